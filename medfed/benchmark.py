@@ -1,0 +1,39 @@
+"""Time the frequency exchange against FFT forms, and a federated round against its bare training loops."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from medfed.benchmarks.exchange import exchange_table, time_exchange
+from medfed.benchmarks.federated_round import round_table, time_round
+from medfed.files import write_atomically
+from medfed.programs import run_program
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns 0 when both were timed."""
+    parser = argparse.ArgumentParser(prog="python -m medfed.benchmark", description=__doc__)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for benchmark.json, the raw numbers")
+    parser.add_argument("--quiet", action="store_true", help="print nothing; for use with --out")
+    args = parser.parse_args(argv)
+    return run_program("medfed.benchmark", lambda: _work(args))
+
+
+def _work(args: argparse.Namespace) -> int:
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+    results = {}
+    for name, measure, table in (("exchange", time_exchange, exchange_table), ("round", time_round, round_table)):
+        results[name] = measure()
+        if not args.quiet:
+            print(table(results[name]), end="\n\n", flush=True)
+    if args.out is not None:
+        write_atomically(args.out / "benchmark.json", json.dumps(results, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""One federated round of FedAvg against the bare training loops of its sites, taking turns in one run.
+
+Both do the same optimiser steps on the same images with the same network. The difference is what the federation adds:
+messages as bytes and back, the ledger, each site's file, the average, and the checkpoint.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from medfed.engines.in_process import InProcess
+from medfed.federation.coordinator import federate
+from medfed.federation.message import State
+from medfed.federation.seeds import seeded_layers, stream
+from medfed.federation.settings import Federation, Training
+from medfed.federation.site import Site
+from medfed.methods.fedavg import FedAvg
+from medfed.networks.unet import UNet
+from medfed.outputs.run_folder import RunFolder
+from medfed.tasks.segmentation import Segmentation, Slices
+
+NETWORK = UNet(features=(16, 16, 32, 64, 128, 16))  # that of configs/prostate.yaml
+TRAINING = Training(batch_size=8)
+
+
+def time_round(size: int = 96, n_sites: int = 5, n_images: int = 64, repeats: int = 5) -> dict[str, float | int]:
+    """Median seconds of a round of `n_sites` sites with `n_images` noise images each, and its ratio to the bare loops."""
+    task = Segmentation(("organ",), 1, size, (0.0, 1.0))
+    data = {f"site_{index}": _noise(index, n_images, size) for index in range(n_sites)}
+    with seeded_layers(0, "initial weights"):
+        network = NETWORK.build(1, 1)
+    start = State(0, {name: entry.clone() for name, entry in network.state_dict().items()})
+    taken: dict[str, list[float]] = {"bare": [], "federated": []}
+    for repeat in range(repeats + 1):
+        for name, work in (("bare", _bare), ("federated", _federated)):
+            seconds = _seconds(lambda work=work: work(task, network, data, start))
+            taken[name] += [seconds] if repeat else []  # the first warms up
+    median = {f"{name}_s": statistics.median(times) for name, times in taken.items()}
+    return {
+        **{"size": size, "n_sites": n_sites, "n_images": n_images, "repeats": repeats},
+        "threads": torch.get_num_threads(),
+        **median,
+        "federated_over_bare": median["federated_s"] / median["bare_s"],
+    }
+
+
+def _bare(task: Segmentation, network: torch.nn.Module, data: dict[str, Slices], start: State) -> None:
+    """What one would write without a federation: for each site, a loop over its batches."""
+    for name, samples in data.items():
+        network.load_state_dict(start.weights)
+        network.train()
+        optimizer = torch.optim.Adam(network.parameters(), TRAINING.learning_rate, TRAINING.betas)
+        rng = stream(0, name)
+        for indices in torch.randperm(len(samples), generator=rng).split(TRAINING.batch_size):
+            batch = task.augment(samples.batch(indices.tolist()), rng)
+            optimizer.zero_grad()
+            task.loss(network(task.standardise(batch.image)), batch.label).backward()
+            optimizer.step()
+
+
+def _federated(task: Segmentation, network: torch.nn.Module, data: dict[str, Slices], start: State) -> None:
+    """A round as `medfed.train` runs it, with all that it writes."""
+    method = FedAvg()
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunFolder(Path(folder))
+        members = [
+            Site(name, samples, None, task, method, network, NETWORK, TRAINING, frozenset(), local_epochs=1, seed=0)
+            for name, samples in data.items()
+        ]
+        engine = InProcess(members, run.path / "sites")
+        for done in federate(method, engine, start, Federation(rounds=1), seed=0):
+            run.save_round(done, best_round=1)
+
+
+def _noise(index: int, n_images: int, size: int) -> Slices:
+    rng = stream(0, "noise", index)
+    images = torch.rand(n_images, 1, size, size, generator=rng)
+    labels = (torch.rand(n_images, 1, size, size, generator=rng) > 0.5).to(torch.uint8)
+    return Slices(images, labels, torch.arange(n_images))
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def round_table(result: dict[str, float | int]) -> str:
+    """The result of `time_round` for a person."""
+    overhead = 100 * (result["federated_over_bare"] - 1)
+    return "\n".join([
+        f"one round of FedAvg: {result['n_sites']} sites x {result['n_images']} images, {result['size']} x "
+        f"{result['size']}, {result['threads']} threads, median of {result['repeats']}",
+        f"  {'form':<30}{'s':>9}",
+        f"  {'bare training loops':<30}{result['bare_s']:>9.3f}",
+        f"  {'federated, all files written':<30}{result['federated_s']:>9.3f}",
+        f"  the federation adds {overhead:+.1f} %",
+    ])  # fmt: skip

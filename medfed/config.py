@@ -1,0 +1,187 @@
+"""A config: one YAML file, each block the frozen dataclass that it names. Data, never code.
+
+The blocks `data`, `network` and `method` choose their class by `name` (a file of `medfed/datasets`, `medfed/networks`,
+`medfed/methods`, or a dotted name); their other keys, and those of `training`, `federation` and `evaluation`, are the
+fields of the dataclass. In `method`, the values of the named `preset` apply first, then the keys that are written.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from medfed import discovery, site_names, strict_yaml, typed
+from medfed.datasets.base import Dataset
+from medfed.errors import UserError
+from medfed.federation.method import Method
+from medfed.federation.settings import Federation, Training
+from medfed.networks.base import NetworkSettings
+from medfed.overrides import DEFAULT_PRESET, Override, apply, origin
+from medfed.tasks.segmentation import Evaluation
+from medfed.typed import Wrong
+
+DEVICES = ("auto", "cpu", "cuda")
+_NAMED = {Dataset: "datasets", NetworkSettings: "networks", Method: "methods"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides the numbers of a run.
+
+    Args:
+        data, network, method: what is learned from, with what, and how the sites work together.
+        training, federation, evaluation: what all methods of one comparison share.
+        seed: at least 0; every random draw follows from it.
+        device: "auto" (CUDA where there is one), "cpu" or "cuda".
+        preset: the named settings of the method that its values started from.
+        source: the file, for messages; takes no part in comparing configs.
+    """
+
+    data: Dataset
+    network: NetworkSettings
+    method: Method
+    seed: int = 1337
+    device: str = "auto"
+    training: Training = Training()
+    federation: Federation = Federation()
+    evaluation: Evaluation = Evaluation()
+    preset: str = field(default=DEFAULT_PRESET, metadata={"derived": True})
+    source: str = field(default="", compare=False, metadata={"derived": True})
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}")
+        if self.device not in DEVICES:
+            raise ValueError(f"device must be one of {', '.join(DEVICES)}, got '{self.device}'")
+        _check_federation(self.federation, self.data)
+
+    @property
+    def method_name(self) -> str:
+        """The method as a config names it."""
+        return discovery.name_of("methods", type(self.method))
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a config file; `overrides` are `key.sub=value`, as `load_text` takes them."""
+    return load_text(strict_yaml.read(path), str(path), overrides)
+
+
+def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
+    """Read a config.
+
+    Args:
+        text: YAML.
+        source: what to call it in a message: its file.
+        overrides: `key.sub=value`, the value in YAML. One that changes the `name` of a block, or the `preset` of the
+            method, restarts that block from its defaults (`medfed.overrides.apply`).
+
+    Raises:
+        UserError: one sentence with the file and dotted key, or the override; what was found and what was expected.
+    """
+    document = strict_yaml.parse(text, source)
+    if document is None:
+        raise UserError(f"{source}: is empty; expected the blocks data, network and method")
+    if not isinstance(document, dict):
+        raise UserError(f"{source}: expected a block of keys and values, got {typed.shown(document)}")
+    return _assemble(document, source, [Override.parse(override) for override in overrides])
+
+
+def changed(config: Config, changes: Mapping[str, object]) -> Config:
+    """A config with other values at some dotted keys (`{"federation.unseen_site": "BIDMC"}`), checked as a file is.
+
+    Changing a `name` or the `preset` restarts its block, as in `load_text`.
+    """
+    overrides = [Override.of(key, value) for key, value in changes.items()]
+    return _assemble(resolved(config), config.source, overrides)
+
+
+def resolved(config: Config) -> dict[str, Any]:
+    """Every value, defaults included, as plain dictionaries, lists and scalars."""
+    document = typed.plain(config, _label)
+    document["method"] = {"name": config.method_name, "preset": config.preset, **document["method"]}
+    return document
+
+
+def to_yaml(config: Config) -> str:
+    """YAML that `load_text` reads back to an equal config."""
+    return strict_yaml.dump(resolved(config))
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Lines such as `training.batch_size: 5 -> 8`, one for each value in which two resolved configs differ."""
+    before, after = _flat(old), _flat(new)
+    keys = [*before, *(key for key in after if key not in before)]
+    return [
+        f"{key}: {before.get(key, '(absent)')} -> {after.get(key, '(absent)')}"
+        for key in keys
+        if (key in before) != (key in after) or before[key] != after[key]
+    ]
+
+
+def _assemble(document: dict[str, Any], source: str, overrides: list[Override]) -> Config:
+    document = copy.deepcopy(document)
+    apply(document, overrides)
+    try:
+        config = typed.build(Config, document, "", _choose)
+    except Wrong as wrong:
+        raise UserError(f"{origin(wrong, overrides) or source}: {wrong}") from wrong
+    return replace(config, source=source, preset=document["method"].get("preset", DEFAULT_PRESET))
+
+
+def _choose(cls: type, block: Mapping[str, Any], key: str) -> tuple[type, Mapping[str, Any], tuple[str, ...]]:
+    """The class that a block names, and its values: those of the preset, then those that are written."""
+    if cls not in _NAMED:
+        return cls, block, ()
+    kind = _NAMED[cls]
+    if "name" not in block:
+        raise Wrong(f"{key}.name", f"missing; expected one of {', '.join(discovery.known(kind))}", True)
+    try:
+        found = discovery.find(kind, typed.convert(str, block["name"], f"{key}.name", _choose))
+    except UserError as error:
+        raise Wrong(f"{key}.name", str(error)) from error
+    written = {name: value for name, value in block.items() if name != "name"}
+    if cls is not Method:
+        return found, written, ("name",)
+    preset = typed.convert(str, written.pop("preset", DEFAULT_PRESET), f"{key}.preset", _choose)
+    if preset not in found.presets:
+        known = discovery.suggestion(preset, found.presets)
+        raise Wrong(f"{key}.preset", f"no preset '{preset}' of {block['name']}. {known}")
+    return found, {**found.presets[preset], **written}, ("name", "preset")
+
+
+def _label(value: object) -> dict[str, Any]:
+    """The `name` of a block whose class was chosen by it."""
+    return {"name": discovery.name_of(kind, type(value)) for base, kind in _NAMED.items() if isinstance(value, base)}
+
+
+def _check_federation(federation: Federation, data: Dataset) -> None:
+    """What no block can see alone."""
+    unseen, sites = federation.unseen_site, data.sites
+    for key, names in (("data.sites", sites), ("federation.unseen_site", [unseen] if unseen else [])):
+        try:
+            site_names.check(names)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+    if unseen and sites and unseen not in sites:
+        hint = discovery.suggestion(unseen, sites)
+        raise ValueError(f"federation.unseen_site: '{unseen}' is not in data.sites. {hint}")
+    if unseen and sites == (unseen,):
+        raise ValueError(f"data.sites: '{unseen}' is the unseen site, and no other site is left to train on; add one")
+    if federation.selection == "source_validation" and data.validation_ratio == 0:
+        raise ValueError("federation.selection: 'source_validation' needs data.validation_ratio above 0, got 0")
+    try:
+        discovery.check("engines", federation.engine)
+    except UserError as error:
+        raise ValueError(f"federation.engine: {error}") from None
+
+
+def _flat(document: Mapping[str, Any], key: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, by dotted key."""
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        here = typed.dotted(key, name)
+        flat |= _flat(value, here) if isinstance(value, Mapping) and value else {here: value}
+    return flat

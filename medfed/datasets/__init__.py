@@ -1,0 +1,1 @@
+"""One file a dataset: how its published layout is read."""

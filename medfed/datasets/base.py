@@ -1,0 +1,225 @@
+"""What a dataset is: sites, each with cases on disk, each loaded as one volume with its reference masks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from monai.data import MetaTensor
+
+from medfed import discovery, site_names
+from medfed.datasets import reading, volumes
+from medfed.errors import UserError
+
+Progress = Callable[[Iterable], Iterable]  # wraps what is walked through, as tqdm does
+
+
+@dataclass(frozen=True)
+class Case:
+    """One examination of one patient, on disk.
+
+    patient: unique within its site, and the name of the case in every table.
+    subject: the person. Cases with the same subject (two eyes, two visits) stay together in the splits.
+    """
+
+    site: str
+    patient: str
+    image: Path
+    mask: Path
+    subject: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "subject", self.subject or self.patient)
+
+
+@dataclass(frozen=True)
+class Volume:
+    """One loaded case, in the geometry of its file.
+
+    image: (C, H, W, D) float32, finite, as stored (pictures: from 0 to 255); a 2-D picture has D = 1.
+    mask: (S, H, W, D) uint8 of 0 and 1, one channel a structure, in the order of the dataset's `structures`; the labels
+        of the file are in `mask.meta["label_values"]`.
+    spacing_mm: voxel size along H, W, D; None where the file does not tell (PNG), so that nobody reports millimetres.
+    notices: what was changed or looks odd, a clause each, without the file's name.
+    """
+
+    image: MetaTensor
+    mask: MetaTensor
+    spacing_mm: tuple[float, float, float] | None
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a person asks before using a dataset; `python -m medfed.data` prints it."""
+
+    title: str
+    what: str
+    licence: str
+    citation: str
+    where: str  # how to get it, in a sentence
+    layout: str  # folders and file names, as published
+    address: str | None = None  # a plain download address, where one exists
+    sha256: str | None = None  # of what lies there
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Base of every dataset, and the `data` block of a config. A subclass is one file in `medfed/datasets`.
+
+    A subclass says where its files are (`find_sites`, `find_cases`) and how one is read (`read_image`, `read_mask`);
+    every check that all share is here.
+
+    Args:
+        root: the folder that holds the sites; relative to the working directory.
+        image_size: side in pixels of the square slices that the network sees.
+        sites: the sites to use; empty means every site found.
+        validation_ratio, test_ratio: shares of each source site's *patients* kept for selection and for the seen-site
+            score. The unseen site is not split: all of it is tested.
+        if_missing: "error", or "phantom" to make the synthetic twin (and say so on every result).
+        follow_symlinks: read files that a link places outside `root`.
+        ignore_mask_geometry: trust that voxels of a mask correspond one to one to those of its image, whatever its
+            affine says.
+        allow_duplicates: train although the same image file is there more than once, in one site or in two.
+    """
+
+    root: str
+    image_size: int = 384
+    sites: tuple[str, ...] = ()
+    validation_ratio: float = 0.1
+    test_ratio: float = 0.2
+    if_missing: str = "error"
+    follow_symlinks: bool = False
+    ignore_mask_geometry: bool = False
+    allow_duplicates: bool = False
+
+    card: ClassVar[Card]
+    published_counts: ClassVar[Mapping[str, int]] = {}  # cases of each site, where a publication tells
+
+    def __post_init__(self) -> None:
+        if self.image_size < 1:
+            raise ValueError(f"image_size must be at least 1, got {self.image_size}")
+        if not (self.validation_ratio >= 0 and self.test_ratio >= 0 and self.validation_ratio + self.test_ratio < 1):
+            raise ValueError(
+                "validation_ratio and test_ratio must be at least 0 and sum to less than 1, "
+                f"got {self.validation_ratio} and {self.test_ratio}"
+            )
+        if self.if_missing not in ("error", "phantom"):
+            raise ValueError(f"if_missing must be 'error' or 'phantom', got '{self.if_missing}'")
+
+    @property
+    def channels(self) -> int:
+        """Image channels: 1 for MRI, 3 for colour."""
+        raise TypeError(f"{type(self).__name__} must say how many channels its images have")
+
+    @property
+    def structures(self) -> tuple[str, ...]:
+        """Names of the structures, in the order of the mask's channels."""
+        raise TypeError(f"{type(self).__name__} must name its structures")
+
+    @property
+    def intensity_range(self) -> tuple[float, float] | None:
+        """(lowest, highest) intensity where the format fixes it (pictures: 0, 255); None for MRI: by percentile."""
+        return None
+
+    @property
+    def is_phantom(self) -> bool:
+        """Whether the images are synthetic. Written on every result."""
+        return False
+
+    def find_sites(self) -> dict[str, Path]:
+        """The folder of every site under `root`."""
+        raise TypeError(f"{type(self).__name__} must find its sites")
+
+    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        """The cases of one site, and a sentence for each file that has no partner or is there twice."""
+        raise TypeError(f"{type(self).__name__} must find the cases of a site")
+
+    def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
+        """(C, H, W, D), as `Volume` has it; UserError where the file is wrong."""
+        return reading.read_image(case.image, self.channels, notices)
+
+    def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
+        """(S, H, W, D), as `Volume` has it; UserError where the file is wrong."""
+        raise TypeError(f"{type(self).__name__} must read a mask")
+
+    def twin(self) -> Dataset:
+        """The synthetic dataset to use where this one is missing."""
+        raise UserError(f"data.if_missing: {type(self).__name__} has no phantom; set it to error and give real images")
+
+    def ready(self, progress: Progress | None = None) -> Dataset:
+        """This dataset if its folder is there, or else its synthetic twin if `if_missing` allows it.
+
+        Args:
+            progress: wraps the cases that are made, to draw a bar.
+        """
+        if Path(self.root).is_dir():
+            return self
+        if self.if_missing == "phantom":
+            return self.twin().ready(progress)
+        name = discovery.name_of("datasets", type(self))
+        raise UserError(
+            f"data.root: no folder '{self.root}' here; expected {self.card.layout}; "
+            f"`python -m medfed.data card {name}` tells how to get it"
+        )
+
+    def site_names(self) -> list[str]:
+        """The sites found under `root` (restricted to `sites` where given), sorted."""
+        found = sorted(self._site_folders())
+        if missing := [site for site in self.sites if site not in found]:
+            known = discovery.suggestion(missing[0], found)
+            raise UserError(f"data.sites: no site '{missing[0]}' in {self.root}. {known}")
+        return sorted(self.sites) or found
+
+    def survey(self, site: str) -> tuple[list[Case], list[str]]:
+        """The cases of one site, sorted by patient, and a sentence for everything wrong with their names and places."""
+        cases, problems = self.find_cases(site, self._site_folders()[site])
+        outside = [path for case in cases for path in (case.image, case.mask) if not self._is_inside(path)]
+        problems += [
+            f"{path}: is, or has its voxels, behind a link out of {self.root}; put the file there, or set "
+            "data.follow_symlinks: true"
+            for path in outside
+        ]
+        counts = Counter(case.patient for case in cases)
+        problems += [f"{site}: has {n} cases called '{name}'; rename them" for name, n in counts.items() if n > 1]
+        if not cases and not problems:
+            problems = [f"{site}: has no images; expected {self.card.layout}; add some, or leave it out in data.sites"]
+        kept = [case for case in cases if case.image not in outside and case.mask not in outside]
+        return sorted(kept, key=lambda case: case.patient), problems
+
+    def cases(self, site: str) -> list[Case]:
+        """The cases of one site, sorted by patient; UserError with everything that is wrong with the files there."""
+        cases, problems = self.survey(site)
+        if problems:
+            more = f" (and {len(problems) - 1} more: {'; '.join(problems[1:])})" if len(problems) > 1 else ""
+            raise UserError(problems[0] + more)
+        return cases
+
+    def load(self, case: Case) -> Volume:
+        """Read one case, checked; raises UserError with a sentence that names the file."""
+        notices: list[str] = []
+        image = self.read_image(case, notices)
+        mask = self.read_mask(case, notices)
+        reading.check_pair(case.image, image, case.mask, mask, self.ignore_mask_geometry)
+        return Volume(image, mask, reading.spacing_mm(case.image, image), tuple(notices))
+
+    def _site_folders(self) -> dict[str, Path]:
+        folders = self.find_sites()
+        if not folders:
+            raise UserError(f"data.root: no sites in '{self.root}'; expected {self.card.layout}")
+        try:
+            site_names.check(folders)
+        except ValueError as error:
+            raise UserError(f"{self.root}: {error}") from None
+        return folders
+
+    def _is_inside(self, path: Path) -> bool:
+        try:
+            files = {path, volumes.data_file(path)}
+        except (OSError, UserError):  # damaged: reading it will say so
+            files = {path}
+        root = Path(self.root).resolve()
+        return self.follow_symlinks or all(file.resolve().is_relative_to(root) for file in files)

@@ -1,0 +1,127 @@
+"""Reading pictures (PNG, JPEG, BMP, TIFF) with Pillow, rows first: MONAI's reader gives width before height."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from medfed.errors import UserError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
+MAX_PIXELS = 89_478_485  # Pillow's own limit against decompression bombs: 1 GB of RGB in float32
+_BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError)  # what Pillow raises on damaged files
+_ORIENTATION = 0x0112
+
+
+def read_picture(path: Path, white: float | None, notices: list[str]) -> np.ndarray:
+    """(1 or 3, H, W) float32 in [0, 255], turned as its EXIF note says, without alpha; 3 channels are RGB.
+
+    Args:
+        path: the file.
+        white: the stored value that means white in pictures of more than 8 bits; they are scaled by it.
+        notices: gets a clause for everything that was changed.
+
+    Raises:
+        UserError: if the file is not a picture, is damaged or too large, or has more than 8 bits and no `white`.
+    """
+    picture = _open(path, notices)
+    if picture.mode.startswith(("I", "F")):
+        return _deep(np.asarray(picture, dtype=np.float32), path, white, notices)[None]
+    if picture.mode in ("1", "L", "LA"):
+        mode = "L"
+    elif picture.mode in ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"):
+        mode = "RGB"
+    else:
+        raise UserError(f"{path}: has the colour mode {picture.mode}; expected grey or RGB, so save it as one of these")
+    if picture.mode in ("LA", "RGBA", "PA") or "transparency" in picture.info:
+        notices.append("alpha channel dropped")
+        picture.info.pop("transparency", None)
+    if picture.mode in ("P", "PA", "CMYK", "YCbCr"):
+        notices.append(f"{'palette' if picture.mode[0] == 'P' else picture.mode} converted to RGB")
+    pixels = np.asarray(picture.convert(mode), dtype=np.float32)
+    return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0).copy()
+
+
+def read_labels(path: Path, notices: list[str]) -> np.ndarray:
+    """(H, W) stored values of a mask; the index where it has a palette.
+
+    Raises:
+        UserError: as `read_picture`, or if the labels are stored as colours.
+    """
+    picture = _open(path, notices)
+    pixels = np.asarray(picture)
+    if picture.mode in ("LA", "PA", "RGBA"):
+        notices.append("alpha channel of a mask dropped")
+        pixels = pixels[..., :-1]
+    if pixels.ndim == 3 and (pixels == pixels[..., :1]).all():
+        pixels = pixels[..., 0]
+    if pixels.ndim == 3:
+        n_colours = len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0))
+        raise UserError(
+            f"{path}: stores its labels as {n_colours} colours; expected one number a pixel, so write the mask again "
+            "with 0 for the background and 1, 2, ... for the structures"
+        )
+    return pixels.astype(np.float32)
+
+
+def count_channels(path: Path) -> int | None:
+    """1 for grey, 3 for colour, by the header alone; None if that cannot be read."""
+    try:
+        with Image.open(path, formats=FORMATS) as picture:
+            return 1 if picture.mode[0] in ("1", "L", "I", "F") and picture.mode != "LAB" else 3
+    except (*_BROKEN, Image.DecompressionBombError):
+        return None
+
+
+def _open(path: Path, notices: list[str]) -> Image.Image:
+    """The whole picture in memory, the right way up."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about bombs (refused here) and odd metadata (not used)
+            with Image.open(path, formats=FORMATS) as picture:
+                _check_header(path, picture, notices)
+                picture.load()
+                return ImageOps.exif_transpose(picture)
+    except UserError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise UserError(f"{path}: {error}; expected at most {MAX_PIXELS:,} pixels, so shrink it or cut it") from None
+    except UnidentifiedImageError:
+        raise UserError(f"{path}: is no PNG, JPEG, BMP or TIFF picture, whatever its name says; look into it") from None
+    except _BROKEN as error:
+        raise UserError(f"{path}: is damaged or cut short ({error}); copy it again from its source") from None
+
+
+def _check_header(path: Path, picture: Image.Image, notices: list[str]) -> None:
+    """Refuse, before any pixel is decoded, what is too large or has several pages; note what will change."""
+    width, height = picture.size
+    if width * height > MAX_PIXELS:
+        raise UserError(
+            f"{path}: has {width} x {height} pixels; expected at most {MAX_PIXELS:,}, so shrink it or cut it"
+        )
+    if picture.format == "TIFF" and picture.n_frames > 1:
+        raise UserError(f"{path}: has {picture.n_frames} pages; expected one, so save a stack as NIfTI or MHA")
+    if picture.getexif().get(_ORIENTATION, 1) != 1:
+        notices.append("turned as its EXIF note says")
+    if picture.mode == "RGB" and any("16" in str(tile[3]) for tile in picture.tile):
+        notices.append("16-bit colour read with 8 bits")
+
+
+def _deep(pixels: np.ndarray, path: Path, white: float | None, notices: list[str]) -> np.ndarray:
+    """Grey of more than 8 bits on the scale of all others."""
+    low, high = float(pixels.min()), float(pixels.max())
+    if white is None:
+        raise UserError(
+            f"{path}: has more than 8 bits, with values from {low:g} to {high:g}; say which value is white with "
+            "data.intensity_max, such as 4095 for 12 bits or 65535 for 16"
+        )
+    if low < 0 or high > white:
+        raise UserError(
+            f"{path}: has values from {low:g} to {high:g}; expected 0 to data.intensity_max, which is {white:g}"
+        )
+    notices.append(f"scaled from 0-{white:g} to 0-255")
+    return pixels * np.float32(255 / white)

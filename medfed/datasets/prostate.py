@@ -1,0 +1,101 @@
+"""Prostate MRI (T2) of six hospitals, whole gland: the collection of MS-Net and SAML (Liu et al., 2020)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from monai.data import MetaTensor
+
+from medfed.datasets import reading
+from medfed.datasets.base import Card, Case, Dataset
+from medfed.datasets.synthesis.prostate import MARK
+from medfed.errors import UserError
+
+SITES = {  # the name here, and what older copies call the folder
+    "RUNMC": ("RUNMC", "ISBI"),
+    "BMC": ("BMC", "ISBI_1.5"),
+    "I2CVB": ("I2CVB", "HCRUDB"),
+    "UCL": ("UCL",),
+    "BIDMC": ("BIDMC",),
+    "HK": ("HK",),
+}
+LABELS = {0: (), 1: ("prostate",), 2: ("prostate",)}  # RUNMC and BMC mark two zones, the others the gland
+_FILE = re.compile(r"(case\d+)(_segmentation)?\.nii(\.gz)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Prostate(Dataset):
+    """Volumes of one channel with one structure; see `Dataset` for the arguments."""
+
+    card: ClassVar[Card] = Card(
+        title="Prostate MRI, six hospitals",
+        what="T2-weighted axial MRI of 116 patients from six hospitals, resized to 384 x 384 pixels in the slice "
+        "plane, with masks of the whole gland: RUNMC 30, BMC 30, I2CVB 19, UCL 13, BIDMC 12, HK 12.",
+        licence="Each source has its own terms for research use (NCI-ISBI 2013 on TCIA, I2CVB, PROMISE12); read them "
+        "before you share anything.",
+        citation="Liu, Dou, Heng, 'Shape-aware meta-learning for generalizing prostate MRI segmentation to unseen "
+        "domains', MICCAI 2020; Liu, Dou, Yu, Heng, 'MS-Net: multi-site network for improving prostate segmentation "
+        "with heterogeneous MRI data', IEEE TMI 2020; and the three sources: Bloch et al., NCI-ISBI 2013, TCIA; "
+        "Lemaitre et al., Computers in Biology and Medicine 2015 (I2CVB); Litjens et al., Medical Image Analysis 2014 "
+        "(PROMISE12).",
+        where="Follow the download link on https://liuquande.github.io/SAML/ and unpack it so that the six folders lie "
+        "in data/prostate; then run `python -m medfed.data check data/prostate`. Without it, `if_missing: phantom` "
+        "makes a synthetic twin.",
+        layout="ROOT/SITE/CaseNN.nii.gz with ROOT/SITE/CaseNN_segmentation.nii.gz, SITE one of "
+        + ", ".join(" or ".join(names) for names in SITES.values()),
+    )
+    published_counts = {"RUNMC": 30, "BMC": 30, "I2CVB": 19, "UCL": 13, "BIDMC": 12, "HK": 12}
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    @property
+    def structures(self) -> tuple[str, ...]:
+        return ("prostate",)
+
+    @property
+    def is_phantom(self) -> bool:
+        return (Path(self.root) / MARK).is_file()
+
+    def find_sites(self) -> dict[str, Path]:
+        by_name: dict[str, list[Path]] = {}
+        for path in sorted(Path(self.root).iterdir()):
+            by_name.setdefault(path.name.casefold(), []).extend([path] if path.is_dir() else [])
+        found = {site: sum((by_name.get(name.casefold(), []) for name in names), []) for site, names in SITES.items()}
+        for site, folders in found.items():
+            if len(folders) > 1:
+                both = " and ".join(map(str, folders))
+                raise UserError(f"{both}: are both the site {site}; expected one folder, so move one away")
+        return {site: folders[0] for site, folders in found.items() if folders}
+
+    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        images, masks, problems = {}, {}, []
+        for path in sorted(folder.iterdir()):
+            if match := _FILE.fullmatch(path.name):
+                group, name = masks if match[2] else images, match[1].capitalize()
+                if name in group:
+                    problems.append(f"{path}: is there twice, also as {group[name].name}; remove one")
+                group[name] = path
+        problems += [
+            f"{path}: has no {'mask' if group is images else 'image'} beside it; copy that file too, or remove this one"
+            for group, other in ((images, masks), (masks, images))
+            for name, path in group.items()
+            if name not in other
+        ]
+        return [Case(site, name, images[name], masks[name]) for name in images if name in masks], problems
+
+    def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
+        return reading.read_mask(case.mask, LABELS, self.structures, notices)
+
+    def twin(self) -> Dataset:
+        from medfed.datasets.phantom import Phantom  # which is a Prostate itself
+
+        return Phantom(
+            root=f"{Path(self.root)}_phantom", image_size=self.image_size, sites=self.sites,
+            validation_ratio=self.validation_ratio, test_ratio=self.test_ratio,
+        )  # fmt: skip
+

@@ -1,0 +1,1 @@
+"""Synthetic collections: drawn anatomy, simulated scanners, published layouts."""

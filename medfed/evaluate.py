@@ -1,0 +1,129 @@
+"""Compare methods: leave each site out in turn, for every method and seed, and make the papers' table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from medfed.config import Config, changed, load
+from medfed.errors import UserError
+from medfed.files import write_atomically
+from medfed.metrics.summary import read_cases
+from medfed.outputs.run_folder import RunFolder, RunIsBusy
+from medfed.outputs.table import build_table, to_csv, to_json, to_markdown, to_text
+from medfed.programs import add_common_flags, overrides, run_program
+from medfed.train import open_run, run
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One cell of the grid: one method, one unseen site, one seed."""
+
+    method: str
+    site: str
+    config: Config
+    folder: RunFolder
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns 0 when every fold is done, 2 for a mistake that the user can mend."""
+    parser = argparse.ArgumentParser(prog="python -m medfed.evaluate", description=__doc__)
+    parser.add_argument("config", type=Path, help="a YAML file, for example configs/prostate.yaml")
+    parser.add_argument("--leave-one-site-out", action="store_true", help="each site is the unseen one in turn")
+    parser.add_argument("--methods", nargs="+", default=["fedavg", "elcfs"], metavar="NAME", help="default: fedavg elcfs")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each fold: seed, seed + 1, ...")
+    parser.add_argument("--sites", nargs="+", metavar="SITE", help="leave out these sites only")
+    add_common_flags(parser)
+    args = parser.parse_args(argv)
+    return run_program("medfed.evaluate", lambda: _work(args))
+
+
+def _work(args: argparse.Namespace) -> int:
+    if not args.leave_one_site_out:
+        raise UserError("say what to compare: --leave-one-site-out trains and tests every method on every unseen site")
+    if args.seeds < 1:
+        raise UserError(f"--seeds {args.seeds}: at least 1 is needed")
+    config = load(args.config, overrides(args))
+    out = args.out or Path("runs") / f"{Path(config.source).stem}-leave_one_site_out"
+    folds = plan(config, out, args.methods, args.seeds, args.sites)
+    if out.exists() and not args.resume and any(fold.folder.path.exists() for fold in folds):
+        raise UserError(f"{out}: holds runs of this comparison; go on with --resume, or start another with --out")
+    left_out = run_folds(folds, args.quiet)
+    print(write_table(folds, out))
+    if left_out:
+        print(f"\n{len(left_out)} of {len(folds)} runs are in the hands of another process; once it is done, --resume "
+              "completes the table.")
+    print(f"\nThe table is in {out}: table.md, table.csv, table.json; each run has its own folder below it.")
+    return 1 if left_out else 0
+
+
+def plan(config: Config, out: Path, methods: list[str], n_seeds: int, sites: list[str] | None) -> list[Fold]:
+    """The grid, seed by seed, so that a table is complete as early as it can be."""
+    names = config.data.ready().site_names()
+    for site in sites or []:
+        if site not in names:
+            raise UserError(f"--sites {site}: no such site in {config.data.root}; found {', '.join(names)}")
+    if len(names) < 2:
+        raise UserError(f"{config.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}")
+    return [
+        Fold(method, site, _config_of(config, method, site, config.seed + index),
+             RunFolder(out / method / f"unseen_{site}" / f"seed_{config.seed + index}"))
+        for index in range(n_seeds)
+        for site in sites or names
+        for method in methods
+    ]
+
+
+def _config_of(config: Config, method: str, site: str, seed: int) -> Config:
+    """The given config with another method (its settings as in the config where it is the same, else its defaults)."""
+    changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
+    if method != config.method_name:
+        changes["method.name"] = method
+    return changed(config, changes)
+
+
+def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
+    """Run what is not done yet; folds that another process holds are left to it and returned."""
+    busy = []
+    with tqdm(total=len(folds), desc="folds", unit="fold", disable=quiet, dynamic_ncols=True, position=1) as bar:
+        for fold in folds:
+            bar.set_description_str(f"{fold.method}, unseen {fold.site}, seed {fold.config.seed}")
+            try:
+                with fold.folder.locked():
+                    started = (fold.folder.path / "config.yaml").is_file()
+                    open_run(fold.folder, fold.config, resume=started)
+                    run(fold.config, fold.folder, quiet)
+            except RunIsBusy:
+                busy.append(fold)
+            bar.update(1)
+    return busy
+
+
+def write_table(folds: list[Fold], out: Path) -> str:
+    """`table.md`, `table.csv` and `table.json` from the folds that are finished; the table as text."""
+    results = []
+    for fold in folds:
+        if fold.folder.is_finished():
+            summary = fold.folder.read_json("summary.json")
+            rows = [r for r in read_cases(fold.folder.path / "cases.csv") if r["role"] == "unseen"]
+            results.append({
+                "method": fold.method,
+                "unseen_site": fold.site,
+                "seed": fold.config.seed,
+                "rows": rows,
+                "selection": summary["selection"],
+                "data": summary["data"],
+            })
+    structures = list(dict.fromkeys(row["structure"] for result in results for row in result["rows"]))
+    table = build_table(results, structures, baseline="fedavg")
+    for name, render in (("table.md", to_markdown), ("table.csv", to_csv), ("table.json", to_json)):
+        write_atomically(out / name, render(table))
+    return to_text(table, isatty=sys.stdout.isatty())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

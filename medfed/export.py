@@ -1,0 +1,144 @@
+"""Turn a finished run into a MONAI bundle that a hospital runs without medfed, or check one before running it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from medfed import discovery
+from medfed.config import Config, load
+from medfed.errors import UserError
+from medfed.federation.method import Method
+from medfed.outputs.bundle import write_bundle
+from medfed.outputs.bundle_check import check_bundle
+from medfed.outputs.run_folder import RunFolder
+from medfed.programs import run_program
+from medfed.tasks.segmentation import Segmentation
+
+FACTS = ("unseen_site", "rounds", "selected_round", "selection", "seed", "data", "dataset", "patients", "versions",
+         "config_sha256")  # of summary.json, written into the bundle as they stand
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns 0 when the work is done, 2 for a mistake that the user can mend."""
+    parser = argparse.ArgumentParser(prog="python -m medfed.export", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run; with --check, a bundle or its zip")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="the bundle (default: RUN/bundle/..._segmentation)")
+    parser.add_argument("--check", action="store_true", help="only check that a bundle is whole and can run no code")
+    parser.add_argument("--quiet", action="store_true", help="no word unless something is wrong")
+    args = parser.parse_args(argv)
+    return run_program("medfed.export", lambda: _check(args) if args.check else _export(args))
+
+
+def _check(args: argparse.Namespace) -> int:
+    check_bundle(args.run)
+    if not args.quiet:
+        print(f"{args.run}: a whole bundle; its configs name only classes that the check knows, and no code")
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        out = export(args.run, args.out)
+    for notice in said:
+        if "model.ts" in str(notice.message):
+            print(f"note: {notice.message}", file=sys.stderr)
+    if not args.quiet:
+        if not out.name.endswith("_segmentation"):
+            print("note: MONAI Label infers the task from the name: let it end in _segmentation", file=sys.stderr)
+        print(f"The bundle is {out}. A hospital needs this folder and no medfed; docs/README.md tells how to run it.")
+    return 0
+
+
+def export(run: Path, out: Path | None = None) -> Path:
+    """Write the bundle of a finished run and return its folder; the run's images need not be there.
+
+    Raises:
+        UserError: if the run is not finished, is damaged, or has no single model to give.
+    """
+    folder = RunFolder(run)
+    if not (run / "config.yaml").is_file():
+        raise UserError(f"{run}: is no run, for it has no config.yaml; name the folder that medfed.train wrote")
+    if not folder.is_finished():
+        resume = f"python -m medfed.train {run / 'config.yaml'} --out {run} --resume"
+        raise UserError(f"{run}: the run is not finished; go on with {resume}")
+    config, summary = load(run / "config.yaml"), folder.read_json("summary.json")
+    if summary.get("transductive"):
+        raise UserError(f"{run}: in this run every site kept entries of the network for itself, so there is no single "
+                        "model to give; train with federation.batch_norm: average and a method that shares all entries")
+    images = summary["images"]
+    scale = None if images["intensity_range"] is None else tuple(images["intensity_range"])
+    names = tuple(images["structures"])
+    task = Segmentation(names, images["channels"], config.data.image_size, scale, config.evaluation)
+    return write_bundle(
+        out or run / "bundle" / f"{'_'.join(names)}_segmentation",
+        network=config.network,
+        weights=plain_weights(config, task, _read_model(run / "model.safetensors")),
+        task=task,
+        provenance=provenance(config, summary),
+        summary=summary,
+        title=f"{' and '.join(names).capitalize()} segmentation",
+        input_is_2d=images["pictures"],
+    )
+
+
+def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
+    """Where the model comes from: method and settings, sites, rounds, the rule that chose the round, versions."""
+    name = config.method_name
+    return {
+        "method": name,
+        "method_about": discovery.known("methods").get(name, ""),
+        "method_preset": config.preset,
+        "method_settings": asdict(config.method),
+        "training_settings": asdict(config.training),
+        "sites": summary.get("source_sites"),
+        **{key: summary.get(key) for key in FACTS},
+    }
+
+
+def plain_weights(config: Config, task: Segmentation, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights without what the method added to the network.
+
+    Raises:
+        UserError: if the method's network predicts otherwise than the plain one; a bundle would not show the results.
+    """
+    if type(config.method).wrap_network is Method.wrap_network:
+        return weights
+    plain = config.network.build(task.channels, task.out_channels).eval()
+    wrapped = config.method.wrap_network(config.network.build(task.channels, task.out_channels)).eval()
+    kept = {name: entry for name, entry in weights.items() if name in plain.state_dict()}
+    try:
+        wrapped.load_state_dict(weights)
+        plain.load_state_dict(kept)
+    except RuntimeError as error:
+        raise UserError(f"the model does not fit its config ({str(error).splitlines()[-1].strip()})") from error
+    rng = torch.Generator().manual_seed(0)
+    image = torch.rand(2, task.channels, task.image_size, task.image_size, generator=rng)
+    with torch.no_grad():
+        if not torch.equal(plain(image), wrapped(image)):
+            raise UserError(f"{config.method_name} changes what the network predicts, and a MONAI bundle cannot hold "
+                            "that; there is no bundle for this method yet")
+    return kept
+
+
+def _read_model(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: is missing; train again, or copy the whole folder of the run") from None
+    except safetensors.SafetensorError as error:
+        raise UserError(f"{path}: is damaged ({error}); copy it again from where the run was made") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

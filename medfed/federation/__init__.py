@@ -1,0 +1,1 @@
+"""Messages, sites and the round loop; knows no paper and no transport."""

@@ -1,0 +1,119 @@
+"""The round loop: the same few lines for every method and every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from medfed.errors import UserError
+from medfed.federation import ledger
+from medfed.federation.engine import Engine
+from medfed.federation.message import Message, State
+from medfed.federation.method import Method
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation
+from medfed.functional.weights import check_same_entries, first_not_finite
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round left behind: the new state, a row for the history, and the rows of the ledger."""
+
+    state: State
+    history: Row
+    ledger: list[Row]
+
+
+def federate(
+    method: Method, engine: Engine, state: State, settings: Federation, seed: int
+) -> Iterator[Round]:
+    """Run the rounds that `state` has not seen yet; a round is yielded when it is complete.
+
+    What a round does depends on `state`, the sites and the seed alone, so stopping after any yielded round and going
+    on from its state later gives the same bits.
+    """
+    record: list[Row] = []
+    if state.round == 0 and not method.shares_every_round:
+        state = _share(method, engine, state, engine.sites(), seed, record)
+    while state.round < settings.rounds:
+        number = state.round + 1
+        chosen = _choose(engine.sites(), settings.clients_per_round, stream(seed, "clients", number))
+        if method.shares_every_round:
+            state = _share(method, engine, state, chosen, seed, record)
+        letters = {
+            site: Message("train", state.weights, method.broadcast(state, site), {"round": number}) for site in chosen
+        }
+        updates = _exchange(engine, "train", letters, number, record)
+        for site, update in updates.items():
+            _check_update(site, number, state, update)
+        memory = method.remember(state, updates, stream(seed, "remember", number))
+        weights = method.aggregate(replace(state, memory=memory), updates)
+        state = State(number, {**state.weights, **weights}, memory)
+        yield Round(state, _history(engine, state, settings, updates, record), record)
+        record = []
+
+
+def _share(
+    method: Method, engine: Engine, state: State, sites: list[str], seed: int, record: list[Row]
+) -> State:
+    """Ask every site for what the method shares, and let the method remember it."""
+    if type(method).share is Method.share:
+        return state
+    number = state.round + 1
+    asked = {site: Message("share", state.weights, {}, {"round": number}) for site in sites}
+    answers = _exchange(engine, "share", asked, number, record)
+    shared = {site: answer.tensors for site, answer in answers.items()}
+    return replace(state, memory=method.combine(state, shared, stream(seed, "combine", number)))
+
+
+def _choose(sites: list[str], n: int, rng: torch.Generator) -> list[str]:
+    """All sites, or n of them drawn without replacement; sorted either way."""
+    if n == 0 or n >= len(sites):
+        return sites
+    return sorted(sites[index] for index in torch.randperm(len(sites), generator=rng)[:n].tolist())
+
+
+def _exchange(
+    engine: Engine, kind: str, messages: Mapping[str, Message], number: int, record: list[Row]
+) -> dict[str, Message]:
+    answers = engine.exchange(kind, messages)
+    record += ledger.entries(number, "down", messages) + ledger.entries(number, "up", answers)
+    return dict(sorted(answers.items()))
+
+
+def _check_update(site: str, number: int, state: State, update: Message) -> None:
+    """One NaN would poison the average of all sites: refuse it by name."""
+    if name := first_not_finite({**update.weights, **update.tensors}):
+        raise UserError(
+            f"{site}: its update of round {number} is not finite (first in '{name}'); training diverged there, try a "
+            "smaller training.learning_rate or look at the site's images with python -m medfed.data check"
+        )
+    try:
+        check_same_entries({name: state.weights[name] for name in update.weights}, update.weights)
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{site}: its update of round {number} does not fit the network: {error}") from error
+
+
+def _history(
+    engine: Engine, state: State, settings: Federation, updates: Mapping[str, Message], record: list[Row]
+) -> Row:
+    """Mean training loss over the sites, and the validation scores of the new weights where this round has them."""
+    row: Row = {"round": state.round, "train_loss": _mean(update.facts["loss"] for update in updates.values())}
+    row |= {f"train_loss/{site}": update.facts["loss"] for site, update in updates.items()}
+    row["validation_dice"] = None
+    if state.round % settings.validate_every == 0 or state.round == settings.rounds:
+        asked = {site: Message("validate", state.weights, {}, {"round": state.round}) for site in engine.sites()}
+        answers = _exchange(engine, "validate", asked, state.round, record)
+        scores = {site: answer.facts["dice"] for site, answer in answers.items() if "dice" in answer.facts}
+        row["validation_dice"] = _mean(scores.values()) if scores else None
+        row |= {f"validation_dice/{site}": score for site, score in scores.items()}
+    return row
+
+
+def _mean(numbers) -> float:
+    numbers = list(numbers)
+    return sum(numbers) / len(numbers)

@@ -1,0 +1,101 @@
+"""What a method sees at a site: the site's data before training, and one round of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from medfed.batch import Batch
+from medfed.federation.message import Message
+from medfed.functional.taps import tapped
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the network made of a batch: logits, and the outputs of the tapped places by name."""
+
+    image: Tensor
+    label: Tensor
+    logits: Tensor
+    features: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Samples(Protocol):
+    """A site's training images."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Sequence[int]) -> Batch: ...
+
+
+class Task(Protocol):
+    """What is learned. `medfed.tasks` has the real ones."""
+
+    def loss(self, logits: Tensor, label: Tensor) -> Tensor: ...
+
+    def standardise(self, image: Tensor) -> Tensor: ...
+
+    def augment(self, batch: Batch, rng: torch.Generator) -> Batch: ...
+
+    def validate(self, network: nn.Module, samples: Samples) -> dict[str, float]: ...
+
+
+class Architecture(Protocol):
+    """The named places of a network (`medfed.networks.base.NetworkSettings`)."""
+
+    decoder_levels: tuple[str, ...]
+    encoder_stages: tuple[str, ...]
+    head: str
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """What `Method.share` may look at: one site's training images, and a random stream of its own."""
+
+    name: str
+    samples: Samples
+    task: Task
+    rng: torch.Generator
+
+
+@dataclass
+class LocalRound:
+    """One site in one round.
+
+    message: what came from the coordinator (weights, the method's tensors, facts).
+    memory: stays at this site between rounds, as tensors; a method may change it.
+    rng: the stream of this site and round; draw on the CPU, then move.
+    """
+
+    site: str
+    round: int
+    network: nn.Module
+    architecture: Architecture
+    task: Task
+    message: Message
+    memory: dict[str, Tensor]
+    rng: torch.Generator
+    device: torch.device
+
+    def forward(
+        self, batch: Batch, taps: Sequence[str] = (), fast_weights: Mapping[str, Tensor] | None = None
+    ) -> Output:
+        """Standardise the raw images and run the network on them.
+
+        With `fast_weights` (parameters by name) the network runs on those, and BatchNorm's running statistics stay
+        as they are: only a forward pass on raw images may move them.
+        """
+        image = self.task.standardise(batch.image)
+        with tapped(self.network, taps) as features:
+            if fast_weights is None:
+                logits = self.network(image)
+            else:
+                buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+                logits = functional_call(self.network, {**buffers, **fast_weights}, (image,), strict=True)
+        return Output(batch.image, batch.label, logits, dict(features))
+

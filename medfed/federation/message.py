@@ -1,0 +1,104 @@
+"""What travels between coordinator and sites, and what the coordinator remembers: named tensors and plain facts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+FORMAT = 1  # raised when the layout of messages or checkpoints changes
+
+
+@dataclass(frozen=True)
+class Message:
+    """One letter.
+
+    kind: what is asked or answered: "share", "train", "validate".
+    weights: entries of the network's state dict.
+    tensors: whatever else a method sends, by name.
+    facts: plain JSON values (numbers, strings, lists).
+    """
+
+    kind: str
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """As safetensors; no pickle, so reading it cannot run code."""
+        return pack({"weights": self.weights, "tensors": self.tensors}, {"kind": self.kind, "facts": self.facts})
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Message:
+        """Raises ValueError if these bytes are not a message of this format."""
+        groups, header = unpack(data)
+        return Message(header["kind"], groups.get("weights", {}), groups.get("tensors", {}), header["facts"])
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that the coordinator needs to go on: a checkpoint is exactly this.
+
+    round: rounds finished; 0 before the first.
+    weights: the global state dict.
+    memory: what the method keeps at the coordinator, by name.
+    """
+
+    round: int
+    weights: dict[str, Tensor]
+    memory: dict[str, Tensor] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        return pack({"weights": self.weights, "memory": self.memory}, {"round": self.round})
+
+    @staticmethod
+    def from_bytes(data: bytes) -> State:
+        """Raises ValueError if these bytes are not a checkpoint of this format."""
+        groups, header = unpack(data)
+        return State(header["round"], groups.get("weights", {}), groups.get("memory", {}))
+
+
+def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) -> bytes:
+    """Groups of named tensors and a JSON header as safetensors bytes; equal content gives equal bytes."""
+    named = {
+        f"{group}/{name}": tensor.detach().to("cpu").contiguous().clone()
+        for group, tensors in groups.items()
+        for name, tensor in tensors.items()
+    }
+    text = json.dumps({"format": FORMAT, "order": list(named), **header}, sort_keys=True, allow_nan=False)
+    # One metadata entry only: safetensors does not promise an order among several, and the bytes must be stable.
+    return safetensors.torch.save(named, metadata={"medfed": text})
+
+
+def unpack(data: bytes) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """What `pack` put in: the tensors by group, in their order, and the header."""
+    try:
+        named = safetensors.torch.load(data)
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["medfed"])
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(f"these bytes are no medfed message or checkpoint ({error})") from error
+    if header.get("format") != FORMAT:
+        raise ValueError(f"this is format {header.get('format')}, this version of medfed reads format {FORMAT}")
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name in header["order"]:
+        group, _, key = name.partition("/")
+        groups.setdefault(group, {})[key] = named[name]
+    return groups, header
+
+
+def digest(data: bytes) -> str:
+    """SHA-256, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def n_bytes(tensor: Tensor) -> int:
+    """What a tensor costs on the wire, without its name."""
+    return tensor.numel() * torch.empty((), dtype=tensor.dtype).element_size()

@@ -1,0 +1,87 @@
+"""What a federated method is: FedAvg, plus what its paper changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from medfed.batch import Batch
+from medfed.federation.local import LocalRound, Output, SiteData
+from medfed.federation.message import Message, State
+from medfed.functional import weights as weight_maths
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Method:
+    """The base class *is* FedAvg (McMahan et al., AISTATS 2017); a paper overrides a few of the twelve hooks.
+
+    A method holds hyper-parameters and nothing else: state comes as an argument and leaves as a return value, so the
+    same object works in one process, in several, in two hospitals, and after a restart.
+
+    At the coordinator: `combine`, `broadcast`, `remember`, `aggregate`. At a site: `share`, `on_round_start`,
+    `augment`, `loss`, `regulariser`, `on_round_end`. At both, when the network is built: `wrap_network`, `local_keys`.
+    """
+
+    # Named settings, chosen by `method.preset`: our recommendation, the paper's equations, the authors' public code.
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
+    tasks: ClassVar[tuple[str, ...]] = ("segmentation", "classification")
+    shares_every_round: ClassVar[bool] = False  # `share` before every round, or once before the first
+
+    def wrap_network(self, network: nn.Module) -> nn.Module:
+        """Add what the method needs to a fresh network; entries may be added, none renamed."""
+        return network
+
+    def local_keys(self, network: nn.Module) -> frozenset[str]:
+        """State-dict entries that never leave a site (FedBN)."""
+        return frozenset()
+
+    def share(self, site: SiteData, network: nn.Module) -> Tensors:
+        """What a site tells about its images, apart from weights. Everything here lands in the ledger."""
+        return {}
+
+    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        """Turn what the sites shared into the coordinator's memory."""
+        return state.memory
+
+    def broadcast(self, state: State, site: str) -> Tensors:
+        """What one site is sent beside the weights."""
+        return {}
+
+    def on_round_start(self, local: LocalRound) -> None:
+        """Prepare a site's round; may write to `local.memory`."""
+
+    def augment(self, local: LocalRound, batch: Batch) -> Batch:
+        """Change a batch of raw, non-negative images (before they are standardised)."""
+        return batch
+
+    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """The task loss of a batch (scalar), and the raw images' output for regularisers."""
+        output = local.forward(batch)
+        return local.task.loss(output.logits, batch.label), output
+
+    def regulariser(self, local: LocalRound, output: Output) -> Tensor:
+        """A scalar added to the loss."""
+        return output.logits.new_zeros(())
+
+    def on_round_end(self, local: LocalRound) -> Tensors:
+        """Named tensors that go to the coordinator with the weights."""
+        return {}
+
+    def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
+        """The coordinator's memory after a round."""
+        return state.memory
+
+    def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
+        """w = sum_k (n_k / N) w_k over the sites that answered."""
+        examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
+        return weight_maths.average([update.weights for update in updates.values()], examples / examples.sum())
+
+    def styles(self, state: State, image: Tensor) -> Tensors:
+        """For pictures only: raw images (B, C, H, W) as they would look at each site, from what the sites shared."""
+        return {}

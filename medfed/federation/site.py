@@ -1,0 +1,160 @@
+"""A hospital's side of the federation: it answers messages with messages, and its images stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from medfed.federation.local import Architecture, LocalRound, Samples, SiteData, Task
+from medfed.federation.message import Message
+from medfed.federation.method import Method
+from medfed.federation.seeds import seeded_layers, stream
+from medfed.federation.settings import Training
+from medfed.functional.weights import check_same_entries
+
+OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes in a site's memory
+
+
+class Progress(Protocol):
+    """Told after every training step; `medfed.outputs.progress` draws it."""
+
+    def __call__(self, site: str, step: int, n_steps: int) -> None: ...
+
+
+@dataclass
+class Site:
+    """One site. What it keeps between rounds is `memory`; everything else comes with the message.
+
+    Args:
+        training, validation: prepared images of the site's own patients.
+        network: scratch space; several sites of one process may share it, as each answer loads it afresh.
+        local_keys: entries of the state dict that stay here.
+        local_epochs: passes over the images in a round.
+    """
+
+    name: str
+    training: Samples
+    validation: Samples | None
+    task: Task
+    method: Method
+    network: nn.Module
+    architecture: Architecture
+    settings: Training
+    local_keys: frozenset[str]
+    local_epochs: int
+    seed: int
+    progress: Progress | None = None
+    memory: dict[str, Tensor] = field(default_factory=dict)
+
+    def answer(self, message: Message) -> Message:
+        """Do what the coordinator asks: "share", "train" or "validate"."""
+        if message.kind == "share":
+            return self._share(message)
+        if message.kind == "train":
+            return self._train(message)
+        if message.kind == "validate":
+            return self._validate(message)
+        raise ValueError(f"{self.name}: cannot answer a message of kind '{message.kind}'")
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Put the global weights, overlaid by what stays at this site, into the network."""
+        local = {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
+        merged = {**self.network.state_dict(), **weights, **local}
+        check_same_entries(self.network.state_dict(), merged)
+        self.network.load_state_dict(merged)
+
+    def _share(self, message: Message) -> Message:
+        self.load(message.weights)
+        self.network.eval()
+        rng = stream(self.seed, "share", self.name, message.facts["round"])
+        data = SiteData(self.name, self.training, self.task, rng)
+        return Message("share", tensors=self.method.share(data, self.network))
+
+    def _validate(self, message: Message) -> Message:
+        if self.validation is None:
+            return Message("validate")
+        self.load(message.weights)
+        return Message("validate", facts=self.task.validate(self.network, self.validation))
+
+    def _train(self, message: Message) -> Message:
+        self.load(message.weights)
+        self.network.train()
+        local = self._round(message)
+        optimizer = self._optimizer()
+        self.method.on_round_start(local)
+        total, n_steps = 0.0, 0
+        steps = list(self._batches(local.rng))
+        with seeded_layers(self.seed, "layers", self.name, local.round):
+            for n_steps, indices in enumerate(steps, start=1):
+                total += self._step(local, optimizer, indices)
+                if self.progress:
+                    self.progress(self.name, n_steps, len(steps))
+        tensors = self.method.on_round_end(local)
+        self._keep(optimizer)
+        weights = {n: entry for n, entry in self.network.state_dict().items() if n not in self.local_keys}
+        facts = {"examples": len(self.training), "steps": n_steps, "loss": total / n_steps}
+        return Message("train", weights, tensors, facts)
+
+    def _round(self, message: Message) -> LocalRound:
+        number = message.facts["round"]
+        return LocalRound(
+            site=self.name,
+            round=number,
+            network=self.network,
+            architecture=self.architecture,
+            task=self.task,
+            message=message,
+            memory=self.memory,
+            rng=stream(self.seed, "train", self.name, number),
+            device=next(self.network.parameters()).device,
+        )
+
+    def _step(self, local: LocalRound, optimizer: torch.optim.Optimizer, indices: list[int]) -> float:
+        batch = self.training.batch(indices)
+        if self.settings.augment:
+            batch = self.task.augment(batch, local.rng)
+        batch = self.method.augment(local, batch.to(local.device))
+        optimizer.zero_grad(set_to_none=True)
+        loss, output = self.method.loss(local, batch)
+        loss = loss + self.method.regulariser(local, output)
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    def _batches(self, rng: torch.Generator) -> Iterator[list[int]]:
+        size = min(self.settings.batch_size, len(self.training))
+        for _ in range(self.local_epochs):
+            order = torch.randperm(len(self.training), generator=rng).tolist()
+            yield from (order[start : start + size] for start in range(0, len(order), size))
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        parameters, s = self.network.parameters(), self.settings
+        if s.optimizer == "adam":
+            optimizer = torch.optim.Adam(parameters, s.learning_rate, tuple(s.betas), weight_decay=s.weight_decay)
+        else:
+            optimizer = torch.optim.SGD(parameters, s.learning_rate, s.momentum, weight_decay=s.weight_decay)
+        if s.optimizer_state == "keep":
+            restored: dict[int, dict[str, Tensor]] = {}
+            for name, entry in self.memory.items():
+                if name.startswith(OPTIMIZER):
+                    _, index, key = name.split("/")
+                    restored.setdefault(int(index), {})[key] = entry.clone()
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": restored, "param_groups": groups})
+        return optimizer
+
+    def _keep(self, optimizer: torch.optim.Optimizer) -> None:
+        """Move what stays at the site into its memory: the optimiser's moments and the local entries."""
+        if self.settings.optimizer_state == "keep":
+            for index, moments in optimizer.state_dict()["state"].items():
+                for key, entry in moments.items():
+                    if entry is not None:
+                        self.memory[f"{OPTIMIZER}{index}/{key}"] = torch.as_tensor(entry).detach().cpu().clone()
+        entries = self.network.state_dict()
+        for name in sorted(self.local_keys):
+            self.memory[LOCAL + name] = entries[name].detach().cpu().clone()
+

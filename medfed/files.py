@@ -1,0 +1,51 @@
+"""Writing files so that a crash leaves the old content or the new, never half of either."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from medfed.errors import UserError
+
+
+def write_atomically(path: Path, data: bytes | str) -> None:
+    """Write beside the target, flush to the disk, then rename over it.
+
+    Whatever fails (a full disk, a kill), the file that was there before is still whole.
+    """
+    if isinstance(data, str):
+        data = data.encode()
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with open(unfinished, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def seal(data: bytes) -> bytes:
+    """Data with its SHA-256 in front: safetensors files carry no checksum, and 499 of 500 flipped bits go unseen."""
+    return hashlib.sha256(data).digest() + data
+
+
+def read_sealed(path: Path) -> bytes:
+    """What `seal` wrapped; raises UserError if a single bit differs."""
+    data = path.read_bytes()
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        raise UserError(f"{path}: its checksum does not fit, so it was damaged after it was written; delete this file "
+                        "and --resume from what is left")
+    return data[32:]
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

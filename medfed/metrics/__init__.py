@@ -1,0 +1,1 @@
+"""Scores per patient and structure, with a stated policy for empty masks."""

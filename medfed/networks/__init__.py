@@ -1,0 +1,1 @@
+"""Networks: MONAI's, with the names of the places that methods tap."""

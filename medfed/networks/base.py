@@ -1,0 +1,44 @@
+"""What a network offers to methods: named places in it, and a recipe for bundles that need no medfed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import nn
+
+from medfed.errors import UserError
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """Base of every network's settings, and the `network` block of a config. A subclass is one file here.
+
+    The names below are paths of submodules (`nn.Module.get_submodule`), so that a method can look at, or change, what
+    flows there (`medfed.functional.taps`) without renaming one entry of the state dict.
+    """
+
+    decoder_levels: ClassVar[tuple[str, ...]] = ()  # from the finest (full resolution) to the coarsest
+    encoder_stages: ClassVar[tuple[str, ...]] = ()  # the seams for feature-level layers, from the first stage on
+    head: ClassVar[str] = ""  # the module that turns the last features into logits
+
+    def build(self, in_channels: int, out_channels: int) -> nn.Module:
+        """A freshly initialised network: (B, in_channels, H, W) to logits (B, out_channels, H, W)."""
+        raise TypeError(f"{type(self).__name__} must build its network")
+
+    def definition(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
+        """The same network as a MONAI bundle's `network_def` (only `monai.*` targets), with the same state-dict keys.
+
+        None where MONAI has no such network; its bundle then carries TorchScript.
+        """
+        return None
+
+    def check_image_size(self, size: int) -> None:
+        """Refuse an image size that the levels cannot halve, or that leaves one pixel for normalisation to work on."""
+        factor = 2 ** (len(self.encoder_stages) - 1)
+        if size % factor or size < 2 * factor:
+            raise UserError(
+                f"data.image_size is {size}, but this network halves the image {len(self.encoder_stages) - 1} times: "
+                f"choose a multiple of {factor} that is at least {2 * factor}, for example "
+                f"{max(2, round(size / factor)) * factor}"
+            )

@@ -1,0 +1,93 @@
+"""The U-Net of ELCFS (Liu et al., CVPR 2021): width 16, instance normalisation without parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from monai.networks.blocks import Convolution
+from torch import Tensor, nn
+
+from medfed.networks.base import NetworkSettings
+
+
+@dataclass(frozen=True)
+class ElcfsUNet(NetworkSettings):
+    """The network of the ELCFS experiments: 3,179,569 parameters at width 16 with 1 channel in and 1 out.
+
+    Three 3x3 convolutions a level on the way down; nearest upsampling and a 1x1 convolution on the way up. The last
+    two decoder levels have 2 and 4 times `width` channels. Without normalisation parameters or statistics, so FedBN is
+    FedAvg on it. The first convolution of a level has no activation, as in the authors' network.
+
+    Args:
+        width: channels of the first level; it doubles at each of the four levels below.
+    """
+
+    width: int = 16
+
+    decoder_levels: ClassVar[tuple[str, ...]] = ("up_1", "up_2", "up_3", "up_4")
+    encoder_stages: ClassVar[tuple[str, ...]] = ("down_1", "down_2", "down_3", "down_4", "down_5")
+    head: ClassVar[str] = "head"
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError(f"width must be at least 1, got {self.width}")
+
+    def build(self, in_channels: int, out_channels: int) -> nn.Module:
+        """(B, in_channels, H, W) to logits (B, out_channels, H, W); H and W multiples of 16."""
+        return _ElcfsUNet(in_channels, out_channels, self.width)
+
+
+def _convolution(n_in: int, n_out: int, kernel_size: int = 3, act: str | None = "RELU") -> nn.Module:
+    return Convolution(2, n_in, n_out, kernel_size=kernel_size, norm="INSTANCE", act=act, adn_ordering="NA")
+
+
+class _Down(nn.Sequential):
+    def __init__(self, n_in: int, n_out: int, pool: bool = True) -> None:
+        layers: list[nn.Module] = [nn.MaxPool2d(2)] if pool else []
+        layers += [_convolution(n_in, n_out, act=None), _convolution(n_out, n_out), _convolution(n_out, n_out)]
+        super().__init__(*layers)
+
+
+class _Up(nn.Module):
+    """(B, n, h, w) and the encoder's (B, n/2, 2h, 2w) to (B, n, 2h, 2w); levels below the top first halve their input."""
+
+    def __init__(self, n: int, halve_first: bool) -> None:
+        super().__init__()
+        self.reduce = _convolution(2 * n, n) if halve_first else nn.Identity()
+        self.upsample = nn.Upsample(scale_factor=2, mode="nearest")
+        self.project = _convolution(n, n // 2, kernel_size=1)
+        self.fuse = _convolution(n, n)
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
+        x = self.project(self.upsample(self.reduce(x)))
+        return self.fuse(torch.cat([skip, x], dim=1))
+
+
+class _ElcfsUNet(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, width: int) -> None:
+        super().__init__()
+        self.down_1 = _Down(in_channels, width, pool=False)
+        self.down_2 = _Down(width, 2 * width)
+        self.down_3 = _Down(2 * width, 4 * width)
+        self.down_4 = _Down(4 * width, 8 * width)
+        self.down_5 = _Down(8 * width, 16 * width)
+        self.up_4 = _Up(16 * width, halve_first=False)
+        self.up_3 = _Up(8 * width, halve_first=True)
+        self.up_2 = _Up(4 * width, halve_first=True)
+        self.up_1 = _Up(2 * width, halve_first=True)
+        self.head = nn.Conv2d(2 * width, out_channels, 1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        d1 = self.down_1(x)
+        d2 = self.down_2(d1)
+        d3 = self.down_3(d2)
+        d4 = self.down_4(d3)
+        u4 = self.up_4(self.down_5(d4), d4)
+        u3 = self.up_3(u4, d3)
+        u2 = self.up_2(u3, d2)
+        return self.head(self.up_1(u2, d1))

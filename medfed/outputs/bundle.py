@@ -1,0 +1,167 @@
+"""From trained weights to a MONAI bundle that a hospital runs without medfed, with the same masks voxel by voxel."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from monai.data import save_net_with_metadata
+from monai.networks.utils import convert_to_torchscript
+from torch import Tensor, nn
+
+from medfed.errors import UserError
+from medfed.federation.message import digest
+from medfed.functional.weights import first_not_finite
+from medfed.networks.base import NetworkSettings
+from medfed.outputs.bundle_check import check_bundle
+from medfed.outputs.bundle_configs import inference_config, metadata
+from medfed.outputs.model_card import model_card, scores
+from medfed.tasks.segmentation import Segmentation
+
+PACKAGE = Path(__file__).parent.parent
+TEMPLATE = "prostate_segmentation"
+SHOWN_DIFFERENCES = 5
+
+
+def write_bundle(
+    out: Path,
+    *,
+    network: NetworkSettings,
+    weights: Mapping[str, Tensor],
+    task: Segmentation,
+    provenance: dict[str, Any],
+    summary: dict[str, Any],
+    title: str,
+    input_is_2d: bool,
+) -> Path:
+    """Write the bundle's folder, whole or not at all, and return it.
+
+    Where the network cannot be scripted, `models/model.ts` is missing, and a warning says why.
+
+    Args:
+        out: a folder that does not exist yet; its name best ends in `_segmentation`, as MONAI Label infers the task
+            from it.
+        network, weights: the network without a method's additions, and its state dict.
+        task: gives preprocessing, threshold and names.
+        provenance: plain facts (JSON): sites, unseen_site, method, rounds, seed, data ("phantom" or "real") and so on.
+        summary: as `medfed.metrics.summary.summarise` returns it.
+        title: the first words of the model card.
+        input_is_2d: the hospital's images are PNG pictures rather than NIfTI volumes.
+
+    Raises:
+        UserError: if `out` exists, the weights do not fit or are not finite, or the result would not pass
+            `check_bundle`.
+    """
+    if out.exists():
+        raise UserError(f"{out}: exists already; remove it, or choose another folder with --out")
+    template, definition = template_folder(), network.definition(task.channels, task.out_channels)
+    module = trained(network, weights, task)
+    facts = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
+    configs = {
+        "inference": inference_config(template, task, definition, input_is_2d),
+        "metadata": metadata(template, task, title, facts, scores(summary), input_is_2d),
+    }
+    with _appearing(out) as folder:
+        for name, content in configs.items():
+            _write(folder / "configs" / f"{name}.json", json.dumps(content, indent=4, allow_nan=False) + "\n")
+        (folder / "models").mkdir()
+        torch.save(module.state_dict(), folder / "models" / "model.pt")
+        has_script = _save_script(folder / "models" / "model.ts", module, task, configs, needed=definition is None)
+        names = ("torch", "monai", *configs["metadata"]["required_packages_version"], "fire")
+        versions = {name: version(name).partition("+")[0] for name in names}
+        card = model_card(template, task, title, facts, summary, versions, input_is_2d, has_script)
+        _write(folder / "docs" / "README.md", card)
+        shutil.copyfile(template / "LICENSE", folder / "LICENSE")
+        check_bundle(folder)
+    return out
+
+
+def template_folder() -> Path:
+    """The template: in `bundles/` beside the package (a checkout), or in the package (an installed one)."""
+    places = [PACKAGE.parent / "bundles" / TEMPLATE, PACKAGE / "bundles" / TEMPLATE]
+    for place in places:
+        if (place / "configs" / "inference.json").is_file():
+            return place
+    raise UserError(f"the bundle template is neither in {places[0]} nor in {places[1]}; install medfed again")
+
+
+def trained(network: NetworkSettings, weights: Mapping[str, Tensor], task: Segmentation) -> nn.Module:
+    """The network with these weights, in evaluation mode, on the CPU.
+
+    Raises:
+        UserError: with the first differences if the weights are of another network; or if one is not finite.
+    """
+    module = network.build(task.channels, task.out_channels).eval()
+    expected = module.state_dict()
+    if differences := list(_differences(expected, weights)):
+        more = "" if len(differences) <= SHOWN_DIFFERENCES else f" and {len(differences) - SHOWN_DIFFERENCES} more"
+        raise UserError(
+            f"the weights do not fit {network} with {task.channels} channels in and {task.out_channels} out: "
+            f"{'; '.join(differences[:SHOWN_DIFFERENCES])}{more}; are model and config of the same run?"
+        )
+    if name := first_not_finite(weights):
+        raise UserError(f"the weights are not finite (first in '{name}'): training diverged, and there is no model")
+    module.load_state_dict(dict(weights))
+    return module
+
+
+def _differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> Iterator[str]:
+    for name in expected:
+        if name not in found:
+            yield f"'{name}' is missing"
+        elif expected[name].shape != found[name].shape:
+            yield f"'{name}' is {tuple(found[name].shape)}, expected {tuple(expected[name].shape)}"
+    yield from (f"'{name}' is unknown" for name in found if name not in expected)
+
+
+def _save_script(path: Path, module: nn.Module, task: Segmentation, configs: dict[str, Any], needed: bool) -> bool:
+    """TorchScript with the configs inside, as `monai.bundle ckpt_export` writes it; whether that worked."""
+    probe = torch.zeros(1, task.channels, task.image_size, task.image_size)
+    probe[..., ::3] = 1
+    try:
+        script = convert_to_torchscript(module)
+        with torch.no_grad():
+            torch.testing.assert_close(script(probe), module(probe), rtol=1e-5, atol=1e-5)
+    except Exception as error:  # TorchScript raises whatever it meets: its own errors, NotSupportedError, OSError, ...
+        reason = str(error).strip().partition("\n")[0]
+        if needed:
+            raise UserError(
+                f"this network is not one of MONAI's and cannot be scripted ({reason}); choose network.name 'unet'"
+            ) from error
+        warnings.warn(f"the bundle has no models/model.ts: the network cannot be scripted ({reason})", stacklevel=3)
+        return False
+    inside = {"inference.json": json.dumps(configs["inference"]).encode()}
+    save_net_with_metadata(script, str(path), include_config_vals=False, meta_values=configs["metadata"],
+                           more_extra_files=inside)
+    return True
+
+
+@contextmanager
+def _appearing(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its name when the block ends well, and vanishes when it does not."""
+    unfinished = out.with_name(f".{out.name}.unfinished")
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"{out}: cannot write here ({error.strerror}); choose another folder with --out") from error
+    try:
+        yield unfinished
+        os.rename(unfinished, out)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

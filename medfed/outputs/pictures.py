@@ -1,0 +1,231 @@
+"""Pictures of a run: curves, scores by site, telling patients, and one image in the styles of other sites.
+
+Each function writes one PNG, the same bytes for the same input; `data_label` says in every title what the data are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+
+from medfed.outputs.canvas import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW, legend, save, sheet, tidy
+
+LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY, GREEN, PURPLE, VERMILION, BLUE)]
+SEEN, UNSEEN = BLUE, VERMILION
+REFERENCE, PREDICTION = SKY, YELLOW
+
+
+def training_curves(history: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+    """Training loss and validation Dice by round, mean over sites, with a thin line a site where there is one.
+
+    Args:
+        history: rows {round, train_loss, validation_dice (None where not validated)}, and `train_loss/SITE` and
+            `validation_dice/SITE` where known.
+    """
+    figure = sheet(9.5, 3.8)
+    loss, dice = figure.subplots(1, 2)
+    for axes, key, name in ((loss, "train_loss", "training loss"), (dice, "validation_dice", "validation Dice")):
+        sites = sorted({column for row in history for column in row if column.startswith(f"{key}/")})
+        for column, (colour, dash) in zip(sites, LINES * (len(sites) // len(LINES) + 1)):
+            _curve(axes, history, column, color=colour, linestyle=dash, linewidth=1, label=column.partition("/")[2])
+        _curve(axes, history, key, color=BLACK, linewidth=2, label="mean over sites")
+        axes.set(xlabel="round", ylabel=name)
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        tidy(axes)
+        if axes.lines:
+            axes.legend(fontsize=8, frameon=False)
+        else:
+            axes.text(0.5, 0.5, "none recorded", ha="center", va="center", transform=axes.transAxes)
+    save(figure, path, f"Training ({data_label})")
+
+
+def site_boxes(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+    """Dice and HD95 of every case by site, seen sites first; crosses are missed organs and false alarms.
+
+    Their distance is the diagonal of the image: where there are any, distances above 1 are on a logarithmic scale.
+    """
+    structures = list(dict.fromkeys(row["structure"] for row in rows)) or ["no case"]
+    sites = sorted({(row["role"], row["site"]) for row in rows})
+    metric, unit = _distance_metric(rows)
+    figure = sheet(max(7.5, 3.2 + 1.5 * len(sites)), 0.7 + 3.1 * len(structures))
+    panels = figure.subplots(len(structures), 2, squeeze=False)
+    for (left, right), structure in zip(panels, structures):
+        of_structure = [row for row in rows if row["structure"] == structure]
+        for axes, key, name in ((left, "dice", "Dice"), (right, metric, f"HD95 ({unit})")):
+            for place, (role, site) in enumerate(sites):
+                _box(axes, place, [row for row in of_structure if row["site"] == site], key, role)
+            counts = [sum(row["site"] == site and row[key] is not None for row in of_structure) for _, site in sites]
+            names = [f"{site}\n{role}, n={count}" for (role, site), count in zip(sites, counts)]
+            axes.set_xticks(range(len(sites)), names, fontsize=8)
+            axes.set(ylabel=name, xlim=(-0.6, max(len(sites), 1) - 0.4))
+            axes.set_title(structure, fontsize=10)
+            tidy(axes)
+        left.set_ylim(-0.04, 1.04)
+        _distance_scale(right, of_structure, metric)
+    legend(figure, [("s", SEEN, "seen"), ("s", UNSEEN, "unseen"), ("x", BLACK, "missed or false alarm")])
+    save(figure, path, f"Scores of each case by site ({data_label})")
+
+
+def overlays(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+    """Reference and prediction as contours on the image: three slices of a volume, or the whole of a picture.
+
+    Args:
+        cases: {title (which case, its Dice), image (C, H, W, D) in [0, 1], reference and prediction (S, H, W, D),
+            spacing (mm along H, W, D, or None)} and, for volumes, `affine` (4, 4) where known, to show them as
+            radiologists do: front up, the patient's right on the left. Without spacing H is rows (a picture); else H
+            runs to the patient's left and W to the back, unless `affine` tells otherwise.
+    """
+    shown = [_upright(case) for case in cases]
+    n_slices = max(len(_slices(case)) for case in shown)
+    shape = (len(shown), n_slices) if n_slices > 1 else (1, len(shown))  # pictures stand side by side
+    figure = sheet(max(6.0, 3.5 * shape[1]), 3.8 * shape[0] + 0.9)
+    panels = figure.subplots(*shape, squeeze=False).reshape(len(shown), n_slices)
+    for line, case in zip(panels, shown):
+        slices, region = _slices(case), _region(case)
+        for axes, index in zip(line, slices):
+            _draw_slice(axes, case, index, region)
+        for axes in line[len(slices) :]:
+            axes.set_visible(False)
+        line[len(slices) // 2].set_title(case["title"], fontsize=10)
+    legend(figure, [("-", REFERENCE, "reference"), ("--", PREDICTION, "prediction")], dark=True)
+    save(figure, path, f"Prediction against reference ({data_label})")
+
+
+def style_gallery(original, styled: Mapping[str, object], path: str | Path, data_label: str, axes: str | None = None):
+    """One image (C, H, W) as it is and in other sites' styles, and below each what changed, averaged over channels.
+
+    Args:
+        axes: where H and W point in the patient ("RA" for slices as networks see them); None for a picture: H is rows.
+    """
+    images = {"original": original} | dict(styled)
+    arrays = {name: _turn(_array(image), axes) for name, image in images.items()}
+    first = arrays["original"]
+    low, high = min(0.0, *(a.min() for a in arrays.values())), max(1.0, first.max())
+    changes = {name: (array - first).mean(axis=0) for name, array in arrays.items()}
+    reach = max(1e-6, *(np.abs(change).max() for change in changes.values()))
+    figure = sheet(1.0 + 2.2 * len(arrays), 0.7 + 2 * 2.1 * first.shape[1] / first.shape[2])
+    panels = figure.subplots(2, len(arrays), squeeze=False)
+    for column, (name, array) in zip(panels.T, arrays.items()):
+        _show(column[0], (array - low) / (high - low))
+        drawn = column[1].imshow(changes[name], cmap="PuOr_r", vmin=-reach, vmax=reach)
+        column[0].set_title(name, fontsize=10)
+        column[1].set_axis_off()
+    panels[1, 0].clear()
+    panels[1, 0].set_axis_off()
+    panels[1, 0].text(0.95, 0.5, "what changed,\nmean over channels", ha="right", va="center", fontsize=9)
+    figure.colorbar(drawn, ax=list(panels[1]), shrink=0.8, label="change of intensity")
+    save(figure, path, f"One image in the styles of other sites ({data_label})")
+
+
+def _curve(axes, history: Sequence[Mapping], key: str, **style) -> None:
+    points = [(row["round"], row[key]) for row in history if row.get(key) is not None]
+    if points:
+        axes.plot(*zip(*points), marker="o" if len(points) <= 30 else "", markersize=3, **style)
+
+
+def _distance_metric(rows: Sequence[Mapping]) -> tuple[str, str]:
+    """In the unit that all cases have; where they differ, in voxels, which all have."""
+    present = [row for row in rows if row["status"] != "absent"]
+    for metric, unit in (("hd95_mm", "mm"), ("hd95_px", "px")):
+        if present and all(row[metric] is not None for row in present):
+            return metric, unit
+    return "hd95_pooled_vx", "voxels, pooled"
+
+
+def _distance_scale(axes, rows: Sequence[Mapping], metric: str) -> None:
+    from matplotlib.ticker import ScalarFormatter
+
+    failures = [row[metric] for row in rows if row["status"] in ("missed", "false_alarm")]
+    if failures:
+        axes.set_yscale("symlog", linthresh=1)
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.set_ylim(0, 2 * max(failures) if failures else None)
+
+
+def _box(axes, place: int, rows: Sequence[Mapping], metric: str, role: str) -> None:
+    """A box at x = place, and its cases spread from left to right in the order of the rows."""
+    known = [row for row in rows if row[metric] is not None]
+    if not known:
+        return
+    colour = UNSEEN if role == "unseen" else SEEN
+    values = np.array([row[metric] for row in known])
+    axes.boxplot(
+        values, positions=[place], widths=0.6, showfliers=False, patch_artist=True, manage_ticks=False,
+        boxprops={"facecolor": colour + "33", "edgecolor": colour}, medianprops={"color": colour, "linewidth": 2},
+        whiskerprops={"color": colour}, capprops={"color": colour},
+    )  # fmt: skip
+    across = place + np.linspace(-0.22, 0.22, len(values) + 2)[1:-1]
+    good = np.array([row["status"] == "ok" for row in known])
+    axes.plot(across[good], values[good], "o", color=colour, markersize=3, alpha=0.7)
+    axes.plot(across[~good], values[~good], "x", color=BLACK, markersize=5)
+
+
+def _upright(case: Mapping) -> dict:
+    """The case as numpy arrays (C, rows, columns, D), with the shape of a pixel on the screen."""
+    spacing, affine = case["spacing"], case.get("affine")
+    axes = None if spacing is None else "LP" if affine is None else nib.aff2axcodes(np.asarray(affine))[:2]
+    arrays = {key: _turn(_array(case[key]), axes) for key in ("image", "reference", "prediction")}
+    return {"title": case["title"], "aspect": 1.0 if spacing is None else spacing[1] / spacing[0], **arrays}
+
+
+def _turn(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
+    """(C, H, W, ...) to (C, rows, columns, ...): W downwards to the back, H rightwards to the patient's left."""
+    if axes is None:
+        return array
+    flipped = [place for place, towards in enumerate(axes, start=1) if towards in "RAS"]
+    return np.flip(array, flipped).swapaxes(1, 2)
+
+
+def _slices(case: Mapping) -> list[int]:
+    """Near both ends and in the middle of the reference (if it is empty, of the prediction; else of the image)."""
+    for mask in (case["reference"], case["prediction"], np.ones_like(case["reference"])):
+        found = np.flatnonzero(mask.any(axis=(0, 1, 2)))
+        if len(found):
+            break
+    return sorted({int(found[round(share * (len(found) - 1))]) for share in (0.1, 0.5, 0.9)})
+
+
+def _region(case: Mapping) -> list[tuple[float, float]]:
+    """The (first, last) row and column to show: all that is marked in any slice, and half as much around it."""
+    marked = (case["reference"].astype(bool) | case["prediction"].astype(bool)).any(axis=(0, 3))
+    if not marked.any():
+        return [(-0.5, size - 0.5) for size in marked.shape]
+    found = [np.flatnonzero(marked.any(axis=axis)) for axis in (1, 0)]
+    margin = 8 + max(where[-1] - where[0] for where in found) // 2
+    return [
+        (max(where[0] - margin, 0) - 0.5, min(where[-1] + margin, size - 1) + 0.5)
+        for where, size in zip(found, marked.shape)
+    ]
+
+
+def _draw_slice(axes, case: Mapping, index: int, region: Sequence[tuple[float, float]]) -> None:
+    from matplotlib.patheffects import withStroke
+
+    _show(axes, case["image"][..., index], case["aspect"])
+    for key, colour, dash in (("reference", REFERENCE, "-"), ("prediction", PREDICTION, (0, (4, 2)))):
+        for mask in case[key][..., index]:
+            if mask.any():
+                closed = np.pad(mask.astype(float), 1)
+                rows, columns = (np.arange(-1, size + 1) for size in mask.shape)
+                drawn = axes.contour(columns, rows, closed, [0.5], colors=colour, linestyles=[dash], linewidths=1.6)
+                drawn.set_path_effects([withStroke(linewidth=2.8, foreground=BLACK, alpha=0.5)])
+    (top, bottom), (left, right) = region
+    axes.set(xlim=(left, right), ylim=(bottom, top))
+    n_slices = case["image"].shape[3]
+    said = [f"slice {index + 1} of {n_slices}"] if n_slices > 1 else []
+    said += [f"no {key}" for key in ("reference", "prediction") if not case[key][..., index].any()]
+    axes.set_xlabel(", ".join(said), fontsize=9)
+
+
+def _show(axes, image: np.ndarray, aspect: float = 1.0) -> None:
+    """(C, rows, columns) in [0, 1]: three channels in colour, else the first in grey."""
+    pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
+    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+
+
+def _array(values) -> np.ndarray:
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)

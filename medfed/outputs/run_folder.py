@@ -1,0 +1,169 @@
+"""A run's folder on disk: locked while in use, checkpointed after every round, readable afterwards."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from medfed.errors import UserError
+from medfed.federation.coordinator import Round
+from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
+from medfed.federation.message import State
+from medfed.files import read_sealed, seal, write_atomically
+
+KEPT_STATES = 2
+HISTORY_COLUMNS = ("round", "train_loss", "validation_dice")  # a column a site follows
+
+
+class RunIsBusy(UserError):
+    """Another process works in the folder."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run.
+
+    `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (what each simulated site keeps), `history.csv`,
+    `ledger.csv`, `cases.csv`, `summary.json`, `model.safetensors`, `pictures/`.
+    """
+
+    path: Path
+
+    @contextmanager
+    def locked(self):
+        """Hold the folder; a second run in it is refused at once. The lock dies with its process, also by kill -9."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = open(self.path / "run.lock", "a+")
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: cannot write here ({error.strerror}); choose another folder with --out"
+            ) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.seek(0)
+                holder = lock.read().strip() or "another process"
+                raise RunIsBusy(
+                    f"{self.path}: {holder} is running here; wait for it, or choose another folder with --out"
+                ) from error
+            lock.truncate(0)
+            lock.write(f"process {os.getpid()}\n")
+            lock.flush()
+            yield self
+            lock.truncate(0)
+
+
+    def rounds(self) -> list[int]:
+        """The rounds with a checkpoint, oldest first."""
+        return sorted(int(path.stem.removeprefix("round_")) for path in (self.path / "states").glob("round_*.state"))
+
+    def load_state(self, round_number: int) -> State:
+        path = self._state_path(round_number)
+        try:
+            return State.from_bytes(read_sealed(path))
+        except ValueError as error:
+            raise error if isinstance(error, UserError) else UserError(f"{path}: {error}") from error
+
+    def save_round(self, done: Round, best_round: int) -> None:
+        """Commit a round: first the rows, then, as the last step, the checkpoint. Older checkpoints go after that.
+
+        A kill before the checkpoint leaves rows of a round that does not count; `truncate` drops them on resume.
+        """
+        self._append("ledger.csv", LEDGER_COLUMNS, done.ledger)
+        self.write_history([*self.history(), done.history])
+        self.save_state(done.state)
+        for old in self.rounds()[:-KEPT_STATES]:
+            if old != best_round:
+                self._state_path(old).unlink()
+
+    def save_state(self, state: State) -> None:
+        path = self._state_path(state.round)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, seal(state.to_bytes()))
+
+    def truncate(self, last_round: int) -> None:
+        """Drop the rows of rounds that were never committed."""
+        self.write_history([row for row in self.history() if int(row["round"]) <= last_round])
+        ledger = [row for row in self._read("ledger.csv") if row["bytes"] and int(row["round"]) <= last_round]
+        self.write_text("ledger.csv", _as_csv(LEDGER_COLUMNS, ledger))
+
+    def _state_path(self, round_number: int) -> Path:
+        return self.path / "states" / f"round_{round_number:05d}.state"
+
+
+    def history(self) -> list[dict[str, Any]]:
+        """Rows of `history.csv` with numbers as numbers, empty fields as None."""
+        return [{key: _number(value) for key, value in row.items()} for row in self._read("history.csv")]
+
+    def write_history(self, rows: list[Mapping[str, Any]]) -> None:
+        told = [key for row in rows for key, value in row.items() if value is not None]
+        columns = list(dict.fromkeys([*HISTORY_COLUMNS, *told]))
+        shown = [{key: row.get(key) for key in columns} for row in rows]
+        self.write_text("history.csv", _as_csv(columns, shown))
+
+    def write_text(self, name: str, text: str) -> None:
+        write_atomically(self.path / name, text)
+
+    def write_json(self, name: str, content: Any) -> None:
+        self.write_text(name, json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        return json.loads((self.path / name).read_text())
+
+    def save_model(self, weights: Mapping[str, Tensor]) -> None:
+        """`model.safetensors`: the network's state dict and nothing else, so equal weights are equal bytes."""
+        data = safetensors.torch.save({name: entry.detach().cpu().contiguous() for name, entry in weights.items()})
+        write_atomically(self.path / "model.safetensors", data)
+
+    def is_finished(self) -> bool:
+        """`summary.json` is the last thing that a run writes."""
+        return (self.path / "summary.json").is_file()
+
+    def _read(self, name: str) -> list[dict[str, str]]:
+        path = self.path / name
+        if not path.is_file():
+            return []
+        with open(path, newline="") as file:
+            return [row for row in csv.DictReader(file) if None not in row.values() and None not in row]
+
+    def _append(self, name: str, columns: Iterable[str], rows: list[Mapping[str, Any]]) -> None:
+        path = self.path / name
+        text = _as_csv(columns, rows, header=not path.is_file())
+        with open(path, "a", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows({key: repr(v) if isinstance(v, float) else v for key, v in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _number(text: str) -> Any:
+    if text == "":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return text

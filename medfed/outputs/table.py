@@ -1,0 +1,185 @@
+"""Printing results: the leave-one-site-out table (Markdown, text, CSV, JSON), and the one that closes a single run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from medfed.outputs.comparison import HD95, PHANTOM, WORST, Block, Cell, Table, build_table, kind_of_data
+
+__all__ = ["build_table", "closing_table", "to_csv", "to_json", "to_json_dict", "to_markdown", "to_text"]
+
+Marked = tuple[str, str]  # a cell's text; "best", "second" or ""
+
+
+def to_markdown(table: Table) -> str:
+    """Best of a column bold, second underlined."""
+    styles = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
+    parts = ["  \n".join(f"**{line}**" if line == PHANTOM else line for line in table.head)]
+    for block in table.blocks:
+        head, *lines = _cells(table, block)
+        written = [[styles[mark].format(text.replace("|", "\\|")) for text, mark in line] for line in (head, *lines)]
+        written.insert(1, ["---", *["---:"] * (len(head) - 1)])
+        parts.append(f"### {_title(block)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in written))
+    parts.append("\n".join(f"- {note}" for note in table.notes))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def to_text(table: Table, isatty: bool = False) -> str:
+    """Aligned for the terminal; with bold and underline if that is what it is written to."""
+    parts = ["\n".join(table.head)]
+    parts += [f"{_title(block)}\n{_aligned(_cells(table, block), isatty)}" for block in table.blocks]
+    parts.append("\n".join(f"note: {note}" for note in table.notes))
+    return "\n\n".join(filter(None, parts))
+
+
+def to_csv(table: Table) -> str:
+    """One value a line, each with what it is; unknown is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = "data selection structure metric unit method unseen_site mean sd n_seeds p n_pairs n_missed n_cases"
+    writer.writerow(columns.split())
+    for block in table.blocks:
+        for line in block.lines:
+            for site, cell in zip((*table.sites, "average"), (*line.cells, line.average)):
+                last = (line.p, line.n, line.n_missed, line.n_cases) if site == "average" else (None,) * 4
+                found = (cell.mean, cell.sd, cell.n_seeds) if cell else (None,) * 3
+                facts = (table.data, table.selection, block.structure, block.metric, block.unit, line.method, site)
+                values = (*facts, *found, *last)
+                writer.writerow([f"{value:.6f}" if isinstance(value, float) else value for value in values])
+    return text.getvalue()
+
+
+def to_json_dict(table: Table) -> dict:
+    """The table as plain dicts and lists, None where unknown; Dice in %."""
+    return json.loads(json.dumps(asdict(table), allow_nan=False))
+
+
+def to_json(table: Table) -> str:
+    """`to_json_dict` as text."""
+    return json.dumps(to_json_dict(table), indent=2, ensure_ascii=False) + "\n"
+
+
+def closing_table(summary: dict) -> str:
+    """What a run prints at its end: a line a site and structure, seen sites first, their means, and the gap.
+
+    Args:
+        summary: of `medfed.metrics.summary.summarise`, with `data` ("phantom" or "real") and `selection` added;
+            `method`, `selected_round` and `rounds` are told where they are there.
+    """
+    head = ("site", "structure", "cases", "Dice %", "HD95", "ASSD", "missed")
+    lines: list[list[Marked]] = [[(name, "") for name in head]]
+    for role, shown in (("seen", "{}"), ("unseen", "{} (UNSEEN)")):
+        for site, of_site in summary[role]["sites"].items():
+            lines += [_closing_line(shown.format(site), name, group) for name, group in of_site.items()]
+    for role, shown in (("seen", "seen"), ("unseen", "UNSEEN")):
+        lines += [_closing_line(f"mean {shown}", name, group) for name, group in summary[role]["mean"].items()]
+    for name, gap in summary["gap"].items():
+        if gap["dice"] is not None:
+            distance = next((f"{gap[f'hd95_{u}']:+.2f} {u}" for u in ("mm", "px") if gap[f"hd95_{u}"] is not None), "-")
+            words = ("gap: seen - unseen", name, "", f"{100 * gap['dice']:+.2f}", distance, "", "")
+            lines.append([(word, "") for word in words])
+    return "\n".join([*_closing_head(summary), "", _aligned(lines, False, n_left=2), "", *_closing_notes(summary)])
+
+
+def _closing_head(summary: dict) -> list[str]:
+    method = f"{summary['method']}; " if "method" in summary else ""
+    which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
+    chosen = f"{method}round{which} by the rule '{summary['selection']}'; ± is the sd over cases"
+    return [kind_of_data(summary["data"]), chosen]
+
+
+def _closing_line(site: str, structure: str, group: dict) -> list[Marked]:
+    dice = _with_spread(group["dice"], 100)
+    distances = [_known_distance(group, name) for name in ("hd95", "assd")]
+    words = (site, structure, str(group["n"]), dice, *distances, str(group["n_missed"]))
+    return [(word, "") for word in words]
+
+
+def _with_spread(found: dict, factor: float = 1) -> str:
+    if found["mean"] is None:
+        return "-"
+    spread = f" ± {factor * found['sd']:.2f}" if found.get("sd") is not None else ""
+    return f"{factor * found['mean']:.2f}{spread}"
+
+
+def _known_distance(group: dict, name: str) -> str:
+    """In the unit that all cases (of a mean: all sites) with a Dice have; else a dash."""
+    count = "n_sites" if "n_sites" in group["dice"] else "n"
+    for unit in ("mm", "px"):
+        found = group[f"{name}_{unit}"]
+        if found["mean"] is not None and found[count] == group["dice"][count]:
+            return f"{_with_spread(found)} {unit}"
+    return "-"
+
+
+def _closing_notes(summary: dict) -> list[str]:
+    total = {
+        key: sum(group[key] for role in ("seen", "unseen") for group in summary[role]["mean"].values())
+        for key in ("n_false_alarm", "n_absent")
+    }
+    notes = [f"{HD95}.", f"{WORST}."]
+    if total["n_false_alarm"]:
+        notes.append(f"False alarms (found where the reference has nothing): {total['n_false_alarm']}.")
+    if total["n_absent"]:
+        notes.append(f"Cases without the structure in reference and prediction, in no mean: {total['n_absent']}.")
+    if summary.get("transductive"):
+        notes.append("The unseen site's scores depend on the other images of a batch (BatchNorm on the batch).")
+    return notes
+
+
+def _title(block: Block) -> str:
+    better = "higher" if block.higher_is_better else "lower"
+    return f"{block.structure}: {block.name} ({block.unit}), {better} is better"
+
+
+def _cells(table: Table, block: Block) -> list[list[Marked]]:
+    """Head and lines as texts with marks."""
+    head = ["method", *table.sites, "average", f"p against {table.baseline} (n)", "missed"]
+    tested = any(line.n is not None for line in block.lines)
+    columns = list(zip(*[(*line.cells, line.average) for line in block.lines]))
+    marked = zip(*[_marked(column, block.higher_is_better) for column in columns])
+    lines = []
+    for line, cells in zip(block.lines, marked):
+        test = "" if line.n is None else f"{_p(line.p)} ({line.n})"
+        lines.append([(line.method, ""), *cells, (test, ""), (f"{line.n_missed}/{line.n_cases}", "")])
+    table_of = [[(name, "") for name in head], *lines]
+    return table_of if tested else [[*line[:-2], line[-1]] for line in table_of]
+
+
+def _marked(column: Sequence[Cell | None], higher: bool) -> list[Marked]:
+    """Best and second by the value as printed, so that equal print shares a mark; nothing to mark for one method."""
+    printed = [None if cell is None else round(cell.mean, 2) for cell in column]
+    ranked = sorted({value for value in printed if value is not None}, reverse=higher)
+    marks = dict(zip(ranked, ("best", "second"))) if len(column) - printed.count(None) > 1 else {}
+    return [(_printed(cell), marks.get(value, "")) for cell, value in zip(column, printed)]
+
+
+def _printed(cell: Cell | None) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell.mean:.2f}" + (f" ± {cell.sd:.2f}" if cell.sd is not None else "")
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return "-"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _aligned(lines: Sequence[Sequence[Marked]], ansi: bool, n_left: int = 1) -> str:
+    """Columns padded to their widest text; the first `n_left` to the left, numbers to the right."""
+    widths = [max(len(text) for text, _ in column) for column in zip(*lines)]
+    codes = {"best": "\033[1m{}\033[0m", "second": "\033[4m{}\033[0m"} if ansi else {}
+    written = []
+    for line in lines:
+        padded = []
+        for index, ((text, mark), width) in enumerate(zip(line, widths)):
+            pad = " " * (width - len(text))
+            styled = codes.get(mark, "{}").format(text)
+            padded.append(styled + pad if index < n_left else pad + styled)
+        written.append("  ".join(padded).rstrip())
+    return "\n".join(["  " + text for text in written])

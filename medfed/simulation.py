@@ -1,0 +1,151 @@
+"""From a config to a federation in one process: sites with their images, the network, the engine, the first state."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from medfed import site_names
+from medfed.config import Config
+from medfed.datasets.base import Case, Dataset
+from medfed.datasets.checking import duplicates
+from medfed.datasets.splits import Split, split
+from medfed.engines.in_process import InProcess
+from medfed.errors import UserError
+from medfed.federation.message import State
+from medfed.federation.seeds import seeded_layers
+from medfed.federation.site import Site
+from medfed.functional.weights import batch_norm_entries
+from medfed.tasks.segmentation import Segmentation, Slices
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Everything a run needs; the unseen site is a name and files that nobody has opened.
+
+    splits: patients of each source site.
+    unseen: cases of the unseen site, for the evaluator alone.
+    """
+
+    dataset: Dataset
+    task: Segmentation
+    network: nn.Module
+    engine: InProcess
+    start: State
+    splits: dict[str, Split]
+    unseen: dict[str, list[Case]]
+
+
+def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulation:
+    """Make the data ready, read the source sites, and build network and sites.
+
+    Raises:
+        UserError: for whatever is wrong with the data, before any training.
+    """
+    dataset = config.data.ready(None if quiet else _bar("making the phantom"))
+    source, unseen = _sites(config, dataset)
+    splits = {
+        site: split(dataset.cases(site), config.seed, dataset.validation_ratio, dataset.test_ratio) for site in source
+    }
+    _refuse_duplicates(dataset, [case for s in splits.values() for case in s.all()] + sum(unseen.values(), []))
+    task = Segmentation(
+        dataset.structures, dataset.channels, dataset.image_size, dataset.intensity_range, config.evaluation
+    )
+    config.network.check_image_size(dataset.image_size)
+    device = pick_device(config.device)
+    network = build_network(config, task).to(device)
+    with tqdm(total=sum(len(s.train) + len(s.validation) for s in splits.values()), desc="reading the source sites",
+              unit="case", disable=quiet, dynamic_ncols=True, leave=False) as bar:
+        members = [_site(config, dataset, task, network, site, splits[site], bar) for site in source]
+    start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()})
+    return Simulation(dataset, task, network, InProcess(members, sites_folder), start, splits, unseen)
+
+
+def build_network(config: Config, task: Segmentation) -> nn.Module:
+    """The network with what the method adds; its initial weights depend on the seed alone."""
+    with seeded_layers(config.seed, "initial weights"):
+        return config.method.wrap_network(config.network.build(task.channels, task.out_channels))
+
+
+def pick_device(name: str) -> torch.device:
+    """ "auto" takes a GPU where there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: PyTorch finds no CUDA device here; use --device cpu, or auto to take what is there")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def _sites(config: Config, dataset: Dataset) -> tuple[list[str], dict[str, list[Case]]]:
+    names = dataset.site_names()
+    try:
+        site_names.check(names)
+    except ValueError as error:
+        raise UserError(f"{dataset.root}: {error}") from error
+    unseen = config.federation.unseen_site
+    if unseen and unseen not in names:
+        raise UserError(
+            f"{config.source}: federation.unseen_site: no site '{unseen}' in {dataset.root}; found {', '.join(names)}"
+        )
+    source = [name for name in names if name != unseen]
+    if not source:
+        raise UserError(f"{dataset.root}: the unseen site '{unseen}' is the only site, so none is left to train on")
+    if len(source) == 1:
+        warnings.warn(f"only one site ('{source[0]}') trains: this is local training, not a federation", stacklevel=2)
+    return source, {unseen: dataset.cases(unseen)} if unseen else {}
+
+
+def _refuse_duplicates(dataset: Dataset, cases: list[Case]) -> None:
+    """A picture in two sites, or twice in one, would be trained on and tested. Files are compared by their bytes."""
+    if not dataset.allow_duplicates and (found := duplicates(cases)):
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise UserError(f"{found[0]}{more}, or set data.allow_duplicates: true")
+
+
+def _site(
+    config: Config, dataset: Dataset, task: Segmentation, network: nn.Module, name: str, patients: Split, bar: tqdm
+) -> Site:
+    local_keys = config.method.local_keys(network)
+    if config.federation.batch_norm == "local":
+        local_keys |= batch_norm_entries(network)
+    training = _read(dataset, task, patients.train, bar)
+    if config.training.batch_size > len(training):
+        warnings.warn(
+            f"{name}: has {len(training)} training images, fewer than training.batch_size "
+            f"{config.training.batch_size}; its batches hold {len(training)}", stacklevel=2,
+        )
+    return Site(
+        name=name,
+        training=training,
+        validation=_read(dataset, task, patients.validation, bar) if patients.validation else None,
+        task=task,
+        method=config.method,
+        network=network,
+        architecture=config.network,
+        settings=config.training,
+        local_keys=local_keys,
+        local_epochs=config.federation.local_epochs,
+        seed=config.seed,
+    )
+
+
+def _read(dataset: Dataset, task: Segmentation, cases: list[Case], bar: tqdm) -> Slices:
+    volumes, notices = [], Counter()
+    for case in cases:
+        volumes.append(dataset.load(case))
+        notices.update(volumes[-1].notices)
+        bar.update(1)
+    for notice, n in notices.items():
+        warnings.warn(f"{cases[0].site}: {n} of {len(cases)} images: {notice}", stacklevel=2)
+    return task.prepare(volumes)
+
+
+def _bar(text: str):
+    """A wrapper that draws a bar over an iterable."""
+    return lambda items: tqdm(items, desc=text, dynamic_ncols=True, leave=False)

@@ -1,0 +1,1 @@
+"""What is learned: segmentation (and later classification)."""

@@ -1,0 +1,43 @@
+"""Random rotation, scaling and flipping of a batch (ELCFS section 4.1 names these three)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from monai.networks.layers import AffineTransform
+from torch import Tensor
+
+
+def draw_affine(
+    n: int, rng: torch.Generator, max_rotation_deg: float = 15.0, max_scaling: float = 0.15, flip: bool = True
+) -> Tensor:
+    """Parameters of n random maps, drawn on the CPU: (n, 2, 3), from output to input positions in [-1, 1].
+
+    Args:
+        max_rotation_deg: angles are uniform in plus or minus this.
+        max_scaling: sizes are uniform in 1 plus or minus this.
+        flip: mirror along the first image axis (left-right in a slice of a scanner) with probability one half.
+    """
+    angle, scale, mirror = torch.rand(3, n, generator=rng, dtype=torch.float64)
+    angle = (2 * angle - 1) * math.radians(max_rotation_deg)
+    scale = 1 + (2 * scale - 1) * max_scaling
+    sign = torch.where((mirror < 0.5) & flip, -1.0, 1.0)
+    theta = torch.zeros(n, 2, 3, dtype=torch.float64)
+    theta[:, 0, 0] = sign * angle.cos() / scale
+    theta[:, 0, 1] = -sign * angle.sin() / scale
+    theta[:, 1, 0] = angle.sin() / scale
+    theta[:, 1, 1] = angle.cos() / scale
+    return theta
+
+
+def apply_affine(image: Tensor, label: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+    """Map images (B, C, H, W) linearly and labels (B, S, H, W) by nearest neighbour; edges are repeated.
+
+    Repeating the edge, rather than filling with zeros, keeps the low frequencies that sites exchange those of an image.
+    """
+    theta = theta.to(image)
+    move = {"normalized": True, "padding_mode": "border", "align_corners": False, "reverse_indexing": True}
+    moved = AffineTransform(mode="bilinear", **move)(image, theta)
+    moved_label = AffineTransform(mode="nearest", **move)(label.to(image.dtype), theta)
+    return moved, moved_label.to(label.dtype)

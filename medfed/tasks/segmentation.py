@@ -1,0 +1,178 @@
+"""Segmentation of slices by a 2-D network, scored on whole patients in the geometry of their files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from monai.data import MetaTensor
+from monai.inferers import SliceInferer
+from monai.losses import DiceLoss
+from monai.transforms import (
+    AsDiscreted,
+    Compose,
+    Invertd,
+    KeepLargestConnectedComponentd,
+    Orientationd,
+    Resized,
+    ScaleIntensityRanged,
+    ScaleIntensityRangePercentilesd,
+)
+from torch import Tensor, nn
+
+from medfed.datasets.base import Volume
+from medfed.batch import Batch
+from medfed.tasks.augmentation import apply_affine, draw_affine
+
+DICE_SMOOTHING = 1e-5
+PERCENTILES = (0.5, 99.5)  # of a volume whose format fixes no range: what becomes 0 and 1
+SLICES_AT_ONCE = 16
+AXES = (("L", "R"), ("P", "A"), ("I", "S"))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The `evaluation` block of a config: from probabilities to masks.
+
+    Args:
+        threshold: a voxel belongs to a structure when its probability is above this. ELCFS's code has 0.75.
+        largest_component: keep only the largest connected piece of each structure, in 3-D. An empty prediction stays
+            empty (the authors' helper turns it into an all-foreground mask).
+    """
+
+    threshold: float = 0.5
+    largest_component: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < 1:
+            raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}")
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Prepared slices of a site: images (N, C, S, S) float32 in [0, 1], labels (N, K, S, S) uint8, patient (N,)."""
+
+    images: Tensor
+    labels: Tensor
+    patient: Tensor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The slices at these places."""
+        chosen = torch.as_tensor(indices)
+        return Batch(self.images[chosen], self.labels[chosen])
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """Structures that may overlap (one sigmoid each) in images of `channels` channels.
+
+    Args:
+        structures: their names, in the order of mask channels.
+        channels: image channels.
+        image_size: side in pixels of the square slice that the network sees.
+        intensity_range: stored intensities that become 0 and 1; None takes percentiles 0.5 and 99.5 of each volume.
+        evaluation: from probabilities to masks.
+    """
+
+    structures: tuple[str, ...]
+    channels: int
+    image_size: int
+    intensity_range: tuple[float, float] | None = None
+    evaluation: Evaluation = Evaluation()
+
+    @property
+    def out_channels(self) -> int:
+        return len(self.structures)
+
+    def preprocessing(self) -> Compose:
+        """From {"image": (C, H, W, D)} in its file's geometry to (C, S, S, D) in [0, 1], axes to the right and front.
+
+        Intensities stay non-negative here: the frequency exchange needs that. `standardise` comes after it.
+        """
+        low, high = PERCENTILES
+        if self.intensity_range is None:
+            scale = ScaleIntensityRangePercentilesd("image", low, high, b_min=0.0, b_max=1.0, clip=True)
+        else:
+            scale = ScaleIntensityRanged("image", *self.intensity_range, b_min=0.0, b_max=1.0, clip=True)
+        size = (self.image_size, self.image_size, -1)
+        resize = Resized("image", size, mode="trilinear", align_corners=False, anti_aliasing=True)
+        return Compose([Orientationd("image", axcodes="RAS", labels=AXES), scale, resize])
+
+    def prepare(self, volumes: Sequence[Volume]) -> Slices:
+        """Slices for training and validation, in the order of the volumes."""
+        to_slices = self.preprocessing()
+        size = (self.image_size, self.image_size, -1)
+        turn = Orientationd("mask", axcodes="RAS", labels=AXES)
+        move_mask = Compose([turn, Resized("mask", size, mode="nearest-exact")])
+        images, labels, patient = [], [], []
+        for index, volume in enumerate(volumes):
+            image = to_slices({"image": volume.image})["image"].as_tensor()
+            mask = move_mask({"mask": volume.mask})["mask"].as_tensor()
+            images.append(image.movedim(-1, 0))
+            labels.append(mask.movedim(-1, 0).to(torch.uint8))
+            patient.append(torch.full((image.shape[-1],), index))
+        return Slices(torch.cat(images).contiguous(), torch.cat(labels).contiguous(), torch.cat(patient))
+
+    def standardise(self, image: Tensor) -> Tensor:
+        """Zero mean and unit variance of each image and channel (B, C, H, W), as MONAI's NormalizeIntensity."""
+        centred = image - image.mean(dim=(-2, -1), keepdim=True)
+        spread = image.std(dim=(-2, -1), keepdim=True, unbiased=False)
+        return centred / torch.where(spread == 0, 1.0, spread)
+
+    def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
+        """Random rotation, scaling and flipping, the same for image and label."""
+        return Batch(*apply_affine(batch.image, batch.label, draw_affine(len(batch.image), rng)))
+
+    def loss(self, logits: Tensor, label: Tensor) -> Tensor:
+        """Soft Dice of each structure over the batch, 1 - (2 sum py + s) / (sum p + sum y + s), s = 1e-5 (ELCFS)."""
+        criterion = DiceLoss(sigmoid=True, batch=True, smooth_nr=DICE_SMOOTHING, smooth_dr=DICE_SMOOTHING)
+        return criterion(logits, label.to(logits.dtype))
+
+    @torch.no_grad()
+    def validate(self, network: nn.Module, samples: Slices) -> dict[str, float]:
+        """Mean Dice over patients and structures on the prepared slices; a patient without a structure is left out."""
+        network.eval()
+        device = next(network.parameters()).device
+        hits = torch.zeros(int(samples.patient.max()) + 1, self.out_channels, dtype=torch.float64)
+        total = torch.zeros_like(hits)
+        for start in range(0, len(samples), SLICES_AT_ONCE):
+            part = slice(start, start + SLICES_AT_ONCE)
+            logits = network(self.standardise(samples.images[part].to(device)))
+            found = (logits.sigmoid() > self.evaluation.threshold).cpu()
+            truth = samples.labels[part].bool()
+            hits.index_add_(0, samples.patient[part], (found & truth).sum(dim=(-2, -1)).double())
+            total.index_add_(0, samples.patient[part], (found.sum((-2, -1)) + truth.sum((-2, -1))).double())
+        present = total > 0
+        return {"dice": float((2 * hits[present] / total[present]).mean()) if bool(present.any()) else 0.0}
+
+    def postprocessing(self, preprocessing: Compose) -> Compose:
+        """From {"pred": probabilities on the prepared grid} to masks (S, H, W, D) in the geometry of the file."""
+        steps = [
+            Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True),
+            AsDiscreted("pred", threshold=self.evaluation.threshold),
+        ]
+        if self.evaluation.largest_component:
+            # Channels named one by one: MONAI takes channel 0 for the background otherwise.
+            channels = list(range(self.out_channels))
+            steps.append(KeepLargestConnectedComponentd("pred", channels, is_onehot=True, independent=True))
+        return Compose(steps)
+
+    @torch.no_grad()
+    def predict(self, network: nn.Module, volume: Volume) -> Tensor:
+        """Masks (S, H, W, D) uint8 in the geometry of the volume's file."""
+        network.eval()
+        device = next(network.parameters()).device
+        preprocessing = self.preprocessing()
+        item = preprocessing({"image": volume.image})
+        image = item["image"]
+        slices = self.standardise(image.as_tensor().movedim(-1, 0)).movedim(0, -1)
+        inferer = SliceInferer(
+            roi_size=(self.image_size, self.image_size), spatial_dim=2, sw_batch_size=SLICES_AT_ONCE, progress=False
+        )
+        probabilities = inferer(slices[None].to(device), network)[0].sigmoid().cpu()
+        item["pred"] = MetaTensor(probabilities, meta=image.meta, applied_operations=image.applied_operations)
+        return self.postprocessing(preprocessing)(item)["pred"].as_tensor().to(torch.uint8)

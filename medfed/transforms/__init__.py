@@ -1,0 +1,1 @@
+"""MONAI transforms, useful without any federation."""

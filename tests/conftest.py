@@ -1,0 +1,116 @@
+"""A federation small enough to run in a second: discs of different brightness at three sites."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from medfed.engines.in_process import InProcess
+from medfed.federation.message import State
+from medfed.federation.method import Method
+from medfed.federation.seeds import seeded_layers, stream
+from medfed.federation.settings import Federation, Training
+from medfed.federation.site import Site
+from medfed.functional.weights import batch_norm_entries
+from medfed.methods.fedavg import FedAvg
+from medfed.networks.unet import UNet
+from medfed.tasks.segmentation import Segmentation, Slices
+
+warnings.filterwarnings("ignore", message=".*always_return_as_numpy.*", category=FutureWarning)
+
+SIDE = 32
+BRIGHTNESS = {"north": 0.9, "south": 0.6, "west": 0.4}
+
+
+def discs(site: str, n: int = 10) -> Slices:
+    """Slices (n, 1, 32, 32): a disc on a textured ground, as bright as its site has it; two slices a patient."""
+    rng = stream(0, "discs", site)
+    rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
+    draws = torch.rand(n, 3, generator=rng)
+    centre = 10 + 12 * draws[:, :2]
+    radius = 5 + 3 * draws[:, 2]
+    distance = torch.hypot(rows - centre[:, :1, None], columns - centre[:, 1:, None])
+    label = (distance < radius[:, None, None])[:, None]
+    image = 0.2 + 0.1 * torch.rand(n, 1, SIDE, SIDE, generator=rng) + BRIGHTNESS.get(site, 0.7) * 0.5 * label
+    return Slices(image.clamp(0, 1), label.to(torch.uint8), torch.arange(n) // 2)
+
+
+class Toy:
+    """Builds toy federations: `Toy().engine(method)`, `Toy().start(method)`."""
+
+    settings = Training(batch_size=4)
+    architecture = UNet(features=(4, 4, 4, 8, 8, 4))
+
+    def __init__(self, architecture: UNet | None = None, training: Training | None = None) -> None:
+        self.architecture = architecture or self.architecture
+        self.settings = training or self.settings
+        self.task = Segmentation(("disc",), 1, SIDE, (0.0, 1.0))
+
+    def network(self, method: Method, seed: int = 0) -> torch.nn.Module:
+        with seeded_layers(seed, "initial weights"):
+            return method.wrap_network(self.architecture.build(1, 1))
+
+    def start(self, method: Method, seed: int = 0) -> State:
+        return State(0, {name: entry.clone() for name, entry in self.network(method, seed).state_dict().items()})
+
+    def engine(
+        self,
+        method: Method,
+        sites=("north", "south", "west"),
+        folder: Path | None = None,
+        seed: int = 0,
+        local_batch_norm: bool = False,
+    ) -> InProcess:
+        network = self.network(method, seed)
+        local = batch_norm_entries(network) if local_batch_norm else method.local_keys(network)
+        members = [
+            Site(
+                name, discs(name), discs(name + " validation", 4), self.task, method, network, self.architecture,
+                self.settings, local, local_epochs=1, seed=seed,
+            )
+            for name in sites
+        ]
+        return InProcess(members, folder)
+
+
+@pytest.fixture
+def toy() -> Toy:
+    return Toy()
+
+
+@pytest.fixture
+def fedavg() -> FedAvg:
+    return FedAvg()
+
+
+@pytest.fixture
+def two_rounds() -> Federation:
+    return Federation(rounds=2)
+
+
+@pytest.fixture(scope="session")
+def tiny_phantom(tmp_path_factory) -> Path:
+    """Six synthetic hospitals of four patients each, in the published layout, with few pixels."""
+    from medfed.datasets.synthesis.prostate import make_prostate_phantom
+
+    root = tmp_path_factory.mktemp("data") / "prostate_phantom"
+    make_prostate_phantom(root, cases_per_site=4, matrix=40, seed=0)
+    return root
+
+
+@pytest.fixture
+def tiny_config(tmp_path, tiny_phantom) -> Path:
+    """A config that trains in a second or two on three sites of the tiny phantom."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(f"""
+seed: 3
+data: {{name: prostate, root: {tiny_phantom}, image_size: 32, sites: [BMC, HK, UCL], validation_ratio: 0.2}}
+network: {{name: unet, features: [4, 4, 4, 8, 8, 4]}}
+method: {{name: elcfs, alpha: 0.1}}
+training: {{batch_size: 16, learning_rate: 0.01}}
+federation: {{unseen_site: UCL, rounds: 2}}
+""")
+    return path

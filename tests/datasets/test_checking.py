@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK as sitk
+from PIL import Image
+
+from medfed.datasets.check_report import to_json, to_text
+from medfed.datasets.checking import check, digest, duplicates
+from medfed.datasets.folder import Folder
+from medfed.datasets.layouts import recognise
+from medfed.datasets.prostate import Prostate
+
+AFFINE = np.diag([-0.6, -0.6, 3.6, 1])
+
+
+def write_case(folder: Path, number: int, image: np.ndarray | None = None, labels=(0, 1)) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if image is None:
+        image = np.random.default_rng([len(folder.name), number]).integers(1, 900, (8, 8, 3))
+    nib.save(nib.Nifti1Image(image.astype(np.float32), AFFINE), folder / f"Case{number:02d}.nii.gz")
+    mask = np.resize(labels, (8, 8, 3)).astype(np.uint8)
+    nib.save(nib.Nifti1Image(mask, AFFINE), folder / f"Case{number:02d}_segmentation.nii.gz")
+
+
+@pytest.fixture
+def data(tmp_path) -> Prostate:
+    for number in range(3):
+        write_case(tmp_path / "HK", number)
+        write_case(tmp_path / "UCL", number)
+    return Prostate(root=str(tmp_path), sites=("HK", "UCL"))
+
+
+def test_a_dataset_in_order_has_its_facts_and_no_problem(data):
+    report = check(data)
+    hk = report.sites[0]
+    assert report.problems == () and (hk.name, hk.n_cases, len(hk.cases)) == ("HK", 3, 3)
+    facts = hk.cases[0]
+    assert (facts.patient, facts.shape, facts.labels) == ("Case00", (8, 8, 3), (0, 1))
+    assert facts.spacing_mm == (0.6, 0.6, 3.6)
+    assert 1 <= facts.lowest < facts.highest < 900 and facts.missing == ()
+    assert facts.sha256 == hashlib.sha256((Path(data.root) / "HK" / "Case00.nii.gz").read_bytes()).hexdigest()
+
+
+def test_all_problems_of_all_files_are_found_at_once(data):
+    root = Path(data.root)
+    write_case(root / "HK", 0, np.full((8, 8, 3), np.nan), labels=(0, 255))
+    (root / "HK" / "Case01.nii.gz").write_bytes(b"")
+    (root / "UCL" / "Case02_segmentation.nii.gz").unlink()
+    write_case(root / "UCL", 1, np.ones((8, 8, 4)))
+    report = check(data)
+    expected = [
+        ("UCL/Case02.nii.gz", "has no mask"),
+        ("HK/Case00.nii.gz", "192 of 192 voxels are NaN"),
+        ("HK/Case00_segmentation.nii.gz", "labels 0, 255"),
+        ("HK/Case01.nii.gz", "is empty"),
+        ("UCL/Case01_segmentation.nii.gz", "8 x 8 x 3 voxels, but its image"),
+    ]
+    assert len(report.problems) == len(expected)
+    for problem, (file, words) in zip(report.problems, expected):
+        assert problem.startswith(f"{root / file}: ") and words in problem
+    assert [len(site.cases) for site in report.sites] == [1, 1]
+
+
+def test_an_image_in_two_sites_is_a_problem_unless_allowed(data):
+    root = Path(data.root)
+    shutil.copy(root / "HK" / "Case01.nii.gz", root / "UCL" / "Case02.nii.gz")
+    (problem,) = check(data).problems
+    assert "HK/Case01.nii.gz and " in problem and "UCL/Case02.nii.gz: are the same image" in problem
+    allowed = check(data, allow_duplicates=True)
+    assert allowed.problems == () and problem in allowed.warnings
+
+
+def test_equal_size_is_not_equal_content(tmp_path):
+    folder = tmp_path / "HK"
+    write_case(folder, 0)
+    write_case(folder, 1)
+    for number in range(2):
+        (folder / f"Case0{number}.nii.gz").write_bytes(bytes([number]) * 50)
+    assert duplicates(Prostate(root=str(tmp_path)).cases("HK")) == []
+
+
+def test_an_mhd_is_as_its_voxels_whatever_its_header_says(tmp_path):
+    for name, spacing in (("a", 1.0), ("b", 2.0)):
+        image = sitk.GetImageFromArray(np.arange(24, dtype=np.int16).reshape(2, 3, 4))
+        image.SetSpacing((spacing,) * 3)
+        sitk.WriteImage(image, str(tmp_path / f"{name}.mhd"))
+    assert digest(tmp_path / "a.mhd") == digest(tmp_path / "b.mhd") == digest(tmp_path / "b.raw")
+
+
+def test_what_looks_odd_is_counted_by_site(data):
+    root = Path(data.root)
+    padded = np.random.default_rng(5).integers(0, 900, (8, 8, 3))
+    padded[0] = -32768
+    write_case(root / "HK", 0, padded)
+    write_case(root / "HK", 1, np.full((8, 8, 3), 4.0), labels=(0,))
+    write_case(root / "UCL", 0, labels=(0,))
+    warnings = check(data).warnings
+    assert "HK: lowest value far from all others (padding?): 1 of 3 cases, first Case00" in warnings
+    assert "HK: constant image: 1 of 3 cases, first Case01" in warnings
+    assert "HK: no prostate in the mask: 1 of 3 cases, first Case01" in warnings
+    assert "UCL: no prostate in the mask: 1 of 3 cases, first Case00" in warnings
+
+
+def test_counts_are_held_against_the_published_ones(data):
+    assert check(data).warnings == ("UCL: 3 cases, but 13 were published", "HK: 3 cases, but 12 were published")
+    assert "BIDMC: 0 cases, but 12 were published" in check(Prostate(root=data.root)).warnings
+    (Path(data.root) / "PHANTOM.json").write_text("{}")
+    assert check(data).warnings == () and check(data).is_phantom
+
+
+def test_text_and_json_say_the_same(data):
+    report = check(data)
+    lines = to_text(report).splitlines()
+    assert lines[0].split() == ["site", "cases", "people", "voxels", "spacing", "mm", "labels", "intensity", "empty"]
+    assert lines[1].startswith("HK    3      3       8 x 8 x 3  0.6 x 0.6 x 3.6  0 1     ")
+    assert lines[-1] == "0 problems, 2 warnings."
+    again = json.loads(to_json(report))
+    assert again["sites"][1]["cases"][2]["patient"] == "Case02" and again["warnings"] == list(report.warnings)
+
+
+def test_sizes_that_differ_are_told_as_a_range(data):
+    write_case(Path(data.root) / "HK", 0, np.arange(8 * 8 * 5).reshape(8, 8, 5))
+    mask = nib.Nifti1Image(np.ones((8, 8, 5), np.uint8), AFFINE)
+    nib.save(mask, Path(data.root) / "HK" / "Case00_segmentation.nii.gz")
+    assert "8 x 8 x 3-5" in to_text(check(data))
+
+
+class TestRecognise:
+    def test_the_published_prostate_layout(self, data):
+        assert recognise(Path(data.root)) == Prostate(root=data.root)
+
+    def test_any_other_sites_with_colour_pictures(self, tmp_path):
+        for name, shape in (("images/a.jpg", (4, 4, 3)), ("masks/a.png", (4, 4))):
+            path = tmp_path / "north" / name
+            path.parent.mkdir(parents=True)
+            Image.fromarray(np.zeros(shape, np.uint8)).save(path)
+        assert recognise(tmp_path) == Folder(root=str(tmp_path), image_channels=3)
+
+    @pytest.mark.parametrize(("place", "alone"), [("p1", True), ("north/p1", False)])
+    def test_case_folders(self, tmp_path, place, alone):
+        for name in ("T2.nii.gz", "Segmentation.nii.gz"):
+            path = tmp_path / place / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            nib.save(nib.Nifti1Image(np.eye(4)[None], np.eye(4)), path)
+        found = recognise(tmp_path)
+        assert found == Folder(
+            root=str(tmp_path), image_name="T2", mask_name="Segmentation", one_site_per_case=alone
+        )
+        assert len(found.cases(found.site_names()[0])) == 1

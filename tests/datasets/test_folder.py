@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK as sitk
+from PIL import Image
+
+from medfed.datasets.folder import Folder
+from medfed.errors import UserError
+
+
+def picture(path: Path, seed: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)).save(path)
+
+
+def mask(path: Path, values=(0, 255)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.resize(np.uint8(values), (6, 8))).save(path)
+
+
+def volume(path: Path, values=None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    array = np.random.default_rng(0).integers(0, 900, (6, 5, 4)) if values is None else np.resize(values, (6, 5, 4))
+    nib.save(nib.Nifti1Image(array.astype(np.int16), np.diag([1, 1, 3, 1])), path)
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    for site in ("north", "south"):
+        for name in ("a", "b"):
+            picture(tmp_path / site / "images" / f"{name}.jpg")
+            mask(tmp_path / site / "masks" / f"{name}.png")
+    return tmp_path
+
+
+def colour(root: Path, **values) -> Folder:
+    return Folder(root=str(root), image_channels=3, **values)
+
+
+def names(data: Folder, site: str) -> list[tuple[str, str, str]]:
+    return [(case.patient, case.image.name, case.mask.name) for case in data.cases(site)]
+
+
+def test_images_and_masks_in_two_folders(root):
+    (root / "north" / "images" / "Thumbs.db").write_text("x")
+    (root / "north" / "images" / ".hidden.png").write_text("x")
+    data = colour(root)
+    assert data.site_names() == ["north", "south"]
+    assert names(data, "north") == [("a", "a.jpg", "a.png"), ("b", "b.jpg", "b.png")]
+    loaded = data.load(data.cases("north")[0])
+    assert loaded.image.shape == (3, 6, 8, 1) and loaded.mask.float().mean() == 0.5 and loaded.spacing_mm is None
+    assert data.intensity_range == (0.0, 255.0)
+
+
+def test_masks_may_be_called_so_in_their_own_folder(tmp_path):
+    picture(tmp_path / "north" / "Images" / "a_seg.png")
+    mask(tmp_path / "north" / "Masks" / "a_seg.png")
+    picture(tmp_path / "north" / "Images" / "b.png")
+    mask(tmp_path / "north" / "Masks" / "b_Mask.png")
+    assert [case[0] for case in names(colour(tmp_path), "north")] == ["a_seg", "b"]
+
+
+def test_images_and_masks_side_by_side(tmp_path):
+    for image, ending in (("a.nii.gz", "a_mask.nii"), ("b.nii", "b_Segmentation.nii.gz"), ("c.nii", "c_seg.nii")):
+        volume(tmp_path / "north" / image)
+        volume(tmp_path / "north" / ending, (0, 1))
+    data = Folder(root=str(tmp_path))
+    assert [case[0] for case in names(data, "north")] == ["a", "b", "c"]
+    assert data.load(data.cases("north")[0]).spacing_mm == (1, 1, 3) and data.intensity_range is None
+    assert Folder(root=str(tmp_path), intensity_max=4095.0).intensity_range == (0.0, 4095.0)
+
+
+def test_a_folder_for_each_case(tmp_path):
+    for case in ("p1", "p2"):
+        volume(tmp_path / "north" / case / "t2.nii.gz")
+        volume(tmp_path / "north" / case / "gland.nii.gz", (0, 1))
+    data = Folder(root=str(tmp_path), image_name="t2", mask_name="gland")
+    assert [case[0] for case in names(data, "north")] == ["p1", "p2"]
+    (tmp_path / "north" / "p2" / "gland.nii.gz").unlink()
+    with pytest.raises(UserError, match="p2: has no file called gland"):
+        data.cases("north")
+
+
+def test_each_case_folder_can_be_a_site(tmp_path):
+    for case in ("p1", "p2"):
+        volume(tmp_path / case / "t2.nii.gz")
+        volume(tmp_path / case / "gland.nii.gz", (0, 1))
+    data = Folder(root=str(tmp_path), image_name="t2", mask_name="gland", one_site_per_case=True)
+    assert data.site_names() == ["p1", "p2"] and names(data, "p2") == [("p2", "t2.nii.gz", "gland.nii.gz")]
+
+
+def test_everything_that_lacks_a_partner_is_in_one_message(root):
+    (root / "north" / "masks" / "a.png").unlink()
+    picture(root / "north" / "images" / "b.png")
+    mask(root / "north" / "masks" / "c.png")
+    (root / "north" / "images" / "d.gif").write_text("x")
+    with pytest.raises(UserError) as error:
+        colour(root).cases("north")
+    for part in ("a.jpg: has no mask", "there twice", "c.png: has no image", "d.gif: is of an unknown kind"):
+        assert part in str(error.value)
+
+
+def test_two_eyes_of_a_person_share_the_subject(tmp_path):
+    for name in ("Image_04L", "Image_04R", "Image_05L"):
+        picture(tmp_path / "north" / f"{name}.png")
+        mask(tmp_path / "north" / f"{name}_mask.png")
+    cases = colour(tmp_path, patient_pattern=r"_(\d+)").cases("north")
+    assert [case.subject for case in cases] == ["04", "04", "05"]
+    assert [case.patient for case in cases] == ["Image_04L", "Image_04R", "Image_05L"]
+    with pytest.raises(UserError, match="patient_pattern .* finds no person in 'Image_04L'"):
+        colour(tmp_path, patient_pattern=r"_(\d+)R").cases("north")
+
+
+def test_one_structure_is_whatever_is_not_background(root):
+    mask(root / "north" / "masks" / "a.png", (0, 1))
+    data = colour(root)
+    assert all(data.load(case).mask.float().mean() == 0.5 for case in data.cases("north"))
+
+
+def test_a_third_value_asks_which_is_which(root):
+    mask(root / "north" / "masks" / "a.png", (0, 1, 2))
+    data = colour(root)
+    with pytest.raises(UserError, match="values 1, 2 beside the background 0; expected one; set data.mask_values"):
+        data.load(data.cases("north")[0])
+    merged = colour(root, mask_values={"foreground": (1, 2)})
+    assert merged.load(merged.cases("north")[0]).mask.float().mean() == pytest.approx(2 / 3)
+    two = colour(root, structure_names=("left", "right"))
+    assert two.load(two.cases("north")[0]).mask.sum(dim=(1, 2, 3)).tolist() == [16, 16]
+
+
+def test_many_values_ask_for_a_threshold(root):
+    mask(root / "north" / "masks" / "a.png", range(0, 256, 5))
+    data = colour(root)
+    with pytest.raises(UserError, match="47 values.*data.mask_threshold: 128"):
+        data.load(data.cases("north")[0])
+    soft = colour(root, mask_threshold=128.0)
+    assert soft.load(soft.cases("north")[0]).mask.meta["label_values"] == [0, 1]
+
+
+def test_cup_within_disc_on_white(root):
+    mask(root / "north" / "masks" / "a.png", (255, 255, 128, 0))
+    data = colour(
+        root, structure_names=("disc", "cup"), mask_values={"disc": (0, 128), "cup": (0,)}, background_value=255
+    )
+    loaded = data.load(data.cases("north")[0])
+    assert loaded.mask.float().mean(dim=(1, 2, 3)).tolist() == [0.5, 0.25]
+
+
+def test_a_mask_of_another_size_names_the_pair(root):
+    Image.fromarray(np.zeros((8, 6), np.uint8)).save(root / "north" / "masks" / "a.png")
+    data = colour(root)
+    with pytest.raises(UserError, match="masks/a.png: has 8 x 6 x 1 voxels, but .*images/a.jpg has 6 x 8 x 1"):
+        data.load(data.cases("north")[0])
+
+
+def test_pictures_and_volumes_do_not_mix(root):
+    volume(root / "south" / "images" / "c.nii")
+    volume(root / "south" / "masks" / "c.nii", (0, 1))
+    with pytest.raises(UserError, match="pictures and volumes"):
+        _ = colour(root).intensity_range
+
+
+@pytest.mark.parametrize("pair", [("North", "north"), ("h\u00e9", "he\u0301")])
+def test_site_names_that_differ_only_on_paper_are_refused(tmp_path, pair):
+    for site in pair:
+        picture(tmp_path / site / "a.png")
+    with pytest.raises(UserError, match="same site name but for case or Unicode form"):
+        colour(tmp_path).site_names()
+
+
+@pytest.mark.parametrize("name", ["CON", "a:b", "x" * 65, "two\nlines"])
+def test_site_names_that_are_no_good_folders_are_refused(tmp_path, name):
+    picture(tmp_path / name / "a.png")
+    with pytest.raises(UserError, match="a site cannot be called"):
+        colour(tmp_path).site_names()
+
+
+def test_spaces_and_letters_of_any_script_are_fine(tmp_path):
+    picture(tmp_path / "Hôpital Nord 北" / "images" / "œil droit 1.png")
+    mask(tmp_path / "Hôpital Nord 北" / "masks" / "œil droit 1.png")
+    data = colour(tmp_path)
+    assert data.load(data.cases("Hôpital Nord 北")[0]).image.shape == (3, 6, 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"image_channels": 0}, "image_channels"),
+        ({"intensity_max": 0.0}, "intensity_max"),
+        ({"structure_names": ()}, "structure_names"),
+        ({"structure_names": ("a", "a")}, "structure_names"),
+        ({"mask_values": {"cup": (1,)}}, "mask_values"),
+        ({"mask_values": {"foreground": (0, 1)}}, "background_value"),
+        ({"mask_threshold": 1.0, "structure_names": ("a", "b")}, "mask_threshold"),
+        ({"patient_pattern": "("}, "patient_pattern"),
+        ({"patient_pattern": "[0-9]+"}, "group"),
+        ({"image_name": "t2"}, "mask_name"),
+        ({"one_site_per_case": True}, "image_name"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(values, word):
+    with pytest.raises(ValueError, match=word):
+        Folder(root="x", **values)
+
+
+def test_the_voxels_of_an_mhd_may_not_lie_behind_a_link_either(tmp_path, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (tmp_path / "north").mkdir()
+    sitk.WriteImage(sitk.GetImageFromArray(np.zeros((2, 3, 4), np.int16)), str(tmp_path / "north" / "a.mhd"))
+    (tmp_path / "north" / "a.raw").rename(elsewhere / "a.raw")
+    (tmp_path / "north" / "a.raw").symlink_to(elsewhere / "a.raw")
+    volume(tmp_path / "north" / "a_mask.nii", (0, 1))
+    with pytest.raises(UserError, match="a.mhd: .*voxels, behind a link"):
+        Folder(root=str(tmp_path)).cases("north")
+
+
+def test_there_is_no_phantom_of_your_own_sites(tmp_path):
+    with pytest.raises(UserError, match="has no phantom"):
+        Folder(root=str(tmp_path / "nowhere"), if_missing="phantom").ready()

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from medfed.datasets import phantom
+from medfed.datasets.phantom import Phantom
+from medfed.datasets.prostate import SITES, Prostate
+from medfed.datasets.synthesis.prostate import MARK, VERSION
+from medfed.errors import UserError
+
+AFFINE = np.diag([-0.6, -0.6, 3.6, 1])
+SHAPE = (8, 8, 3)
+
+
+def write_case(folder: Path, name: str = "Case00", ending: str = "_segmentation", labels=(0, 1)) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(len(name) + len(ending))
+    nib.save(nib.Nifti1Image(rng.integers(0, 900, SHAPE).astype(np.int16), AFFINE), folder / f"{name}.nii.gz")
+    mask = np.resize(labels, SHAPE).astype(np.uint8)
+    nib.save(nib.Nifti1Image(mask, AFFINE), folder / f"{name}{ending}.nii.gz")
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    write_case(tmp_path / "RUNMC", labels=(0, 1, 2))
+    write_case(tmp_path / "RUNMC", "Case01")
+    write_case(tmp_path / "BMC", ending="_Segmentation")
+    return tmp_path
+
+
+def test_the_published_layout_is_found(root):
+    data = Prostate(root=str(root))
+    assert data.site_names() == ["BMC", "RUNMC"]
+    assert [case.patient for case in data.cases("RUNMC")] == ["Case00", "Case01"]
+    assert data.cases("BMC")[0].mask.name == "Case00_Segmentation.nii.gz"
+    assert (data.channels, data.structures, data.intensity_range, data.is_phantom) == (1, ("prostate",), None, False)
+
+
+def test_older_folder_names_mean_the_same_sites(tmp_path):
+    for folder in ("ISBI", "ISBI_1.5", "HCRUDB", "ucl"):
+        write_case(tmp_path / folder)
+    (tmp_path / "readme.txt").write_text("x")
+    data = Prostate(root=str(tmp_path))
+    assert data.site_names() == ["BMC", "I2CVB", "RUNMC", "UCL"]
+    assert data.cases("BMC")[0].image.parent.name == "ISBI_1.5"
+    assert data.cases("BMC")[0].site == "BMC"
+
+
+def test_an_old_and_a_new_name_of_one_site_are_an_error(root):
+    write_case(root / "ISBI")
+    with pytest.raises(UserError, match="RUNMC.* and .*ISBI: are both the site RUNMC"):
+        Prostate(root=str(root)).site_names()
+
+
+def test_both_zones_are_the_prostate(root):
+    data = Prostate(root=str(root))
+    volume = data.load(data.cases("RUNMC")[0])
+    assert volume.mask.meta["label_values"] == [0, 1, 2]
+    assert volume.mask.shape == (1, *SHAPE) and int(volume.mask.sum()) == 128  # two of every three of 192 voxels
+    assert volume.image.shape == (1, *SHAPE) and volume.spacing_mm == (0.6, 0.6, 3.6) and volume.notices == ()
+
+
+def test_every_lonely_file_is_in_one_message(root):
+    (root / "RUNMC" / "Case00_segmentation.nii.gz").unlink()
+    (root / "RUNMC" / "Case01.nii.gz").unlink()
+    with pytest.raises(UserError) as error:
+        Prostate(root=str(root)).cases("RUNMC")
+    assert "Case00.nii.gz: has no mask" in str(error.value)
+    assert "Case01_segmentation.nii.gz: has no image" in str(error.value)
+
+
+def test_a_case_that_is_there_twice_is_an_error(root):
+    twin = root / "RUNMC" / "case00.nii"
+    nib.save(nib.load(root / "RUNMC" / "Case00.nii.gz"), twin)
+    with pytest.raises(UserError, match="there twice"):
+        Prostate(root=str(root)).cases("RUNMC")
+
+
+def test_a_site_without_images_is_an_error(root):
+    (root / "HK").mkdir()
+    with pytest.raises(UserError, match="HK: has no images; expected ROOT/SITE/CaseNN.nii.gz"):
+        Prostate(root=str(root)).cases("HK")
+
+
+def test_an_unknown_site_is_answered_with_the_nearest(root):
+    with pytest.raises(UserError, match="no site 'RUNCM'.*Did you mean 'RUNMC'"):
+        Prostate(root=str(root), sites=("RUNCM",)).site_names()
+
+
+def test_sites_restrict(root):
+    assert Prostate(root=str(root), sites=("RUNMC",)).site_names() == ["RUNMC"]
+
+
+def test_a_folder_without_sites_says_what_was_expected(tmp_path):
+    with pytest.raises(UserError, match="no sites in .*RUNMC or ISBI"):
+        Prostate(root=str(tmp_path)).site_names()
+
+
+def test_a_link_out_of_the_root_is_refused_unless_allowed(root, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    image = root / "BMC" / "Case00.nii.gz"
+    image.rename(elsewhere / "secret.nii.gz")
+    image.symlink_to(elsewhere / "secret.nii.gz")
+    with pytest.raises(UserError, match="Case00.nii.gz: is.* a link out of .*data.follow_symlinks"):
+        Prostate(root=str(root)).cases("BMC")
+    assert len(Prostate(root=str(root), follow_symlinks=True).cases("BMC")) == 1
+
+
+def test_the_root_itself_may_be_a_link(root, tmp_path_factory):
+    link = tmp_path_factory.mktemp("links") / "prostate"
+    link.symlink_to(root)
+    assert len(Prostate(root=str(link)).cases("RUNMC")) == 2
+
+
+def test_the_published_counts_are_those_of_116_patients():
+    assert sum(Prostate.published_counts.values()) == 116 and set(Prostate.published_counts) == set(SITES)
+
+
+def test_a_missing_folder_is_an_error_that_tells_where_to_look(tmp_path):
+    with pytest.raises(UserError, match="no folder .*nowhere.*python -m medfed.data card prostate"):
+        Prostate(root=str(tmp_path / "nowhere")).ready()
+
+
+def test_a_folder_that_is_there_is_ready(root):
+    data = Prostate(root=str(root), if_missing="phantom")
+    assert data.ready() is data
+
+
+@pytest.mark.parametrize(
+    "values", [{"if_missing": "guess"}, {"image_size": 0}, {"validation_ratio": -0.1}, {"test_ratio": 0.95}]
+)
+def test_impossible_values_are_refused(values):
+    with pytest.raises(ValueError, match=next(iter(values))):
+        Prostate(root="x", **values)
+
+
+@pytest.fixture
+def maker(monkeypatch):
+    """Stands in for the synthesis, which takes seconds: writes the mark and one case a site, and counts its calls."""
+    calls = []
+
+    def make(root: Path, cases_per_site: int, matrix: int, seed: int, progress) -> None:
+        calls.append((cases_per_site, matrix, seed))
+        for done, site in enumerate(SITES, 1):
+            write_case(root / site)
+            if progress:
+                progress(done, len(SITES))
+        facts = {"version": VERSION, "seed": seed, "matrix": matrix, "cases_per_site": cases_per_site, "severity": 1.0}
+        (root / MARK).write_text(json.dumps(facts))
+
+    monkeypatch.setattr(phantom, "make_prostate_phantom", make)
+    return calls
+
+
+def test_a_missing_folder_becomes_a_phantom_beside_it(tmp_path, maker):
+    values = {"image_size": 64, "sites": ("HK", "UCL"), "test_ratio": 0.3, "if_missing": "phantom"}
+    wanted = Prostate(root=str(tmp_path / "prostate"), **values)
+    data = wanted.ready()
+    assert isinstance(data, Phantom) and data.root == str(tmp_path / "prostate_phantom") and data.is_phantom
+    assert (data.image_size, data.site_names(), data.test_ratio) == (64, ["HK", "UCL"], 0.3)
+    assert not (tmp_path / "prostate").exists()
+
+
+def test_a_phantom_is_made_once_and_again_for_other_values(tmp_path, maker):
+    root = str(tmp_path / "p")
+    Phantom(root=root).ready()
+    Phantom(root=root).ready()
+    assert maker == [(8, 128, 0)]
+    Phantom(root=root, phantom_seed=1).ready()
+    assert maker == [(8, 128, 0), (8, 128, 1)]
+    assert [path.name for path in tmp_path.iterdir()] == ["p"], "nothing is left over"
+
+
+def test_a_phantom_never_replaces_anything_else(root, maker):
+    with pytest.raises(UserError, match=f"found no {MARK}"):
+        Phantom(root=str(root)).ready()
+    (root / MARK).write_text("{}")
+    (root / "my patients").mkdir()
+    with pytest.raises(UserError, match="found my patients"):
+        Phantom(root=str(root)).ready()
+    assert not maker and len(Prostate(root=str(root)).cases("RUNMC")) == 2
+
+
+def test_a_failed_making_leaves_the_old_phantom(tmp_path, maker, monkeypatch):
+    Phantom(root=str(tmp_path / "p")).ready()
+
+    def fail(*arguments) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(phantom, "make_prostate_phantom", fail)
+    with pytest.raises(OSError):
+        Phantom(root=str(tmp_path / "p"), matrix=64).ready()
+    assert Phantom(root=str(tmp_path / "p")).ready().site_names() == sorted(SITES)
+
+
+def test_the_bar_walks_over_every_case(tmp_path, maker):
+    seen = []
+
+    def bar(items):
+        for item in items:
+            yield item
+            seen.append(item)
+
+    Phantom(root=str(tmp_path / "p")).ready(bar)
+    assert seen == list(range(6))
+
+
+def test_the_real_maker_and_this_reader_agree(tmp_path):
+    data = Phantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32, sites=("RUNMC", "UCL")).ready()
+    volume = data.load(data.cases("RUNMC")[0])
+    assert volume.image.shape[1:3] == (32, 32) and volume.mask.meta["label_values"] == [0, 1, 2]
+    assert Phantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32)._is_made()

@@ -1,0 +1,410 @@
+from __future__ import annotations
+
+import gzip
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK as sitk
+import torch
+from monai.data import MetaTensor
+from PIL import Image
+
+from medfed.datasets.reading import SUFFIXES, check_pair, read_image, read_labels, read_mask, spacing_mm
+from medfed.errors import UserError
+
+SHAPE = (6, 5, 4)
+AFFINE = np.array([[-0.5, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.0, -5], [0, 0, 0, 1]])
+LABELS = {0: (), 1: ("prostate",), 2: ("prostate",)}
+
+
+def voxels(shape=SHAPE, dtype=np.int16) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 1000, shape).astype(dtype)
+
+
+def nifti(path: Path, array: np.ndarray, affine=AFFINE) -> Path:
+    nib.save(nib.Nifti1Image(array, affine), path)
+    return path
+
+
+def picture(path: Path, array: np.ndarray, mode: str | None = None, **options) -> Path:
+    image = Image.fromarray(array)
+    (image.convert(mode) if mode else image).save(path, **options)
+    return path
+
+
+def colours(height=7, width=9) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def refused(read, path: Path, *words: str) -> str:
+    """The sentence of the UserError; it names the file and has the words."""
+    with pytest.raises(UserError) as error:
+        read(path)
+    sentence = str(error.value)
+    assert sentence.startswith(f"{path}: ") and "\n" not in sentence
+    assert all(re.search(word, sentence) for word in words), sentence
+    return sentence
+
+
+def grey(path: Path) -> MetaTensor:
+    return read_image(path, 1, [])
+
+
+def labels(path: Path) -> MetaTensor:
+    return read_mask(path, LABELS, ("prostate",), [])
+
+
+class TestVolumes:
+    @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "A.NII.GZ"])
+    def test_nifti_comes_as_stored_with_its_affine(self, tmp_path, name):
+        image = grey(nifti(tmp_path / name, voxels()))
+        assert image.dtype == torch.float32 and image.shape == (1, *SHAPE)
+        np.testing.assert_array_equal(image[0].numpy(), voxels())
+        np.testing.assert_allclose(image.affine.numpy(), AFFINE, atol=1e-6)
+        assert spacing_mm(tmp_path / name, image) == (0.5, 0.6, 3.0)
+
+    @pytest.mark.parametrize("name", ["a.mha", "a.mhd", "a.nrrd"])
+    @pytest.mark.parametrize("compressed", [False, True])
+    def test_metaimage_and_nrrd_are_the_same_volume(self, tmp_path, name, compressed):
+        image = sitk.GetImageFromArray(voxels().T)
+        image.SetSpacing((0.5, 0.6, 3.0))
+        image.SetOrigin((-10, -20, -5))
+        sitk.WriteImage(image, str(tmp_path / name), compressed)
+        found = grey(tmp_path / name)
+        np.testing.assert_array_equal(found[0].numpy(), voxels())
+        np.testing.assert_allclose(found.affine.numpy(), AFFINE, atol=1e-12)
+
+    def test_a_flat_image_has_one_slice_and_says_so(self, tmp_path):
+        notices = []
+        assert read_image(nifti(tmp_path / "a.nii", voxels((6, 5))), 1, notices).shape == (1, 6, 5, 1)
+        assert notices == ["only one slice"]
+
+    def test_a_constant_image_is_noticed(self, tmp_path):
+        notices = []
+        read_image(nifti(tmp_path / "a.nii", np.full(SHAPE, 7, np.int16)), 1, notices)
+        assert notices == ["constant image"]
+
+    def test_a_fourth_axis_is_channels_only_where_they_are_declared(self, tmp_path):
+        path = nifti(tmp_path / "a.nii", voxels((*SHAPE, 2)))
+        refused(grey, path, "has 2 values a voxel", "expected 1", "image_channels")
+        two = read_image(path, 2, [])
+        np.testing.assert_array_equal(two.numpy(), np.moveaxis(voxels((*SHAPE, 2)), -1, 0))
+        assert grey(nifti(tmp_path / "b.nii", voxels((*SHAPE, 1)))).shape == (1, *SHAPE)
+
+    def test_a_fifth_axis_is_refused(self, tmp_path):
+        refused(grey, nifti(tmp_path / "a.nii", voxels((6, 5, 4, 1, 3))), "5 axes")
+
+    @pytest.mark.parametrize(("value", "words"), [(np.nan, "3 of 120 voxels are NaN and 0"), (-np.inf, "3 infinite")])
+    def test_values_that_are_not_numbers_are_counted(self, tmp_path, value, words):
+        array = voxels(dtype=np.float32)
+        array[0, :3, 0] = value
+        refused(grey, nifti(tmp_path / "a.nii", array), words)
+
+    def test_a_truncated_nifti_tells_both_sizes(self, tmp_path):
+        path = nifti(tmp_path / "a.nii", voxels())
+        path.write_bytes(path.read_bytes()[:400])
+        refused(grey, path, "400 of 592 bytes")  # 352 of header, 6 * 5 * 4 * 2 of voxels
+
+    def test_a_truncated_gz_tells_both_sizes(self, tmp_path):
+        path = nifti(tmp_path / "a.nii.gz", voxels((30, 20, 10)))
+        path.write_bytes(path.read_bytes()[:-2000])
+        sentence = refused(grey, path, r"cut short, [\d,]+ of 12,352 bytes")
+        assert 6_000 < int(re.search(r"([\d,]+) of", sentence)[1].replace(",", "")) < 12_352
+
+    def test_a_gz_cut_within_its_header_is_refused(self, tmp_path):
+        path = nifti(tmp_path / "a.nii.gz", voxels())
+        path.write_bytes(path.read_bytes()[:40])
+        refused(grey, path, "damaged")
+
+    def test_a_gz_that_holds_a_shorter_file_is_found(self, tmp_path):
+        path = nifti(tmp_path / "a.nii.gz", voxels())
+        path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:500]))
+        refused(grey, path, "500 of 592 bytes")
+
+    def test_no_flipped_bit_of_a_gz_goes_through(self, tmp_path):
+        """But in the ten bytes before the stream, which are not content: time stamp, flags and system."""
+        path = nifti(tmp_path / "a.nii.gz", voxels())
+        whole = path.read_bytes()
+        assert whole[3] == 0, "this gzip header is 10 bytes long"
+        rng = np.random.default_rng(0)
+        for place, bit in zip(rng.integers(10, len(whole), 100), rng.integers(0, 8, 100)):
+            broken = bytearray(whole)
+            broken[place] ^= 1 << bit
+            path.write_bytes(broken)
+            refused(grey, path)
+
+    @pytest.mark.parametrize("name", ["a.mha", "a.mhd"])
+    def test_a_flipped_bit_of_compressed_metaimage_is_found(self, tmp_path, name):
+        """SimpleITK prints a line about it and returns other voxels."""
+        sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / name), True)
+        data = tmp_path / ("a.zraw" if name == "a.mhd" else name)
+        broken = bytearray(data.read_bytes())
+        broken[-40] ^= 4
+        data.write_bytes(broken)
+        with pytest.raises(UserError, match=f"{data.name}: is damaged"):
+            grey(tmp_path / name)
+
+    def test_truncated_metaimage_tells_both_sizes(self, tmp_path):
+        path = tmp_path / "a.mha"
+        sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(path))
+        path.write_bytes(path.read_bytes()[:-40])
+        refused(grey, path, "200 of 240 bytes")
+
+    def test_an_mhd_without_its_voxels_names_the_missing_file(self, tmp_path):
+        sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / "a.mhd"))
+        (tmp_path / "a.raw").unlink()
+        refused(grey, tmp_path / "a.mhd", "a.raw", "missing")
+
+    def test_an_mhd_cannot_reach_out_of_its_folder(self, tmp_path):
+        (tmp_path / "in").mkdir()
+        sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / "a.mhd"))
+        header = (tmp_path / "a.mhd").read_text().replace("a.raw", "../a.raw")
+        (tmp_path / "in" / "a.mhd").write_text(header)
+        refused(grey, tmp_path / "in" / "a.mhd", "ElementDataFile", "beside it")
+
+    def test_a_damaged_nrrd_is_found(self, tmp_path):
+        path = tmp_path / "a.nrrd"
+        sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(path), True)
+        path.write_bytes(path.read_bytes()[:-20])
+        refused(grey, path, "cannot be read")
+
+    def test_a_singular_affine_is_refused(self, tmp_path):
+        path = nifti(tmp_path / "a.nii", voxels())
+        whole = bytearray(path.read_bytes())
+        whole[280:296] = bytes(16)  # the first row of the sform
+        path.write_bytes(whole)
+        refused(grey, path, "affine is singular", "0 x 0.6 x 3 mm")
+
+    def test_two_axes_along_one_line_are_singular(self, tmp_path):
+        flat = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+        image = nib.Nifti1Image(voxels(), None)
+        image.header.set_sform(flat, 1)
+        nib.save(image, tmp_path / "a.nii")
+        refused(grey, tmp_path / "a.nii", "affine is singular")
+
+    def test_a_voxel_size_of_zero_is_refused(self, tmp_path):
+        path = nifti(tmp_path / "a.nii", voxels())
+        whole = bytearray(path.read_bytes())
+        whole[80:84] = bytes(4)  # pixdim[1]; nibabel would read it as 1 mm
+        path.write_bytes(whole)
+        refused(grey, path, "voxel size of 0 x 0.6 x 3 mm")
+
+    def test_a_header_that_claims_too_much_is_refused_before_memory_is_taken(self, tmp_path):
+        path = nifti(tmp_path / "a.nii", voxels())
+        whole = bytearray(path.read_bytes())
+        whole[42:48] = struct.pack("<3h", 30000, 30000, 30000)
+        path.write_bytes(whole)
+        refused(grey, path, "27,000,000,000,000 voxels")
+
+    def test_voxels_that_are_no_numbers_are_refused(self, tmp_path):
+        array = np.zeros(SHAPE, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
+        refused(grey, nifti(tmp_path / "a.nii", array), "cannot be read")
+
+
+class TestAnyFile:
+    @pytest.mark.parametrize("read", [grey, labels])
+    @pytest.mark.parametrize("name", [f"a{ending}" for ending in SUFFIXES])
+    def test_missing_empty_and_text_are_told_apart(self, tmp_path, read, name):
+        path = tmp_path / name
+        refused(read, path, "is missing")
+        path.write_bytes(b"")
+        refused(read, path, r"is empty \(0 bytes\)")
+        path.write_text("patients are listed elsewhere\n" * 20)
+        refused(read, path, "is no |is damaged|cannot be read|ElementDataFile")
+
+    def test_dicom_is_named_as_such(self, tmp_path):
+        (tmp_path / "a.nii").write_bytes(bytes(128) + b"DICM" + bytes(300))
+        refused(grey, tmp_path / "a.nii", "DICOM", "dcm2niix")
+
+    def test_an_unknown_ending_lists_the_known_ones(self, tmp_path):
+        (tmp_path / "a.gif").write_text("x")
+        refused(grey, tmp_path / "a.gif", "unknown kind", ".nii.gz, .nii, .mha, .mhd, .nrrd, .png")
+
+    def test_spaces_unicode_and_long_paths_work(self, tmp_path):
+        folder = tmp_path / "Hôpital Saint-Louis α" / ("x" * 200)
+        folder.mkdir(parents=True)
+        assert grey(nifti(folder / "cas n° 1.nii.gz", voxels())).shape == (1, *SHAPE)
+        assert grey(picture(folder / "cas n° 2.png", colours()[..., 0])).shape == (1, 7, 9, 1)
+        sitk.WriteImage(sitk.GetImageFromArray(voxels().T), str(folder / "cas n° 3.mhd"))
+        assert grey(folder / "cas n° 3.mhd").shape == (1, *SHAPE)
+
+
+class TestPictures:
+    @pytest.mark.parametrize("ending", ["png", "bmp", "tif"])
+    def test_rows_come_before_columns(self, tmp_path, ending):
+        path = picture(tmp_path / f"a.{ending}", colours())
+        image = read_image(path, 3, [])
+        assert image.shape == (3, 7, 9, 1) and spacing_mm(path, image) is None
+        np.testing.assert_array_equal(image[..., 0].numpy(), colours().transpose(2, 0, 1))
+
+    def test_alpha_is_dropped_and_the_colours_stay(self, tmp_path):
+        notices, alpha = [], np.full((7, 9, 1), 99, np.uint8)
+        image = read_image(picture(tmp_path / "a.png", np.concatenate([colours(), alpha], -1)), 3, notices)
+        np.testing.assert_array_equal(image[..., 0].numpy(), colours().transpose(2, 0, 1))
+        assert notices == ["alpha channel dropped"]
+
+    def test_grey_among_colour_is_an_error_that_names_the_switch(self, tmp_path):
+        path, notices = picture(tmp_path / "a.png", colours()[..., 0]), []
+        refused(lambda path: read_image(path, 3, []), path, "data.grey_to_rgb: true")
+        image = read_image(path, 3, notices, grey_to_rgb=True)
+        assert torch.equal(image[0], image[2]) and len(image) == 3 and notices == ["grey repeated as RGB"]
+
+    def test_colour_among_grey_is_an_error_unless_it_is_grey(self, tmp_path):
+        refused(grey, picture(tmp_path / "a.png", colours()), "data.image_channels: 3")
+        assert len(grey(picture(tmp_path / "b.png", colours()[..., :1].repeat(3, -1)))) == 1
+
+    def test_a_palette_becomes_colours(self, tmp_path):
+        image = Image.new("P", (9, 7), 1)
+        image.putpalette([0, 0, 0, 10, 200, 30])
+        image.save(tmp_path / "a.png")
+        notices = []
+        assert read_image(tmp_path / "a.png", 3, notices)[:, 0, 0, 0].tolist() == [10, 200, 30]
+        assert notices == ["palette converted to RGB"]
+
+    def test_cmyk_becomes_rgb(self, tmp_path):
+        flat = np.broadcast_to(np.uint8([250, 120, 10]), (16, 16, 3))
+        notices = []
+        image = read_image(picture(tmp_path / "a.jpg", flat, "CMYK", quality=100), 3, notices)
+        np.testing.assert_allclose(image[:, 8, 8, 0].numpy(), [250, 120, 10], atol=4)
+        assert notices == ["CMYK converted to RGB"]
+
+    def test_the_exif_note_turns_the_picture(self, tmp_path):
+        """Orientation 6: the stored picture must be turned by 90 degrees clockwise to be upright."""
+        exif, notices = Image.Exif(), []
+        exif[0x0112] = 6
+        image = read_image(picture(tmp_path / "a.png", colours(), exif=exif), 3, notices)
+        np.testing.assert_array_equal(image[..., 0].numpy(), np.rot90(colours(), -1).transpose(2, 0, 1))
+        assert notices == ["turned as its EXIF note says"]
+
+    def test_more_than_8_bits_need_a_declared_white_and_end_on_the_same_scale(self, tmp_path):
+        path = picture(tmp_path / "a.png", np.uint16([[0, 4095], [819, 2]]))
+        refused(grey, path, "more than 8 bits", "0 to 4095", "data.intensity_max")
+        image = read_image(path, 1, [], intensity_max=4095)
+        assert image.flatten().tolist() == pytest.approx([0, 255, 51, 2 * 255 / 4095])
+        refused(lambda path: read_image(path, 1, [], intensity_max=1023), path, "expected 0 to .* 1023")
+
+    def test_a_declared_white_leaves_8_bits_alone(self, tmp_path):
+        assert read_image(picture(tmp_path / "a.png", np.uint8([[0, 255]])), 1, [], intensity_max=65535).max() == 255
+
+    def test_truncated_and_altered_pictures_are_found(self, tmp_path):
+        for name in ("a.png", "a.jpg"):
+            path = picture(tmp_path / name, colours(64, 64))
+            path.write_bytes(path.read_bytes()[:-300])
+            refused(lambda path: read_image(path, 3, []), path, "damaged or cut short")
+        path = picture(tmp_path / "a.png", colours(64, 64))
+        broken = bytearray(path.read_bytes())
+        broken[len(broken) // 2] ^= 1
+        path.write_bytes(broken)
+        refused(lambda path: read_image(path, 3, []), path, "damaged or cut short")
+
+    @pytest.mark.parametrize("side", [12_000, 40_000])
+    def test_a_decompression_bomb_is_refused_by_its_header(self, tmp_path, side):
+        def chunk(kind: bytes, data: bytes) -> bytes:
+            return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+        header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+        data = chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+        (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + data)
+        refused(grey, tmp_path / "a.png", f"{side} x {side}|{side**2}", "at most 89,478,485")
+
+    def test_several_pages_are_refused(self, tmp_path):
+        pages = [Image.fromarray(colours()) for _ in range(3)]
+        pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+        refused(grey, tmp_path / "a.tif", "3 pages")
+
+
+class TestMasks:
+    def test_values_become_structures_and_are_remembered(self, tmp_path):
+        array = np.zeros(SHAPE, np.uint8)
+        array[1], array[2] = 1, 2
+        mask = labels(nifti(tmp_path / "a.nii.gz", array))
+        assert mask.dtype == torch.uint8 and mask.shape == (1, *SHAPE)
+        np.testing.assert_array_equal(mask[0].numpy(), array > 0)
+        assert mask.meta["label_values"] == [0, 1, 2]
+
+    def test_structures_may_lie_within_each_other(self, tmp_path):
+        """A disc of rim (128) and cup (0) on 255: the cup belongs to both."""
+        path = picture(tmp_path / "a.png", np.uint8([[255, 128, 0, 128]]))
+        mask = read_mask(path, {255: (), 128: ("disc",), 0: ("disc", "cup")}, ("disc", "cup"), [])
+        assert mask[..., 0].tolist() == [[[0, 1, 1, 1]], [[0, 0, 1, 0]]]
+
+    def test_unknown_values_are_listed_beside_the_known(self, tmp_path):
+        path = picture(tmp_path / "a.png", np.uint8([[0, 1, 5, 255]]))
+        refused(labels, path, "labels 0, 1, 5, 255", r"expected 0 \(background\), 1 \(prostate\), 2 \(prostate\)")
+
+    def test_negative_values_are_listed_too(self, tmp_path):
+        refused(labels, nifti(tmp_path / "a.nii", np.full(SHAPE, -1, np.int16)), "labels -1")
+
+    def test_fractional_values_are_an_error(self, tmp_path):
+        array = np.zeros(SHAPE, np.float32)
+        array[0, 0, 0] = 0.5
+        refused(labels, nifti(tmp_path / "a.nii", array), "fractional", "0.5 in 1 of 120", "nearest neighbour")
+
+    def test_a_threshold_makes_soft_edges_hard(self, tmp_path):
+        path = nifti(tmp_path / "a.nii", np.float32([[[0.2, 0.5, 0.7]]]))
+        assert read_labels(path, [], threshold=0.5).flatten().tolist() == [0, 0, 1]
+
+    def test_colours_are_an_error_unless_they_are_grey(self, tmp_path):
+        path = picture(tmp_path / "a.png", np.uint8([[[0, 0, 0], [255, 0, 0]]]))
+        refused(labels, path, "2 colours", "one number a pixel")
+        assert labels(picture(tmp_path / "b.png", np.uint8([[[0, 0, 0], [1, 1, 1]]]))).flatten().tolist() == [0, 1]
+
+    def test_a_palette_holds_indices_as_labels(self, tmp_path):
+        image = Image.fromarray(np.uint8([[0, 1, 2]]), "L").convert("P")
+        image.putdata([0, 1, 2])
+        image.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
+        image.save(tmp_path / "a.png")
+        assert read_labels(tmp_path / "a.png", []).flatten().tolist() == [0, 1, 2]
+
+    def test_one_bit_pictures_are_0_and_1(self, tmp_path):
+        path = picture(tmp_path / "a.png", np.uint8([[0, 255, 255]]), "1")
+        assert labels(path).flatten().tolist() == [0, 1, 1]
+
+
+class TestPairs:
+    def pair(self, affine=AFFINE, shape=SHAPE, ignore_geometry=False) -> None:
+        image = MetaTensor(torch.zeros(1, *SHAPE), affine=torch.tensor(AFFINE))
+        mask = MetaTensor(torch.zeros(1, *shape), affine=torch.tensor(np.asarray(affine)))
+        check_pair(Path("a.nii"), image, Path("a_mask.nii"), mask, ignore_geometry)
+
+    def test_the_same_place_is_fine_but_for_rounding(self):
+        self.pair()
+        self.pair(AFFINE + 1e-5 * np.eye(4))
+
+    def test_another_shape_names_both_files(self):
+        with pytest.raises(UserError, match=r"a_mask.nii: has 6 x 5 x 3 voxels, but its image a.nii has 6 x 5 x 4"):
+            self.pair(shape=(6, 5, 3))
+
+    def test_another_spacing_is_an_error_beyond_a_micrometre(self):
+        scaled = AFFINE @ np.diag([1, 1, 1.001, 1])
+        with pytest.raises(UserError, match="3.003 mm, not the 0.5 x 0.6 x 3 mm of its image a.nii"):
+            self.pair(scaled)
+
+    def test_a_flipped_axis_is_an_error(self):
+        with pytest.raises(UserError, match="axes in other directions"):
+            self.pair(AFFINE @ np.diag([-1, 1, 1, 1]))
+
+    def test_another_place_tells_how_far(self):
+        moved = AFFINE.copy()
+        moved[2, 3] += 1.5
+        with pytest.raises(UserError, match="up to 1.5 mm .* data.ignore_mask_geometry"):
+            self.pair(moved)
+
+    def test_a_small_turn_counts_where_it_moves_most(self):
+        """5 degrees move the far corner (2.5 and 2.4 mm from the near one) by 3.466 * 2 sin(2.5 degrees) = 0.302 mm."""
+        cos, sin = np.cos(np.radians(5)), np.sin(np.radians(5))
+        turn = np.array([[cos, -sin, 0, 0], [sin, cos, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+        corner = np.eye(4)
+        corner[:3, 3] = AFFINE[:3, 3]
+        with pytest.raises(UserError, match="up to 0.302 mm"):
+            self.pair(corner @ turn @ np.linalg.inv(corner) @ AFFINE)
+
+    def test_geometry_can_be_ignored_but_not_the_shape(self):
+        self.pair(np.eye(4), ignore_geometry=True)
+        with pytest.raises(UserError):
+            self.pair(shape=(1, 1, 1), ignore_geometry=True)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from medfed.datasets.base import Case
+from medfed.datasets.splits import split
+
+
+def cases(n: int, site: str = "north", visits: int = 1) -> list[Case]:
+    return [
+        Case(site, f"p{patient:02d}_{visit}", Path("i"), Path("m"), f"p{patient:02d}")
+        for patient in range(n)
+        for visit in range(visits)
+    ]
+
+
+def sizes(n: int, validation_ratio: float, test_ratio: float) -> tuple[int, int, int]:
+    parts = split(cases(n), 0, validation_ratio, test_ratio)
+    return len(parts.train), len(parts.validation), len(parts.test)
+
+
+def test_every_case_is_in_exactly_one_part():
+    parts = split(cases(30), 7, 0.1, 0.2)
+    names = [case.patient for part in (parts.train, parts.validation, parts.test) for case in part]
+    assert sorted(names) == [case.patient for case in cases(30)]
+    assert sizes(30, 0.1, 0.2) == (21, 3, 6)
+
+
+def test_all_visits_of_a_person_stay_together():
+    parts = split(cases(12, visits=3), 7, 0.2, 0.2)
+    people = [{case.subject for case in part} for part in (parts.train, parts.validation, parts.test)]
+    assert [len(part) for part in people] == [8, 2, 2]
+    assert not people[0] & people[1] and not people[0] & people[2] and not people[1] & people[2]
+    assert len(parts.test) == 6
+
+
+def test_the_order_of_the_cases_does_not_matter():
+    shuffled = cases(20)
+    random.Random(3).shuffle(shuffled)
+    assert split(shuffled, 7, 0.1, 0.2) == split(cases(20), 7, 0.1, 0.2)
+
+
+def test_the_seed_and_the_site_do():
+    first = [case.patient for case in split(cases(20), 7, 0.1, 0.2).test]
+    assert first != [case.patient for case in split(cases(20), 8, 0.1, 0.2).test]
+    assert first != [case.patient for case in split(cases(20, "south"), 7, 0.1, 0.2).test]
+
+
+def test_the_split_of_a_seed_is_the_same_on_every_machine():
+    """`printf '7\\x1fnorth\\x1fp00' | sha256sum` begins with 1b37; p01 to p05: 6435, b0b6, be50, 6948, 9f52."""
+    parts = split(cases(6), 7, 0.2, 0.2)
+    assert [case.patient for case in parts.validation + parts.test] == ["p00_0", "p01_0"]
+
+
+def test_one_patient_more_moves_few():
+    """The ranks of the others stay, so nobody passes more than one border."""
+    before, after = split(cases(40), 7, 0.1, 0.2), split(cases(41), 7, 0.1, 0.2)
+    kept = {case.patient for case in before.train} & {case.patient for case in after.train}
+    assert len(kept) >= len(before.train) - 2
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"), [(0, (0, 0, 0)), (1, (1, 0, 0)), (2, (1, 1, 0)), (3, (1, 1, 1)), (4, (2, 1, 1))]
+)
+def test_few_patients_go_to_training_then_validation_then_test(n, expected):
+    assert sizes(n, 0.1, 0.2) == expected
+
+
+def test_training_keeps_a_patient_whatever_the_ratios():
+    assert sizes(3, 0.5, 0.49) == (1, 1, 1)
+    assert sizes(2, 0.0, 0.9) == (1, 0, 1)
+
+
+def test_a_ratio_of_zero_takes_nobody():
+    assert sizes(10, 0.0, 0.0) == (10, 0, 0)
+
+
+@pytest.mark.parametrize("ratios", [(-0.1, 0.2), (0.5, 0.5), (float("nan"), 0.1)])
+def test_ratios_that_leave_nothing_are_refused(ratios):
+    with pytest.raises(ValueError, match="sum to less than 1"):
+        split(cases(5), 0, *ratios)

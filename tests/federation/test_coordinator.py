@@ -1,0 +1,142 @@
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from medfed.errors import UserError
+from medfed.federation.coordinator import federate
+from medfed.federation.message import Message, digest
+from medfed.federation.method import Method
+from medfed.federation.settings import Federation, Training
+from medfed.networks.unet import UNet
+from conftest import Toy, discs
+
+
+def finish(engine, start, method, settings, seed=0):
+    *_, last = federate(method, engine, start, settings, seed)
+    return last
+
+
+def test_rounds_learn(toy, fedavg):
+    rounds = list(federate(fedavg, toy.engine(fedavg), toy.start(fedavg), Federation(rounds=4), 0))
+    assert [r.state.round for r in rounds] == [1, 2, 3, 4]
+    assert rounds[-1].history["train_loss"] < rounds[0].history["train_loss"]
+    assert 0 <= rounds[-1].history["validation_dice/north"] <= 1
+
+
+def test_the_order_of_the_sites_does_not_matter(toy, fedavg, two_rounds):
+    orders = [("north", "south", "west"), ("west", "south", "north"), ("south", "west", "north")]
+    hashes = {digest(finish(toy.engine(fedavg, o), toy.start(fedavg), fedavg, two_rounds).state.to_bytes()) for o in orders}
+    assert len(hashes) == 1
+
+
+def test_another_seed_is_another_model(toy, fedavg, two_rounds):
+    a, b = (finish(toy.engine(fedavg, seed=s), toy.start(fedavg), fedavg, two_rounds, s).state for s in (0, 1))
+    assert digest(a.to_bytes()) != digest(b.to_bytes())
+
+
+def test_going_on_from_any_round_equals_never_having_stopped(toy, fedavg):
+    settings, engine = Federation(rounds=3), toy.engine(fedavg)
+    states, memories = [toy.start(fedavg)], [[{} for _ in engine.members]]
+    for done in federate(fedavg, engine, states[0], settings, 0):
+        states.append(done.state)
+        memories.append([dict(site.memory) for site in engine.members])
+    for state, memory in zip(states[:-1], memories[:-1], strict=True):
+        engine = toy.engine(fedavg)
+        for site, kept in zip(engine.members, memory, strict=True):
+            site.memory = dict(kept)
+        assert digest(finish(engine, state, fedavg, settings).state.to_bytes()) == digest(states[-1].to_bytes())
+
+
+def test_forgetting_the_optimisers_state_would_show(toy, fedavg):
+    """The control of the test above: it can fail."""
+    settings, engine = Federation(rounds=2), toy.engine(fedavg)
+    first, last = federate(fedavg, engine, toy.start(fedavg), settings, 0)
+    forgetful = finish(toy.engine(fedavg), first.state, fedavg, settings)
+    assert digest(forgetful.state.to_bytes()) != digest(last.state.to_bytes())
+
+
+def test_one_full_batch_of_sgd_at_each_site_is_one_central_step(fedavg):
+    """FedAvg with n_k weights = one step on the pooled gradient of a loss that is a mean over images."""
+    toy = Toy(training=Training(optimizer="sgd", learning_rate=0.1, batch_size=100, augment=False))
+    engine, start = toy.engine(fedavg), toy.start(fedavg)
+    found = finish(engine, start, fedavg, Federation(rounds=1)).state.weights
+    network, gradients = toy.network(fedavg), {}
+    for site in ("north", "south", "west"):
+        network.zero_grad()
+        batch = discs(site).batch(range(10))
+        toy.task.loss(network(toy.task.standardise(batch.image)), batch.label).backward()
+        for name, p in network.named_parameters():
+            gradients[name] = gradients.get(name, 0) + p.grad / 3
+    for name, p in network.named_parameters():
+        assert torch.allclose(found[name], p.detach() - 0.1 * gradients[name], atol=1e-6), name
+
+
+def test_client_sampling_takes_the_named_number_and_changes_over_rounds(toy, fedavg):
+    settings = Federation(rounds=6, clients_per_round=2)
+    takers = []
+    for done in federate(fedavg, toy.engine(fedavg), toy.start(fedavg), settings, 0):
+        takers.append(frozenset(row["site"] for row in done.ledger if row["kind"] == "train"))
+    assert all(len(t) == 2 for t in takers) and len(set(takers)) > 1
+
+
+def test_batch_norm_averages_floats_and_keeps_counters_whole(fedavg):
+    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    weights = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=1)).state.weights
+    counters = {name: w for name, w in weights.items() if name.endswith("num_batches_tracked")}
+    assert counters and all(w.dtype == torch.int64 and w == math.ceil(10 / 4) for w in counters.values())
+    assert any((w != 0).any() for name, w in weights.items() if name.endswith("running_mean"))
+
+
+def test_local_batch_norm_never_leaves_its_site(fedavg):
+    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    engine = toy.engine(fedavg, local_batch_norm=True)
+    last = finish(engine, toy.start(fedavg), fedavg, Federation(rounds=2))
+    sent = {row["name"] for row in last.ledger if row["direction"] == "up" and row["kind"] == "train"}
+    local = engine.members[0].local_keys
+    assert local and not sent & local
+    north, south = (site.memory["local/" + sorted(local)[0]] for site in engine.members[:2])
+    assert not torch.equal(north, south)
+
+
+def test_the_ledger_holds_every_tensor_that_crossed(toy, fedavg, two_rounds):
+    rows = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds).ledger
+    weights = toy.start(fedavg).weights
+    up = [r for r in rows if r["site"] == "north" and r["direction"] == "up" and r["kind"] == "train"]
+    assert {r["name"] for r in up} == set(weights) | {"examples", "steps", "loss"}
+    assert sum(r["bytes"] for r in up if r["dtype"] != "fact") == sum(4 * w.numel() for w in weights.values())
+
+
+@dataclass(frozen=True)
+class Spoiler(Method):
+    """Sends one NaN from the south."""
+
+    def on_round_end(self, local):
+        return {"extra": torch.tensor([float("nan") if local.site == "south" else 0.0])}
+
+
+def test_an_update_that_is_not_finite_is_refused_by_name(toy, two_rounds):
+    with pytest.raises(UserError, match="south: its update of round 1 is not finite .first in 'extra'."):
+        finish(toy.engine(Spoiler()), toy.start(Spoiler()), Spoiler(), two_rounds)
+
+
+def test_an_update_that_does_not_fit_is_refused_by_name(toy, fedavg, two_rounds):
+    engine = toy.engine(fedavg)
+    exchange = engine.exchange
+
+    def narrow(kind, messages):
+        answers = exchange(kind, messages)
+        if kind == "train":
+            weights = {name: w.sum() if name == "final_conv.bias" else w for name, w in answers["west"].weights.items()}
+            answers["west"] = replace(answers["west"], weights=weights)
+        return answers
+
+    engine.exchange = narrow
+    with pytest.raises(UserError, match="west: its update of round 1 does not fit.*final_conv.bias"):
+        finish(engine, toy.start(fedavg), fedavg, two_rounds)
+
+
+def test_a_site_answers_only_what_it_knows(toy, fedavg):
+    with pytest.raises(ValueError, match="north: cannot answer a message of kind 'gossip'"):
+        toy.engine(fedavg).members[0].answer(Message("gossip"))

@@ -1,0 +1,59 @@
+import pytest
+import torch
+
+from medfed.federation.message import Message, State, pack, unpack
+
+
+def message() -> Message:
+    g = torch.Generator().manual_seed(0)
+    return Message(
+        "train",
+        {"z": torch.randn(2, 3, generator=g), "a": torch.tensor(5)},
+        {"bank/x": torch.zeros(0, 4), "half": torch.ones(2, dtype=torch.float16)},
+        {"round": 3, "loss": 0.1, "text": "é"},
+    )
+
+
+def test_a_message_comes_back_as_it_went():
+    back = Message.from_bytes(message().to_bytes())
+    assert back.kind == "train" and back.facts == message().facts
+    for group in ("weights", "tensors"):
+        sent, came = getattr(message(), group), getattr(back, group)
+        assert list(sent) == list(came), "order matters: optimisers count parameters"
+        assert all(torch.equal(sent[n], came[n]) and sent[n].dtype == came[n].dtype for n in sent)
+
+
+def test_equal_messages_are_equal_bytes():
+    assert len({message().to_bytes() for _ in range(5)}) == 1
+
+
+def test_a_checkpoint_comes_back_as_it_went():
+    state = State(7, {"w": torch.ones(2)}, {"bank/a": torch.zeros(3)})
+    back = State.from_bytes(state.to_bytes())
+    assert back.round == 7 and torch.equal(back.weights["w"], state.weights["w"]) and list(back.memory) == ["bank/a"]
+
+
+def test_what_is_sent_does_not_alias_what_is_kept():
+    weights = {"w": torch.zeros(2)}
+    back = Message.from_bytes(Message("train", weights).to_bytes())
+    back.weights["w"] += 1
+    assert weights["w"].sum() == 0
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", message().to_bytes()[:-3], b"\x80\x04K\x01."])
+def test_other_bytes_are_refused(data):
+    with pytest.raises(ValueError, match="no medfed message"):
+        Message.from_bytes(data)
+
+
+def test_another_format_is_refused():
+    data = pack({"weights": {}}, {"kind": "train"}).replace(b'\\"format\\": 1', b'\\"format\\": 9')
+    with pytest.raises(ValueError, match="format 9, this version of medfed reads format 1"):
+        unpack(data)
+
+
+def test_facts_must_be_finite_json():
+    with pytest.raises(ValueError):
+        Message("train", facts={"loss": float("nan")}).to_bytes()
+    with pytest.raises(TypeError):
+        Message("train", facts={"tensor": torch.zeros(1)}).to_bytes()

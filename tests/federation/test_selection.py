@@ -1,0 +1,15 @@
+from medfed.federation.selection import last, source_validation
+
+HISTORY = [{"round": n, "validation_dice": dice} for n, dice in ((1, 0.5), (2, 0.8), (3, None), (4, 0.8), (5, 0.7))]
+
+
+def test_last_is_the_last():
+    assert last(HISTORY) == 5
+
+
+def test_source_validation_takes_the_earliest_of_the_best():
+    assert source_validation(HISTORY) == 2
+
+
+def test_without_validation_patients_the_last_round_is_the_result():
+    assert source_validation([{"round": 1, "validation_dice": None}, {"round": 2, "validation_dice": None}]) == 2

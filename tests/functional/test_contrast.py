@@ -1,0 +1,129 @@
+"""Masked means and InfoNCE by hand, and against a plain loop over the pairs."""
+
+import math
+
+import pytest
+import torch
+
+from medfed.functional.contrast import info_nce, masked_mean
+
+TWO_CLUSTERS = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 2.0]] * 3, dtype=torch.float64)  # length does not matter
+LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
+
+
+def pair_by_pair(vectors, labels, temperature, with_positive):
+    """Eq. 6-7 as sums, one ordered pair after another."""
+    terms = []
+    for i in range(len(vectors)):
+        scores = [math.exp(torch.cosine_similarity(vectors[i], other, dim=0) / temperature) for other in vectors]
+        against = sum(score for score, label in zip(scores, labels, strict=True) if label != labels[i])
+        for j in range(len(vectors)):
+            if j != i and labels[j] == labels[i]:
+                terms.append(-math.log(scores[j] / (against + with_positive * scores[j])))
+    return sum(terms) / len(terms)
+
+
+def test_two_orthogonal_clusters_of_three():
+    """Cosine 1 in, 0 across, temperature 0.05: -log(e^20 / (e^20 + 3)) = log(1 + 3 e^-20) = 6.18e-9."""
+    torch.testing.assert_close(
+        info_nce(TWO_CLUSTERS, LABELS).item(), math.log1p(3 * math.exp(-20)), rtol=1e-6, atol=0
+    )
+
+
+def test_all_vectors_equal_gives_the_log_of_one_positive_and_three_negatives():
+    torch.testing.assert_close(info_nce(torch.ones(6, 4), LABELS).item(), math.log(4))
+
+
+def test_the_printed_equation_falls_below_zero():
+    """-log(e^20 / 3) = log 3 - 20 = -18.90."""
+    value = info_nce(TWO_CLUSTERS, LABELS, denominator="negatives").item()
+    torch.testing.assert_close(value, math.log(3) - 20)
+
+
+@pytest.mark.parametrize("denominator", ["positive_and_negatives", "negatives"])
+def test_equals_the_sum_over_ordered_pairs(denominator):
+    rng = torch.Generator().manual_seed(0)
+    vectors = torch.randn(9, 5, generator=rng, dtype=torch.float64)
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2, 3])  # uneven; the last has no partner
+    expected = pair_by_pair(vectors, labels, 0.2, denominator == "positive_and_negatives")
+    torch.testing.assert_close(info_nce(vectors, labels, 0.2, denominator).item(), expected)
+
+
+def test_order_and_names_of_labels_do_not_matter():
+    vectors = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    order = torch.tensor([4, 0, 3, 1, 5, 2])
+    torch.testing.assert_close(info_nce(vectors[order], 7 - LABELS[order]), info_nce(vectors, LABELS))
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2], [0, 0, 0], [5]])
+def test_without_a_positive_pair_or_a_negative_the_loss_is_zero_with_gradient_zero(labels):
+    vectors = torch.randn(len(labels), 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    loss = info_nce(vectors, torch.tensor(labels))
+    loss.backward()
+    assert loss.item() == 0 and torch.equal(vectors.grad, torch.zeros_like(vectors))
+
+
+def test_no_vector_at_all_is_zero():
+    assert info_nce(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)).item() == 0
+
+
+@pytest.mark.parametrize("denominator", ["positive_and_negatives", "negatives"])
+def test_finite_at_a_temperature_whose_exponentials_overflow(denominator):
+    """e^(1 / 0.001) is beyond every float.
+
+    Anchor 0: its positive is opposite, its negative equal: a gap of 2 / 0.001 = 2000. Anchor 1: a gap of 0.
+    """
+    vectors = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]], requires_grad=True)
+    loss = info_nce(vectors, torch.tensor([0, 0, 1]), 0.001, denominator)
+    loss.backward()
+    expected = {"positive_and_negatives": (2000 + math.log(2)) / 2, "negatives": 1000.0}[denominator]
+    torch.testing.assert_close(loss.item(), expected, rtol=1e-6, atol=0)
+    assert torch.isfinite(vectors.grad).all()
+
+
+def test_gradient_is_that_of_the_value():
+    vectors = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: info_nce(v, torch.tensor([0, 0, 1, 1, 1]), 0.3), vectors)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((torch.ones(6), LABELS), "vectors must be"),
+        ((TWO_CLUSTERS, LABELS[:5]), "vectors must be"),
+        ((TWO_CLUSTERS, LABELS, 0.0), "temperature"),
+        ((TWO_CLUSTERS, LABELS, 0.05, "all"), "denominator"),
+    ],
+)
+def test_wrong_arguments_of_info_nce_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        info_nce(*arguments)
+
+
+def test_masked_mean_is_the_mean_inside_the_mask():
+    features = torch.arange(2 * 3 * 2 * 2, dtype=torch.float64).reshape(2, 3, 2, 2)
+    mask = torch.tensor([[[1, 0], [0, 1]], [[0, 0], [1, 0]]], dtype=torch.uint8)
+    vectors, present = masked_mean(features, mask)
+    assert present.tolist() == [True, True]
+    assert vectors.tolist() == [[1.5, 5.5, 9.5], [14.0, 18.0, 22.0]]
+
+
+def test_an_empty_mask_is_absent_and_harms_no_gradient():
+    features = torch.ones(2, 3, 4, 4, requires_grad=True)
+    mask = torch.zeros(2, 4, 4)
+    mask[0, 1, 1] = 1
+    vectors, present = masked_mean(features, mask)
+    vectors.sum().backward()
+    assert present.tolist() == [True, False] and not vectors[1].any()
+    assert torch.isfinite(features.grad).all() and not features.grad[1].any()
+
+
+def test_masked_mean_of_half_precision_does_not_overflow():
+    """300 x 300 pixels of 8 sum to 720,000; the largest float16 is 65,504."""
+    vectors, _ = masked_mean(torch.full((1, 1, 300, 300), 8.0, dtype=torch.float16), torch.ones(1, 300, 300))
+    assert vectors.item() == 8
+
+
+def test_wrong_shapes_of_masked_mean_are_refused():
+    with pytest.raises(ValueError, match="need a mask"):
+        masked_mean(torch.ones(2, 3, 4, 4), torch.ones(2, 4, 5))

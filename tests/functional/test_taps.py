@@ -1,0 +1,46 @@
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from medfed.functional.taps import insert, tapped
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).double()
+
+
+def test_taps_see_what_the_layer_returns_also_with_other_weights():
+    net, x = network(), torch.ones(1, 2, dtype=torch.float64)
+    zeros = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
+    with tapped(net, ["0"]) as seen:
+        functional_call(net, zeros, (x,))
+        assert torch.equal(seen["0"], torch.zeros(1, 3, dtype=torch.float64))
+        net(x)
+        assert torch.equal(seen["0"], net[0](x))
+    assert not net[0]._forward_hooks, "the hooks are gone afterwards"
+
+
+class Chain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+def test_a_layer_behind_a_seam_renames_nothing():
+    net, x = Chain(), torch.randn(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    before, plain = set(net.state_dict()), net(x)
+    insert(net, "body.1", nn.Linear(3, 3, bias=False).double(), "extra")
+    assert set(net.state_dict()) == before | {"extra.weight"}
+    net.extra.weight.data = 2 * torch.eye(3, dtype=torch.float64)
+    assert torch.allclose(net(x) - net.body[2].bias, 2 * (plain - net.body[2].bias))
+
+
+def test_a_taken_name_and_a_sequential_are_refused():
+    with pytest.raises(ValueError, match="already has a part called 'body'"):
+        insert(Chain(), "body.1", nn.Identity(), "body")
+    with pytest.raises(ValueError, match="Sequential"):
+        insert(network(), "1", nn.Identity(), "extra")

@@ -1,0 +1,64 @@
+import pytest
+import torch
+from torch import nn
+
+from medfed.functional.weights import average, batch_norm_entries, check_same_entries, first_not_finite
+
+
+def test_average_by_hand():
+    """Shares 1/4 and 3/4 of 0 and 4 make 3."""
+    found = average([{"w": torch.zeros(2)}, {"w": torch.full((2,), 4.0)}], torch.tensor([0.25, 0.75]))
+    assert torch.equal(found["w"], torch.full((2,), 3.0))
+
+
+def test_identical_sites_give_the_same_model_back_in_its_dtype():
+    w = {"w": torch.randn(5, generator=torch.Generator().manual_seed(0)), "half": torch.ones(2, dtype=torch.float16)}
+    found = average([w, w, w], torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64))
+    assert torch.allclose(found["w"], w["w"], rtol=1e-7) and found["half"].dtype == torch.float16
+
+
+def test_integer_counters_stay_integers():
+    found = average([{"n": torch.tensor(3)}, {"n": torch.tensor(7)}], torch.tensor([0.5, 0.5]))
+    assert found["n"].dtype == torch.int64 and found["n"] == 7
+
+
+def test_sums_run_in_float64():
+    """In float32, 2**24 + 1 is 2**24: the ones of 3 of 4 sites would be lost."""
+    sites = [{"w": torch.tensor([2.0**24])}, *[{"w": torch.tensor([4.0])}] * 3]
+    assert average(sites, torch.full((4,), 0.25, dtype=torch.float64))["w"].item() == 2**22 + 3
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.6], [1.5, -0.5], [1.0]])
+def test_shares_must_be_shares(shares):
+    with pytest.raises(ValueError, match="shares must be 2 numbers"):
+        average([{"w": torch.zeros(1)}] * 2, torch.tensor(shares))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({}, "missing, the first is 'w'"),
+        ({"w": torch.zeros(2), "v": torch.zeros(1)}, "unknown, the first is 'v'"),
+        ({"w": torch.zeros(1)}, r"'w' is \(1,\)"),  # would broadcast silently
+        ({"w": torch.zeros(2, dtype=torch.float64)}, "float64"),
+    ],
+)
+def test_updates_that_do_not_fit_are_named(other, message):
+    with pytest.raises(ValueError, match=message):
+        check_same_entries({"w": torch.zeros(2)}, other)
+
+
+def test_one_nan_is_found():
+    good = {"a": torch.zeros(3), "n": torch.tensor(1)}
+    assert first_not_finite(good) is None
+    assert first_not_finite({**good, "b": torch.tensor([0.0, float("nan")])}) == "b"
+    assert first_not_finite({**good, "c": torch.tensor([float("inf")])}) == "c"
+
+
+def test_batch_norm_is_found_by_type_not_by_name():
+    network = nn.Sequential()
+    network.add_module("bn_like", nn.Conv2d(1, 1, 1))
+    network.add_module("downsample", nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)))
+    assert batch_norm_entries(network) == {
+        f"downsample.1.{entry}" for entry in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    }

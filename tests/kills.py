@@ -1,0 +1,88 @@
+"""A federation that is killed at random moments, resumed until it is done, and compared with one that was left alone.
+
+Run as a program (`python tests/kills.py N SEED`), in a process of its own: children are forked from it with everything
+imported, so that a kill costs a second. Prints `N kills, M resumes, all equal` or what differed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # forked children must not meet their parent's thread pool
+
+from conftest import Toy  # noqa: E402
+
+from medfed.federation.coordinator import federate  # noqa: E402
+from medfed.federation.selection import RULES  # noqa: E402
+from medfed.federation.settings import Federation  # noqa: E402
+from medfed.methods.elcfs import ELCFS  # noqa: E402
+from medfed.outputs.run_folder import RunFolder  # noqa: E402
+
+SETTINGS = Federation(rounds=4, selection="source_validation")
+
+
+def work(path: Path) -> None:
+    """Run, or go on with, a run as `medfed.train` does."""
+    method, toy = ELCFS(alpha=0.1), Toy()
+    with RunFolder(path).locked() as folder:
+        engine = toy.engine(method, folder=path / "sites")
+        rounds = folder.rounds()
+        state = folder.load_state(rounds[-1]) if rounds else toy.start(method)
+        folder.truncate(state.round)
+        engine.restore(state.round)
+        for done in federate(method, engine, state, SETTINGS, 0):
+            folder.save_round(done, RULES[SETTINGS.selection]([*folder.history(), done.history]))
+            state = done.state
+        folder.save_model(folder.load_state(RULES[SETTINGS.selection](folder.history())).weights)
+
+
+def in_child(path: Path, kill_after_s: float | None) -> bool:
+    """Whether the child came to its end by itself."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work(path)
+        except BaseException as error:  # noqa: BLE001
+            print(f"child failed: {error!r}", flush=True)
+            os._exit(1)
+        os._exit(0)
+    if kill_after_s is not None:
+        time.sleep(kill_after_s)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:
+        sys.exit("a resumed run failed")
+    return os.WIFEXITED(status)
+
+
+def results(path: Path) -> dict[str, bytes]:
+    return {name: (path / name).read_bytes() for name in ("model.safetensors", "history.csv", "ledger.csv")}
+
+
+def main(n_kills: int, seed: int) -> None:
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        in_child(Path(folder) / "alone", None)
+        whole_s = time.monotonic() - began
+        expected = results(Path(folder) / "alone")
+        kills = runs = 0
+        while kills < n_kills:
+            path = Path(folder) / f"killed_{runs}"
+            while not in_child(path, rng.uniform(0.05, whole_s) if kills < n_kills else None):
+                kills += 1
+            runs += 1
+            for name, data in results(path).items():
+                if data != expected[name]:
+                    sys.exit(f"{name} differs after {kills} kills")
+    print(f"{kills} kills, {runs} resumed runs, all equal")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

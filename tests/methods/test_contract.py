@@ -1,0 +1,94 @@
+"""What every method must hold, for whatever file is found in medfed/methods."""
+
+import warnings
+
+import pytest
+import torch
+
+from medfed.discovery import find, known
+from medfed.federation.coordinator import federate
+from medfed.batch import Batch
+from medfed.federation.message import State, digest
+from medfed.federation.settings import Federation
+
+SETTINGS = Federation(rounds=2)
+
+
+def methods():
+    for name in known("methods"):
+        cls = find("methods", name)
+        yield pytest.param(cls(**({"alpha": 0.1} if hasattr(cls, "alpha") else {})), id=name)
+
+
+def last_state(toy, method, sites=("north", "south", "west"), state=None, engine=None) -> State:
+    engine = engine or toy.engine(method, sites)
+    *_, last = federate(method, engine, state or toy.start(method), SETTINGS, 0)
+    return last.state
+
+
+@pytest.fixture(params=list(methods()))
+def method(request):
+    return request.param
+
+
+def test_it_is_built_from_its_defaults_and_from_each_preset(method):
+    for preset in method.presets.values():
+        type(method)(**preset)
+
+
+def test_the_order_of_the_sites_does_not_matter(toy, method):
+    one, other = last_state(toy, method), last_state(toy, method, ("west", "north", "south"))
+    assert digest(one.to_bytes()) == digest(other.to_bytes())
+
+
+def test_it_survives_a_restart_from_bytes(toy, method):
+    engine = toy.engine(method)
+    rounds = list(federate(method, engine, toy.start(method), SETTINGS, 0))
+    engine = toy.engine(method)
+    first = next(federate(method, engine, toy.start(method), SETTINGS, 0))
+    again = last_state(toy, method, state=State.from_bytes(first.state.to_bytes()), engine=engine)
+    assert digest(again.to_bytes()) == digest(rounds[-1].state.to_bytes())
+
+
+def test_wrapping_the_network_renames_nothing(toy, method):
+    plain = toy.architecture.build(1, 1)
+    assert set(plain.state_dict()) <= set(toy.network(method).state_dict())
+
+
+def test_messages_hold_only_tensors_and_plain_facts(toy, method):
+    done = next(federate(method, toy.engine(method), toy.start(method), SETTINGS, 0))
+    assert {row["dtype"] for row in done.ledger} <= {"float32", "float16", "int64", "uint8", "fact"}
+
+
+def test_empty_masks_stay_finite(toy, method):
+    engine = toy.engine(method)
+    for site in engine.members:
+        site.training.labels.zero_()
+    weights = last_state(toy, method, engine=engine).weights
+    assert all(torch.isfinite(w).all() for w in weights.values())
+
+
+def test_a_single_site_and_a_site_of_one_image_train(toy, method):
+    engine = toy.engine(method, ("north",))
+    site = engine.members[0]
+    site.training = type(site.training)(*(part[:1] for part in vars(site.training).values()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        weights = last_state(toy, method, engine=engine).weights
+    assert all(torch.isfinite(w).all() for w in weights.values())
+
+
+def test_it_holds_no_state(toy, method):
+    before = repr(method)
+    last_state(toy, method)
+    assert repr(method) == before
+    with pytest.raises(AttributeError):
+        method.anything = 1
+
+
+def test_batches_are_not_changed_in_place(toy, method):
+    engine = toy.engine(method)
+    site = engine.members[0]
+    kept = Batch(site.training.images.clone(), site.training.labels.clone())
+    last_state(toy, method, engine=engine)
+    assert torch.equal(site.training.images, kept.image) and torch.equal(site.training.labels, kept.label)

@@ -1,0 +1,233 @@
+"""Scores of one patient: against brute force, MONAI and medpy, and what happens to empty masks."""
+
+import math
+import warnings
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+from monai.data import MetaTensor
+from monai.metrics import compute_average_surface_distance, compute_hausdorff_distance
+from monai.metrics.utils import get_mask_edges, get_surface_distance
+
+from medfed.metrics.segmentation import Score, diagonal, dice, score
+
+SPACINGS = [None, (1.0, 1.0, 1.0), (0.6, 0.6, 0.6), (0.5, 0.75, 3.0)]
+
+
+def empty(*shape):
+    return np.zeros(shape, dtype=np.uint8)
+
+
+def filled(shape, *boxes):
+    mask = empty(*shape)
+    for box in boxes:
+        mask[box] = 1
+    return mask
+
+
+def blob(shape, seed, share=0.3):
+    """A ragged random mask with holes and islands."""
+    return (np.random.default_rng(seed).random(shape) < share).astype(np.uint8)
+
+
+S = np.s_
+BOX = (9, 8, 5)
+PAIRS = {
+    "random 3-D": (blob(BOX, 1), blob(BOX, 2)),
+    "random sparse 3-D": (blob(BOX, 3, 0.03), blob(BOX, 4, 0.05)),
+    "random 2-D": (blob((12, 11, 1), 5), blob((12, 11, 1), 6)),
+    "one voxel each": (filled(BOX, S[0, 0, 0]), filled(BOX, S[8, 7, 4])),
+    "one voxel against a box": (filled(BOX, S[4, 4, 2]), filled(BOX, S[2:7, 2:7, 1:4])),
+    "lines": (filled(BOX, S[3, :, 2]), filled(BOX, S[:, 3, 2])),
+    "touching the border": (filled(BOX, S[:6, :5, :]), filled(BOX, S[3:, 2:, 2:])),
+    "whole image": (filled(BOX, S[:, :, :]), filled(BOX, S[2:4, 2:4, 2:4])),
+    "disjoint": (filled(BOX, S[0:2, 0:2, 0:2]), filled(BOX, S[6:9, 5:8, 3:5])),
+    "far island": (filled(BOX, S[1:4, 1:4, 1:3], S[8, 7, 4]), filled(BOX, S[1:4, 1:4, 1:3])),
+    "identical": (filled(BOX, S[2:6, 2:7, 1:4]), filled(BOX, S[2:6, 2:7, 1:4])),
+    "touching the border 2-D": (filled((7, 9, 1), S[:4, :5, 0]), filled((7, 9, 1), S[2:, 3:, 0])),
+}
+
+
+def edge_voxels(mask):
+    """Set voxels with a neighbour, straight along an axis, that is not set or outside the image."""
+    found = []
+    for where in np.argwhere(mask):
+        for axis, step in [(a, s) for a in range(mask.ndim) for s in (-1, 1)]:
+            beside = where.copy()
+            beside[axis] += step
+            if beside[axis] < 0 or beside[axis] >= mask.shape[axis] or not mask[tuple(beside)]:
+                found.append(where)
+                break
+    return np.array(found, dtype=float)
+
+
+def brute_force(prediction, reference, spacing):
+    if prediction.shape[2] == 1:
+        prediction, reference, spacing = prediction[..., 0], reference[..., 0], spacing[:2]
+    a, b = edge_voxels(prediction), edge_voxels(reference)
+
+    def directed(step):
+        table = np.sqrt((((a[:, None] - b[None]) * step) ** 2).sum(-1))
+        return table.min(1), table.min(0)
+
+    there, back = directed(np.array(spacing))
+    pooled = np.concatenate(directed(np.ones(len(spacing))))
+    return {
+        "hd": max(there.max(), back.max()),
+        "hd95": max(np.percentile(there, 95), np.percentile(back, 95)),
+        "assd": np.concatenate([there, back]).mean(),
+        "hd95_pooled_vx": np.percentile(pooled, 95),
+    }
+
+
+def distances(result, unit):
+    return {name: getattr(result, f"{name}_{unit}") for name in ("hd", "hd95", "assd")}
+
+
+@pytest.mark.parametrize("spacing", SPACINGS)
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_distance_equals_brute_force_over_all_pairs_of_edge_voxels(name, spacing):
+    prediction, reference = PAIRS[name]
+    result = score(prediction, reference, spacing)
+    expected = brute_force(prediction, reference, spacing or (1.0, 1.0, 1.0))
+    assert result.status == "ok"
+    assert result.hd95_pooled_vx == pytest.approx(expected.pop("hd95_pooled_vx"), abs=1e-5)
+    assert distances(result, "mm" if spacing else "px") == pytest.approx(expected, abs=1e-5)
+    assert set(distances(result, "px" if spacing else "mm").values()) == {None}
+    both = np.sum(prediction * reference)
+    assert result.dice == pytest.approx(2 * both / (prediction.sum() + reference.sum()), abs=1e-12)
+
+
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (0.5, 0.75, 3.0)])
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_mm_distances_equal_those_of_monai_on_the_whole_image(name, spacing):
+    flat = PAIRS[name][0].shape[2] == 1
+    first, second = (torch.from_numpy(m[..., 0] if flat else m)[None, None] for m in PAIRS[name])
+    options = {"include_background": True, "spacing": spacing[:2] if flat else spacing}
+    result = score(*PAIRS[name], spacing)
+    assert result.hd_mm == pytest.approx(compute_hausdorff_distance(first, second, **options).item(), abs=1e-5)
+    hd95 = compute_hausdorff_distance(first, second, percentile=95, **options).item()
+    assert result.hd95_mm == pytest.approx(hd95, abs=1e-5)
+    assd = compute_average_surface_distance(first, second, symmetric=True, **options).item()
+    assert result.assd_mm == pytest.approx(assd, abs=1e-5)
+
+
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (0.5, 0.75, 3.0)])
+@pytest.mark.parametrize("name", PAIRS)
+def test_distances_and_the_pooled_hd95_equal_those_of_medpy(name, spacing):
+    medpy = pytest.importorskip("medpy.metric.binary")
+    flat = PAIRS[name][0].shape[2] == 1
+    first, second = (m[..., 0] if flat else m for m in PAIRS[name])
+    step = spacing[:2] if flat else spacing
+    result = score(*PAIRS[name], spacing)
+    assert result.hd_mm == pytest.approx(medpy.hd(first, second, step), abs=1e-5)
+    assert result.assd_mm == pytest.approx(medpy.assd(first, second, step), abs=1e-5)
+    assert result.hd95_pooled_vx == pytest.approx(medpy.hd95(first, second), abs=1e-5)
+
+
+def test_hd95_is_the_larger_directed_percentile_and_not_the_pooled_one():
+    """A line of 40 pixels against its first one: its distances are 0..39, with 95th percentile 0.95 * 39 = 37.05.
+
+    The other way round there is a single 0. Pooled, the 41 values 0, 0..39 have their 95th percentile at place 38: 37.
+    """
+    line, end = filled((40, 3, 1), S[:, 1, 0]), filled((40, 3, 1), S[0, 1, 0])
+    result = score(line, end, None)
+    assert (result.hd_px, result.hd95_px, result.hd95_pooled_vx) == pytest.approx((39, 37.05, 37), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_cropping_to_the_masks_changes_no_distance(name):
+    prediction, reference = (np.pad(m, [(11, 3), (0, 8), (0, 0)]) for m in PAIRS[name])
+    flat = prediction.shape[2] == 1
+    first, second = (m[..., 0] if flat else m for m in (prediction, reference))
+    edges = get_mask_edges(first.astype(bool), second.astype(bool), crop=False)
+    there, back = get_surface_distance(*edges), get_surface_distance(*edges[::-1])
+    result = score(prediction, reference, None)
+    assert result.hd_px == pytest.approx(max(there.max(), back.max()), abs=1e-6)
+    assert result.assd_px == pytest.approx(np.concatenate([there, back]).mean(), abs=1e-5)
+
+
+def test_a_picture_is_measured_in_its_plane():
+    """In 3-D every pixel of a one-slice mask would be an edge: a disc inside a disc would be at distance 0 all over."""
+    small, large = filled((9, 9, 1), S[3:6, 3:6, 0]), filled((9, 9, 1), S[1:8, 1:8, 0])
+    assert score(small, large, (1.0, 1.0, 50.0)).assd_mm >= 2.0
+
+
+def test_swapping_prediction_and_reference_changes_nothing():
+    first, second = PAIRS["random 3-D"]
+    assert score(first, second, (0.5, 0.75, 3.0)) == score(second, first, (0.5, 0.75, 3.0))
+
+
+def test_missed_and_false_alarm_are_the_worst_case_and_absent_is_nothing():
+    """10 x 20 x 2 voxels of 3 x 2 x 15 mm: sides 30, 40, 30 mm."""
+    organ, nothing = filled((10, 20, 2), S[2:5, 2:5, 0]), empty(10, 20, 2)
+    mm, vx = math.sqrt(30**2 + 40**2 + 30**2), math.sqrt(10**2 + 20**2 + 2**2)
+    worst = Score(0.0, mm, mm, mm, None, None, None, vx, "missed")
+    assert score(nothing, organ, (3.0, 2.0, 15.0)) == worst
+    false_alarm = score(organ, nothing, (3.0, 2.0, 15.0))
+    assert false_alarm.status == "false_alarm"
+    assert [getattr(false_alarm, f.name) for f in fields(Score)[:-1]] == [
+        getattr(worst, f.name) for f in fields(Score)[:-1]
+    ]
+    assert score(nothing, organ, None) == Score(0.0, None, None, None, vx, vx, vx, vx, "missed")
+    assert score(nothing, nothing, None) == Score(*[None] * 8, "absent")
+
+
+def test_a_picture_that_was_missed_is_as_bad_as_its_diagonal_in_the_plane():
+    result = score(empty(30, 40, 1), filled((30, 40, 1), S[3, 3, 0]), (1.0, 1.0, 99.0))
+    assert result.hd95_mm == result.hd95_pooled_vx == 50.0
+
+
+def test_no_prediction_is_worse_than_a_missed_one():
+    """Opposite corners are as far apart as two voxels can be; the diagonal is longer still."""
+    corner, other = PAIRS["one voxel each"]
+    found, missed = score(corner, other, (0.5, 0.75, 3.0)), score(empty(*BOX), other, (0.5, 0.75, 3.0))
+    assert found.dice >= missed.dice
+    for name in ("hd_mm", "hd95_mm", "assd_mm", "hd95_pooled_vx"):
+        assert getattr(found, name) < getattr(missed, name)
+
+
+@pytest.mark.parametrize("kind", [bool, np.uint8, np.float32, np.int64])
+def test_arrays_and_tensors_of_any_kind_score_alike(kind):
+    first, second = (m.astype(kind) for m in PAIRS["random 3-D"])
+    expected = score(*PAIRS["random 3-D"], None)
+    assert score(first, second, None) == expected
+    assert score(torch.from_numpy(first), MetaTensor(torch.from_numpy(second)), None) == expected
+
+
+def test_scoring_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for prediction, reference in PAIRS.values():
+            score(prediction, reference, (0.5, 0.75, 3.0))
+        score(empty(*BOX), PAIRS["lines"][1], None)
+
+
+def test_dice_of_two_empty_masks_is_unknown_and_of_half_an_overlap_is_half():
+    assert dice(empty(2, 2, 1), empty(2, 2, 1)) is None
+    assert dice(filled((4, 1, 1), S[:2]), filled((4, 1, 1), S[1:3])) == 0.5
+
+
+def test_diagonal_of_three_by_four_is_five():
+    assert diagonal((3, 4)) == 5.0
+    assert diagonal((3, 4), (2.0, 2.0)) == 10.0
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reference", "spacing", "words"),
+    [
+        (empty(3, 3), empty(3, 3), None, "must be \\(H, W, D\\)"),
+        (empty(3, 3, 1), empty(3, 3, 2), None, "same shape"),
+        (empty(3, 3, 1), empty(3, 3, 1) + 255, None, "0 and 1 only"),
+        (empty(3, 3, 1) + 0.5, empty(3, 3, 1), None, "0 and 1 only"),
+        (empty(3, 3, 1), empty(3, 3, 1), (1.0, 1.0), "three positive numbers"),
+        (empty(3, 3, 1), empty(3, 3, 1), (1.0, 0.0, 1.0), "three positive numbers"),
+        (empty(3, 3, 1), empty(3, 3, 1), (1.0, math.nan, 1.0), "three positive numbers"),
+    ],
+)
+def test_a_wrong_argument_is_named(prediction, reference, spacing, words):
+    with pytest.raises(ValueError, match=words):
+        score(prediction, reference, spacing)

@@ -1,0 +1,226 @@
+"""Means, intervals, the gap and p values, and the file of cases."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from medfed.errors import UserError
+from medfed.metrics.summary import CASE_COLUMNS, METRICS, paired_significance, read_cases, summarise, write_cases
+
+unknown = dict.fromkeys(METRICS)
+
+
+def row(site, role, patient, dice, hd95_px=None, status="ok", structure="disc", **others):
+    keys = {"site": site, "role": role, "patient": patient, "structure": structure, "status": status}
+    return keys | unknown | {"dice": dice, "hd95_px": hd95_px} | others
+
+
+def cohort(site="A", role="seen", n=12, seed=0, structure="disc"):
+    rng = np.random.default_rng(seed)
+    return [
+        row(site, role, f"p{k:02}", float(rng.uniform(0.5, 1)), float(rng.uniform(1, 9)), structure=structure)
+        for k in range(n)
+    ]
+
+
+def test_means_spreads_and_gap_by_hand():
+    """Seen: site A 0.9 and 0.7, site B 0.6. The mean over sites is (0.8 + 0.6)/2: sites weigh, not patients."""
+    rows = [
+        row("A", "seen", "1", 0.9, 2.0),
+        row("A", "seen", "2", 0.7, 4.0),
+        row("B", "seen", "1", 0.6, 5.0),
+        row("C", "unseen", "1", 0.5, 10.0),
+    ]
+    summary = summarise(rows, 0)
+    site = summary["seen"]["sites"]["A"]["disc"]
+    assert (site["n"], site["dice"]["n"]) == (2, 2)
+    assert site["dice"]["mean"] == pytest.approx(0.8)
+    assert site["dice"]["sd"] == pytest.approx(math.sqrt(0.02))
+    assert summary["seen"]["mean"]["disc"]["dice"] == {"n_sites": 2, "mean": pytest.approx(0.7)}
+    assert summary["gap"]["disc"] == {"dice": pytest.approx(0.2), "hd95_mm": None, "hd95_px": pytest.approx(4.0 - 10.0)}
+
+
+def test_pixels_and_millimetres_are_never_averaged():
+    """Site A has one case of each: each unit has its own mean there, and neither enters the mean over sites."""
+    rows = [
+        row("A", "seen", "1", 0.9, 2.0),
+        row("A", "seen", "2", 0.9, hd95_mm=8.0),
+        row("B", "seen", "1", 0.9, 4.0),
+        row("C", "unseen", "1", 0.5, 10.0),
+    ]
+    summary = summarise(rows, 0)
+    site = summary["seen"]["sites"]["A"]["disc"]
+    assert (site["hd95_px"]["n"], site["hd95_px"]["mean"], site["hd95_mm"]["mean"]) == (1, 2.0, 8.0)
+    assert summary["seen"]["mean"]["disc"]["hd95_px"] == {"n_sites": 1, "mean": 4.0}
+    assert summary["gap"]["disc"]["hd95_px"] is None
+
+
+def test_one_patient_has_a_mean_and_neither_spread_nor_interval():
+    found = summarise([row("A", "seen", "1", 0.9)], 0)["seen"]["sites"]["A"]["disc"]["dice"]
+    assert found == {"n": 1, "mean": 0.9, "sd": None, "low": None, "high": None}
+
+
+def test_absent_is_counted_and_enters_no_mean():
+    rows = [row("A", "seen", "1", 0.8), row("A", "seen", "2", None, status="absent")]
+    found = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]
+    assert (found["n"], found["n_absent"], found["dice"]["mean"]) == (1, 1, 0.8)
+
+
+@pytest.mark.parametrize("status", ["missed", "false_alarm"])
+def test_a_failure_is_counted_and_worsens_every_mean(status):
+    rows = [row("A", "seen", "1", 0.8, 3.0), row("A", "seen", "2", 0.0, 500.0, status)]
+    found = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]
+    assert (found["n"], found[f"n_{status}"], found["dice"]["mean"]) == (2, 1, 0.4)
+    assert found["hd95_px"]["mean"] == 251.5
+
+
+def test_the_interval_agrees_with_that_of_scipy():
+    values = [r["dice"] for r in cohort(n=40)]
+    found = summarise(cohort(n=40), 3)["seen"]["sites"]["A"]["disc"]["dice"]
+    second = stats.bootstrap((values,), np.mean, method="percentile", rng=np.random.default_rng(0))
+    assert (found["low"], found["high"]) == pytest.approx(tuple(second.confidence_interval), abs=0.006)
+    assert found["low"] < found["mean"] < found["high"]
+
+
+def test_equal_scores_have_an_interval_of_no_width():
+    rows = [row("A", "seen", str(k), 0.75) for k in range(5)]
+    found = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]["dice"]
+    assert (found["sd"], found["low"], found["high"]) == (0, 0.75, 0.75)
+
+
+def test_the_same_seed_gives_the_same_summary_in_any_order_of_rows():
+    rows = cohort("A") + cohort("B", "unseen", seed=1)
+    assert summarise(rows, 7) == summarise(rows[::-1], 7)
+    assert summarise(rows, 7) != summarise(rows, 8)
+
+
+def test_another_site_moves_nobodys_interval():
+    alone = summarise(cohort("A"), 7)["seen"]["sites"]["A"]
+    assert summarise(cohort("A") + cohort("B", seed=1), 7)["seen"]["sites"]["A"] == alone
+
+
+def test_a_summary_is_json_without_nan_even_of_nothing():
+    rows = cohort("A") + [row("B", "unseen", "1", None, status="absent")]
+    for case in (rows, []):
+        summary = summarise(case, 0)
+        assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert summarise(rows, 0)["gap"]["disc"]["dice"] is None
+
+
+def test_a_structure_that_one_role_lacks_has_no_gap():
+    rows = [row("A", "seen", "1", 0.9, structure="cup"), row("B", "unseen", "1", 0.5)]
+    assert {name: gap["dice"] for name, gap in summarise(rows, 0)["gap"].items()} == {"cup": None, "disc": None}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([row("A", "seen", "1", 0.9)] * 2, "A/1/disc is scored twice"),
+        ([row("A", "seen", "1", 0.9), row("A", "unseen", "1", 0.9)], "scored twice"),
+        ([row("A", "held out", "1", 0.9)], "role 'held out'"),
+        ([row("A", "seen", "1", 0.9, status="lost")], "status 'lost'"),
+        ([row("A", "seen", "1", math.nan)], "dice is nan; unknown is None"),
+        ([row("A", "seen", "1", 0.9, math.inf)], "hd95_px is inf"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(rows, words):
+    with pytest.raises(ValueError, match=words):
+        summarise(rows, 0)
+
+
+def shifted(rows, differences):
+    return [r | {"dice": r["dice"] + d} for r, d in zip(rows, differences, strict=True)]
+
+
+def test_six_patients_all_better_are_significant_at_two_in_64():
+    """The exact two-sided p of six differences of one sign is 2 / 2**6."""
+    rows = cohort(n=6)
+    found = paired_significance(shifted(rows, [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]), rows, "dice")
+    assert found == {"p": pytest.approx(2 / 64), "n": 6, "n_differ": 6, "reason": None}
+
+
+def test_significance_matches_patients_by_name_and_not_by_order():
+    """Site and structure are part of the name; the patient that only one of the two scored is left out."""
+    rows = cohort("A", n=8) + cohort("B", n=8, seed=1) + cohort("B", n=8, seed=2, structure="cup")
+    better = shifted(rows, np.linspace(0.01, 0.05, 24))
+    expected = paired_significance(better, rows, "dice")
+    assert expected["n"] == 24
+    assert paired_significance(better[::-1], rows + [row("C", "seen", "9", 0.1)], "dice") == expected
+
+
+def test_swapping_the_two_methods_keeps_the_p_value():
+    rows, others = cohort(n=15), cohort(n=15, seed=4)
+    there, back = paired_significance(rows, others, "dice"), paired_significance(others, rows, "dice")
+    assert there == back
+    assert there["p"] == pytest.approx(
+        stats.wilcoxon([r["dice"] for r in rows], [r["dice"] for r in others]).pvalue
+    )
+
+
+@pytest.mark.parametrize(
+    ("differences", "n_differ", "words"),
+    [
+        ([0.1] * 5, 0, "only 5 matched patients"),
+        ([0.0] * 8, 0, "all 8 matched patients score the same"),
+        ([1e-17, -1e-16] * 4, 0, "score the same"),
+        ([0.1, 0.2, 0.3] + [0.0] * 5, 3, "only 3 of 8 matched patients differ"),
+    ],
+)
+def test_too_little_to_test_is_no_p_value_and_a_reason(differences, n_differ, words):
+    rows = cohort(n=len(differences))
+    found = paired_significance(shifted(rows, differences), rows, "dice")
+    assert found["p"] is None
+    assert words in found["reason"]
+    assert found["n"] == len(differences)
+
+
+def test_unknown_values_are_not_paired():
+    rows = cohort(n=7)
+    missing = [rows[0] | {"dice": None, "status": "absent"}] + rows[1:]
+    assert paired_significance(missing, rows, "dice")["n"] == 6
+
+
+def test_cases_come_back_as_they_were_written(tmp_path):
+    rows = [
+        row("B", "unseen", 'p, "1"', 0.25, 3.5),
+        row("A", "seen", "Zoë", None, status="absent"),
+        row("A", "seen", "0012", 0.0, 500.0, "missed"),
+    ]
+    write_cases(tmp_path / "cases.csv", rows)
+    assert read_cases(tmp_path / "cases.csv") == [rows[2], rows[1], rows[0]]
+    assert [path.name for path in tmp_path.iterdir()] == ["cases.csv"]
+
+
+def test_the_same_rows_in_any_order_give_the_same_bytes(tmp_path):
+    rows = cohort("A") + cohort("B", "unseen", seed=1)
+    write_cases(tmp_path / "one.csv", rows)
+    write_cases(tmp_path / "two.csv", rows[::-1])
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+
+
+def test_the_file_of_cases_has_the_columns_and_six_decimals(tmp_path):
+    write_cases(tmp_path / "cases.csv", [row("A", "seen", "1", 2 / 3, hd_px=4)])
+    assert (tmp_path / "cases.csv").read_bytes().decode() == (
+        ",".join(CASE_COLUMNS) + "\nA,seen,1,disc,0.666667,,,,4.000000,,,,ok\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "first line is not site,role"),
+        ("site,dice\nA,1\n", "first line is not site,role"),
+        (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,good,,,,,,,,ok\n", "line 2: dice is 'good'"),
+        (",".join(CASE_COLUMNS) + "\nA,seen,1\n", "line 2: 3 values, expected 13"),
+        (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,nan,,,,,,,,ok\n", "A/1/disc: dice is nan"),
+    ],
+)
+def test_a_file_that_is_no_file_of_cases_is_named(tmp_path, text, words):
+    path = tmp_path / "cases.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=words) as error:
+        read_cases(path)
+    assert str(path) in str(error.value)

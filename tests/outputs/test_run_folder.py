@@ -1,0 +1,105 @@
+import errno
+import hashlib
+import multiprocessing
+
+import pytest
+import torch
+
+from medfed import files
+from medfed.errors import UserError
+from medfed.federation.coordinator import Round
+from medfed.federation.message import State
+from medfed.outputs.run_folder import RunFolder, RunIsBusy
+
+
+def done(number: int, value: float = 0.0) -> Round:
+    ledger = [{"round": number, "site": "a", "direction": "up", "kind": "train", "name": "w", "shape": "2",
+               "dtype": "float32", "bytes": 8}]
+    history = {"round": number, "train_loss": 0.1 + value, "validation_dice": None, f"train_loss/{number}": 1.0}
+    return Round(State(number, {"w": torch.full((2,), value)}), history, ledger)
+
+
+def hold(path, held, release):
+    with RunFolder(path).locked():
+        held.set()
+        release.wait(20)
+
+
+def test_a_second_run_in_a_busy_folder_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path):
+    context = multiprocessing.get_context("fork")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path, held, release))
+    other.start()
+    assert held.wait(20)
+    with pytest.raises(RunIsBusy, match=f"process {other.pid} is running here"), RunFolder(tmp_path).locked():
+        pass
+    other.kill()
+    other.join()
+    with RunFolder(tmp_path).locked():
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write here.*--out"), RunFolder(tmp_path / "file" / "run").locked():
+        pass
+
+
+def test_rounds_come_back_and_only_the_last_two_and_the_best_are_kept(tmp_path):
+    folder = RunFolder(tmp_path)
+    for number in range(1, 7):
+        folder.save_round(done(number, number / 10), best_round=2)
+    assert folder.rounds() == [2, 5, 6]
+    assert folder.load_state(2).weights["w"][0].item() == pytest.approx(0.2)
+    assert [row["round"] for row in folder.history()] == [1, 2, 3, 4, 5, 6]
+    assert folder.history()[3]["train_loss"] == 0.1 + 0.4 and folder.history()[0]["validation_dice"] is None
+
+
+def test_rows_of_a_round_that_was_never_committed_are_dropped(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.save_round(done(1), 1)
+    before = {p.name: p.read_bytes() for p in tmp_path.glob("*.csv")}
+    folder.save_round(done(2), 1)
+    (tmp_path / "ledger.csv").open("a").write("3,a,up,tra")  # killed in the middle of a line
+    folder.truncate(1)
+    assert {p.name: p.read_bytes() for p in tmp_path.glob("*.csv")} == before
+
+
+def test_one_flipped_bit_in_a_checkpoint_is_found(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.save_round(done(1), 1)
+    (path,) = (tmp_path / "states").iterdir()
+    data = bytearray(path.read_bytes())
+    for place in range(0, len(data), 37):
+        data[place] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(UserError, match="round_00001.state: its checksum does not fit"):
+            folder.load_state(1)
+        data[place] ^= 1
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+def test_a_failure_in_the_middle_of_saving_keeps_the_old_file(tmp_path, monkeypatch, call):
+    path = tmp_path / "model"
+    files.write_atomically(path, b"old")
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if call == "write":
+        monkeypatch.setattr("builtins.open", full)
+    else:
+        monkeypatch.setattr(files.os, call, full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_atomically(path, b"new")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_equal_weights_are_equal_bytes(tmp_path):
+    hashes = set()
+    for n in range(3):
+        (tmp_path / str(n)).mkdir()
+        RunFolder(tmp_path / str(n)).save_model({"b": torch.ones(3), "a": torch.zeros(2, 2)})
+        hashes.add(hashlib.sha256((tmp_path / str(n) / "model.safetensors").read_bytes()).hexdigest())
+    assert len(hashes) == 1

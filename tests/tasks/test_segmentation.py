@@ -1,0 +1,98 @@
+import pytest
+import torch
+from monai.data import MetaTensor
+from monai.transforms import NormalizeIntensity
+from torch import nn
+
+from medfed.datasets.base import Volume
+from medfed.tasks.segmentation import Evaluation, Segmentation
+
+
+def volume(shape=(40, 50, 6), spacing=(0.5, 0.5, 3.0), axes=(-1, -1, 1)) -> Volume:
+    """A bright ellipsoid on a dim ground; `axes` are the signs of a scanner's directions."""
+    grid = torch.meshgrid(*[torch.linspace(-1, 1, n) for n in shape], indexing="ij")
+    inside = (grid[0] - 0.2) ** 2 / 0.2 + grid[1] ** 2 / 0.3 + grid[2] ** 2 / 2 < 1
+    affine = torch.diag(torch.tensor([a * s for a, s in zip(axes, spacing, strict=True)] + [1.0], dtype=torch.float64))
+    image = 50 + 100 * inside.float() + 10 * grid[1]
+    return Volume(
+        MetaTensor(image[None], affine=affine), MetaTensor(inside[None].to(torch.uint8), affine=affine.clone()), spacing
+    )
+
+
+class Threshold(nn.Module):
+    """Knows the answer from the brightness: logits are positive inside the bright ellipsoid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(20.0))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.gain * (image - 0.5 * image.amax(dim=(-2, -1), keepdim=True))
+
+
+@pytest.mark.parametrize("axes", [(1, 1, 1), (-1, -1, 1), (-1, 1, -1)])
+def test_a_prediction_comes_back_in_the_geometry_of_the_file(axes):
+    task, case = Segmentation(("organ",), 1, 64), volume(axes=axes)
+    found = task.predict(Threshold(), case)
+    assert found.shape == case.mask.shape and found.dtype == torch.uint8
+    dice = 2 * (found * case.mask).sum() / (found.sum() + case.mask.sum())
+    assert dice > 0.9
+
+
+def test_prepared_slices_are_in_range_and_labels_are_binary():
+    slices = Segmentation(("organ",), 1, 32).prepare([volume(), volume(shape=(30, 30, 4))])
+    assert slices.images.shape == (10, 1, 32, 32) and slices.images.dtype == torch.float32
+    assert slices.images.min() >= 0 and slices.images.max() <= 1
+    assert slices.labels.unique().tolist() == [0, 1] and slices.patient.tolist() == [0] * 6 + [1] * 4
+
+
+def test_a_fixed_range_maps_its_ends_to_zero_and_one():
+    case = volume()
+    slices = Segmentation(("organ",), 1, 32, intensity_range=(0.0, 255.0)).prepare([case])
+    assert torch.isclose(slices.images.max(), case.image.max() / 255, rtol=0.02)
+
+
+def test_standardise_equals_monai_one_by_one():
+    image = torch.rand(3, 2, 8, 8, generator=torch.Generator().manual_seed(0))
+    found = Segmentation(("a",), 2, 8).standardise(image)
+    expected = torch.stack([NormalizeIntensity(channel_wise=True)(one) for one in image])
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert torch.equal(Segmentation(("a",), 1, 8).standardise(torch.ones(1, 1, 4, 4)), torch.zeros(1, 1, 4, 4))
+
+
+def test_the_loss_is_dice_over_the_batch():
+    """One image all hit, one all missed, 4 pixels each: sums run over both, so Dice is 2*4 / (4 + 8)."""
+    logits = torch.full((2, 1, 2, 2), 50.0, dtype=torch.float64)
+    logits[1] = -50
+    label = torch.ones(2, 1, 2, 2, dtype=torch.uint8)
+    assert torch.isclose(Segmentation(("a",), 1, 2).loss(logits, label), torch.tensor(1 - 8 / 12).double(), atol=1e-5)
+
+
+def test_validation_counts_patients_not_slices():
+    task = Segmentation(("organ",), 1, 32)
+    slices = task.prepare([volume(shape=(40, 40, 4)), volume(shape=(40, 40, 12))])
+    one_by_one = [task.validate(Threshold(), task.prepare([volume(shape=s)]))["dice"] for s in ((40, 40, 4), (40, 40, 12))]
+    assert task.validate(Threshold(), slices)["dice"] == pytest.approx(sum(one_by_one) / 2)
+
+
+class Nothing(Threshold):
+    def forward(self, image):
+        return super().forward(image) * 0 - 10
+
+
+def test_an_empty_prediction_stays_empty_under_the_largest_component_rule():
+    task = Segmentation(("organ",), 1, 32, evaluation=Evaluation(largest_component=True))
+    assert task.predict(Nothing(), volume()).sum() == 0
+
+
+def test_only_the_largest_piece_is_kept():
+    case = volume()
+    case.image[0, :6, :6] = 150.0
+    with_specks = Segmentation(("organ",), 1, 32).predict(Threshold(), case)
+    without = Segmentation(("organ",), 1, 32, evaluation=Evaluation(largest_component=True)).predict(Threshold(), case)
+    assert with_specks[0, :3, :3].any() and not without[0, :3, :3].any() and without.any()
+
+
+def test_a_threshold_outside_its_range_is_refused():
+    with pytest.raises(ValueError, match="threshold must lie between 0 and 1, got 1.5"):
+        Evaluation(threshold=1.5)

@@ -1,0 +1,135 @@
+"""`python -m medfed.export`: a finished run in, a bundle out; whatever is not a finished run, a sentence."""
+
+import json
+import logging
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from medfed.config import load_text, to_yaml
+from medfed.export import main
+from medfed.federation.method import Method
+from medfed.outputs.run_folder import RunFolder
+
+CONFIG = """
+data: {name: prostate, root: nowhere, image_size: 32}
+network: {name: unet, features: [2, 2, 2, 2, 2, 2]}
+method: {name: fedavg}
+federation: {unseen_site: UCL, rounds: 3}
+seed: 5
+"""
+SUMMARY = {
+    "data": "phantom", "dataset": "a twin", "method": "fedavg", "unseen_site": "UCL", "source_sites": ["BMC", "HK"],
+    "patients": {"BMC": {"train": 3}}, "selection": "last", "selected_round": 3, "rounds": 3, "seed": 5,
+    "config_sha256": "00", "versions": {"torch": "2"}, "transductive": False, "seen": {}, "unseen": {},
+    "images": {"channels": 1, "structures": ["prostate"], "intensity_range": None, "pictures": False},
+}  # fmt: skip
+
+
+class Layered(Method):
+    """Adds a layer that predicts nothing else, or something else."""
+
+    changes = False
+
+    def wrap_network(self, network):
+        network.extra = nn.Linear(2, 2)
+        if self.changes:
+            network.final_conv.register_forward_hook(lambda module, images, logits: -logits)
+        return network
+
+
+class Changing(Layered):
+    changes = True
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A finished run; its images are nowhere."""
+    folder, config = RunFolder(tmp_path / "run"), load_text(CONFIG, "test.yaml")
+    folder.path.mkdir()
+    folder.write_text("config.yaml", to_yaml(config))
+    torch.manual_seed(0)
+    folder.save_model(config.network.build(1, 1).state_dict())
+    folder.write_json("summary.json", SUMMARY)
+    return folder
+
+
+def change(run, old, new):
+    run.write_text("config.yaml", (run.path / "config.yaml").read_text().replace(old, new))
+
+
+def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
+    assert main([str(run.path)]) == 0
+    bundle = run.path / "bundle" / "prostate_segmentation"
+    assert str(bundle) in capsys.readouterr().out
+    assert main([str(bundle), "--check"]) == 0
+    facts = json.loads((bundle / "configs" / "metadata.json").read_text())["medfed_provenance"]
+    assert facts["sites"] == ["BMC", "HK"] and facts["unseen_site"] == "UCL" and facts["selected_round"] == 3
+    assert facts["method"] == "fedavg" and facts["data"] == "phantom" and facts["selection"] == "last"
+    assert facts["not_for_clinical_use"] is True and facts["seed"] == 5 and "McMahan" in facts["method_about"]
+    weights = torch.load(bundle / "models" / "model.pt", weights_only=True)
+    kept = load_file(run.path / "model.safetensors")
+    assert weights.keys() == kept.keys() and all(torch.equal(weights[name], kept[name]) for name in kept)
+    assert (bundle / "docs" / "README.md").read_text().startswith("# Prostate segmentation: trained and tested on syn")
+
+
+def test_out_names_the_folder_and_a_second_export_there_is_refused(run, tmp_path, capsys):
+    assert main([str(run.path), "--out", str(tmp_path / "mine"), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main([str(run.path), "--out", str(tmp_path / "mine")]) == 2
+    assert "mine: exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "model.safetensors"])
+def test_a_run_without_its_files_is_refused_in_one_line(run, name, capsys):
+    (run.path / name).unlink()
+    assert main([str(run.path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.startswith(f"medfed.export: {run.path}")
+    assert {"config.yaml": "is no run", "summary.json": "not finished", "model.safetensors": "is missing"}[name] in said
+    assert not (run.path / "bundle").exists()
+
+
+def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused(run, capsys):
+    path = run.path / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert main([str(run.path)]) == 2 and "model.safetensors: is damaged" in capsys.readouterr().err
+    run.save_model({"w": torch.zeros(2)})
+    assert main([str(run.path)]) == 2 and "do not fit" in capsys.readouterr().err
+    weights = load_text(CONFIG, "").network.build(1, 1).state_dict()
+    run.save_model({**weights, "final_conv.bias": torch.tensor([float("inf")])})
+    assert main([str(run.path)]) == 2 and "not finite" in capsys.readouterr().err
+    assert not (run.path / "bundle").exists()
+
+
+def test_a_run_whose_sites_kept_entries_has_no_single_model(run, capsys):
+    run.write_json("summary.json", {**SUMMARY, "transductive": True})
+    assert main([str(run.path)]) == 2 and "no single model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("method", "code"), [(Layered, 0), (Changing, 2)])
+def test_what_a_method_adds_is_left_out_unless_it_changes_the_masks(run, method, code, capsys):
+    config = load_text(CONFIG, "")
+    run.save_model(method().wrap_network(config.network.build(1, 1)).state_dict())
+    change(run, "name: fedavg", f"name: {method.__module__}.{method.__qualname__}")
+    assert main([str(run.path)]) == code
+    if code:
+        assert "changes what the network predicts" in capsys.readouterr().err
+    else:
+        weights = torch.load(run.path / "bundle/prostate_segmentation/models/model.pt", weights_only=True)
+        assert not any(name.startswith("extra") for name in weights)
+
+
+def test_a_folder_that_is_no_bundle_fails_the_check(tmp_path, capsys):
+    assert main([str(tmp_path), "--check"]) == 2
+    assert "has no LICENSE" in capsys.readouterr().err

@@ -1,0 +1,153 @@
+import csv
+import json
+
+import pytest
+import safetensors.torch
+import torch
+
+from medfed import train
+from medfed.outputs.run_folder import RunFolder
+
+FILES = ("config.yaml", "environment.json", "cases.csv", "summary.json", "ledger.csv", "history.csv", "model.safetensors")
+PICTURES = ("training_curves.png", "site_boxes.png", "unseen_cases.png", "style_gallery.png")
+
+
+def run(config, out, *more: str) -> int:
+    return train.main([str(config), "--out", str(out), "--quiet", "--device", "cpu", *more])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tiny_phantom):
+    """One finished run that the tests below only look at."""
+    folder = tmp_path_factory.mktemp("runs")
+    path = folder / "tiny.yaml"
+    path.write_text(f"""
+seed: 3
+data: {{name: prostate, root: {tiny_phantom}, image_size: 32, sites: [BMC, HK, UCL], validation_ratio: 0.2}}
+network: {{name: unet, features: [4, 4, 4, 8, 8, 4]}}
+method: {{name: elcfs, alpha: 0.1}}
+training: {{batch_size: 16, learning_rate: 0.01}}
+federation: {{unseen_site: UCL, rounds: 2}}
+""")
+    assert run(path, folder / "run") == 0
+    return path, folder / "run"
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_leaves_every_file_and_picture(finished):
+    _, out = finished
+    assert all((out / name).stat().st_size for name in FILES)
+    assert {p.name for p in (out / "pictures").iterdir()} == set(PICTURES)
+    assert RunFolder(out).rounds() == [1, 2]
+
+
+def test_the_summary_says_what_a_score_depends_on(finished):
+    summary = json.loads((finished[1] / "summary.json").read_text())
+    expected = {"data": "phantom", "selection": "last", "selected_round": 2, "seed": 3, "method": "elcfs",
+                "unseen_site": "UCL", "source_sites": ["BMC", "HK"], "transductive": False}
+    assert {key: summary[key] for key in expected} == expected
+    assert summary["versions"]["medfed"] and len(summary["config_sha256"]) == 64
+
+
+def test_every_patient_of_the_unseen_site_and_the_test_patients_of_the_others_are_scored(finished):
+    found = rows(finished[1] / "cases.csv")
+    assert {(r["site"], r["role"]) for r in found} == {("BMC", "seen"), ("HK", "seen"), ("UCL", "unseen")}
+    assert sum(r["site"] == "UCL" for r in found) == 4 and len(found) < 4 * 3
+
+
+def test_the_unseen_site_never_appears_in_the_ledger_or_the_history(finished):
+    ledger = rows(finished[1] / "ledger.csv")
+    assert {r["site"] for r in ledger} == {"BMC", "HK"}
+    assert "UCL" not in (finished[1] / "history.csv").read_text()
+    assert {r["name"] for r in ledger if r["kind"] == "share" and r["direction"] == "up"} == {"windows"}
+
+
+def test_the_model_is_the_state_dict_of_the_selected_round(finished):
+    weights = safetensors.torch.load_file(finished[1] / "model.safetensors")
+    state = RunFolder(finished[1]).load_state(2)
+    assert weights.keys() == state.weights.keys()
+    assert all(torch.equal(weights[name], entry) for name, entry in state.weights.items())
+
+
+def test_the_same_config_and_seed_give_the_same_bytes_and_another_seed_others(finished, tmp_path):
+    path, out = finished
+    assert run(path, tmp_path / "again") == 0 and run(path, tmp_path / "other", "--seed", "4") == 0
+    for name in ("model.safetensors", "cases.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes()
+        assert (tmp_path / "other" / name).read_bytes() != (out / name).read_bytes()
+
+
+def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
+    path, out = finished
+    real = train.federate
+
+    def impatient(*args):
+        yield next(real(*args))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "federate", impatient)
+    assert run(path, tmp_path / "run") == 130
+    assert "stopped in round 2 of 2" in (said := capsys.readouterr().err) and "--resume" in said
+    monkeypatch.undo()
+    assert run(path, tmp_path / "run", "--resume") == 0
+    for name in ("model.safetensors", "cases.csv", "ledger.csv", "history.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (out / name).read_bytes(), name
+
+
+def test_a_finished_run_resumed_only_shows_its_table(finished, capsys):
+    path, out = finished
+    before = (out / "model.safetensors").stat().st_mtime_ns
+    assert run(path, out, "--resume") == 0
+    assert "UCL" in (said := capsys.readouterr().out) and "PHANTOM" in said.upper()
+    assert (out / "model.safetensors").stat().st_mtime_ns == before
+
+
+def refused(capsys, code: int, *words: str) -> None:
+    said = capsys.readouterr().err.strip().splitlines()
+    assert code == 2 and len(said) == 1 and said[0].startswith("medfed.train: ")
+    assert all(word in said[0] for word in words), said
+
+
+def test_a_folder_with_a_run_is_not_overwritten(finished, capsys):
+    path, out = finished
+    refused(capsys, run(path, out), "holds a finished run", "--resume", "--out")
+
+
+def test_resume_without_a_run_is_refused(finished, tmp_path, capsys):
+    refused(capsys, run(finished[0], tmp_path / "nothing", "--resume"), "no run to resume")
+
+
+def test_resume_with_another_config_is_refused_and_shows_the_difference(finished, capsys):
+    path, out = finished
+    code = run(path, out, "--resume", "--set", "training.batch_size=8")
+    refused(capsys, code, "training.batch_size: 16 -> 8", "--accept-config-change")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("federation.unseen_site=UCLA", ("UCLA", "UCL")),
+        ("data.image_size=36", ("data.image_size is 36", "multiple of 16")),
+        ("data.root=nowhere", ("data.root", "nowhere", "python -m medfed.data card prostate")),
+        ("data.sites=[UCL]", ("UCL", "no other site is left to train on")),
+        ("training.learnig_rate=1", ("learnig_rate", "learning_rate")),
+    ],
+)
+def test_mistakes_are_one_line_before_any_training(finished, tmp_path, capsys, change, words):
+    refused(capsys, run(finished[0], tmp_path / "run", "--set", change), *words)
+    assert not list(tmp_path.glob("run/states/*"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_cuda_where_there_is_none_is_one_line(finished, tmp_path, capsys):
+    code = train.main([str(finished[0]), "--out", str(tmp_path / "run"), "--quiet", "--device", "cuda"])
+    refused(capsys, code, "no CUDA device", "--device cpu")
+
+
+def test_a_place_that_cannot_be_written_is_refused_at_once(finished, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    refused(capsys, run(finished[0], tmp_path / "file" / "run"), "cannot write here", "--out")

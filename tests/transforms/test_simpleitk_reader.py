@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK as sitk
+import torch
+from monai.transforms import LoadImage
+
+from medfed.transforms.simpleitk_reader import SimpleITKReader, affine
+
+SHAPE = (7, 6, 5)
+
+
+@pytest.fixture
+def image() -> sitk.Image:
+    """Anisotropic, oblique, off the origin: nothing is right by luck."""
+    voxels = np.random.default_rng(0).integers(-300, 900, SHAPE[::-1]).astype(np.int16)
+    image = sitk.GetImageFromArray(voxels)
+    image.SetSpacing((0.5, 0.625, 3.6))
+    image.SetOrigin((-12.5, 30.25, -7.0))
+    turn = sitk.Euler3DTransform()
+    turn.SetRotation(0.1, -0.2, 0.3)
+    image.SetDirection(turn.GetMatrix())
+    return image
+
+
+@pytest.mark.parametrize("name", ["a.mha", "a.mhd", "a.nrrd", "a.nii.gz"])
+def test_array_and_affine_are_those_that_nibabel_reads(image, tmp_path, name):
+    sitk.WriteImage(image, str(tmp_path / "twin.nii.gz"))
+    sitk.WriteImage(image, str(tmp_path / name))
+    twin = nib.load(tmp_path / "twin.nii.gz")
+    found = LoadImage(reader=SimpleITKReader(), image_only=True, dtype=None)(tmp_path / name)
+    assert found.shape == SHAPE
+    np.testing.assert_array_equal(found.numpy(), np.asarray(twin.dataobj))
+    np.testing.assert_allclose(found.affine.numpy(), twin.affine, atol=1e-5)
+
+
+def test_the_affine_takes_itks_point_to_ras(image):
+    """ITK's own arithmetic is the second opinion: x and y change sign from LPS to RAS."""
+    x, y, z = image.TransformIndexToPhysicalPoint((3, 1, 4))
+    np.testing.assert_allclose(affine(image) @ [3, 1, 4, 1], [-x, -y, z, 1], atol=1e-12)
+
+
+def test_a_file_that_nibabel_wrote_reads_the_same(tmp_path):
+    matrix = np.array([[0, -0.7, 0, 4], [0.6, 0, 0, -9], [0, 0, 3, 2], [0, 0, 0, 1.0]])
+    nib.save(nib.Nifti1Image(np.arange(210, dtype=np.int16).reshape(SHAPE), matrix), tmp_path / "a.nii")
+    ours = LoadImage(reader=SimpleITKReader(), image_only=True)(tmp_path / "a.nii")
+    theirs = LoadImage(reader="NibabelReader", image_only=True)(tmp_path / "a.nii")
+    assert torch.equal(ours.as_tensor(), theirs.as_tensor())
+    torch.testing.assert_close(ours.affine, theirs.affine, atol=1e-6, rtol=0)
+
+
+def test_colour_comes_last_and_becomes_the_first_axis_on_request(tmp_path):
+    values = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(5, 6, 3)
+    sitk.WriteImage(sitk.GetImageFromArray(values, isVector=True), str(tmp_path / "a.mha"))
+    first = LoadImage(reader=SimpleITKReader(), image_only=True, ensure_channel_first=True)(tmp_path / "a.mha")
+    assert first.shape == (3, 6, 5)
+    np.testing.assert_array_equal(first.numpy(), values.transpose(2, 1, 0))
+
+
+def test_files_of_one_list_become_channels(image, tmp_path):
+    for name, part in (("a.mha", image), ("b.mha", image + 1)):
+        sitk.WriteImage(part, str(tmp_path / name))
+    both = LoadImage(reader=SimpleITKReader(), image_only=True)([tmp_path / "a.mha", tmp_path / "b.mha"])
+    assert both.shape == (2, *SHAPE)
+    assert torch.equal(both[1] - both[0], torch.ones(SHAPE))
+
+
+def test_files_that_lie_elsewhere_are_not_stacked(image):
+    moved = sitk.Image(image)
+    moved.SetOrigin((0, 0, 0))
+    with pytest.raises(ValueError, match="same affine"):
+        SimpleITKReader().get_data([image, moved])
+
+
+def test_it_says_which_files_it_reads():
+    reader = SimpleITKReader()
+    assert reader.verify_suffix("A.MHA") and reader.verify_suffix(["a.mhd", "b.nii.gz"])
+    assert not reader.verify_suffix(["a.mha", "b.png"])
