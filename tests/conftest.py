@@ -101,16 +101,20 @@ def tiny_phantom(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.fixture
-def tiny_config(tmp_path, tiny_phantom) -> Path:
+def tiny_yaml(root: Path) -> str:
     """A config that trains in a second or two on three sites of the tiny phantom."""
-    path = tmp_path / "tiny.yaml"
-    path.write_text(f"""
+    return f"""
 seed: 3
-data: {{name: prostate, root: {tiny_phantom}, image_size: 32, sites: [BMC, HK, UCL], validation_ratio: 0.2}}
+data: {{name: prostate, root: {root}, image_size: 32, sites: [BMC, HK, UCL], validation_ratio: 0.2}}
 network: {{name: unet, features: [4, 4, 4, 8, 8, 4]}}
 method: {{name: elcfs, alpha: 0.1}}
 training: {{batch_size: 16, learning_rate: 0.01}}
 federation: {{unseen_site: UCL, rounds: 2}}
-""")
+"""
+
+
+@pytest.fixture
+def tiny_config(tmp_path, tiny_phantom) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(tiny_yaml(tiny_phantom))
     return path

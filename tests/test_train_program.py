@@ -4,6 +4,7 @@ import json
 import pytest
 import safetensors.torch
 import torch
+from conftest import tiny_yaml
 
 from medfed import train
 from medfed.outputs.run_folder import RunFolder
@@ -21,14 +22,7 @@ def finished(tmp_path_factory, tiny_phantom):
     """One finished run that the tests below only look at."""
     folder = tmp_path_factory.mktemp("runs")
     path = folder / "tiny.yaml"
-    path.write_text(f"""
-seed: 3
-data: {{name: prostate, root: {tiny_phantom}, image_size: 32, sites: [BMC, HK, UCL], validation_ratio: 0.2}}
-network: {{name: unet, features: [4, 4, 4, 8, 8, 4]}}
-method: {{name: elcfs, alpha: 0.1}}
-training: {{batch_size: 16, learning_rate: 0.01}}
-federation: {{unseen_site: UCL, rounds: 2}}
-""")
+    path.write_text(tiny_yaml(tiny_phantom))
     assert run(path, folder / "run") == 0
     return path, folder / "run"
 

@@ -64,7 +64,8 @@ def examine(site_name: str, number: int, matrix: int = 128, seed: int = 0, sever
     image = stored_units(acquire(bare * coils, scanner, rng), scanner)
     gland, transition = (average_slices(zone) > 0.5 for zone in zones(patient, grid))
     mask = gland.astype(np.uint8) + (gland & transition if site.zones else np.uint8(0))
-    return Examination(image.T, mask.T, _affine(spacing, gap, (x[0], y[0], z[0]), rng))
+    affine = _affine(spacing, gap, (x[0], y[0], z[0]), stream(seed, "table", site_name, number))
+    return Examination(image.T, mask.T, affine)
 
 
 def _prescribe(patient: Patient, spacing: float, gap: float, matrix: int, rng: np.random.Generator) -> tuple:

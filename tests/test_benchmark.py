@@ -1,0 +1,28 @@
+import json
+
+from medfed import benchmark
+from medfed.benchmarks.exchange import exchange_table, time_exchange
+from medfed.benchmarks.federated_round import round_table, time_round
+
+
+def test_the_three_forms_of_the_exchange_agree_and_ratios_are_of_the_times():
+    """Never the speed itself: a busy machine may be slow."""
+    found = time_exchange(size=128, n_images=2, n_sites=2, repeats=1)
+    assert found["max_relative_difference"] < 1e-5
+    assert found["times_faster_than_numpy"] == found["numpy_ms"] / found["medfed_ms"]
+    assert "largest relative difference" in exchange_table(found)
+
+
+def test_a_round_is_timed_against_the_bare_loops():
+    found = time_round(size=32, n_sites=2, n_images=8, repeats=1)
+    assert found["federated_over_bare"] == found["federated_s"] / found["bare_s"] > 0
+    assert "the federation adds" in round_table(found)
+
+
+def test_the_program_prints_both_tables_and_keeps_the_numbers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark, "time_exchange", lambda: time_exchange(64, 1, 1, 1))
+    monkeypatch.setattr(benchmark, "time_round", lambda: time_round(32, 1, 4, 1))
+    assert benchmark.main(["--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "frequency exchange" in said and "one round of FedAvg" in said
+    assert set(json.loads((tmp_path / "out" / "benchmark.json").read_text())) == {"exchange", "round"}
