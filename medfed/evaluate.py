@@ -16,6 +16,7 @@ from medfed.metrics.summary import read_cases
 from medfed.outputs.run_folder import RunFolder, RunIsBusy
 from medfed.outputs.table import build_table, to_csv, to_json, to_markdown, to_text
 from medfed.programs import add_common_flags, overrides, run_program
+from medfed.simulation import bar_over
 from medfed.train import open_run, run
 
 
@@ -49,7 +50,8 @@ def _work(args: argparse.Namespace) -> int:
         raise UserError(f"--seeds {args.seeds}: at least 1 is needed")
     config = load(args.config, overrides(args))
     out = args.out or Path("runs") / f"{Path(config.source).stem}-leave_one_site_out"
-    folds = plan(config, out, args.methods, args.seeds, args.sites)
+    names = config.data.ready(None if args.quiet else bar_over("making the phantom")).site_names()
+    folds = plan(config, out, args.methods, args.seeds, names, args.sites)
     if out.exists() and not args.resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(f"{out}: holds runs of this comparison; go on with --resume, or start another with --out")
     left_out = run_folds(folds, args.quiet)
@@ -61,9 +63,10 @@ def _work(args: argparse.Namespace) -> int:
     return 1 if left_out else 0
 
 
-def plan(config: Config, out: Path, methods: list[str], n_seeds: int, sites: list[str] | None) -> list[Fold]:
-    """The grid, seed by seed, so that a table is complete as early as it can be."""
-    names = config.data.ready().site_names()
+def plan(
+    config: Config, out: Path, methods: list[str], n_seeds: int, names: list[str], sites: list[str] | None
+) -> list[Fold]:
+    """The grid, seed by seed, so that a table is complete as early as it can be; `sites` narrows the found `names`."""
     for site in sites or []:
         if site not in names:
             raise UserError(f"--sites {site}: no such site in {config.data.root}; found {', '.join(names)}")

@@ -48,7 +48,7 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
     Raises:
         UserError: for whatever is wrong with the data, before any training.
     """
-    dataset = config.data.ready(None if quiet else _bar("making the phantom"))
+    dataset = config.data.ready(None if quiet else bar_over("making the phantom"))
     source, unseen = _sites(config, dataset)
     splits = {
         site: split(dataset.cases(site), config.seed, dataset.validation_ratio, dataset.test_ratio) for site in source
@@ -146,6 +146,6 @@ def _read(dataset: Dataset, task: Segmentation, cases: list[Case], bar: tqdm) ->
     return task.prepare(volumes)
 
 
-def _bar(text: str):
-    """A wrapper that draws a bar over an iterable."""
+def bar_over(text: str):
+    """A wrapper that draws a bar over an iterable, for what takes a `progress`."""
     return lambda items: tqdm(items, desc=text, dynamic_ncols=True, leave=False)

@@ -18,7 +18,15 @@ from medfed.federation.message import State
 from medfed.federation.method import Method, Tensors
 from medfed.functional.contrast import info_nce, masked_mean
 from medfed.functional.episodic import inner_step
-from medfed.functional.fourier import Analysis, analyse, low_frequency_window, pack_window, restyle, unpack_window
+from medfed.functional.fourier import (
+    Analysis,
+    analyse,
+    half_width,
+    low_frequency_window,
+    pack_window,
+    restyle,
+    unpack_window,
+)
 from medfed.functional.regions import boundary, ring
 
 BANK, WINDOWS = "bank/", "windows"
@@ -117,6 +125,13 @@ class ELCFS(Method):
                 stacklevel=2,
             )
             return {}
+        shape = tuple(site.samples.batch([0]).image.shape[2:])
+        if self.alpha > 0 and half_width(shape, self.alpha) == 0:
+            warnings.warn(
+                f"{site.name}: method.alpha {self.alpha} at {min(shape)} pixels is a window of one number, the mean "
+                f"brightness alone; the paper's 7x7 wants alpha {3.5 / min(shape):.3g} here",
+                stacklevel=2,
+            )
         chosen = torch.randperm(n, generator=site.rng)[: math.ceil(self.bank_share * n)].sort().values
         parts = [site.samples.batch(part.tolist()).image for part in chosen.split(AT_ONCE)]
         return {WINDOWS: torch.cat([pack_window(low_frequency_window(part, self.alpha)) for part in parts])}

@@ -100,6 +100,13 @@ def test_a_small_site_shares_nothing_and_says_why(toy):
         assert ELCFS(alpha=ALPHA).share(data, None) == {}
 
 
+def test_a_window_that_shrank_to_the_mean_is_told(toy):
+    data = SiteData("north", discs("north"), toy.task, stream(0, "share"))
+    with pytest.warns(UserWarning, match="alpha 0.01 at 32 pixels is a window of one number.*wants alpha 0.109"):
+        shared = ELCFS(alpha=0.01).share(data, None)
+    assert shared[WINDOWS].shape == (10, 1, 1)
+
+
 def test_a_share_of_the_bank_is_drawn_at_random(toy):
     shared = [
         ELCFS(alpha=ALPHA, bank_share=0.3).share(SiteData("n", discs("north"), toy.task, stream(s, "x")), None)[WINDOWS]

@@ -1,0 +1,39 @@
+"""The configs that ship: they load, and say what their comments say."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from medfed.config import load, load_text, to_yaml
+from medfed.functional.fourier import half_width
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_shipped_config_loads_and_comes_back_from_its_own_text(path):
+    config = load(path)
+    assert load_text(to_yaml(config), "again") == config
+    config.network.check_image_size(config.data.image_size)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_exchanged_window_is_seven_by_seven(path):
+    config = load(path)
+    size = config.data.image_size
+    assert half_width((size, size), config.method.alpha) == 3
+
+
+def test_the_paper_config_is_the_papers_setting():
+    config = load(CONFIGS / "prostate_paper.yaml")
+    network = config.network.build(1, 1)
+    assert sum(p.numel() for p in network.parameters()) == 3_179_569
+    assert (config.data.image_size, config.federation.rounds, config.training.batch_size) == (384, 100, 5)
+    assert (config.method.gamma, config.method.alpha, config.method.temperature) == (0.5, 0.01, 0.05)
+    assert config.training.betas == (0.9, 0.99) and config.method.views == 0
+
+
+def test_the_small_config_says_what_happens_without_the_real_data():
+    text = (CONFIGS / "prostate.yaml").read_text()
+    assert yaml.safe_load(text)["data"]["if_missing"] == "phantom" and "synthetic twin" in text
