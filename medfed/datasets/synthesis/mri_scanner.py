@@ -24,7 +24,7 @@ class Scanner:
         field_tesla: lengthens T1 and shortens T2 as it grows.
         te_ms, tr_ms: echo and repetition time.
         snr: signal of the normal peripheral zone in the middle of the gland over the noise of one channel.
-        sharpness: share of k-space that is acquired in the phase direction; 0.9 of it along the rows.
+        sharpness: share of k-space acquired along the phase direction (y); along x, halfway from there to 1.
         shading: relative sd of the transmit field's slow variation (standing waves; grows with field strength).
         array_gain: extra brightness at the skin under a surface array, 0 without one.
         flare: how steeply brightness falls off from an endorectal coil, 0 without one. 1 is the uncorrected loop.

@@ -18,11 +18,10 @@ from medfed.datasets.synthesis.shapes import Grid, band, bend, ellipse, ellipsoi
 
 @dataclass(frozen=True)
 class Gland:
-    """The gland on a grid: distances in mm to its surface and to that of the transition zone, height from -1 to 1."""
+    """The gland on a grid: distances in mm to its surface and to that of the transition zone."""
 
     surface: ndarray
     transition: ndarray
-    height: ndarray
 
 
 def textured(patient: Patient, grid: Grid) -> Grid:
@@ -53,7 +52,7 @@ def gland_on(patient: Patient, grid: Grid) -> Gland:
     u, v = np.abs(grid.x) / wide, np.abs(y) / np.maximum(thick * (0.25 + 0.75 * size) * (size > 0), 0.1)
     surface = ((u**2.3 + v**2.3) ** np.float32(1 / 2.3) - 1) * np.minimum(wide, thick)
     surface = np.maximum(surface, (np.abs(t) - 1) * length)
-    return Gland(surface, _transition(patient, grid, size), t)
+    return Gland(surface, _transition(patient, grid, size))
 
 
 def _transition(patient: Patient, grid: Grid, size: ndarray) -> ndarray:
