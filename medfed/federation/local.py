@@ -26,7 +26,9 @@ class Output:
 
 
 class Samples(Protocol):
-    """A site's training images."""
+    """A site's training images, and of how many patients they are."""
+
+    n_patients: int
 
     def __len__(self) -> int: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from medfed.errors import UserError
 from medfed.federation.local import Architecture, LocalRound, Samples, SiteData, Task
 from medfed.federation.message import Message
 from medfed.federation.method import Method
@@ -62,10 +64,13 @@ class Site:
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Put the global weights, overlaid by what stays at this site, into the network."""
-        local = {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
-        merged = {**self.network.state_dict(), **weights, **local}
+        merged = {**weights, **self.local_entries()}
         check_same_entries(self.network.state_dict(), merged)
         self.network.load_state_dict(merged)
+
+    def local_entries(self) -> dict[str, Tensor]:
+        """What stays at this site of the state dict; empty before its first round."""
+        return {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
 
     def _share(self, message: Message) -> Message:
         self.load(message.weights)
@@ -85,18 +90,20 @@ class Site:
         self.network.train()
         local = self._round(message)
         optimizer = self._optimizer()
-        self.method.on_round_start(local)
-        total, n_steps = 0.0, 0
-        steps = list(self._batches(local.rng))
+        batches = list(self._batches(local.round))
+        # A stream a purpose, so that methods see the same batches and augmentations whatever they draw themselves.
+        turns = stream(self.seed, "augmentation", self.name, local.round)
+        total = 0.0
         with seeded_layers(self.seed, "layers", self.name, local.round):
-            for n_steps, indices in enumerate(steps, start=1):
-                total += self._step(local, optimizer, indices)
+            self.method.on_round_start(local)
+            for step, indices in enumerate(batches, start=1):
+                total += self._step(local, optimizer, indices, turns, step)
                 if self.progress:
-                    self.progress(self.name, n_steps, len(steps))
-        tensors = self.method.on_round_end(local)
+                    self.progress(self.name, step, len(batches))
+            tensors = self.method.on_round_end(local)
         self._keep(optimizer)
         weights = {n: entry for n, entry in self.network.state_dict().items() if n not in self.local_keys}
-        facts = {"examples": len(self.training), "steps": n_steps, "loss": total / n_steps}
+        facts = {"examples": len(self.training), "steps": len(batches), "loss": total / len(batches)}
         return Message("train", weights, tensors, facts)
 
     def _round(self, message: Message) -> LocalRound:
@@ -109,24 +116,31 @@ class Site:
             task=self.task,
             message=message,
             memory=self.memory,
-            rng=stream(self.seed, "train", self.name, number),
+            rng=stream(self.seed, "method", self.name, number),
             device=next(self.network.parameters()).device,
         )
 
-    def _step(self, local: LocalRound, optimizer: torch.optim.Optimizer, indices: list[int]) -> float:
+    def _step(
+        self, local: LocalRound, optimizer: torch.optim.Optimizer, indices: list[int], turns: torch.Generator, step: int
+    ) -> float:
         batch = self.training.batch(indices)
         if self.settings.augment:
-            batch = self.task.augment(batch, local.rng)
+            batch = self.task.augment(batch, turns)
         batch = self.method.augment(local, batch.to(local.device))
         optimizer.zero_grad(set_to_none=True)
         loss, output = self.method.loss(local, batch)
         loss = loss + self.method.regulariser(local, output)
         loss.backward()
         optimizer.step()
-        return float(loss.detach())
+        if not math.isfinite(value := float(loss.detach())):
+            raise UserError(
+                f"{self.name}: training diverged in round {local.round}, step {step}: the loss is {value}; try a smaller "
+                "training.learning_rate, or look at the site's images with python -m medfed.data check"
+            )
+        return value
 
-    def _batches(self, rng: torch.Generator) -> Iterator[list[int]]:
-        size = min(self.settings.batch_size, len(self.training))
+    def _batches(self, round_number: int) -> Iterator[list[int]]:
+        size, rng = min(self.settings.batch_size, len(self.training)), stream(self.seed, "batches", self.name, round_number)
         for _ in range(self.local_epochs):
             order = torch.randperm(len(self.training), generator=rng).tolist()
             yield from (order[start : start + size] for start in range(0, len(order), size))

@@ -63,13 +63,12 @@ class ELCFS(Method):
         denominator: of the boundary loss: "positive_and_negatives" (bounded, as the code) or "negatives" (eq. 6 as
             printed, unbounded below).
         bank_share: share of a site's images, drawn at random, whose windows it gives; in (0, 1].
-        min_images: a site with fewer images trains, but shares nothing: so few windows point at single patients.
+        min_patients: a site with fewer training patients trains, but shares nothing: its windows would point at single
+            people. (The public code fails below eight images.)
 
     Where paper and public code differ we follow the paper, except that: one view is the default, for memory; the
     boundary loss takes the raw image's features at theta (saves a forward pass) and pools its vectors over the batch;
-    its denominator holds the positive; the inner step is of first order, as its author confirms. The preset "released"
-    swaps only the mean brightness, whole, as the public training script does. Its rounding of the site weights to two
-    decimals is left out: with five sites they no longer sum to 1.
+    its denominator holds the positive; the inner step is of first order, as its author confirms.
 
     For classification there is no boundary, and gamma is not used.
     """
@@ -88,7 +87,7 @@ class ELCFS(Method):
     second_order: bool = False
     denominator: str = "positive_and_negatives"
     bank_share: float = 1.0
-    min_images: int = 8
+    min_patients: int = 3
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
@@ -111,17 +110,17 @@ class ELCFS(Method):
         for name in ("gamma", "meta_step", "views"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        for name in ("decoder_levels", "ring_width", "min_images"):
+        for name in ("decoder_levels", "ring_width", "min_patients"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """The low-frequency windows of the site's images: (n, C, (S*S + 1) / 2) float32, nothing else."""
-        n = len(site.samples)
-        if n < self.min_images:
+        n, n_patients = len(site.samples), site.samples.n_patients
+        if n_patients < self.min_patients:
             warnings.warn(
-                f"{site.name}: has {n} training images and shares no frequency windows, as method.min_images is "
-                f"{self.min_images}; it trains on the others' windows all the same",
+                f"{site.name}: has {n_patients} training patients and shares no frequency windows, as "
+                f"method.min_patients is {self.min_patients}; it trains on the others' windows all the same",
                 stacklevel=2,
             )
             return {}
@@ -129,10 +128,10 @@ class ELCFS(Method):
         if self.alpha > 0 and half_width(shape, self.alpha) == 0:
             warnings.warn(
                 f"{site.name}: method.alpha {self.alpha} at {min(shape)} pixels is a window of one number, the mean "
-                f"brightness alone; the paper's 7x7 wants alpha {3.5 / min(shape):.3g} here",
+                f"brightness, which standardising takes away again; the paper's 7x7 wants alpha {3.5 / min(shape):.3g}",
                 stacklevel=2,
             )
-        chosen = torch.randperm(n, generator=site.rng)[: math.ceil(self.bank_share * n)].sort().values
+        chosen = torch.randperm(n, generator=site.rng)[: math.ceil(self.bank_share * n)]  # in no order that tells patients
         parts = [site.samples.batch(part.tolist()).image for part in chosen.split(AT_ONCE)]
         return {WINDOWS: torch.cat([pack_window(low_frequency_window(part, self.alpha)) for part in parts])}
 

@@ -60,6 +60,10 @@ class Slices:
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def n_patients(self) -> int:
+        return len(self.patient.unique())
+
     def batch(self, indices: Sequence[int]) -> Batch:
         """The slices at these places."""
         chosen = torch.as_tensor(indices)

@@ -84,6 +84,8 @@ def test_a_site_shares_packed_windows_and_nothing_else(toy):
 
 def test_an_rgb_image_at_384_costs_300_bytes():
     class Colour:
+        n_patients = 8
+
         def __len__(self):
             return 8
 
@@ -95,8 +97,8 @@ def test_an_rgb_image_at_384_costs_300_bytes():
 
 
 def test_a_small_site_shares_nothing_and_says_why(toy):
-    data = SiteData("north", discs("north", 4), toy.task, stream(0, "share"))
-    with pytest.warns(UserWarning, match="north: has 4 training images and shares no frequency windows"):
+    data = SiteData("north", discs("north", 4), toy.task, stream(0, "share"))  # four slices of two patients
+    with pytest.warns(UserWarning, match="north: has 2 training patients and shares no frequency windows"):
         assert ELCFS(alpha=ALPHA).share(data, None) == {}
 
 
