@@ -10,6 +10,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from medfed.errors import UserError
@@ -97,6 +98,12 @@ def _first_line(tree: ast.Module) -> str:
 
 
 def _parse(path: Path) -> ast.Module:
+    return _parse_version(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=None)
+def _parse_version(path: Path, changed_ns: int) -> ast.Module:
+    """Parse once: loading a config asks for the known names some twenty times."""
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as error:

@@ -1,16 +1,16 @@
-"""The evaluator: the only part that opens the unseen site, and only after training."""
+"""The evaluator: with the pictures drawn from its scores, the only part that opens the unseen site, after training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from medfed.datasets.base import Case
+from medfed.functional.weights import average
 from medfed.metrics.segmentation import score
 from medfed.simulation import Simulation
 
@@ -21,8 +21,8 @@ def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool)
     """Score every test patient of the source sites ("seen") and every patient of the unseen site.
 
     Args:
-        weights: the global state dict. Entries that a source site keeps for itself overlay it there; at the unseen
-            site, BatchNorm that no site shared works on each batch's own statistics.
+        weights: the global state dict. Entries that a source site keeps for itself overlay it there; the unseen site
+            gets their average (`unseen_weights`).
 
     Returns:
         A row a patient and structure, as `medfed.metrics.summary.CASE_COLUMNS` names them.
@@ -34,37 +34,24 @@ def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool)
         for site in simulation.engine.members:
             site.load(dict(weights))
             rows += _score_site(simulation, seen[site.name], "seen", bar)
-        with unseen_network(simulation, weights):
-            for cases in simulation.unseen.values():
-                rows += _score_site(simulation, cases, "unseen", bar)
+        simulation.network.load_state_dict(unseen_weights(simulation, weights))
+        for cases in simulation.unseen.values():
+            rows += _score_site(simulation, cases, "unseen", bar)
     return rows
 
 
-@contextmanager
-def unseen_network(simulation: Simulation, weights: Mapping[str, Tensor]):
-    """The network as a site that took no part gets it."""
-    simulation.network.load_state_dict(dict(weights))
-    with batch_statistics(simulation.network) if is_transductive(simulation) else nullcontext():
-        yield simulation.network
+def unseen_weights(simulation: Simulation, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The model as a site that took no part gets it.
 
-
-def is_transductive(simulation: Simulation) -> bool:
-    """Whether predictions at the unseen site depend on the other images of their batch."""
-    return any(site.local_keys for site in simulation.engine.members)
-
-
-@contextmanager
-def batch_statistics(network: nn.Module):
-    """Inside the block, BatchNorm uses each batch's statistics in evaluation too, and its running ones stay."""
-    layers = [module for module in network.modules() if isinstance(module, _BatchNorm)]
-    kept = [(layer, layer.running_mean, layer.running_var) for layer in layers]
-    for layer in layers:
-        layer.running_mean = layer.running_var = None
-    try:
-        yield
-    finally:
-        for layer, mean, variance in kept:
-            layer.running_mean, layer.running_var = mean, variance
+    Entries that every source site keeps for itself (FedBN, or `federation.batch_norm: local`) are averaged over the
+    sites by their number of images, as FedBN's author advises for external sites; in a real federation the sites would
+    have to agree to send them once.
+    """
+    sites = [site for site in simulation.engine.members if site.local_entries()]
+    if not sites:
+        return dict(weights)
+    images = torch.tensor([float(len(site.training)) for site in sites], dtype=torch.float64)
+    return {**weights, **average([site.local_entries() for site in sites], images / images.sum())}
 
 
 def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: tqdm) -> Rows:

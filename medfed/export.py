@@ -73,13 +73,11 @@ def export(run: Path, out: Path | None = None) -> Path:
         resume = f"python -m medfed.train {run / 'config.yaml'} --out {run} --resume"
         raise UserError(f"{run}: the run is not finished; go on with {resume}")
     config, summary = load(run / "config.yaml"), folder.read_json("summary.json")
-    if summary.get("transductive"):
-        raise UserError(f"{run}: in this run every site kept entries of the network for itself, so there is no single "
-                        "model to give; train with federation.batch_norm: average and a method that shares all entries")
     images = summary["images"]
     scale = None if images["intensity_range"] is None else tuple(images["intensity_range"])
     names = tuple(images["structures"])
-    task = Segmentation(names, images["channels"], config.data.image_size, scale, config.evaluation)
+    size, standardised = config.data.image_size, images["standardised"]
+    task = Segmentation(names, images["channels"], size, scale, config.evaluation, standardised)
     return write_bundle(
         out or run / "bundle" / f"{'_'.join(names)}_segmentation",
         network=config.network,

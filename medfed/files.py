@@ -34,12 +34,11 @@ def seal(data: bytes) -> bytes:
     return hashlib.sha256(data).digest() + data
 
 
-def read_sealed(path: Path) -> bytes:
-    """What `seal` wrapped; raises UserError if a single bit differs."""
+def read_sealed(path: Path, advice: str) -> bytes:
+    """What `seal` wrapped; raises a UserError that ends with the advice if a single bit differs."""
     data = path.read_bytes()
     if hashlib.sha256(data[32:]).digest() != data[:32]:
-        raise UserError(f"{path}: its checksum does not fit, so it was damaged after it was written; delete this file "
-                        "and --resume from what is left")
+        raise UserError(f"{path}: its checksum does not fit, so it was damaged after it was written; {advice}")
     return data[32:]
 
 

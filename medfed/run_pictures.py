@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from medfed.evaluator import unseen_network
+from medfed.evaluator import unseen_weights
 from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.outputs import pictures
@@ -42,19 +42,18 @@ def _telling_cases(simulation: Simulation, state: State, rows: list[dict]) -> li
         return []
     places = {"best": 0, "median": len(ranked) // 2, "worst": len(ranked) - 1}
     shown = []
-    with unseen_network(simulation, state.weights) as network:
-        for word, place in places.items():
-            case = cases[ranked[place]]
-            volume = simulation.dataset.load(case)
-            task = simulation.task
-            shown.append({
-                "title": f"{word}: {case.site} {case.patient}, Dice {fmean(dice[case.patient]):.3f}",
-                "image": _for_display(volume.image.as_tensor()),
-                "reference": volume.mask.as_tensor(),
-                "prediction": task.predict(network, volume),
-                "spacing": volume.spacing_mm,
-                **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
-            })
+    simulation.network.load_state_dict(unseen_weights(simulation, state.weights))
+    for word, place in places.items():
+        case = cases[ranked[place]]
+        volume = simulation.dataset.load(case)
+        shown.append({
+            "title": f"{word}: {case.site} {case.patient}, Dice {fmean(dice[case.patient]):.3f}",
+            "image": _for_display(volume.image.as_tensor()),
+            "reference": volume.mask.as_tensor(),
+            "prediction": simulation.task.predict(simulation.network, volume),
+            "spacing": volume.spacing_mm,
+            **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
+        })
     return shown
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tqdm import tqdm
 
 from medfed import site_names
 from medfed.config import Config
-from medfed.datasets.base import Case, Dataset
+from medfed.datasets.base import Case, Dataset, Volume
 from medfed.datasets.checking import duplicates
 from medfed.datasets.splits import Split, split
 from medfed.engines.in_process import InProcess
@@ -22,7 +23,7 @@ from medfed.federation.message import State
 from medfed.federation.seeds import seeded_layers
 from medfed.federation.site import Site
 from medfed.functional.weights import batch_norm_entries
-from medfed.tasks.segmentation import Segmentation, Slices
+from medfed.tasks.segmentation import Segmentation
 
 
 @dataclass(frozen=True)
@@ -46,25 +47,31 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
     """Make the data ready, read the source sites, and build network and sites.
 
     Raises:
-        UserError: for whatever is wrong with the data, before any training.
+        UserError: for whatever is wrong with the files of the source sites, or the names and places of those of the
+            unseen one, before any training.
     """
     dataset = config.data.ready(None if quiet else bar_over("making the phantom"))
     source, unseen = _sites(config, dataset)
-    splits = {
-        site: split(dataset.cases(site), config.seed, dataset.validation_ratio, dataset.test_ratio) for site in source
-    }
-    _refuse_duplicates(dataset, [case for s in splits.values() for case in s.all()] + sum(unseen.values(), []))
+    cases = dataset.cases_of([*source, *unseen])
+    _refuse_duplicates(dataset, sum(cases.values(), []))
+    splits = {site: split(cases[site], config.seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
     task = Segmentation(
-        dataset.structures, dataset.channels, dataset.image_size, dataset.intensity_range, config.evaluation
+        dataset.structures,
+        dataset.channels,
+        dataset.image_size,
+        dataset.intensity_range,
+        config.evaluation,
+        dataset.standardise,
     )
     config.network.check_image_size(dataset.image_size)
     device = pick_device(config.device)
     network = build_network(config, task).to(device)
-    with tqdm(total=sum(len(s.train) + len(s.validation) for s in splits.values()), desc="reading the source sites",
-              unit="case", disable=quiet, dynamic_ncols=True, leave=False) as bar:
+    with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
+              disable=quiet, dynamic_ncols=True, leave=False) as bar:
         members = [_site(config, dataset, task, network, site, splits[site], bar) for site in source]
     start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()})
-    return Simulation(dataset, task, network, InProcess(members, sites_folder), start, splits, unseen)
+    engine = InProcess(members, sites_folder)
+    return Simulation(dataset, task, network, engine, start, splits, {site: cases[site] for site in unseen})
 
 
 def build_network(config: Config, task: Segmentation) -> nn.Module:
@@ -82,7 +89,8 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _sites(config: Config, dataset: Dataset) -> tuple[list[str], dict[str, list[Case]]]:
+def _sites(config: Config, dataset: Dataset) -> tuple[list[str], list[str]]:
+    """Names of the sites that train, and of the unseen one, if there is one."""
     names = dataset.site_names()
     try:
         site_names.check(names)
@@ -95,17 +103,24 @@ def _sites(config: Config, dataset: Dataset) -> tuple[list[str], dict[str, list[
         )
     source = [name for name in names if name != unseen]
     if not source:
-        raise UserError(f"{dataset.root}: the unseen site '{unseen}' is the only site, so none is left to train on")
+        raise UserError(
+            f"{dataset.root}: the unseen site '{unseen}' is the only site, so none is left to train on; add one, or "
+            "leave federation.unseen_site out"
+        )
     if len(source) == 1:
         warnings.warn(f"only one site ('{source[0]}') trains: this is local training, not a federation", stacklevel=2)
-    return source, {unseen: dataset.cases(unseen)} if unseen else {}
+    return source, [unseen] if unseen else []
 
 
 def _refuse_duplicates(dataset: Dataset, cases: list[Case]) -> None:
     """A picture in two sites, or twice in one, would be trained on and tested. Files are compared by their bytes."""
-    if not dataset.allow_duplicates and (found := duplicates(cases)):
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    found = duplicates(cases)
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    if found and not dataset.allow_duplicates:
         raise UserError(f"{found[0]}{more}, or set data.allow_duplicates: true")
+    if found:
+        same = found[0].partition("; expected")[0]
+        warnings.warn(f"{same}{more}, which data.allow_duplicates lets pass; scores may flatter", stacklevel=2)
 
 
 def _site(
@@ -114,7 +129,13 @@ def _site(
     local_keys = config.method.local_keys(network)
     if config.federation.batch_norm == "local":
         local_keys |= batch_norm_entries(network)
-    training = _read(dataset, task, patients.train, bar)
+    notices: Counter[str] = Counter()
+    training = task.prepare(list(_volumes(dataset, patients.train, notices, bar)))
+    watched = list(_volumes(dataset, patients.validation, notices, bar))
+    for _ in _volumes(dataset, patients.test, notices, bar):
+        pass  # the evaluator reads them again; what is wrong with one is better known before training
+    for notice, n in notices.items():
+        warnings.warn(f"{name}: {n} of {len(patients.all())} images: {notice}", stacklevel=2)
     if config.training.batch_size > len(training):
         warnings.warn(
             f"{name}: has {len(training)} training images, fewer than training.batch_size "
@@ -123,7 +144,7 @@ def _site(
     return Site(
         name=name,
         training=training,
-        validation=_read(dataset, task, patients.validation, bar) if patients.validation else None,
+        validation=task.prepare(watched) if watched else None,
         task=task,
         method=config.method,
         network=network,
@@ -135,15 +156,13 @@ def _site(
     )
 
 
-def _read(dataset: Dataset, task: Segmentation, cases: list[Case], bar: tqdm) -> Slices:
-    volumes, notices = [], Counter()
+def _volumes(dataset: Dataset, cases: list[Case], notices: Counter[str], bar: tqdm) -> Iterator[Volume]:
+    """Each case, read and checked, with its notices counted."""
     for case in cases:
-        volumes.append(dataset.load(case))
-        notices.update(volumes[-1].notices)
+        volume = dataset.load(case)
+        notices.update(volume.notices)
         bar.update(1)
-    for notice, n in notices.items():
-        warnings.warn(f"{cases[0].site}: {n} of {len(cases)} images: {notice}", stacklevel=2)
-    return task.prepare(volumes)
+        yield volume
 
 
 def bar_over(text: str):

@@ -20,8 +20,10 @@ def check(names: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         if problem := _problem(name):
-            raise ValueError(f"a site cannot be called {ascii(name[:MAX_LENGTH])}: {problem}")
+            raise ValueError(f"a site cannot be called {ascii(name[:MAX_LENGTH])}: {problem}; rename it")
         folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+        if seen.get(folded) == name:
+            raise ValueError(f"{ascii(name)} is there twice; expected every site once, so remove one")
         if folded in seen:
             pair = f"{ascii(seen[folded])} and {ascii(name)}"
             raise ValueError(f"{pair} are the same site name but for case or Unicode form; keep or rename one")

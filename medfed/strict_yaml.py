@@ -89,7 +89,8 @@ def read(path: str | Path) -> str:
         return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         beside = sorted(str(other) for other in Path(path).parent.glob("*.y*ml"))
-        raise UserError(f"{path}: no such file; expected a YAML file. {suggestion(str(path), beside)}") from None
+        hint = suggestion(str(path), beside) if beside else "None is in that folder; check the path"
+        raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; expected a YAML file, such as {Path(path) / 'config.yaml'}") from None
     except UnicodeDecodeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import sys
 import warnings
@@ -17,10 +18,11 @@ from medfed import strict_yaml
 from medfed.config import Config, difference, load, resolved, to_yaml
 from medfed.datasets import reading
 from medfed.errors import UserError
-from medfed.evaluator import evaluate, is_transductive
+from medfed.evaluator import evaluate, unseen_weights
 from medfed.federation.coordinator import federate
 from medfed.federation.message import State
 from medfed.federation.selection import RULES
+from medfed.functional.weights import check_same_entries
 from medfed.metrics.summary import summarise, write_cases
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.progress import RoundProgress
@@ -60,7 +62,7 @@ def default_folder(config: Config) -> Path:
 
 
 def open_run(folder: RunFolder, config: Config, resume: bool, accept_change: bool = False) -> None:
-    """Start a run in an empty folder, or go on with the one that is there if that was asked for.
+    """Look whether a run may start in this folder, or go on with the one that is there if that was asked for.
 
     Raises:
         UserError: where going on, or starting over, could lose or mix results.
@@ -71,45 +73,77 @@ def open_run(folder: RunFolder, config: Config, resume: bool, accept_change: boo
     if not resume and kept.is_file():
         done = "a finished run" if folder.is_finished() else f"a run that has finished round {max(folder.rounds(), default=0)}"
         raise UserError(f"{folder.path}: holds {done}; go on with --resume, or start another with --out")
-    if resume and not accept_change:
-        changed = difference(strict_yaml.parse(strict_yaml.read(kept), str(kept)), resolved(config))
-        if changed:
-            raise UserError(
-                f"{folder.path}: this run was started with another config ({'; '.join(changed[:5])}); undo the change, "
-                "choose another folder with --out, or --accept-config-change"
-            )
-    folder.write_text("config.yaml", to_yaml(config))
-    folder.write_json("environment.json", environment())
+    if resume and not folder.rounds() and folder.history():
+        raise UserError(
+            f"{folder.path / 'states'}: holds no checkpoint, though {len(folder.history())} rounds stand in history.csv; "
+            "put the checkpoints back, or start another run with --out"
+        )
+    if resume and not accept_change and (changed := _changes(folder, config)):
+        raise UserError(
+            f"{folder.path}: this run was started with another config ({'; '.join(changed[:5])}); undo the change, "
+            "choose another folder with --out, or --accept-config-change"
+        )
 
 
 def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, object]:
-    """Do whatever of a run is not done yet; the folder is locked and open. Returns the content of summary.json."""
-    if folder.is_finished() and (folder.path / "model.safetensors").is_file():
+    """Do whatever of a run is not done yet; the folder is locked and `open_run` let it. The content of summary.json."""
+    if folder.is_finished() and (folder.path / "model.safetensors").is_file() and not _changes(folder, config):
         return folder.read_json("summary.json")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    with notices(quiet) as said:
+    with notices(folder, quiet) as said:
         simulation = prepare(config, folder.path / "sites", quiet)
-        last = train(config, simulation, folder, quiet)
-        chosen = RULES[config.federation.selection](folder.history())
-        final = last if chosen == last.round else folder.load_state(chosen)
-        rows = evaluate(simulation, final.weights, quiet)
-        write_cases(folder.path / "cases.csv", rows)
-        folder.save_model(final.weights)
-        draw_all(simulation, config.method, final, rows, folder)
-    summary = _summary(config, simulation, rows, chosen, said)
-    folder.write_json("summary.json", summary)
+        state = _state_to_go_on_from(folder, simulation)
+        with _full_disk_named(folder):
+            _begin(folder, config, said)
+            last = train(config, simulation, folder, state, quiet)
+            chosen = RULES[config.federation.selection](folder.history())
+            final = last if chosen == last.round else folder.load_state(chosen)
+            rows = evaluate(simulation, final.weights, quiet)
+            write_cases(folder.path / "cases.csv", rows)
+            folder.save_model(unseen_weights(simulation, final.weights))
+            draw_all(simulation, config.method, final, rows, folder)
+            summary = _summary(config, simulation, rows, chosen, said)
+            folder.write_json("summary.json", summary)
     return summary
 
 
-def train(config: Config, simulation: Simulation, folder: RunFolder, quiet: bool) -> State:
-    """Run the rounds that are missing, each committed to the folder; the state after the last one."""
-    rounds, settings = folder.rounds(), config.federation
-    state = folder.load_state(rounds[-1]) if rounds else simulation.start
+def _changes(folder: RunFolder, config: Config) -> list[str]:
+    kept = folder.path / "config.yaml"
+    return difference(strict_yaml.parse(strict_yaml.read(kept), str(kept)), resolved(config))
+
+
+def _begin(folder: RunFolder, config: Config, said: list[str]) -> None:
+    """Write down what runs, `config.yaml` last, as that makes it a run: one refused for its data leaves none behind."""
+    (folder.path / "summary.json").unlink(missing_ok=True)  # of another config, where a change was accepted
+    folder.write_json("environment.json", environment())
+    folder.write_json("notices.json", said)
+    folder.write_text("config.yaml", to_yaml(config))
+
+
+def _state_to_go_on_from(folder: RunFolder, simulation: Simulation) -> State:
+    """The last checkpoint, if it fits the network (an accepted change may have replaced that), or else the start."""
+    rounds = folder.rounds()
     if not rounds:
+        return simulation.start
+    state = folder.load_state(rounds[-1])
+    try:
+        check_same_entries(simulation.start.weights, state.weights)
+    except ValueError as error:
+        raise UserError(
+            f"{folder.path}: round {state.round} does not fit the network of this config ({error}); undo the "
+            "change, or start another run with --out"
+        ) from error
+    return state
+
+
+def train(config: Config, simulation: Simulation, folder: RunFolder, state: State, quiet: bool) -> State:
+    """Run the rounds that `state` has not seen, each committed to the folder; the state after the last one."""
+    settings = config.federation
+    if not folder.rounds():
         folder.save_state(state)
     folder.truncate(state.round)
     engine = simulation.engine
-    engine.restore(state.round)
+    engine.restore(state.took_part)
     n_sites = min(settings.clients_per_round or len(engine.sites()), len(engine.sites()))
     with RoundProgress(state.round, settings.rounds, n_sites, quiet) as progress:
         engine.on_answer = progress.answered
@@ -149,7 +183,7 @@ def _summary(config: Config, simulation: Simulation, rows: list, chosen: int, sa
         "seed": config.seed,
         "config_sha256": hashlib.sha256(to_yaml(config).encode()).hexdigest(),
         "versions": versions(),
-        "transductive": is_transductive(simulation),
+        "sites_kept_entries": any(site.local_keys for site in simulation.engine.members),
         "notices": said,
     }
 
@@ -161,20 +195,30 @@ def _images(simulation: Simulation) -> dict[str, object]:
         "channels": task.channels,
         "structures": list(task.structures),
         "intensity_range": task.intensity_range and list(task.intensity_range),
+        "standardised": task.standardised,
         "pictures": reading.is_picture(first.image),
     }
 
 
 @contextmanager
-def notices(quiet: bool) -> Iterator[list[str]]:
-    """Show medfed's own warnings as one-line notes among the progress bars, once each, and keep their texts."""
-    said: list[str] = []
+def notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
+    """Show medfed's own warnings as one-line notes among the progress bars, once each, and keep their texts.
+
+    Those of a run that has begun are kept on disk too: what was said in round 1 is not said again on resume.
+    """
+    begun, kept = ((folder.path / name).is_file() for name in ("config.yaml", "notices.json"))
+    said: list[str] = folder.read_json("notices.json") if begun and kept else []
+    shown: set[str] = set()
 
     def show(message, category, filename, lineno, file=None, line=None) -> None:
         text = str(message)
-        if category is not UserWarning or "medfed" not in Path(filename).parts or text in said:
+        if category is not UserWarning or "medfed" not in Path(filename).parts or text in shown:
             return
-        said.append(text)
+        shown.add(text)
+        if text not in said:
+            said.append(text)
+            if (folder.path / "config.yaml").is_file():
+                folder.write_json("notices.json", said)
         if not quiet:
             tqdm.write(f"note: {text}", file=sys.stderr)
 
@@ -182,6 +226,17 @@ def notices(quiet: bool) -> Iterator[list[str]]:
         warnings.simplefilter("always")
         warnings.showwarning = show
         yield said
+
+
+@contextmanager
+def _full_disk_named(folder: RunFolder) -> Iterator[None]:
+    """The system does not say which disk is full; the one with the run's folder is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            error.filename = error.filename or str(folder.path)
+        raise
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def tiny_yaml(root: Path) -> str:
 seed: 3
 data: {{name: prostate, root: {root}, image_size: 32, sites: [BMC, HK, UCL], validation_ratio: 0.2}}
 network: {{name: unet, features: [4, 4, 4, 8, 8, 4]}}
-method: {{name: elcfs, alpha: 0.1}}
+method: {{name: elcfs, alpha: 0.1, min_patients: 1}}
 training: {{batch_size: 16, learning_rate: 0.01}}
 federation: {{unseen_site: UCL, rounds: 2}}
 """

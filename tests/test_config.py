@@ -208,22 +208,22 @@ BAD_SITES = {
     "a path": (
         "federation.unseen_site=../x",
         "federation.unseen_site: a site cannot be called '../x': "
-        'it may not hold / \\ : * ? " < > | or control characters',
+        'it may not hold / \\ : * ? " < > | or control characters; rename it',
     ),
     "a newline": (
         r'data.sites=["a\nb"]',
         r"data.sites: a site cannot be called 'a\nb': "
-        'it may not hold / \\ : * ? " < > | or control characters',
+        'it may not hold / \\ : * ? " < > | or control characters; rename it',
     ),
-    "a device": ("data.sites=[CON]", "data.sites: a site cannot be called 'CON': Windows reserves that name"),
+    "a device": ("data.sites=[CON]", "data.sites: a site cannot be called 'CON': Windows reserves that name; rename it"),
     "a dot": (
         "data.sites=[..]",
         "data.sites: a site cannot be called '..': "
-        "it may not begin or end with a space or a dot, nor begin with a hyphen",
+        "it may not begin or end with a space or a dot, nor begin with a hyphen; rename it",
     ),
     "too long": (
         f"data.sites=[{'x' * 300}]",
-        f"data.sites: a site cannot be called '{'x' * 64}': it has 300 characters, expected 1 to 64",
+        f"data.sites: a site cannot be called '{'x' * 64}': it has 300 characters, expected 1 to 64; rename it",
     ),
 }  # fmt: skip
 

@@ -3,30 +3,27 @@ from types import SimpleNamespace
 import torch
 from conftest import Toy
 
-from medfed.evaluator import batch_statistics, is_transductive, unseen_network
+from medfed.evaluator import unseen_weights
+from medfed.federation.coordinator import federate
+from medfed.federation.settings import Federation
 from medfed.networks.unet import UNet
 
 BATCH_NORM = UNet(features=(4, 4, 4, 8, 8, 4), norm="batch")
 
 
-def test_inside_batch_statistics_a_prediction_depends_on_its_batch_and_nothing_is_kept(fedavg):
-    network = Toy(architecture=BATCH_NORM).network(fedavg).eval()
-    before = {name: entry.clone() for name, entry in network.state_dict().items()}
-    one, other = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(0)).split(1)
-    with torch.no_grad():
-        assert torch.allclose(network(one)[0], network(torch.cat([one, other]))[0], atol=1e-6)
-        with batch_statistics(network):
-            assert not torch.allclose(network(one)[0], network(torch.cat([one, other]))[0], atol=1e-3)
-    assert all(torch.equal(before[name], entry) for name, entry in network.state_dict().items())
-
-
-def test_only_local_batch_norm_makes_the_unseen_site_transductive(fedavg):
+def test_an_unseen_site_gets_the_average_of_what_the_sites_kept(fedavg):
     toy = Toy(architecture=BATCH_NORM)
-    for local in (False, True):
-        engine = toy.engine(fedavg, local_batch_norm=local)
-        simulation = SimpleNamespace(engine=engine, network=engine.members[0].network)
-        assert is_transductive(simulation) == local
-        with unseen_network(simulation, toy.start(fedavg).weights) as network:
-            layers = [m for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d)]
-            assert all((layer.running_mean is None) == local for layer in layers)
-        assert all(layer.running_mean is not None for layer in layers)
+    engine = toy.engine(fedavg, local_batch_norm=True)
+    (done,) = federate(fedavg, engine, toy.start(fedavg), Federation(rounds=1), 0)
+    found = unseen_weights(SimpleNamespace(engine=engine), done.state.weights)
+    name = next(n for n in engine.members[0].local_keys if n.endswith("running_mean"))
+    kept = torch.stack([site.memory["local/" + name] for site in engine.members])
+    assert torch.allclose(found[name], kept.mean(dim=0)) and not torch.allclose(found[name], done.state.weights[name])
+    shared = [n for n in found if n not in engine.members[0].local_keys]
+    assert shared and all(torch.equal(found[n], done.state.weights[n]) for n in shared)
+
+
+def test_where_nothing_is_kept_it_gets_the_global_weights(toy, fedavg):
+    engine = toy.engine(fedavg)
+    weights = toy.start(fedavg).weights
+    assert unseen_weights(SimpleNamespace(engine=engine), weights) == weights

@@ -23,8 +23,8 @@ seed: 5
 SUMMARY = {
     "data": "phantom", "dataset": "a twin", "method": "fedavg", "unseen_site": "UCL", "source_sites": ["BMC", "HK"],
     "patients": {"BMC": {"train": 3}}, "selection": "last", "selected_round": 3, "rounds": 3, "seed": 5,
-    "config_sha256": "00", "versions": {"torch": "2"}, "transductive": False, "seen": {}, "unseen": {},
-    "images": {"channels": 1, "structures": ["prostate"], "intensity_range": None, "pictures": False},
+    "config_sha256": "00", "versions": {"torch": "2"}, "seen": {}, "unseen": {},
+    "images": {"channels": 1, "structures": ["prostate"], "intensity_range": None, "standardised": True, "pictures": False},
 }  # fmt: skip
 
 
@@ -110,11 +110,6 @@ def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused
     run.save_model({**weights, "final_conv.bias": torch.tensor([float("inf")])})
     assert main([str(run.path)]) == 2 and "not finite" in capsys.readouterr().err
     assert not (run.path / "bundle").exists()
-
-
-def test_a_run_whose_sites_kept_entries_has_no_single_model(run, capsys):
-    run.write_json("summary.json", {**SUMMARY, "transductive": True})
-    assert main([str(run.path)]) == 2 and "no single model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("method", "code"), [(Layered, 0), (Changing, 2)])

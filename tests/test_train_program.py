@@ -42,7 +42,7 @@ def test_a_run_leaves_every_file_and_picture(finished):
 def test_the_summary_says_what_a_score_depends_on(finished):
     summary = json.loads((finished[1] / "summary.json").read_text())
     expected = {"data": "phantom", "selection": "last", "selected_round": 2, "seed": 3, "method": "elcfs",
-                "unseen_site": "UCL", "source_sites": ["BMC", "HK"], "transductive": False}
+                "unseen_site": "UCL", "source_sites": ["BMC", "HK"], "sites_kept_entries": False}
     assert {key: summary[key] for key in expected} == expected
     assert summary["versions"]["medfed"] and len(summary["config_sha256"]) == 64
 

@@ -79,6 +79,7 @@ class Dataset:
         sites: the sites to use; empty means every site found.
         validation_ratio, test_ratio: shares of each source site's *patients* kept for selection and for the seen-site
             score. The unseen site is not split: all of it is tested.
+        standardise: give the network each image with zero mean and unit variance; false leaves it in [0, 1].
         if_missing: "error", or "phantom" to make the synthetic twin (and say so on every result).
         follow_symlinks: read files that a link places outside `root`.
         ignore_mask_geometry: trust that voxels of a mask correspond one to one to those of its image, whatever its
@@ -91,6 +92,7 @@ class Dataset:
     sites: tuple[str, ...] = ()
     validation_ratio: float = 0.1
     test_ratio: float = 0.2
+    standardise: bool = True
     if_missing: str = "error"
     follow_symlinks: bool = False
     ignore_mask_geometry: bool = False
@@ -160,11 +162,7 @@ class Dataset:
             return self
         if self.if_missing == "phantom":
             return self.twin().ready(progress)
-        name = discovery.name_of("datasets", type(self))
-        raise UserError(
-            f"data.root: no folder '{self.root}' here; expected {self.card.layout}; "
-            f"`python -m medfed.data card {name}` tells how to get it"
-        )
+        raise UserError(f"data.root: no folder '{self.root}' here; expected {self._layout_and_help()}")
 
     def site_names(self) -> list[str]:
         """The sites found under `root` (restricted to `sites` where given), sorted."""
@@ -176,7 +174,8 @@ class Dataset:
 
     def survey(self, site: str) -> tuple[list[Case], list[str]]:
         """The cases of one site, sorted by patient, and a sentence for everything wrong with their names and places."""
-        cases, problems = self.find_cases(site, self._site_folders()[site])
+        folder = self._site_folders()[site]
+        cases, problems = self.find_cases(site, folder)
         outside = [path for case in cases for path in (case.image, case.mask) if not self._is_inside(path)]
         problems += [
             f"{path}: is, or has its voxels, behind a link out of {self.root}; put the file there, or set "
@@ -186,17 +185,25 @@ class Dataset:
         counts = Counter(case.patient for case in cases)
         problems += [f"{site}: has {n} cases called '{name}'; rename them" for name, n in counts.items() if n > 1]
         if not cases and not problems:
-            problems = [f"{site}: has no images; expected {self.card.layout}; add some, or leave it out in data.sites"]
+            problems = [
+                f"{folder}: the site {site} has no images; expected {self.card.layout}; add some, or leave it out in "
+                "data.sites"
+            ]
         kept = [case for case in cases if case.image not in outside and case.mask not in outside]
         return sorted(kept, key=lambda case: case.patient), problems
 
     def cases(self, site: str) -> list[Case]:
-        """The cases of one site, sorted by patient; UserError with everything that is wrong with the files there."""
-        cases, problems = self.survey(site)
+        """The cases of one site, as `cases_of`."""
+        return self.cases_of([site])[site]
+
+    def cases_of(self, sites: Iterable[str]) -> dict[str, list[Case]]:
+        """The cases of each site, sorted by patient; one UserError with all that is wrong with the files of any."""
+        surveys = {site: self.survey(site) for site in sites}
+        problems = [problem for _, found in surveys.values() for problem in found]
         if problems:
             more = f" (and {len(problems) - 1} more: {'; '.join(problems[1:])})" if len(problems) > 1 else ""
             raise UserError(problems[0] + more)
-        return cases
+        return {site: cases for site, (cases, _) in surveys.items()}
 
     def load(self, case: Case) -> Volume:
         """Read one case, checked; raises UserError with a sentence that names the file."""
@@ -204,17 +211,26 @@ class Dataset:
         image = self.read_image(case, notices)
         mask = self.read_mask(case, notices)
         reading.check_pair(case.image, image, case.mask, mask, self.ignore_mask_geometry)
+        notices += [f"no {name} in the mask" for name in self.missing(mask)]
         return Volume(image, mask, reading.spacing_mm(case.image, image), tuple(notices))
+
+    def missing(self, mask: MetaTensor) -> list[str]:
+        """The structures that a mask (S, H, W, D) does not show."""
+        return [name for name, channel in zip(self.structures, mask, strict=True) if not channel.any()]
 
     def _site_folders(self) -> dict[str, Path]:
         folders = self.find_sites()
         if not folders:
-            raise UserError(f"data.root: no sites in '{self.root}'; expected {self.card.layout}")
+            raise UserError(f"data.root: no sites in '{self.root}'; expected {self._layout_and_help()}")
         try:
             site_names.check(folders)
         except ValueError as error:
             raise UserError(f"{self.root}: {error}") from None
         return folders
+
+    def _layout_and_help(self) -> str:
+        name = discovery.name_of("datasets", type(self))
+        return f"{self.card.layout}; `python -m medfed.data card {name}` tells how to get it"
 
     def _is_inside(self, path: Path) -> bool:
         try:

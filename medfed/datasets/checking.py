@@ -62,7 +62,7 @@ def check(dataset: Dataset, allow_duplicates: bool = False, progress: Progress |
 
     Args:
         dataset: whose root exists.
-        allow_duplicates: make warnings of images that are there more than once.
+        allow_duplicates: make warnings of images that are there more than once, as `data.allow_duplicates` does.
         progress: wraps the list of cases, to draw a bar.
 
     Raises:
@@ -78,7 +78,7 @@ def check(dataset: Dataset, allow_duplicates: bool = False, progress: Progress |
         facts[case.site] += [found] if found else []
         problems += wrong
     sites = tuple(SiteFacts(site, len(surveys[site][0]), tuple(facts[site])) for site in names)
-    twice = duplicates(cases)
+    twice, allow_duplicates = duplicates(cases), allow_duplicates or dataset.allow_duplicates
     problems += _kinds(dataset) + ([] if allow_duplicates else twice)
     warnings = [*_counts(dataset, sites), *_oddities(sites), *(twice if allow_duplicates else [])]
     return Report(dataset.root, dataset.is_phantom, sites, tuple(problems), tuple(warnings))
@@ -101,7 +101,7 @@ def examine(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
         reading.check_pair(case.image, image, case.mask, mask, dataset.ignore_mask_geometry)
     except UserError as error:
         return None, [str(error)]
-    missing = [name for name, channel in zip(dataset.structures, mask) if not channel.any()]
+    missing = dataset.missing(mask)
     if not reading.is_picture(case.image):
         notices += _far_values(image.numpy())
     return CaseFacts(

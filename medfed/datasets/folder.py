@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from monai.data import MetaTensor
 
-from medfed.datasets import pairing, reading
+from medfed.datasets import nesting, pairing, reading
 from medfed.datasets.base import Card, Case, Dataset
 from medfed.errors import UserError
 
@@ -112,7 +112,9 @@ class Folder(Dataset):
         mask = reading.read_labels(case.mask, notices, self.mask_threshold)
         if self.mask_values or len(self.structures) > 1:
             hint = "say which values are which structure with data.mask_values"
-            return reading.to_structures(case.mask, mask, self._labels(), self.structures, hint)
+            channels = reading.to_structures(case.mask, mask, self._labels(), self.structures, hint)
+            notices += nesting.notices(channels.as_tensor(), self._labels(), self.structures)
+            return channels
         others = [value for value in reading.label_values(mask) if value != self.background_value]
         if len(others) > 1:
             soft = "data.mask_threshold: 128, as soft edges or JPEG make such values"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import torch
 from monai.data import MetaTensor
@@ -177,8 +178,11 @@ def _geometry_difference(image: MetaTensor, mask: MetaTensor) -> str:
     if np.abs(spacing - mask_spacing).max() > SPACING_TOLERANCE_MM:
         return f"has voxels of {_by(mask_spacing)} mm, not the {_by(spacing)} mm"
     directions = image.affine[:3, :3].numpy() / spacing, mask.affine[:3, :3].numpy() / mask_spacing
-    if (np.sum(directions[0] * directions[1], axis=0) < 0.5).any():
-        return "has its axes in other directions than those"
+    cosine = np.sum(directions[0] * directions[1], axis=0).min()
+    if cosine < 0.5:
+        towards, mask_towards = ("".join(nib.aff2axcodes(one.affine.numpy())) for one in (image, mask))
+        angle = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
+        return f"has its axes towards {mask_towards}, up to {angle:.0f} degrees from the {towards}"
     corners = np.array([[*corner, 1] for corner in np.ndindex(2, 2, 2)]) * [*(np.array(image.shape[1:]) - 1), 1]
     shift_mm = np.linalg.norm(corners @ (image.affine - mask.affine).numpy().T, axis=1).max()
     return f"lies up to {shift_mm:.3g} mm from the place" if shift_mm > SHIFT_TOLERANCE * spacing.min() else ""

@@ -7,15 +7,18 @@ silence. Here every compressed file is unpacked to its end before it is read.
 from __future__ import annotations
 
 import gzip
+import logging
 import math
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 from monai.data import MetaTensor
 from monai.transforms import LoadImage
+from nibabel import imageglobals
 from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
@@ -36,18 +39,19 @@ def read_volume(path: Path) -> MetaTensor:
     Raises:
         UserError: if the file is damaged, cut short, too large or of another kind, or if its affine is singular.
     """
-    if path.name.lower().endswith((".nii", ".nii.gz")):
-        _check_nifti(path)
-        reader = "NibabelReader"
-    else:
-        if path.name.lower().endswith((".mha", ".mhd")):
-            _check_metaimage(path)
-        reader = SimpleITKReader()
-    try:
-        image = LoadImage(reader=reader, image_only=True)(path)
-    except (RuntimeError, ValueError, TypeError, OSError) as error:
-        last_line = str(error).strip().rpartition("\n")[2]
-        raise UserError(f"{path}: cannot be read ({last_line}); look into it, or copy it again") from None
+    with _quiet_nibabel():
+        if path.name.lower().endswith((".nii", ".nii.gz")):
+            _check_nifti(path)
+            reader = "NibabelReader"
+        else:
+            if path.name.lower().endswith((".mha", ".mhd")):
+                _check_metaimage(path)
+            reader = SimpleITKReader()
+        try:
+            image = LoadImage(reader=reader, image_only=True)(path)
+        except (RuntimeError, ValueError, TypeError, OSError) as error:
+            last_line = str(error).strip().rpartition("\n")[2]
+            raise UserError(f"{path}: cannot be read ({last_line}); look into it, or copy it again") from None
     check_affine(path, image.affine.numpy())
     return _channel_first(path, image)
 
@@ -65,6 +69,17 @@ def check_affine(path: Path, affine: np.ndarray) -> None:
 def data_file(path: Path) -> Path:
     """Where the voxels of a file are: beside it for MHD, else in it."""
     return _metaimage_header(path)[1] if path.name.lower().endswith(".mhd") else path
+
+
+@contextmanager
+def _quiet_nibabel() -> Iterator[None]:
+    """nibabel writes on stderr whatever it mends in a header; what matters of that is refused here, in a sentence."""
+    level = imageglobals.logger.level
+    imageglobals.logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        imageglobals.logger.setLevel(level)
 
 
 def _channel_first(path: Path, image: MetaTensor) -> MetaTensor:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from torch import Tensor
 
+from medfed.errors import UserError
 from medfed.federation.message import Message, digest, pack, unpack
 from medfed.federation.site import Site
 from medfed.files import read_sealed, seal, write_atomically
 
 KEPT_ROUNDS = 2  # a coordinator that was killed goes back one round at most
+ADVICE = "put back a copy, or start another run with --out"
 
 
 @dataclass
@@ -47,7 +49,7 @@ class InProcess:
         message = Message.from_bytes(letter)
         if self.folder is None or message.kind != "train":
             return site.answer(message).to_bytes()
-        asked, path = digest(letter), self._path(site.name, message.facts["round"])
+        asked, path = digest(letter + site.terms().encode()), self._path(site.name, message.facts["round"])
         if (kept := self._kept(path, asked)) is not None:
             site.memory, answer = kept
             return answer.to_bytes()
@@ -55,19 +57,25 @@ class InProcess:
         self._keep(path, asked, site, answer)
         return answer.to_bytes()
 
-    def restore(self, last_round: int) -> None:
-        """Give every site the memory it had after `last_round`, or after the last round before it that it was part of."""
+    def restore(self, took_part: Mapping[str, int]) -> None:
+        """Give every site the memory that it had after the round that it last took part in (`State.took_part`).
+
+        Raises:
+            UserError: if a site's file is gone; its optimiser would silently start again.
+        """
         for site in self.members:
-            paths = [self._path(site.name, number) for number in range(last_round, 0, -1)]
-            if latest := next((path for path in paths if path.is_file()), None):
-                groups, _ = unpack(read_sealed(latest))
+            if number := took_part.get(site.name):
+                path = self._path(site.name, number)
+                if not path.is_file():
+                    raise UserError(f"{path}: is missing, and with it what {site.name} keeps between rounds; {ADVICE}")
+                groups, _ = _open(path)
                 site.memory = groups.get("memory", {})
 
     def _kept(self, path: Path, asked: str) -> tuple[dict[str, Tensor], Message] | None:
         """What the site answered to this very letter before, if it did."""
         if not path.is_file():
             return None
-        groups, header = unpack(read_sealed(path))
+        groups, header = _open(path)
         if header["asked"] != asked:
             return None
         answer = Message(header["kind"], groups.get("weights", {}), groups.get("tensors", {}), header["facts"])
@@ -84,3 +92,10 @@ class InProcess:
     def _path(self, site: str, number: int) -> Path:
         return self.folder / site / f"round_{number:05d}.site"
 
+
+def _open(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict]:
+    data = read_sealed(path, ADVICE)
+    try:
+        return unpack(data)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error

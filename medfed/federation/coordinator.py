@@ -48,11 +48,11 @@ def federate(
             site: Message("train", state.weights, method.broadcast(state, site), {"round": number}) for site in chosen
         }
         updates = _exchange(engine, "train", letters, number, record)
-        for site, update in updates.items():
-            _check_update(site, number, state, update)
+        _check_updates(number, state, updates)
         memory = method.remember(state, updates, stream(seed, "remember", number))
         weights = method.aggregate(replace(state, memory=memory), updates)
-        state = State(number, {**state.weights, **weights}, memory)
+        took_part = {**state.took_part, **dict.fromkeys(chosen, number)}
+        state = State(number, {**state.weights, **weights}, memory, took_part)
         yield Round(state, _history(engine, state, settings, updates, record), record)
         record = []
 
@@ -85,17 +85,22 @@ def _exchange(
     return dict(sorted(answers.items()))
 
 
-def _check_update(site: str, number: int, state: State, update: Message) -> None:
-    """One NaN would poison the average of all sites: refuse it by name."""
-    if name := first_not_finite({**update.weights, **update.tensors}):
-        raise UserError(
-            f"{site}: its update of round {number} is not finite (first in '{name}'); training diverged there, try a "
-            "smaller training.learning_rate or look at the site's images with python -m medfed.data check"
-        )
-    try:
-        check_same_entries({name: state.weights[name] for name in update.weights}, update.weights)
-    except (KeyError, ValueError) as error:
-        raise UserError(f"{site}: its update of round {number} does not fit the network: {error}") from error
+def _check_updates(number: int, state: State, updates: Mapping[str, Message]) -> None:
+    """Refuse by name what would spoil the average: one NaN, an entry that is missing or broadcasts, no examples."""
+    names = sorted(set().union(*(update.weights for update in updates.values())))
+    for site, update in updates.items():
+        if name := first_not_finite({**update.weights, **update.tensors}):
+            raise UserError(
+                f"{site}: its update of round {number} is not finite (first in '{name}'); training diverged there, try a "
+                "smaller training.learning_rate or look at the site's images with python -m medfed.data check"
+            )
+        try:
+            check_same_entries({name: state.weights[name] for name in names if name in state.weights}, update.weights)
+        except ValueError as error:
+            raise UserError(f"{site}: its update of round {number} does not fit the network: {error}") from error
+        examples = update.facts.get("examples")
+        if type(examples) is not int or examples < 1:
+            raise UserError(f"{site}: its update of round {number} counts {examples} examples; expected at least 1")
 
 
 def _history(

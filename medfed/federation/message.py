@@ -49,20 +49,23 @@ class State:
     round: rounds finished; 0 before the first.
     weights: the global state dict.
     memory: what the method keeps at the coordinator, by name.
+    took_part: the last round that each site trained in.
     """
 
     round: int
     weights: dict[str, Tensor]
     memory: dict[str, Tensor] = field(default_factory=dict)
+    took_part: dict[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        return pack({"weights": self.weights, "memory": self.memory}, {"round": self.round})
+        header = {"round": self.round, "took_part": self.took_part}
+        return pack({"weights": self.weights, "memory": self.memory}, header)
 
     @staticmethod
     def from_bytes(data: bytes) -> State:
         """Raises ValueError if these bytes are not a checkpoint of this format."""
         groups, header = unpack(data)
-        return State(header["round"], groups.get("weights", {}), groups.get("memory", {}))
+        return State(header["round"], groups.get("weights", {}), groups.get("memory", {}), header["took_part"])
 
 
 def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) -> bytes:
@@ -85,7 +88,7 @@ def unpack(data: bytes) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["medfed"])
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"these bytes are no medfed message or checkpoint ({error})") from error
-    if header.get("format") != FORMAT:
+    if header.get("format") != FORMAT or "order" not in header:
         raise ValueError(f"this is format {header.get('format')}, this version of medfed reads format {FORMAT}")
     groups: dict[str, dict[str, Tensor]] = {}
     for name in header["order"]:

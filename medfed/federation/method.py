@@ -30,7 +30,6 @@ class Method:
 
     # Named settings, chosen by `method.preset`: our recommendation, the paper's equations, the authors' public code.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
-    tasks: ClassVar[tuple[str, ...]] = ("segmentation", "classification")
     shares_every_round: ClassVar[bool] = False  # `share` before every round, or once before the first
 
     def wrap_network(self, network: nn.Module) -> nn.Module:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from medfed.federation.selection import RULES
+
 
 @dataclass(frozen=True)
 class Training:
@@ -53,7 +55,7 @@ class Federation:
         selection: which round is the result: "last", or "source_validation" (the best mean validation score over the
             source sites). Never chosen on the unseen site.
         batch_norm: "average" its parameters and statistics over the sites (the counters by maximum), or keep them
-            "local"; then an unseen site is normalised by its own batches, which is marked transductive.
+            "local": each source site is scored with its own, an unseen site with their average.
         engine: what carries the messages.
     """
 
@@ -67,7 +69,7 @@ class Federation:
     engine: str = "in_process"
 
     def __post_init__(self) -> None:
-        _one_of("selection", self.selection, ("last", "source_validation"))
+        _one_of("selection", self.selection, tuple(RULES))
         _one_of("batch_norm", self.batch_norm, ("average", "local"))
         _require(self.rounds >= 1, "rounds must be at least 1", self.rounds)
         _require(self.local_epochs >= 1, "local_epochs must be at least 1", self.local_epochs)

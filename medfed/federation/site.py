@@ -52,6 +52,10 @@ class Site:
     progress: Progress | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
 
+    def terms(self) -> str:
+        """Everything beside the letter and its own images that decides what this site answers."""
+        return repr((self.settings, self.method, self.local_epochs, self.seed, sorted(self.local_keys)))
+
     def answer(self, message: Message) -> Message:
         """Do what the coordinator asks: "share", "train" or "validate"."""
         if message.kind == "share":

@@ -70,6 +70,18 @@ class ELCFS(Method):
     boundary loss takes the raw image's features at theta (saves a forward pass) and pools its vectors over the batch;
     its denominator holds the positive; the inner step is of first order, as its author confirms.
 
+        what                         medfed              paper               released
+        ratio of the exchange        U(0, 1)             U(0, 1)             1: the window is swapped whole
+        window                       alpha               alpha               alpha 0: the mean brightness alone
+        views of an image            1                   one a foreign site  1
+        decoder levels               2                   2                   1
+        images that give windows     all                 all                 an eighth, at random
+
+    Not in a preset, as they belong to other blocks of a config: the public code leaves images as they are
+    (`data.standardise: false`; otherwise a swapped mean has no effect), augments nothing (`training.augment: false`),
+    has Adam's betas at (0.9, 0.999) and a threshold of 0.75. Not reproduced: sites that start from different weights,
+    and site weights rounded to two decimals, which sum to more than 1 over five sites.
+
     For classification there is no boundary, and gamma is not used.
     """
 

@@ -103,6 +103,8 @@ def _preprocessing(task: Segmentation, input_is_2d: bool) -> list[Json]:
     size = [task.image_size, task.image_size, -1]
     resize = _step("Resized", spatial_size=size, mode="trilinear", align_corners=False, anti_aliasing=True)
     steps = [_step("LoadImaged"), *(_picture() if input_is_2d else _volume()), scale, resize]
+    if not task.standardised:
+        return steps
     if input_is_2d:  # one slice, so its channels are standardised as they stand
         return [*steps, _step("NormalizeIntensityd", channel_wise=True)]
     if task.channels == 1:

@@ -73,7 +73,7 @@ class RunFolder:
     def load_state(self, round_number: int) -> State:
         path = self._state_path(round_number)
         try:
-            return State.from_bytes(read_sealed(path))
+            return State.from_bytes(read_sealed(path, "delete it to go on from the round before it"))
         except ValueError as error:
             raise error if isinstance(error, UserError) else UserError(f"{path}: {error}") from error
 
@@ -136,13 +136,13 @@ class RunFolder:
         path = self.path / name
         if not path.is_file():
             return []
-        with open(path, newline="") as file:
+        with open(path, newline="", encoding="utf-8", errors="replace") as file:
             return [row for row in csv.DictReader(file) if None not in row.values() and None not in row]
 
     def _append(self, name: str, columns: Iterable[str], rows: list[Mapping[str, Any]]) -> None:
         path = self.path / name
         text = _as_csv(columns, rows, header=not path.is_file())
-        with open(path, "a", newline="") as file:
+        with open(path, "a", newline="", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

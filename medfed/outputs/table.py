@@ -126,8 +126,8 @@ def _closing_notes(summary: dict) -> list[str]:
         notes.append(f"False alarms (found where the reference has nothing): {total['n_false_alarm']}.")
     if total["n_absent"]:
         notes.append(f"Cases without the structure in reference and prediction, in no mean: {total['n_absent']}.")
-    if summary.get("transductive"):
-        notes.append("The unseen site's scores depend on the other images of a batch (BatchNorm on the batch).")
+    if summary.get("sites_kept_entries"):
+        notes.append("Source sites are scored with the entries that they keep, the unseen site with their average.")
     return notes
 
 

@@ -80,6 +80,9 @@ class Segmentation:
         image_size: side in pixels of the square slice that the network sees.
         intensity_range: stored intensities that become 0 and 1; None takes percentiles 0.5 and 99.5 of each volume.
         evaluation: from probabilities to masks.
+        standardised: whether the network sees each image with zero mean and unit variance (ELCFS's paper), or as it is
+            in [0, 1] (its public code). Standardising takes the mean brightness away, and so whatever an exchange of
+            the mean alone (alpha 0) brought in.
     """
 
     structures: tuple[str, ...]
@@ -87,6 +90,7 @@ class Segmentation:
     image_size: int
     intensity_range: tuple[float, float] | None = None
     evaluation: Evaluation = Evaluation()
+    standardised: bool = True
 
     @property
     def out_channels(self) -> int:
@@ -123,6 +127,8 @@ class Segmentation:
 
     def standardise(self, image: Tensor) -> Tensor:
         """Zero mean and unit variance of each image and channel (B, C, H, W), as MONAI's NormalizeIntensity."""
+        if not self.standardised:
+            return image
         centred = image - image.mean(dim=(-2, -1), keepdim=True)
         spread = image.std(dim=(-2, -1), keepdim=True, unbiased=False)
         return centred / torch.where(spread == 0, 1.0, spread)

@@ -83,7 +83,7 @@ def test_a_case_that_is_there_twice_is_an_error(root):
 
 def test_a_site_without_images_is_an_error(root):
     (root / "HK").mkdir()
-    with pytest.raises(UserError, match="HK: has no images; expected ROOT/SITE/CaseNN.nii.gz"):
+    with pytest.raises(UserError, match="HK: the site HK has no images; expected ROOT/SITE/CaseNN.nii.gz"):
         Prostate(root=str(root)).cases("HK")
 
 

@@ -386,7 +386,7 @@ class TestPairs:
             self.pair(scaled)
 
     def test_a_flipped_axis_is_an_error(self):
-        with pytest.raises(UserError, match="axes in other directions"):
+        with pytest.raises(UserError, match="axes towards RPS, up to 180 degrees from the LPS of its image"):
             self.pair(AFFINE @ np.diag([-1, 1, 1, 1]))
 
     def test_another_place_tells_how_far(self):

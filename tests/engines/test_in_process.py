@@ -1,9 +1,10 @@
 import pytest
+from conftest import Toy
 
 from medfed.errors import UserError
 from medfed.federation.coordinator import federate
 from medfed.federation.message import digest
-from medfed.federation.settings import Federation
+from medfed.federation.settings import Federation, Training
 
 
 def finish(engine, state, method):
@@ -37,7 +38,7 @@ def test_a_run_that_was_broken_off_anywhere_ends_with_the_same_bits(toy, fedavg,
                              Federation(rounds=3), 0):
             state = done.state
     engine = toy.engine(fedavg, folder=tmp_path)
-    engine.restore(state.round)
+    engine.restore(state.took_part)
     assert finish(engine, state, fedavg) == whole
 
 
@@ -74,4 +75,21 @@ def test_a_damaged_file_is_refused_by_name(toy, fedavg, tmp_path):
     data[1000] ^= 4
     path.write_bytes(data)
     with pytest.raises(UserError, match="round_00003.site: its checksum does not fit"):
-        toy.engine(fedavg, folder=tmp_path).restore(3)
+        toy.engine(fedavg, folder=tmp_path).restore(dict.fromkeys(("north", "south", "west"), 3))
+
+
+def test_a_lost_file_is_told_rather_than_started_over(toy, fedavg, tmp_path):
+    finish(toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), fedavg)
+    (tmp_path / "west" / "round_00003.site").unlink()
+    with pytest.raises(UserError, match="west.round_00003.site: is missing, and with it what west keeps"):
+        toy.engine(fedavg, folder=tmp_path).restore({"west": 3})
+
+
+def test_an_answer_made_on_other_terms_is_not_taken(fedavg, tmp_path):
+    """The letter is the same, the learning rate is not."""
+    weights = []
+    for rate, folder in ((0.1, tmp_path), (1e-6, tmp_path), (1e-6, None)):
+        toy = Toy(training=Training(batch_size=4, learning_rate=rate))
+        (done,) = federate(fedavg, toy.engine(fedavg, folder=folder), toy.start(fedavg), Federation(rounds=1), 0)
+        weights.append(digest(done.state.to_bytes()))
+    assert weights[1] == weights[2] != weights[0]

@@ -137,6 +137,47 @@ def test_an_update_that_does_not_fit_is_refused_by_name(toy, fedavg, two_rounds)
         finish(engine, toy.start(fedavg), fedavg, two_rounds)
 
 
+@pytest.mark.parametrize("examples", [0, -5, 2.5, None, True])
+def test_an_update_of_no_examples_is_refused_by_name(toy, fedavg, two_rounds, examples):
+    engine = toy.engine(fedavg)
+    exchange = engine.exchange
+
+    def miscount(kind, messages):
+        answers = exchange(kind, messages)
+        if kind == "train":
+            answers["west"] = replace(answers["west"], facts={**answers["west"].facts, "examples": examples})
+        return answers
+
+    engine.exchange = miscount
+    with pytest.raises(UserError, match=f"west: its update of round 1 counts {examples} examples"):
+        finish(engine, toy.start(fedavg), fedavg, two_rounds)
+
+
+def test_divergence_is_told_by_site_round_and_step(fedavg):
+    toy = Toy(training=Training(learning_rate=1e30))
+    with pytest.raises(UserError, match="north: training diverged in round 1, step [0-9]: the loss is"):
+        finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=2))
+
+
+def test_methods_see_the_same_batches_and_augmentations(toy, fedavg):
+    """Whatever a method draws itself: the first images of each batch are the same for a method that draws a lot."""
+    seen = {}
+
+    @dataclass(frozen=True)
+    class Watch(Method):
+        draws: int = 0
+
+        def augment(self, local, batch):
+            torch.rand(self.draws, generator=local.rng)
+            seen.setdefault((self.draws, local.site), []).append(batch.image.sum().item())
+            return batch
+
+    for draws in (0, 100):
+        method = Watch(draws)
+        finish(toy.engine(method), toy.start(method), method, Federation(rounds=1))
+    assert all(seen[0, site] == seen[100, site] for site in ("north", "south", "west"))
+
+
 def test_a_site_answers_only_what_it_knows(toy, fedavg):
     with pytest.raises(ValueError, match="north: cannot answer a message of kind 'gossip'"):
         toy.engine(fedavg).members[0].answer(Message("gossip"))

@@ -96,3 +96,8 @@ def test_only_the_largest_piece_is_kept():
 def test_a_threshold_outside_its_range_is_refused():
     with pytest.raises(ValueError, match="threshold must lie between 0 and 1, got 1.5"):
         Evaluation(threshold=1.5)
+
+
+def test_unstandardised_images_reach_the_network_as_they_are():
+    image = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(Segmentation(("a",), 1, 4, standardised=False).standardise(image), image)
