@@ -16,8 +16,9 @@ from medfed.metrics.summary import read_cases
 from medfed.outputs.run_folder import RunFolder, RunIsBusy
 from medfed.outputs.table import build_table, to_csv, to_json, to_markdown, to_text
 from medfed.programs import add_common_flags, overrides, run_program
+from medfed.resuming import open_run
 from medfed.simulation import bar_over
-from medfed.train import open_run, run
+from medfed.train import run
 
 
 @dataclass(frozen=True)

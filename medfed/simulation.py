@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from medfed import site_names
+from medfed import discovery, site_names
 from medfed.config import Config
 from medfed.datasets.base import Case, Dataset, Volume
 from medfed.datasets.checking import duplicates
@@ -28,7 +28,7 @@ from medfed.tasks.segmentation import Segmentation
 
 @dataclass(frozen=True)
 class Simulation:
-    """Everything a run needs; the unseen site is a name and files that nobody has opened.
+    """Everything a run needs; the unseen site is a name and files whose images nobody has read.
 
     splits: patients of each source site.
     unseen: cases of the unseen site, for the evaluator alone.
@@ -70,7 +70,7 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
               disable=quiet, dynamic_ncols=True, leave=False) as bar:
         members = [_site(config, dataset, task, network, site, splits[site], bar) for site in source]
     start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()})
-    engine = InProcess(members, sites_folder)
+    engine = discovery.find("engines", config.federation.engine)(members, sites_folder)
     return Simulation(dataset, task, network, engine, start, splits, {site: cases[site] for site in unseen})
 
 
@@ -137,9 +137,10 @@ def _site(
     for notice, n in notices.items():
         warnings.warn(f"{name}: {n} of {len(patients.all())} images: {notice}", stacklevel=2)
     if config.training.batch_size > len(training):
+        images = f"{len(training)} training image{'s' if len(training) > 1 else ''}"
         warnings.warn(
-            f"{name}: has {len(training)} training images, fewer than training.batch_size "
-            f"{config.training.batch_size}; its batches hold {len(training)}", stacklevel=2,
+            f"{name}: has {images}, fewer than training.batch_size {config.training.batch_size}; its batches hold "
+            f"{len(training)}", stacklevel=2,
         )
     return Site(
         name=name,

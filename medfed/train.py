@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import hashlib
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -14,21 +15,20 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from medfed import strict_yaml
-from medfed.config import Config, difference, load, resolved, to_yaml
+from medfed.config import Config, load, to_yaml
 from medfed.datasets import reading
 from medfed.errors import UserError
 from medfed.evaluator import evaluate, unseen_weights
 from medfed.federation.coordinator import federate
 from medfed.federation.message import State
 from medfed.federation.selection import RULES
-from medfed.functional.weights import check_same_entries
 from medfed.metrics.summary import summarise, write_cases
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.progress import RoundProgress
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.table import closing_table
 from medfed.programs import add_common_flags, overrides, run_program
+from medfed.resuming import changes, check_data, open_run, state_to_go_on_from
 from medfed.run_pictures import draw_all
 from medfed.simulation import Simulation, prepare
 
@@ -48,7 +48,12 @@ def _work(args: argparse.Namespace) -> int:
     folder = RunFolder(args.out or default_folder(config))
     with folder.locked():
         open_run(folder, config, args.resume, args.accept_config_change)
-        summary = run(config, folder, args.quiet)
+        try:
+            summary = run(config, folder, args.quiet)
+        except KeyboardInterrupt as stop:
+            if str(stop) or not (folder.path / "config.yaml").is_file():
+                raise
+            raise type(stop)(f"stopped; {folder.path} holds all rounds. Go on with the same command and --resume") from stop
     print(closing_table(summary))
     print(f"\nEverything is in {folder.path}: cases.csv, summary.json, pictures/, model.safetensors, ledger.csv.")
     print(f"A MONAI bundle for a hospital: python -m medfed.export {folder.path}")
@@ -61,79 +66,55 @@ def default_folder(config: Config) -> Path:
     return Path("runs") / f"{Path(config.source).stem}-{config.method_name}-unseen_{unseen}-seed{config.seed}"
 
 
-def open_run(folder: RunFolder, config: Config, resume: bool, accept_change: bool = False) -> None:
-    """Look whether a run may start in this folder, or go on with the one that is there if that was asked for.
-
-    Raises:
-        UserError: where going on, or starting over, could lose or mix results.
-    """
-    kept = folder.path / "config.yaml"
-    if resume and not kept.is_file():
-        raise UserError(f"{folder.path}: no run to resume here; leave --resume out to start one, or name it with --out")
-    if not resume and kept.is_file():
-        done = "a finished run" if folder.is_finished() else f"a run that has finished round {max(folder.rounds(), default=0)}"
-        raise UserError(f"{folder.path}: holds {done}; go on with --resume, or start another with --out")
-    if resume and not folder.rounds() and folder.history():
-        raise UserError(
-            f"{folder.path / 'states'}: holds no checkpoint, though {len(folder.history())} rounds stand in history.csv; "
-            "put the checkpoints back, or start another run with --out"
-        )
-    if resume and not accept_change and (changed := _changes(folder, config)):
-        raise UserError(
-            f"{folder.path}: this run was started with another config ({'; '.join(changed[:5])}); undo the change, "
-            "choose another folder with --out, or --accept-config-change"
-        )
-
-
 def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, object]:
     """Do whatever of a run is not done yet; the folder is locked and `open_run` let it. The content of summary.json."""
-    if folder.is_finished() and (folder.path / "model.safetensors").is_file() and not _changes(folder, config):
+    if folder.is_finished() and (folder.path / "model.safetensors").is_file() and not changes(folder, config):
         return folder.read_json("summary.json")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS gives other bits each time
     torch.use_deterministic_algorithms(True, warn_only=True)
     with notices(folder, quiet) as said:
         simulation = prepare(config, folder.path / "sites", quiet)
-        state = _state_to_go_on_from(folder, simulation)
+        state = state_to_go_on_from(folder, simulation)
         with _full_disk_named(folder):
-            _begin(folder, config, said)
+            check_data(folder, simulation)
+            _check_selection(config, simulation)
+            _begin(folder, config, state, said)
             last = train(config, simulation, folder, state, quiet)
             chosen = RULES[config.federation.selection](folder.history())
             final = last if chosen == last.round else folder.load_state(chosen)
             rows = evaluate(simulation, final.weights, quiet)
             write_cases(folder.path / "cases.csv", rows)
             folder.save_model(unseen_weights(simulation, final.weights))
-            draw_all(simulation, config.method, final, rows, folder)
+            try:
+                draw_all(simulation, config.method, final, rows, folder)
+            except Exception as error:  # noqa: BLE001  a picture is not worth the result of days
+                warnings.warn(f"a picture could not be drawn: {error!r}", stacklevel=1)
             summary = _summary(config, simulation, rows, chosen, said)
             folder.write_json("summary.json", summary)
     return summary
 
 
-def _changes(folder: RunFolder, config: Config) -> list[str]:
-    kept = folder.path / "config.yaml"
-    return difference(strict_yaml.parse(strict_yaml.read(kept), str(kept)), resolved(config))
-
-
-def _begin(folder: RunFolder, config: Config, said: list[str]) -> None:
+def _begin(folder: RunFolder, config: Config, state: State, said: list[str]) -> None:
     """Write down what runs, `config.yaml` last, as that makes it a run: one refused for its data leaves none behind."""
     (folder.path / "summary.json").unlink(missing_ok=True)  # of another config, where a change was accepted
+    if (folder.path / "config.yaml").is_file():
+        said += [f"the config was changed after round {state.round}: {change}" for change in changes(folder, config)]
+        said += [
+            f"went on after round {state.round} in another environment, with other {name}"
+            for name, value in folder.read_json("environment.json").items()
+            if value != environment()[name]
+        ]
     folder.write_json("environment.json", environment())
     folder.write_json("notices.json", said)
     folder.write_text("config.yaml", to_yaml(config))
 
 
-def _state_to_go_on_from(folder: RunFolder, simulation: Simulation) -> State:
-    """The last checkpoint, if it fits the network (an accepted change may have replaced that), or else the start."""
-    rounds = folder.rounds()
-    if not rounds:
-        return simulation.start
-    state = folder.load_state(rounds[-1])
-    try:
-        check_same_entries(simulation.start.weights, state.weights)
-    except ValueError as error:
+def _check_selection(config: Config, simulation: Simulation) -> None:
+    if config.federation.selection != "last" and not any(site.validation for site in simulation.engine.members):
         raise UserError(
-            f"{folder.path}: round {state.round} does not fit the network of this config ({error}); undo the "
-            "change, or start another run with --out"
-        ) from error
-    return state
+            f"{config.source}: federation.selection: '{config.federation.selection}' needs validation patients, and no "
+            "source site has enough patients to spare one; set it to last"
+        )
 
 
 def train(config: Config, simulation: Simulation, folder: RunFolder, state: State, quiet: bool) -> State:
@@ -212,7 +193,8 @@ def notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
 
     def show(message, category, filename, lineno, file=None, line=None) -> None:
         text = str(message)
-        if category is not UserWarning or "medfed" not in Path(filename).parts or text in shown:
+        ours = category is UserWarning and "medfed" in Path(filename).parts
+        if text in shown or not (ours or "deterministic" in text):
             return
         shown.add(text)
         if text not in said:

@@ -1,5 +1,6 @@
 import csv
 import json
+import shutil
 
 import pytest
 import safetensors.torch
@@ -119,6 +120,62 @@ def test_resume_with_another_config_is_refused_and_shows_the_difference(finished
     path, out = finished
     code = run(path, out, "--resume", "--set", "training.batch_size=8")
     refused(capsys, code, "training.batch_size: 16 -> 8", "--accept-config-change")
+
+
+@pytest.mark.parametrize("change", ["federation.unseen_site=HK", "seed=9", "method.alpha=0.2", "data.test_ratio=0.3"])
+def test_what_would_mix_two_federations_is_refused_even_when_accepted(finished, capsys, change):
+    path, out = finished
+    before = (out / "config.yaml").read_bytes()
+    code = run(path, out, "--resume", "--accept-config-change", "--set", change)
+    refused(capsys, code, change.split("=")[0], "would mix two federations")
+    assert (out / "config.yaml").read_bytes() == before
+
+
+def test_an_accepted_change_goes_on_and_is_told(finished, tmp_path):
+    path, _ = finished
+    assert run(path, tmp_path / "run", "--set", "federation.rounds=1") == 0
+    assert run(path, tmp_path / "run", "--resume", "--accept-config-change") == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["rounds"] == 2 and RunFolder(tmp_path / "run").rounds() == [0, 1, 2][-2:]
+    assert "the config was changed after round 1: federation.rounds: 1 -> 2" in summary["notices"]
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
+
+
+def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, tiny_phantom, capsys):
+    path, _ = finished
+    root = tmp_path / "copy"
+    shutil.copytree(tiny_phantom, root)
+    always = (path, tmp_path / "run", "--set", f"data.root={root}")
+    assert run(*always, "--set", "federation.rounds=1") == 0
+    (root / "HK" / "Case39.nii.gz").unlink()
+    next(root.glob("HK/Case39_*.nii.gz")).unlink()
+    code = run(*always, "--resume", "--accept-config-change")
+    refused(capsys, code, "1 cases changed, came or went", "HK/Case39")
+
+
+def test_a_phantom_run_does_not_turn_real(finished, tmp_path, tiny_phantom, capsys):
+    path, _ = finished
+    root = tmp_path / "copy"
+    shutil.copytree(tiny_phantom, root)
+    always = (path, tmp_path / "run", "--set", f"data.root={root}")
+    assert run(*always, "--set", "federation.rounds=1") == 0
+    (root / "PHANTOM.json").unlink()
+    refused(capsys, run(*always, "--resume", "--accept-config-change"), "started on phantom data", "real data")
+
+
+def test_remains_of_a_run_without_its_config_are_not_taken_for_a_start(finished, tmp_path, capsys):
+    path, out = finished
+    shutil.copytree(out, tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").unlink()
+    refused(capsys, run(path, tmp_path / "run"), "states", "but no config.yaml")
+
+
+def test_a_picture_that_fails_costs_no_result(finished, tmp_path, monkeypatch):
+    path, out = finished
+    monkeypatch.setattr(train, "draw_all", lambda *args: 1 / 0)
+    assert run(path, tmp_path / "run") == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert any("a picture could not be drawn: ZeroDivisionError" in notice for notice in summary["notices"])
 
 
 @pytest.mark.parametrize(

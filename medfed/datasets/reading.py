@@ -134,7 +134,8 @@ def to_structures(
     found = label_values(mask)
     if not set(found) <= set(labels):
         expected = ", ".join(f"{value} ({' and '.join(labels[value]) or 'background'})" for value in sorted(labels))
-        raise UserError(f"{path}: has the labels {few(found)}; expected {expected}; {hint or 'correct the mask'}")
+        hint = hint or "write the mask again with these"
+        raise UserError(f"{path}: has the labels {few(found)}; expected {expected}; {hint}")
     channels = torch.zeros(len(structures), *mask.shape[1:], dtype=torch.uint8)
     for index, structure in enumerate(structures):
         for value in found:

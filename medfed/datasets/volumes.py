@@ -95,7 +95,8 @@ def _check_nifti(path: Path) -> None:
     try:
         image = nib.load(path)
     except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error) as error:
-        raise UserError(f"{path}: is no NIfTI file, or is damaged ({error}); copy it again from its source") from None
+        found = f"{path.stat().st_size:,} bytes; {error}"
+        raise UserError(f"{path}: is no NIfTI file, or is damaged ({found}); copy it again from its source") from None
     _check_size(path, image.shape)
     with nib.openers.ImageOpener(path) as stream:
         header = type(image.header).from_fileobj(stream, check=False)  # nibabel quietly makes 1 mm of 0 mm
