@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
@@ -56,8 +58,10 @@ def unseen_weights(simulation: Simulation, weights: Mapping[str, Tensor]) -> dic
 
 def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: tqdm) -> Rows:
     rows: Rows = []
+    said: Counter[str] = Counter()
     for case in cases:
         volume = simulation.dataset.load(case)
+        said.update(volume.notices)
         predicted = simulation.task.predict(simulation.network, volume)
         for index, structure in enumerate(simulation.task.structures):
             found = score(predicted[index], volume.mask[index].as_tensor(), volume.spacing_mm)
@@ -65,4 +69,6 @@ def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: t
                 {"site": case.site, "role": role, "patient": case.patient, "structure": structure, **asdict(found)}
             )
         bar.update(1)
+    for notice, n in said.items() if role == "unseen" else ():  # those of source sites were said when they were read
+        warnings.warn(f"{cases[0].site}: {n} of {len(cases)} images: {notice}", stacklevel=2)
     return rows

@@ -43,7 +43,7 @@ def open_run(folder: RunFolder, config: Config, resume: bool, accept_change: boo
         )
     if resume and not folder.rounds() and folder.history():
         raise UserError(
-            f"{folder.path / 'states'}: holds no checkpoint, though {len(folder.history())} rounds stand in history.csv; "
+            f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round {folder.history()[-1]['round']}; "
             "put the checkpoints back, or start another run with --out"
         )
     if resume and (changed := changes(folder, config)):
@@ -110,6 +110,6 @@ def check_data(folder: RunFolder, simulation: Simulation) -> None:
     names = sorted(set(kept["files"]) | set(found["files"]))
     if changed := [name for name in names if kept["files"].get(name) != found["files"].get(name)]:
         raise UserError(
-            f"{simulation.dataset.root}: {len(changed)} cases changed, came or went since the run in {folder.path} was "
+            f"{simulation.dataset.root}: {len(changed)} of {len(names)} cases changed, came or went since the run in {folder.path} was "
             f"started, the first is {changed[0]}; put them back, or start another run with --out"
         )

@@ -375,11 +375,15 @@ def test_row_19_a_truncated_file_is_known_before_training_whatever_its_split(des
 
 
 def test_row_19_a_truncated_file_of_the_unseen_site_costs_no_round(desk):
-    """It is opened by the evaluator alone, after training; what was trained is kept."""
+    """It is opened by the evaluator alone, after training; once mended, no round is trained again."""
+    whole = desk.image("UCL").read_bytes()
     cut(desk.image("UCL"), 5000)
     desk.replace("rounds: 2", "rounds: 1")
     desk.refused(desk.train(), "UCL/Case01.nii.gz: is cut short", "copy it again")
-    assert RunFolder(desk.out).rounds() == [0, 1] and not RunFolder(desk.out).is_finished()
+    desk.image("UCL").write_bytes(whole)
+    kept = {path: path.stat().st_mtime_ns for path in desk.out.glob("states/*")}
+    desk.goes_on(more=("--resume",))
+    assert kept and kept == {path: path.stat().st_mtime_ns for path in desk.out.glob("states/*")}
 
 
 def test_row_34_without_a_spacing_distances_are_in_pixels_and_say_so(eyes):
