@@ -39,8 +39,12 @@ class InProcess:
         """Each site in turn, in the order of their names."""
         by_name = {site.name: site for site in self.members}
         answers = {}
+        letters: dict[int, bytes] = {}  # what goes to several sites is written once
+        for message in messages.values():
+            if id(message) not in letters:
+                letters[id(message)] = message.to_bytes()
         for index, name in enumerate(sorted(messages), start=1):
-            answers[name] = Message.from_bytes(self._deliver(by_name[name], messages[name].to_bytes()))
+            answers[name] = Message.from_bytes(self._deliver(by_name[name], letters[id(messages[name])]))
             if self.on_answer:
                 self.on_answer(kind, name, index, len(messages))
         return answers

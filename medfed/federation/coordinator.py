@@ -44,9 +44,9 @@ def federate(
         chosen = _choose(engine.sites(), settings.clients_per_round, stream(seed, "clients", number))
         if method.shares_every_round:
             state = _share(method, engine, state, chosen, seed, record)
-        letters = {
-            site: Message("train", state.weights, method.broadcast(state, site), {"round": number}) for site in chosen
-        }
+        common = Message("train", state.weights, {}, {"round": number})
+        extras = {site: method.broadcast(state, site) for site in chosen}
+        letters = {site: replace(common, tensors=extras[site]) if extras[site] else common for site in chosen}
         updates = _exchange(engine, "train", letters, number, record)
         _check_updates(number, state, updates)
         memory = method.remember(state, updates, stream(seed, "remember", number))
@@ -64,7 +64,7 @@ def _share(
     if type(method).share is Method.share:
         return state
     number = state.round + 1
-    asked = {site: Message("share", state.weights, {}, {"round": number}) for site in sites}
+    asked = dict.fromkeys(sites, Message("share", state.weights, {}, {"round": number}))
     answers = _exchange(engine, "share", asked, number, record)
     shared = {site: answer.tensors for site, answer in answers.items()}
     return replace(state, memory=method.combine(state, shared, stream(seed, "combine", number)))
@@ -111,7 +111,7 @@ def _history(
     row |= {f"train_loss/{site}": update.facts["loss"] for site, update in updates.items()}
     row["validation_dice"] = None
     if state.round % settings.validate_every == 0 or state.round == settings.rounds:
-        asked = {site: Message("validate", state.weights, {}, {"round": state.round}) for site in engine.sites()}
+        asked = dict.fromkeys(engine.sites(), Message("validate", state.weights, {}, {"round": state.round}))
         answers = _exchange(engine, "validate", asked, state.round, record)
         scores = {site: answer.facts["dice"] for site, answer in answers.items() if "dice" in answer.facts}
         row["validation_dice"] = _mean(scores.values()) if scores else None

@@ -70,11 +70,14 @@ class State:
 
 def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) -> bytes:
     """Groups of named tensors and a JSON header as safetensors bytes; equal content gives equal bytes."""
-    named = {
-        f"{group}/{name}": tensor.detach().to("cpu").contiguous().clone()
-        for group, tensors in groups.items()
-        for name, tensor in tensors.items()
-    }
+    named: dict[str, Tensor] = {}
+    stored = set()
+    for group, tensors in groups.items():
+        for name, tensor in tensors.items():
+            tensor = tensor.detach().to("cpu").contiguous()
+            place = tensor.untyped_storage().data_ptr()
+            named[f"{group}/{name}"] = tensor.clone() if place in stored else tensor  # safetensors refuses to share
+            stored.add(place)
     text = json.dumps({"format": FORMAT, "order": list(named), **header}, sort_keys=True, allow_nan=False)
     # One metadata entry only: safetensors does not promise an order among several, and the bytes must be stable.
     return safetensors.torch.save(named, metadata={"medfed": text})

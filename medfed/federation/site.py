@@ -171,7 +171,7 @@ class Site:
             for index, moments in optimizer.state_dict()["state"].items():
                 for key, entry in moments.items():
                     if entry is not None:
-                        self.memory[f"{OPTIMIZER}{index}/{key}"] = torch.as_tensor(entry).detach().cpu().clone()
+                        self.memory[f"{OPTIMIZER}{index}/{key}"] = torch.as_tensor(entry).detach().cpu()
         entries = self.network.state_dict()
         for name in sorted(self.local_keys):
             self.memory[LOCAL + name] = entries[name].detach().cpu().clone()

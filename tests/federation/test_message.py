@@ -23,6 +23,12 @@ def test_a_message_comes_back_as_it_went():
         assert all(torch.equal(sent[n], came[n]) and sent[n].dtype == came[n].dtype for n in sent)
 
 
+def test_tensors_that_share_memory_arrive_apart():
+    whole = torch.arange(6.0)
+    back = Message.from_bytes(Message("train", {"a": whole, "b": whole, "c": whole[2:4]}).to_bytes()).weights
+    assert torch.equal(back["a"], whole) and torch.equal(back["b"], whole) and back["c"].tolist() == [2, 3]
+
+
 def test_equal_messages_are_equal_bytes():
     assert len({message().to_bytes() for _ in range(5)}) == 1
 
