@@ -25,6 +25,8 @@ _ADVICE = {
     errno.EROFS: "choose a folder that can be written to with --out",
     errno.EACCES: "change the permissions, or choose another folder with --out",
     errno.EPERM: "change the permissions, or choose another folder with --out",
+    errno.EEXIST: "a file stands where a folder is wanted; name another place",
+    errno.ENOTDIR: "a file stands where a folder is wanted; name another place",
 }
 
 
