@@ -144,7 +144,10 @@ class Segmentation:
 
     @torch.no_grad()
     def validate(self, network: nn.Module, samples: Slices) -> dict[str, float]:
-        """Mean Dice over patients and structures on the prepared slices; a patient without a structure is left out."""
+        """Mean Dice over patients and structures on the prepared slices.
+
+        Left out where neither reference nor prediction has the structure; a false alarm counts as 0.
+        """
         network.eval()
         device = next(network.parameters()).device
         hits = torch.zeros(int(samples.patient.max()) + 1, self.out_channels, dtype=torch.float64)
