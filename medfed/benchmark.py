@@ -5,12 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
 from medfed.files import write_atomically
 from medfed.programs import run_program
+
+MEASURES = (
+    ("exchange", time_exchange, exchange_table),
+    ("round", time_round, round_table),
+    ("larger_round", partial(time_round, size=128, repeats=3), round_table),
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,7 +33,7 @@ def _work(args: argparse.Namespace) -> int:
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
     results = {}
-    for name, measure, table in (("exchange", time_exchange, exchange_table), ("round", time_round, round_table)):
+    for name, measure, table in MEASURES:
         results[name] = measure()
         if not args.quiet:
             print(table(results[name]), end="\n\n", flush=True)

@@ -9,17 +9,16 @@ from pathlib import Path
 from medfed.errors import UserError
 
 
-def write_atomically(path: Path, data: bytes | str) -> None:
+def write_atomically(path: Path, *parts: bytes | str) -> None:
     """Write beside the target, flush to the disk, then rename over it.
 
     Whatever fails (a full disk, a kill), the file that was there before is still whole.
     """
-    if isinstance(data, str):
-        data = data.encode()
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with open(unfinished, "wb") as file:
-            file.write(data)
+            for part in parts:
+                file.write(part.encode() if isinstance(part, str) else part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
@@ -29,13 +28,16 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     _sync_folder(path.parent)
 
 
-def seal(data: bytes) -> bytes:
-    """Data with its SHA-256 in front: safetensors files carry no checksum, and 499 of 500 flipped bits go unseen."""
-    return hashlib.sha256(data).digest() + data
+def write_sealed(path: Path, *parts: bytes) -> None:
+    """Write with the SHA-256 in front: safetensors files carry no checksum, and 499 of 500 flipped bits go unseen."""
+    checksum = hashlib.sha256()
+    for part in parts:
+        checksum.update(part)
+    write_atomically(path, checksum.digest(), *parts)
 
 
 def read_sealed(path: Path, advice: str) -> bytes:
-    """What `seal` wrapped; raises a UserError that ends with the advice if a single bit differs."""
+    """What `write_sealed` wrote; raises a UserError that ends with the advice if a single bit differs."""
     data = path.read_bytes()
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise UserError(f"{path}: its checksum does not fit, so it was damaged after it was written; {advice}")

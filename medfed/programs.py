@@ -16,6 +16,7 @@ from typing import TextIO
 
 from medfed.discovery import PACKAGE, first_line
 from medfed.errors import UserError
+from medfed.memory import keep_freed_memory
 
 PROGRAMS = ("train", "evaluate", "export", "data", "benchmark")
 INTERRUPTED, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 15, 13))  # as shells count signals
@@ -69,6 +70,7 @@ def run_program(name: str, work: Callable[[], int]) -> int:
         name: what the line on stderr begins with: `medfed.train`.
         work: returns an exit code.
     """
+    keep_freed_memory()
     try:
         with _sigterm_raises():
             code = work()

@@ -20,8 +20,9 @@ def test_a_round_is_timed_against_the_bare_loops():
 
 
 def test_the_program_prints_both_tables_and_keeps_the_numbers(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(benchmark, "time_exchange", lambda: time_exchange(64, 1, 1, 1))
-    monkeypatch.setattr(benchmark, "time_round", lambda: time_round(32, 1, 4, 1))
+    small = {"exchange": lambda: time_exchange(64, 1, 1, 1), "round": lambda: time_round(32, 1, 4, 1)}
+    tables = {"exchange": exchange_table, "round": round_table}
+    monkeypatch.setattr(benchmark, "MEASURES", [(name, small[name], tables[name]) for name in small])
     assert benchmark.main(["--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     assert "frequency exchange" in said and "one round of FedAvg" in said

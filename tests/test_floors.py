@@ -7,7 +7,7 @@ import medfed
 
 ROOT = Path(medfed.__file__).parent
 FLOORS = [
-    {"functional", "batch", "errors", "files", "discovery", "typed", "strict_yaml", "site_names"},
+    {"functional", "batch", "errors", "files", "discovery", "typed", "strict_yaml", "site_names", "memory"},
     {"transforms", "networks", "metrics"},
     {"tasks", "datasets"},
     {"federation"},

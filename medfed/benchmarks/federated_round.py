@@ -25,11 +25,12 @@ from medfed.networks.unet import UNet
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.segmentation import Segmentation, Slices
 
-NETWORK = UNet(features=(16, 16, 32, 64, 128, 16))  # that of configs/prostate.yaml
-TRAINING = Training(batch_size=8)
+# The network, batch and image size of configs/prostate.yaml, and about as many slices as a site of its phantom has.
+NETWORK = UNet(features=(16, 16, 32, 64, 128, 16))
+TRAINING = Training(batch_size=4)
 
 
-def time_round(size: int = 96, n_sites: int = 5, n_images: int = 64, repeats: int = 5) -> dict[str, float | int]:
+def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: int = 9) -> dict[str, float | int]:
     """Median seconds of a round of `n_sites` sites with `n_images` noise images each, and its ratio to the bare loops."""
     task = Segmentation(("organ",), 1, size, (0.0, 1.0))
     data = {f"site_{index}": _noise(index, n_images, size) for index in range(n_sites)}
@@ -38,9 +39,13 @@ def time_round(size: int = 96, n_sites: int = 5, n_images: int = 64, repeats: in
     start = State(0, {name: entry.clone() for name, entry in network.state_dict().items()})
     taken: dict[str, list[float]] = {"bare": [], "federated": []}
     for repeat in range(repeats + 1):
-        for name, work in (("bare", _bare), ("federated", _federated)):
-            seconds = _seconds(lambda work=work: work(task, network, data, start))
-            taken[name] += [seconds] if repeat else []  # the first warms up
+        with tempfile.TemporaryDirectory() as folder:
+            seconds = {
+                "bare": _seconds(lambda: _bare(task, network, data, start)),
+                "federated": _seconds(lambda folder=folder: _federated(task, network, data, start, Path(folder))),
+            }
+        for name in taken:
+            taken[name] += [seconds[name]] if repeat else []  # the first warms up
     median = {f"{name}_s": statistics.median(times) for name, times in taken.items()}
     return {
         **{"size": size, "n_sites": n_sites, "n_images": n_images, "repeats": repeats},
@@ -64,18 +69,18 @@ def _bare(task: Segmentation, network: torch.nn.Module, data: dict[str, Slices],
             optimizer.step()
 
 
-def _federated(task: Segmentation, network: torch.nn.Module, data: dict[str, Slices], start: State) -> None:
+def _federated(
+    task: Segmentation, network: torch.nn.Module, data: dict[str, Slices], start: State, folder: Path
+) -> None:
     """A round as `medfed.train` runs it, with all that it writes."""
-    method = FedAvg()
-    with tempfile.TemporaryDirectory() as folder:
-        run = RunFolder(Path(folder))
-        members = [
-            Site(name, samples, None, task, method, network, NETWORK, TRAINING, frozenset(), local_epochs=1, seed=0)
-            for name, samples in data.items()
-        ]
-        engine = InProcess(members, run.path / "sites")
-        for done in federate(method, engine, start, Federation(rounds=1), seed=0):
-            run.save_round(done, best_round=1)
+    method, run = FedAvg(), RunFolder(folder)
+    members = [
+        Site(name, samples, None, task, method, network, NETWORK, TRAINING, frozenset(), local_epochs=1, seed=0)
+        for name, samples in data.items()
+    ]
+    engine = InProcess(members, run.path / "sites")
+    for done in federate(method, engine, start, Federation(rounds=1), seed=0):
+        run.save_round(done, best_round=1)
 
 
 def _noise(index: int, n_images: int, size: int) -> Slices:

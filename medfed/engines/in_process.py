@@ -11,7 +11,7 @@ from torch import Tensor
 from medfed.errors import UserError
 from medfed.federation.message import Message, digest, pack, unpack
 from medfed.federation.site import Site
-from medfed.files import read_sealed, seal, write_atomically
+from medfed.files import read_sealed, write_sealed
 
 KEPT_ROUNDS = 2  # a coordinator that was killed goes back one round at most
 ADVICE = "put back a copy, or start another run with --out"
@@ -53,13 +53,13 @@ class InProcess:
         message = Message.from_bytes(letter)
         if self.folder is None or message.kind != "train":
             return site.answer(message).to_bytes()
-        asked, path = digest(letter + site.terms().encode()), self._path(site.name, message.facts["round"])
-        if (kept := self._kept(path, asked)) is not None:
-            site.memory, answer = kept
-            return answer.to_bytes()
-        answer = site.answer(message)
-        self._keep(path, asked, site, answer)
-        return answer.to_bytes()
+        asked, path = digest(letter, site.terms().encode()), self._path(site.name, message.facts["round"])
+        if path.is_file() and (kept := _read(path)).asked == asked:  # it has answered this very letter before
+            site.memory = kept.memory
+            return kept.answer
+        answer = site.answer(message).to_bytes()
+        _write(path, asked, answer, site.memory)
+        return answer
 
     def restore(self, took_part: Mapping[str, int]) -> None:
         """Give every site the memory that it had after the round that it last took part in (`State.took_part`).
@@ -72,34 +72,34 @@ class InProcess:
                 path = self._path(site.name, number)
                 if not path.is_file():
                     raise UserError(f"{path}: is missing, and with it what {site.name} keeps between rounds; {ADVICE}")
-                groups, _ = _open(path)
-                site.memory = groups.get("memory", {})
-
-    def _kept(self, path: Path, asked: str) -> tuple[dict[str, Tensor], Message] | None:
-        """What the site answered to this very letter before, if it did."""
-        if not path.is_file():
-            return None
-        groups, header = _open(path)
-        if header["asked"] != asked:
-            return None
-        answer = Message(header["kind"], groups.get("weights", {}), groups.get("tensors", {}), header["facts"])
-        return groups.get("memory", {}), answer
-
-    def _keep(self, path: Path, asked: str, site: Site, answer: Message) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        groups = {"memory": site.memory, "weights": answer.weights, "tensors": answer.tensors}
-        data = pack(groups, {"asked": asked, "kind": answer.kind, "facts": answer.facts})
-        write_atomically(path, seal(data))
-        for old in sorted(path.parent.glob("round_*"))[:-KEPT_ROUNDS]:
-            old.unlink()
+                site.memory = _read(path).memory
 
     def _path(self, site: str, number: int) -> Path:
         return self.folder / site / f"round_{number:05d}.site"
 
 
-def _open(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict]:
+@dataclass(frozen=True)
+class _Kept:
+    """A site's file: the digest of what it was asked, its answer, and its memory after that."""
+
+    asked: str
+    answer: bytes
+    memory: dict[str, Tensor]
+
+
+def _write(path: Path, asked: str, answer: bytes, memory: Mapping[str, Tensor]) -> None:
+    """The answer goes in as it is: its bytes, after their number."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_sealed(path, len(answer).to_bytes(8, "little"), answer, pack({"memory": memory}, {"asked": asked}))
+    for old in sorted(path.parent.glob("round_*"))[:-KEPT_ROUNDS]:
+        old.unlink()
+
+
+def _read(path: Path) -> _Kept:
     data = read_sealed(path, ADVICE)
+    end = 8 + int.from_bytes(data[:8], "little")
     try:
-        return unpack(data)
+        groups, header = unpack(data[end:])
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
+    return _Kept(header["asked"], data[8:end], groups.get("memory", {}))

@@ -100,9 +100,12 @@ def unpack(data: bytes) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     return groups, header
 
 
-def digest(data: bytes) -> str:
-    """SHA-256, in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
+def digest(*parts: bytes) -> str:
+    """SHA-256 of the parts one after another, in hexadecimal."""
+    checksum = hashlib.sha256()
+    for part in parts:
+        checksum.update(part)
+    return checksum.hexdigest()
 
 
 def n_bytes(tensor: Tensor) -> int:
