@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from medfed.errors import UserError
@@ -14,38 +16,53 @@ def write_atomically(path: Path, *parts: bytes | str) -> None:
 
     Whatever fails (a full disk, a kill), the file that was there before is still whole.
     """
+    stage(path, *parts)()
+
+
+def stage(path: Path, *parts: bytes | str) -> Callable[[], None]:
+    """Write beside the target; the call of what comes back waits for the disk and renames (`write_atomically`)."""
     unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with open(unfinished, "wb") as file:
-            for part in parts:
-                file.write(part.encode() if isinstance(part, str) else part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    with _removed_on_failure(unfinished), open(unfinished, "wb") as file:
+        for part in parts:
+            file.write(part.encode() if isinstance(part, str) else part)
+
+    def commit() -> None:
+        with _removed_on_failure(unfinished):
+            _sync(unfinished)
+            os.replace(unfinished, path)
+        _sync(path.parent)
+
+    return commit
 
 
-def write_sealed(path: Path, *parts: bytes) -> None:
-    """Write with the SHA-256 in front: safetensors files carry no checksum, and 499 of 500 flipped bits go unseen."""
+def seal(*parts: bytes) -> bytes:
+    """Their SHA-256, to go in front: safetensors files carry no checksum, and 499 of 500 flipped bits go unseen."""
     checksum = hashlib.sha256()
     for part in parts:
         checksum.update(part)
-    write_atomically(path, checksum.digest(), *parts)
+    return checksum.digest()
 
 
 def read_sealed(path: Path, advice: str) -> bytes:
-    """What `write_sealed` wrote; raises a UserError that ends with the advice if a single bit differs."""
+    """What was written with its `seal` in front; raises a UserError that ends with the advice if a single bit differs."""
     data = path.read_bytes()
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise UserError(f"{path}: its checksum does not fit, so it was damaged after it was written; {advice}")
     return data[32:]
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+@contextmanager
+def _removed_on_failure(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of files, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

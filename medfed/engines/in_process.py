@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from medfed.errors import UserError
 from medfed.federation.message import Message, digest, pack, unpack
 from medfed.federation.site import Site
-from medfed.files import read_sealed, write_sealed
+from medfed.files import read_sealed, seal, stage
 
 KEPT_ROUNDS = 2  # a coordinator that was killed goes back one round at most
 ADVICE = "put back a copy, or start another run with --out"
@@ -43,23 +44,29 @@ class InProcess:
         for message in messages.values():
             if id(message) not in letters:
                 letters[id(message)] = message.to_bytes()
-        for index, name in enumerate(sorted(messages), start=1):
-            answers[name] = Message.from_bytes(self._deliver(by_name[name], letters[id(messages[name])]))
-            if self.on_answer:
-                self.on_answer(kind, name, index, len(messages))
+        files: list[Future[None]] = []
+        with ThreadPoolExecutor(1) as disk:  # the next site trains while the disk takes this one's file
+            for index, name in enumerate(sorted(messages), start=1):
+                answer, commit = self._deliver(by_name[name], letters[id(messages[name])])
+                answers[name] = Message.from_bytes(answer)
+                files += [disk.submit(commit)] if commit else []
+                if self.on_answer:
+                    self.on_answer(kind, name, index, len(messages))
+        for file in files:
+            file.result()  # a full disk is told here
         return answers
 
-    def _deliver(self, site: Site, letter: bytes) -> bytes:
+    def _deliver(self, site: Site, letter: bytes) -> tuple[bytes, Callable[[], None] | None]:
+        """The answer, and what puts the site's new file in its place, if there is one."""
         message = Message.from_bytes(letter)
         if self.folder is None or message.kind != "train":
-            return site.answer(message).to_bytes()
+            return site.answer(message).to_bytes(), None
         asked, path = digest(letter, site.terms().encode()), self._path(site.name, message.facts["round"])
         if path.is_file() and (kept := _read(path)).asked == asked:  # it has answered this very letter before
             site.memory = kept.memory
-            return kept.answer
+            return kept.answer, None
         answer = site.answer(message).to_bytes()
-        _write(path, asked, answer, site.memory)
-        return answer
+        return answer, _stage(path, asked, answer, site.memory)
 
     def restore(self, took_part: Mapping[str, int]) -> None:
         """Give every site the memory that it had after the round that it last took part in (`State.took_part`).
@@ -87,12 +94,18 @@ class _Kept:
     memory: dict[str, Tensor]
 
 
-def _write(path: Path, asked: str, answer: bytes, memory: Mapping[str, Tensor]) -> None:
+def _stage(path: Path, asked: str, answer: bytes, memory: Mapping[str, Tensor]) -> Callable[[], None]:
     """The answer goes in as it is: its bytes, after their number."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_sealed(path, len(answer).to_bytes(8, "little"), answer, pack({"memory": memory}, {"asked": asked}))
-    for old in sorted(path.parent.glob("round_*"))[:-KEPT_ROUNDS]:
-        old.unlink()
+    parts = len(answer).to_bytes(8, "little"), answer, pack({"memory": memory}, {"asked": asked})
+    commit = stage(path, seal(*parts), *parts)
+
+    def finish() -> None:
+        commit()
+        for old in sorted(path.parent.glob("round_*"))[:-KEPT_ROUNDS]:
+            old.unlink()
+
+    return finish
 
 
 def _read(path: Path) -> _Kept:

@@ -20,7 +20,7 @@ from medfed.errors import UserError
 from medfed.federation.coordinator import Round
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.message import State
-from medfed.files import read_sealed, write_atomically, write_sealed
+from medfed.files import read_sealed, seal, write_atomically
 
 KEPT_STATES = 2
 HISTORY_COLUMNS = ("round", "train_loss", "validation_dice")  # a column a site follows
@@ -92,7 +92,8 @@ class RunFolder:
     def save_state(self, state: State) -> None:
         path = self._state_path(state.round)
         path.parent.mkdir(exist_ok=True)
-        write_sealed(path, state.to_bytes())
+        data = state.to_bytes()
+        write_atomically(path, seal(data), data)
 
     def truncate(self, last_round: int) -> None:
         """Drop the rows of rounds that were never committed."""
