@@ -1,4 +1,4 @@
-"""Time the frequency exchange against FFT forms, and a federated round against its bare training loops."""
+"""Time the frequency exchange against FFT forms, a federated round against its bare loops, and the style codec."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
+from medfed.benchmarks.styles import styles_table, time_styles
 from medfed.files import write_atomically
 from medfed.programs import run_program
 
@@ -17,11 +18,12 @@ MEASURES = (
     ("exchange", time_exchange, exchange_table),
     ("round", time_round, round_table),
     ("larger_round", partial(time_round, size=128, repeats=3), round_table),
+    ("styles", time_styles, styles_table),
 )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns 0 when both were timed."""
+    """Returns 0 when all were timed."""
     parser = argparse.ArgumentParser(prog="python -m medfed.benchmark", description=__doc__)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for benchmark.json, the raw numbers")
     parser.add_argument("--quiet", action="store_true", help="print nothing; for use with --out")

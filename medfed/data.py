@@ -17,7 +17,8 @@ from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.check_report import to_json, to_text
 from medfed.datasets.checking import check
 from medfed.datasets.fetching import fetch
-from medfed.datasets.layouts import recognise
+from medfed.datasets.layouts import KINDS, recognise
+from medfed.datasets.made import Made
 from medfed.errors import UserError
 from medfed.files import write_atomically
 from medfed.programs import run_program
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     card.add_argument("name", help="as in a config: prostate, folder, ...")
     checks = commands.add_parser("check", help="read everything and tell what is wrong")
     checks.add_argument("path", type=Path, help="a folder of sites, or a config, whose data block is checked")
-    checks.add_argument("--dataset", choices=("prostate", "folder"), help="the layout, where it is not recognised")
+    checks.add_argument("--dataset", choices=KINDS, help="the layout, where it is not recognised")
     checks.add_argument("--allow-duplicates", action="store_true", help="an image that is there twice is no problem")
     checks.add_argument("--json", type=Path, metavar="FILE", help="write the report there too, case by case")
     checks.add_argument("--quiet", action="store_true", help="no progress, only the report")
@@ -91,7 +92,7 @@ def _check(args: argparse.Namespace) -> int:
 def _fetch(args: argparse.Namespace) -> int:
     found = discovery.find("datasets", args.name)
     folder = args.to or Path("data") / ("prostate_phantom" if args.name == "phantom" else args.name)
-    if args.name == "phantom":
+    if issubclass(found, Made):
         found(root=str(folder)).ready(_bar("making the phantom", args.quiet))
         print(f"The phantom is in {folder}.")
     elif found.card.address is None:

@@ -12,7 +12,9 @@ from tqdm import tqdm
 from medfed.config import Config, changed, load
 from medfed.errors import UserError
 from medfed.files import write_atomically
-from medfed.metrics.summary import read_cases
+from medfed.metrics import classification_summary, summary
+from medfed.metrics.classification_summary import ALL
+from medfed.overrides import Override
 from medfed.outputs.run_folder import RunFolder, RunIsBusy
 from medfed.outputs.table import build_table, to_csv, to_json, to_markdown, to_text
 from medfed.programs import add_common_flags, overrides, run_program
@@ -36,7 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m medfed.evaluate", description=__doc__)
     parser.add_argument("config", type=Path, help="a YAML file, for example configs/prostate.yaml")
     parser.add_argument("--leave-one-site-out", action="store_true", help="each site is the unseen one in turn")
-    parser.add_argument("--methods", nargs="+", default=["fedavg", "elcfs"], metavar="NAME", help="default: fedavg elcfs")
+    parser.add_argument("--methods", nargs="+", default=["fedavg", "elcfs"], metavar="NAME",
+                        help="default: fedavg elcfs. With settings: ccst:k=1,style=single. Several at once: ccst+elcfs")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each fold: seed, seed + 1, ...")
     parser.add_argument("--sites", nargs="+", metavar="SITE", help="leave out these sites only")
     add_common_flags(parser)
@@ -75,7 +78,7 @@ def plan(
         raise UserError(f"{config.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}")
     return [
         Fold(method, site, _config_of(config, method, site, config.seed + index),
-             RunFolder(out / method / f"unseen_{site}" / f"seed_{config.seed + index}"))
+             RunFolder(out / method.replace(":", "-") / f"unseen_{site}" / f"seed_{config.seed + index}"))
         for index in range(n_seeds)
         for site in sites or names
         for method in methods
@@ -83,10 +86,24 @@ def plan(
 
 
 def _config_of(config: Config, method: str, site: str, seed: int) -> Config:
-    """The given config with another method (its settings as in the config where it is the same, else its defaults)."""
+    """The given config with another method.
+
+    Args:
+        method: a name (its settings as in the config where it is the same, else its defaults), `name:key=value,...` to
+            set some, or several of these joined by + to stack them.
+    """
     changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
-    if method != config.method_name:
-        changes["method.name"] = method
+    parts = [part.partition(":") for part in method.split("+")]
+    blocks = [(name, [Override.parse(one) for one in settings.split(",") if one]) for name, _, settings in parts]
+    if len(blocks) > 1:
+        changes["method.name"] = "stack"
+        changes["method.methods"] = [
+            {"name": name, **{".".join(one.path): one.value for one in settings}} for name, settings in blocks
+        ]
+    else:
+        (name, settings), = blocks
+        changes |= {} if name == config.method_name else {"method.name": name}
+        changes |= {"method." + ".".join(one.path): one.value for one in settings}
     return changed(config, changes)
 
 
@@ -112,17 +129,20 @@ def write_table(folds: list[Fold], out: Path) -> str:
     results = []
     for fold in folds:
         if fold.folder.is_finished():
-            summary = fold.folder.read_json("summary.json")
-            rows = [r for r in read_cases(fold.folder.path / "cases.csv") if r["role"] == "unseen"]
+            found = fold.folder.read_json("summary.json")
+            task = found.get("task", "segmentation")
+            read_cases = (classification_summary if task == "classification" else summary).read_cases
+            rows = [row for row in read_cases(fold.folder.path / "cases.csv") if row["role"] == "unseen"]
             results.append({
                 "method": fold.method,
                 "unseen_site": fold.site,
                 "seed": fold.config.seed,
                 "rows": rows,
-                "selection": summary["selection"],
-                "data": summary["data"],
+                "selection": found["selection"],
+                "data": found["data"],
+                "task": task,
             })
-    structures = list(dict.fromkeys(row["structure"] for result in results for row in result["rows"]))
+    structures = list(dict.fromkeys(row.get("structure", ALL) for result in results for row in result["rows"]))
     table = build_table(results, structures, baseline="fedavg")
     for name, render in (("table.md", to_markdown), ("table.csv", to_csv), ("table.json", to_json)):
         write_atomically(out / name, render(table))

@@ -8,26 +8,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import torch
-from torch import Tensor
+from monai.data import MetaTensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from medfed.datasets.base import Case
 from medfed.functional.weights import average
+from medfed.metrics.classification_summary import case_row
+from medfed.metrics.ratio import ratio_row, vertical_ratio
 from medfed.metrics.segmentation import score
+from medfed.networks.tent import Tent
 from medfed.simulation import Simulation
+from medfed.tasks.classification import AT_ONCE, Classification
 
 Rows = list[dict[str, object]]
 
 
-def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool) -> Rows:
+def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool, ratios: Rows | None = None) -> Rows:
     """Score every test patient of the source sites ("seen") and every patient of the unseen site.
 
     Args:
         weights: the global state dict. Entries that a source site keeps for itself overlay it there; the unseen site
             gets their average (`unseen_weights`).
+        ratios: gets a row a patient (`medfed.metrics.ratio`) where the dataset has structures to compare.
 
     Returns:
-        A row a patient and structure, as `medfed.metrics.summary.CASE_COLUMNS` names them.
+        A row a patient and structure, as `medfed.metrics.summary.CASE_COLUMNS` names them; for classification a row an
+        image (`medfed.metrics.classification_summary`).
     """
     seen = {site: patients.test for site, patients in simulation.splits.items()}
     n_cases = sum(map(len, seen.values())) + sum(map(len, simulation.unseen.values()))
@@ -35,10 +42,10 @@ def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool)
     with tqdm(total=n_cases, desc="testing", unit="case", disable=quiet, dynamic_ncols=True, leave=False) as bar:
         for site in simulation.engine.members:
             site.load(dict(weights))
-            rows += _score_site(simulation, seen[site.name], "seen", bar)
+            rows += _score_site(simulation, seen[site.name], "seen", bar, ratios)
         simulation.network.load_state_dict(unseen_weights(simulation, weights))
         for cases in simulation.unseen.values():
-            rows += _score_site(simulation, cases, "unseen", bar)
+            rows += _score_site(simulation, cases, "unseen", bar, ratios)
     return rows
 
 
@@ -56,19 +63,64 @@ def unseen_weights(simulation: Simulation, weights: Mapping[str, Tensor]) -> dic
     return {**weights, **average([site.local_entries() for site in sites], images / images.sum())}
 
 
-def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: tqdm) -> Rows:
+def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: tqdm, ratios: Rows | None) -> Rows:
+    network = _predictor(simulation)
+    if isinstance(simulation.task, Classification):
+        return _classify(simulation, simulation.task, network, cases, role, bar)
     rows: Rows = []
     said: Counter[str] = Counter()
     for case in cases:
         volume = simulation.dataset.load(case)
         said.update(volume.notices)
-        predicted = simulation.task.predict(simulation.network, volume)
+        predicted = simulation.task.predict(network, volume)
         for index, structure in enumerate(simulation.task.structures):
             found = score(predicted[index], volume.mask[index].as_tensor(), volume.spacing_mm)
             rows.append(
                 {"site": case.site, "role": role, "patient": case.patient, "structure": structure, **asdict(found)}
             )
+        if ratios is not None and (of := simulation.dataset.ratio_of):
+            inner, outer = map(simulation.task.structures.index, of)
+            pair = (vertical_ratio(masks[inner], masks[outer]) for masks in (volume.mask.as_tensor(), predicted))
+            ratios.append(ratio_row(case.site, role, case.patient, *pair))
         bar.update(1)
-    for notice, n in said.items() if role == "unseen" else ():  # those of source sites were said when they were read
-        warnings.warn(f"{cases[0].site}: {n} of {len(cases)} images: {notice}", stacklevel=2)
+    _say(said, cases, role)
     return rows
+
+
+def _predictor(simulation: Simulation) -> nn.Module:
+    """The network, or a copy of it that adapts to the site it is about to see."""
+    evaluation = simulation.task.evaluation
+    if not evaluation.tent:
+        return simulation.network
+    sigmoid = not isinstance(simulation.task, Classification)
+    return Tent(simulation.network, evaluation.tent_learning_rate, sigmoid)
+
+
+def _classify(
+    simulation: Simulation, task: Classification, network: nn.Module, cases: Sequence[Case], role: str, bar: tqdm
+) -> Rows:
+    """A row an image."""
+    rows: Rows = []
+    said: Counter[str] = Counter()
+
+    def read(case: Case) -> MetaTensor:
+        notices: list[str] = []
+        image = simulation.dataset.read_image(case, notices)
+        said.update(notices)
+        return image
+
+    for start in range(0, len(cases), AT_ONCE):
+        part = cases[start : start + AT_ONCE]
+        rows += [
+            case_row(case.site, role, case.patient, case.subject, case.label, found.tolist(), task.classes)
+            for case, found in zip(part, task.probabilities(network, task.prepare(part, read)), strict=True)
+        ]
+        bar.update(len(part))
+    _say(said, cases, role)
+    return rows
+
+
+def _say(notices: Counter[str], cases: Sequence[Case], role: str) -> None:
+    """Those of source sites were said when they were read."""
+    for notice, n in notices.items() if role == "unseen" else ():
+        warnings.warn(f"{cases[0].site}: {n} of {len(cases)} images: {notice}", stacklevel=2)

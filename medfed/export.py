@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import warnings
 from dataclasses import asdict
@@ -22,17 +23,21 @@ from medfed.outputs.bundle import write_bundle
 from medfed.outputs.bundle_check import check_bundle
 from medfed.outputs.run_folder import RunFolder
 from medfed.programs import run_program
+from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
 
 FACTS = ("unseen_site", "rounds", "selected_round", "selection", "seed", "data", "dataset", "patients", "versions",
-         "config_sha256")  # of summary.json, written into the bundle as they stand
+         "config_sha256", "method_facts", "transductive")  # of summary.json, put into the bundle as they stand
+ENDINGS = ("_segmentation", "_classification")
+LISTED = 3  # so many classes are named in the name of the bundle's folder
 
 
 def main(argv: list[str] | None = None) -> int:
     """Returns 0 when the work is done, 2 for a mistake that the user can mend."""
     parser = argparse.ArgumentParser(prog="python -m medfed.export", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run; with --check, a bundle or its zip")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="the bundle (default: RUN/bundle/..._segmentation)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER",
+                        help="the bundle (default: in RUN/bundle, named by what it finds)")
     parser.add_argument("--check", action="store_true", help="only check that a bundle is whole and can run no code")
     parser.add_argument("--quiet", action="store_true", help="no word unless something is wrong")
     args = parser.parse_args(argv)
@@ -54,8 +59,9 @@ def _export(args: argparse.Namespace) -> int:
         if "model.ts" in str(notice.message):
             print(f"note: {notice.message}", file=sys.stderr)
     if not args.quiet:
-        if not out.name.endswith("_segmentation"):
-            print("note: MONAI Label infers the task from the name: let it end in _segmentation", file=sys.stderr)
+        if not out.name.endswith(ENDINGS):
+            print(f"note: MONAI Label infers the task from the name: let it end in {' or '.join(ENDINGS)}",
+                  file=sys.stderr)
         print(f"The bundle is {out}. A hospital needs this folder and no medfed; docs/README.md tells how to run it.")
     return 0
 
@@ -73,21 +79,39 @@ def export(run: Path, out: Path | None = None) -> Path:
         resume = f"python -m medfed.train {run / 'config.yaml'} --out {run} --resume"
         raise UserError(f"{run}: the run is not finished; go on with {resume}")
     config, summary = load(run / "config.yaml"), folder.read_json("summary.json")
-    images = summary["images"]
-    scale = None if images["intensity_range"] is None else tuple(images["intensity_range"])
-    names = tuple(images["structures"])
-    size, standardised = config.data.image_size, images["standardised"]
-    task = Segmentation(names, images["channels"], size, scale, config.evaluation, standardised)
+    task = task_of(config, summary)
+    name, title = name_and_title(task)
     return write_bundle(
-        out or run / "bundle" / f"{'_'.join(names)}_segmentation",
+        out or run / "bundle" / name,
         network=config.network,
         weights=plain_weights(config, task, _read_model(run / "model.safetensors")),
         task=task,
         provenance=provenance(config, summary),
         summary=summary,
-        title=f"{' and '.join(names).capitalize()} segmentation",
-        input_is_2d=images["pictures"],
+        title=title,
+        input_is_2d=summary["images"]["pictures"],
     )
+
+
+def task_of(config: Config, summary: dict[str, Any]) -> Segmentation | Classification:
+    """The run's task, from what its summary says of the images."""
+    images, size = summary["images"], config.data.image_size
+    channels, standardised = images["channels"], images["standardised"]
+    if summary.get("task") == "classification":
+        return Classification(tuple(images["classes"]), channels, size, config.evaluation, standardised)
+    scale = None if images["intensity_range"] is None else tuple(images["intensity_range"])
+    return Segmentation(tuple(images["structures"]), channels, size, scale, config.evaluation, standardised)
+
+
+def name_and_title(task: Segmentation | Classification) -> tuple[str, str]:
+    """The bundle's folder, which tells MONAI Label what it does, and the first words of its card."""
+    if isinstance(task, Segmentation):
+        names, what, title = task.structures, "segmentation", " and ".join(task.structures)
+    else:
+        names, what, title = task.classes, "classification", f"{', '.join(task.classes[:-1])} or {task.classes[-1]}"
+    if isinstance(task, Classification) and len(names) > LISTED:
+        names = (str(len(names)), "classes")
+    return re.sub(r"[^\w-]+", "_", f"{'_'.join(names)}_{what}"), f"{title[:1].upper()}{title[1:]} {what}"
 
 
 def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +128,9 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def plain_weights(config: Config, task: Segmentation, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def plain_weights(
+    config: Config, task: Segmentation | Classification, weights: dict[str, Tensor]
+) -> dict[str, Tensor]:
     """The weights without what the method added to the network.
 
     Raises:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from statistics import fmean
+
+import torch
+from torch import Tensor
 
 from medfed.evaluator import unseen_weights
 from medfed.federation.message import State
 from medfed.federation.method import Method
-from medfed.outputs import pictures
+from medfed.federation.site import Site
+from medfed.outputs import class_pictures, pictures, style_pictures
 from medfed.outputs.run_folder import RunFolder
 from medfed.simulation import Simulation
+from medfed.tasks.classification import Classification
+
+HISTOGRAM_IMAGES = 16
 
 
 def draw_all(simulation: Simulation, method: Method, state: State, rows: list[dict], folder: RunFolder) -> None:
@@ -18,16 +27,58 @@ def draw_all(simulation: Simulation, method: Method, state: State, rows: list[di
     where.mkdir(exist_ok=True)
     label = "synthetic phantom data" if simulation.dataset.is_phantom else "real data"
     pictures.training_curves(folder.history(), where / "training_curves.png", label)
+    if isinstance(simulation.task, Classification):
+        _draw_classes(simulation, simulation.task, rows, where, label)
+    else:
+        _draw_masks(simulation, state, rows, where, label)
+    _draw_styles(simulation, method, state, where, label)
+
+
+def _draw_classes(simulation: Simulation, task: Classification, rows: list[dict], where: Path, label: str) -> None:
+    class_pictures.reliability(rows, where / "reliability.png", label)
+    class_pictures.roc(rows, where / "roc.png", label)
+    if len(task.classes) > 2:
+        class_pictures.confusion(rows, where / "confusion.png", label)
+    cases = {case.patient: case for cases in simulation.unseen.values() for case in cases}
+    shown = class_pictures.telling([row for row in rows if row["role"] == "unseen"])
+    read = partial(simulation.dataset.read_image, notices=[])
+    if shown:
+        images = [task.prepare([cases[row["patient"]]], read).batch([0]).image[0] for row in shown]
+        class_pictures.examples(
+            [{"row": row, "image": image} for row, image in zip(shown, images, strict=True)], where / "examples.png", label
+        )
+
+
+def _draw_masks(simulation: Simulation, state: State, rows: list[dict], where: Path, label: str) -> None:
     pictures.site_boxes(rows, where / "site_boxes.png", label)
     if cases := _telling_cases(simulation, state, rows):
         pictures.overlays(cases, where / "unseen_cases.png", label)
-    site, image = _typical_image(simulation)
-    if styles := method.styles(state, image[None]):
-        pictures.style_gallery(
-            image, {f"as at {name}": styled[0] for name, styled in styles.items() if name != site},
-            where / "style_gallery.png", f"{label}, a slice of {site}",
-            axes=None if simulation.dataset.intensity_range else "RA",  # prepared slices of scanners are RAS
-        )
+
+
+def _draw_styles(simulation: Simulation, method: Method, state: State, where: Path, label: str) -> None:
+    """One image of a source site as at each other site, and the grey levels of all sites before and after."""
+    axes = None if simulation.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
+    rows = {}
+    for member in sorted(simulation.engine.members, key=lambda member: member.name):
+        image = _typical_image(simulation, member)
+        rows[member.name] = image, {name: styled[0] for name, styled in method.styles(state, image[None]).items()}
+    site, (image, styled) = next(iter(rows.items()))
+    if any(styled for _, styled in rows.values()):
+        style_pictures.style_gallery(
+            image, {f"as at {name}": one for name, one in styled.items() if name != site},
+            where / "style_gallery.png", f"{label}, an image of {site}", axes,
+        )  # fmt: skip
+        style_pictures.style_grid(rows, where / "style_grid.png", label, axes)
+        both = {member.name: _before_and_after(member, method, state) for member in simulation.engine.members}
+        class_pictures.histograms(both, where / "histograms.png", label)
+
+
+def _before_and_after(site: Site, method: Method, state: State) -> tuple[Tensor, Tensor]:
+    """Some of a site's training images, evenly spread, and the same in the styles of all sites (its own: as they are)."""
+    n = len(site.training)
+    images = site.training.batch(range(0, n, max(1, n // HISTOGRAM_IMAGES))).image
+    styled = {name: found for name, found in method.styles(state, images).items() if name != site.name}
+    return images, torch.cat([images, *styled.values()])
 
 
 def _telling_cases(simulation: Simulation, state: State, rows: list[dict]) -> list[dict]:
@@ -62,8 +113,9 @@ def _for_display(image):
     return ((image - low) / (high - low).clamp_min(1e-6)).clamp(0, 1)
 
 
-def _typical_image(simulation: Simulation):
-    """The training slice of the first source site that shows most of the structures."""
-    site = min(simulation.engine.members, key=lambda member: member.name)
-    area = site.training.labels.flatten(1).sum(dim=1)
-    return site.name, site.training.images[int(area.argmax())]
+def _typical_image(simulation: Simulation, site: Site) -> Tensor:
+    """A training image: the slice that shows most of the structures, or the first of the last class."""
+    samples = site.training
+    if isinstance(simulation.task, Classification):
+        return samples.batch([int(samples.labels.argmax())]).image[0]
+    return samples.images[int(samples.labels.flatten(1).sum(dim=1).argmax())]

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from monai.data import MetaTensor
 from torch import nn
 from tqdm import tqdm
 
 from medfed import discovery, site_names
 from medfed.config import Config
 from medfed.datasets.base import Case, Dataset, Volume
-from medfed.datasets.checking import duplicates
+from medfed.datasets.checking import MOST_HASHED, duplicates
 from medfed.datasets.splits import Split, split
 from medfed.engines.in_process import InProcess
 from medfed.errors import UserError
@@ -23,7 +24,8 @@ from medfed.federation.message import State
 from medfed.federation.seeds import seeded_layers
 from medfed.federation.site import Site
 from medfed.functional.weights import batch_norm_entries
-from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.classification import Classification, Pictures
+from medfed.tasks.segmentation import Segmentation, Slices
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Simulation:
     """
 
     dataset: Dataset
-    task: Segmentation
+    task: Segmentation | Classification
     network: nn.Module
     engine: InProcess
     start: State
@@ -53,16 +55,10 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
     dataset = config.data.ready(None if quiet else bar_over("making the phantom"))
     source, unseen = _sites(config, dataset)
     cases = dataset.cases_of([*source, *unseen])
-    _refuse_duplicates(dataset, sum(cases.values(), []))
+    if sum(map(len, cases.values())) <= MOST_HASHED:
+        _refuse_duplicates(dataset, sum(cases.values(), []))
     splits = {site: split(cases[site], config.seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
-    task = Segmentation(
-        dataset.structures,
-        dataset.channels,
-        dataset.image_size,
-        dataset.intensity_range,
-        config.evaluation,
-        dataset.standardise,
-    )
+    task = task_of(config, dataset)
     config.network.check_image_size(dataset.image_size)
     device = pick_device(config.device)
     network = build_network(config, task).to(device)
@@ -74,7 +70,35 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
     return Simulation(dataset, task, network, engine, start, splits, {site: cases[site] for site in unseen})
 
 
-def build_network(config: Config, task: Segmentation) -> nn.Module:
+def task_of(config: Config, dataset: Dataset) -> Segmentation | Classification:
+    """What is learned from a dataset: its structures, or its classes."""
+    if dataset.classes:
+        if config.network.decoder_levels:
+            name = discovery.name_of("networks", type(config.network))
+            raise UserError(
+                f"{config.source}: network.name: '{name}' draws masks, but {dataset.root} has images to classify; "
+                "choose one for classification, such as densenet"
+            )
+        return Classification(
+            dataset.classes, dataset.channels, dataset.image_size, config.evaluation, dataset.standardise
+        )
+    if not config.network.decoder_levels:
+        name = discovery.name_of("networks", type(config.network))
+        raise UserError(
+            f"{config.source}: network.name: '{name}' tells classes, but {dataset.root} has masks; choose one for "
+            "segmentation, such as unet"
+        )
+    return Segmentation(
+        dataset.structures,
+        dataset.channels,
+        dataset.image_size,
+        dataset.intensity_range,
+        config.evaluation,
+        dataset.standardise,
+    )
+
+
+def build_network(config: Config, task: Segmentation | Classification) -> nn.Module:
     """The network with what the method adds; its initial weights depend on the seed alone."""
     with seeded_layers(config.seed, "initial weights"):
         return config.method.wrap_network(config.network.build(task.channels, task.out_channels))
@@ -124,16 +148,21 @@ def _refuse_duplicates(dataset: Dataset, cases: list[Case]) -> None:
 
 
 def _site(
-    config: Config, dataset: Dataset, task: Segmentation, network: nn.Module, name: str, patients: Split, bar: tqdm
+    config: Config, dataset: Dataset, task: Segmentation | Classification, network: nn.Module, name: str,
+    patients: Split, bar: tqdm,
 ) -> Site:
     local_keys = config.method.local_keys(network)
     if config.federation.batch_norm == "local":
         local_keys |= batch_norm_entries(network)
     notices: Counter[str] = Counter()
-    training = task.prepare(list(_volumes(dataset, patients.train, notices, bar)))
-    watched = list(_volumes(dataset, patients.validation, notices, bar))
-    for _ in _volumes(dataset, patients.test, notices, bar):
-        pass  # the evaluator reads them again; what is wrong with one is better known before training
+    if isinstance(task, Classification):
+        training, validation = (_pictures(dataset, task, part, notices, bar)
+                                for part in (patients.train, patients.validation))  # fmt: skip
+    else:
+        training, validation = (_slices(dataset, task, part, notices, bar)
+                                for part in (patients.train, patients.validation))  # fmt: skip
+        for _ in _volumes(dataset, patients.test, notices, bar):
+            pass  # the evaluator reads them again; what is wrong with one is better known before training
     for notice, n in notices.items():
         warnings.warn(f"{name}: {n} of {len(patients.all())} images: {notice}", stacklevel=2)
     if config.training.batch_size > len(training):
@@ -145,7 +174,7 @@ def _site(
     return Site(
         name=name,
         training=training,
-        validation=task.prepare(watched) if watched else None,
+        validation=validation,
         task=task,
         method=config.method,
         network=network,
@@ -155,6 +184,29 @@ def _site(
         local_epochs=config.federation.local_epochs,
         seed=config.seed,
     )
+
+
+def _slices(dataset: Dataset, task: Segmentation, cases: list[Case], notices: Counter[str], bar: tqdm) -> Slices | None:
+    return task.prepare(list(_volumes(dataset, cases, notices, bar))) if cases else None
+
+
+def _pictures(
+    dataset: Dataset, task: Classification, cases: list[Case], notices: Counter[str], bar: tqdm
+) -> Pictures | None:
+    """Samples that read when they must; as many as stay in memory are read now."""
+    if not cases:
+        return None
+
+    def read(case: Case) -> MetaTensor:
+        said: list[str] = []
+        image = dataset.read_image(case, said)
+        notices.update(said)
+        return image
+
+    samples = task.prepare(cases, read)
+    for _ in samples.first():
+        bar.update(1)
+    return samples
 
 
 def _volumes(dataset: Dataset, cases: list[Case], notices: Counter[str], bar: tqdm) -> Iterator[Volume]:

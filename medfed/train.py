@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from tqdm import tqdm
@@ -22,7 +23,8 @@ from medfed.evaluator import evaluate, unseen_weights
 from medfed.federation.coordinator import federate
 from medfed.federation.message import State
 from medfed.federation.selection import RULES
-from medfed.metrics.summary import summarise, write_cases
+from medfed.metrics import classification_summary, summary
+from medfed.metrics.ratio import summarise_ratios, write_ratios
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.progress import RoundProgress
 from medfed.outputs.run_folder import RunFolder
@@ -31,6 +33,8 @@ from medfed.programs import add_common_flags, overrides, run_program
 from medfed.resuming import changes, check_data, open_run, state_to_go_on_from
 from medfed.run_pictures import draw_all
 from medfed.simulation import Simulation, prepare
+from medfed.tasks.classification import Classification
+from medfed.tasks.segmentation import Segmentation
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,12 +53,12 @@ def _work(args: argparse.Namespace) -> int:
     with folder.locked():
         open_run(folder, config, args.resume, args.accept_config_change)
         try:
-            summary = run(config, folder, args.quiet)
+            result = run(config, folder, args.quiet)
         except KeyboardInterrupt as stop:
             if str(stop) or not (folder.path / "config.yaml").is_file():
                 raise
             raise type(stop)(f"stopped; {folder.path} holds all rounds. Go on with the same command and --resume") from stop
-    print(closing_table(summary))
+    print(closing_table(result))
     print(f"\nEverything is in {folder.path}: cases.csv, summary.json, pictures/, model.safetensors, ledger.csv.")
     print(f"A MONAI bundle for a hospital: python -m medfed.export {folder.path}")
     return 0
@@ -82,16 +86,21 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
             last = train(config, simulation, folder, state, quiet)
             chosen = RULES[config.federation.selection](folder.history())
             final = last if chosen == last.round else folder.load_state(chosen)
-            rows = evaluate(simulation, final.weights, quiet)
-            write_cases(folder.path / "cases.csv", rows)
+            ratios: list[dict] = []
+            rows = evaluate(simulation, final.weights, quiet, ratios)
+            summaries(simulation.task).write_cases(folder.path / "cases.csv", rows)
+            if ratios:
+                write_ratios(folder.path / "ratios.csv", ratios)
             folder.save_model(unseen_weights(simulation, final.weights))
             try:
                 draw_all(simulation, config.method, final, rows, folder)
             except Exception as error:  # noqa: BLE001  a picture is not worth the result of days
                 warnings.warn(f"a picture could not be drawn: {error!r}", stacklevel=1)
-            summary = _summary(config, simulation, rows, chosen, said)
-            folder.write_json("summary.json", summary)
-    return summary
+            found = _summary(config, simulation, final, rows, said)
+            if ratios:
+                found["vertical_ratio"] = {"of": list(simulation.dataset.ratio_of), **summarise_ratios(ratios)}
+            folder.write_json("summary.json", found)
+    return found
 
 
 def _begin(folder: RunFolder, config: Config, state: State, said: list[str]) -> None:
@@ -144,10 +153,15 @@ def train(config: Config, simulation: Simulation, folder: RunFolder, state: Stat
     return state
 
 
-def _summary(config: Config, simulation: Simulation, rows: list, chosen: int, said: list[str]) -> dict[str, object]:
+def summaries(task: Segmentation | Classification) -> ModuleType:
+    """The module that knows the rows of a task."""
+    return classification_summary if isinstance(task, Classification) else summary
+
+
+def _summary(config: Config, simulation: Simulation, final: State, rows: list, said: list[str]) -> dict[str, object]:
     unseen = config.federation.unseen_site
     return {
-        **summarise(rows, config.seed),
+        **summaries(simulation.task).summarise(rows, config.seed),
         "data": "phantom" if simulation.dataset.is_phantom else "real",
         "dataset": simulation.dataset.card.title,
         "method": config.method_name,
@@ -159,12 +173,14 @@ def _summary(config: Config, simulation: Simulation, rows: list, chosen: int, sa
         },
         "images": _images(simulation),
         "selection": config.federation.selection,
-        "selected_round": chosen,
+        "selected_round": final.round,
         "rounds": config.federation.rounds,
         "seed": config.seed,
         "config_sha256": hashlib.sha256(to_yaml(config).encode()).hexdigest(),
         "versions": versions(),
         "sites_kept_entries": any(site.local_keys for site in simulation.engine.members),
+        "method_facts": config.method.facts(final),
+        "transductive": config.evaluation.tent,
         "notices": said,
     }
 
@@ -172,10 +188,12 @@ def _summary(config: Config, simulation: Simulation, rows: list, chosen: int, sa
 def _images(simulation: Simulation) -> dict[str, object]:
     """What a bundle must know of the images, so that exporting needs none of them."""
     task, first = simulation.task, next(iter(simulation.splits.values())).train[0]
+    known = simulation.dataset.intensity_range
     return {
         "channels": task.channels,
-        "structures": list(task.structures),
-        "intensity_range": task.intensity_range and list(task.intensity_range),
+        "structures": list(simulation.dataset.structures),
+        "classes": list(simulation.dataset.classes),
+        "intensity_range": known and list(known),
         "standardised": task.standardised,
         "pictures": reading.is_picture(first.image),
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+from medfed.batch import Batch
 from medfed.engines.in_process import InProcess
 from medfed.federation.message import State
 from medfed.federation.method import Method
@@ -16,7 +18,9 @@ from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
 from medfed.functional.weights import batch_norm_entries
 from medfed.methods.fedavg import FedAvg
+from medfed.networks.densenet import DenseNetwork
 from medfed.networks.unet import UNet
+from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation, Slices
 
 warnings.filterwarnings("ignore", message=".*always_return_as_numpy.*", category=FutureWarning)
@@ -43,6 +47,8 @@ class Toy:
 
     settings = Training(batch_size=4)
     architecture = UNet(features=(4, 4, 4, 8, 8, 4))
+    samples = staticmethod(discs)
+    channels, n_logits = 1, 1
 
     def __init__(self, architecture: UNet | None = None, training: Training | None = None) -> None:
         self.architecture = architecture or self.architecture
@@ -51,7 +57,7 @@ class Toy:
 
     def network(self, method: Method, seed: int = 0) -> torch.nn.Module:
         with seeded_layers(seed, "initial weights"):
-            return method.wrap_network(self.architecture.build(1, 1))
+            return method.wrap_network(self.architecture.build(self.channels, self.n_logits))
 
     def start(self, method: Method, seed: int = 0) -> State:
         return State(0, {name: entry.clone() for name, entry in self.network(method, seed).state_dict().items()})
@@ -68,7 +74,7 @@ class Toy:
         local = batch_norm_entries(network) if local_batch_norm else method.local_keys(network)
         members = [
             Site(
-                name, discs(name), discs(name + " validation", 4), self.task, method, network, self.architecture,
+                name, self.samples(name), self.samples(name + " validation", 4), self.task, method, network, self.architecture,
                 self.settings, local, local_epochs=1, seed=seed,
             )
             for name in sites
@@ -76,9 +82,46 @@ class Toy:
         return InProcess(members, folder)
 
 
+@dataclass(frozen=True)
+class Blobs:
+    """Images (n, 3, 32, 32) of small (class 0) and large (class 1) discs, as bright as their site has them."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    n_patients: int = 5
+
+    @classmethod
+    def of(cls, site: str, n: int = 10) -> Blobs:
+        found = discs(site, n)
+        return cls(found.images.expand(-1, 3, -1, -1).contiguous(), (found.labels.sum(dim=(1, 2, 3)) > 120).long())
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices) -> Batch:
+        return Batch(self.images[list(indices)], self.labels[list(indices)])
+
+
+class ToyOfClasses(Toy):
+    """The same federation, telling large discs from small ones by a network with BatchNorm."""
+
+    architecture = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
+    samples = staticmethod(Blobs.of)
+    channels, n_logits = 3, 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.task = Classification(("small", "large"), 3, SIDE)
+
+
 @pytest.fixture
 def toy() -> Toy:
     return Toy()
+
+
+@pytest.fixture(params=[Toy, ToyOfClasses], ids=["masks", "classes"])
+def any_toy(request) -> Toy:
+    return request.param()
 
 
 @pytest.fixture

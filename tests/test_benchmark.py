@@ -3,6 +3,7 @@ import json
 from medfed import benchmark
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
+from medfed.benchmarks.styles import styles_table, time_styles
 
 
 def test_the_three_forms_of_the_exchange_agree_and_ratios_are_of_the_times():
@@ -27,3 +28,10 @@ def test_the_program_prints_both_tables_and_keeps_the_numbers(tmp_path, monkeypa
     said = capsys.readouterr().out
     assert "frequency exchange" in said and "one round of FedAvg" in said
     assert set(json.loads((tmp_path / "out" / "benchmark.json").read_text())) == {"exchange", "round"}
+
+
+def test_both_ways_to_draw_in_many_styles_give_the_same_pictures():
+    found = time_styles(size=16, n_images=2, n_styles=2, repeats=1)
+    assert found["max_difference"] < 1e-6
+    assert found["times_faster"] == found["again_ms"] / found["once_ms"] > 0
+    assert "pictures a second" in styles_table(found)

@@ -111,7 +111,8 @@ BAD_VALUES = {
     ),
     "unknown key in evaluation": (
         "evaluation: {treshold: 0.5}",
-        "a.yaml: evaluation.treshold: unknown key. Did you mean 'threshold'? Known: threshold, largest_component",
+        "a.yaml: evaluation.treshold: unknown key. Did you mean 'threshold'? Known: threshold, largest_component, "
+        "tent, tent_learning_rate",
     ),
     "text for a whole number": (
         'federation: {rounds: "3"}',

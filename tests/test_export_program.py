@@ -28,6 +28,36 @@ SUMMARY = {
 }  # fmt: skip
 
 
+DISC_AND_CUP = {"channels": 3, "structures": ["disc", "cup"], "classes": [], "intensity_range": [0.0, 255.0],
+                "standardised": True, "pictures": True}  # fmt: skip
+
+
+def kind(name, settings, images, task=None, network="{name: unet, features: [2, 2, 2, 2, 2, 2]}"):
+    """A config and a summary of another kind of run than that of the prostate."""
+    text = CONFIG.replace("{name: prostate, root: nowhere, image_size: 32}", settings)
+    text = text.replace("{name: unet, features: [2, 2, 2, 2, 2, 2]}", network)
+    return pytest.param(text, SUMMARY | {"images": images} | ({"task": task} if task else {}), name, id=name)
+
+
+def of_classes(*names, channels=3):
+    return {"channels": channels, "structures": [], "classes": list(names), "intensity_range": [0.0, 255.0],
+            "standardised": True, "pictures": True}  # fmt: skip
+
+
+DENSE = "{name: densenet, init_features: 4, growth_rate: 2, blocks: [1, 1]}"
+KINDS = [
+    kind("disc_cup_segmentation", "{name: fundus, root: nowhere, image_size: 32}", DISC_AND_CUP),
+    kind("polyp_segmentation", "{name: folder, root: nowhere, image_size: 32, image_channels: 3}",
+         DISC_AND_CUP | {"structures": ["polyp"]}, "segmentation"),
+    kind("normal_tumour_classification", "{name: camelyon17, root: nowhere, image_size: 32}",
+         of_classes("normal", "tumour"), "classification", DENSE),
+    kind("4_classes_classification", "{name: folder_classes, root: nowhere, image_size: 32, image_channels: 1}",
+         of_classes("a", "b c", "d", "e", channels=1), "classification", DENSE),
+    kind("not_sure_yes_classification", "{name: folder_classes, root: nowhere, image_size: 32}",
+         of_classes("not sure", "yes"), "classification", DENSE),
+]  # fmt: skip
+
+
 class Layered(Method):
     """Adds a layer that predicts nothing else, or something else."""
 
@@ -80,6 +110,27 @@ def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
     kept = load_file(run.path / "model.safetensors")
     assert weights.keys() == kept.keys() and all(torch.equal(weights[name], kept[name]) for name in kept)
     assert (bundle / "docs" / "README.md").read_text().startswith("# Prostate segmentation: trained and tested on syn")
+
+
+@pytest.mark.parametrize(("text", "summary", "name"), KINDS)
+def test_every_kind_of_run_gets_the_bundle_of_its_kind(text, summary, name, tmp_path, capsys):
+    folder, config = RunFolder(tmp_path / "run"), load_text(text, "test.yaml")
+    images = summary["images"]
+    folder.path.mkdir()
+    folder.write_text("config.yaml", to_yaml(config))
+    n_out = len(images["structures"] or images["classes"])
+    folder.save_model(config.network.build(images["channels"], n_out).state_dict())
+    folder.write_json("summary.json", summary | {"method_facts": {"error": 0.5}, "transductive": False})
+    assert main([str(folder.path)]) == 0, capsys.readouterr().err
+    assert capsys.readouterr().err == ""
+    bundle = folder.path / "bundle" / name
+    assert main([str(bundle), "--check"]) == 0
+    card = (bundle / "docs" / "README.md").read_text()
+    assert "- Error: 0.5" in card and "{" not in card and "transductive" not in card
+    told = json.loads((bundle / "configs" / "metadata.json").read_text())
+    assert told["network_data_format"]["outputs"]["pred"]["num_channels"] == n_out and told["data_type"] == "png"
+    assert told["medfed_provenance"]["method_facts"] == {"error": 0.5}
+    assert ("predictions.csv" in card) == name.endswith("_classification")
 
 
 def test_out_names_the_folder_and_a_second_export_there_is_refused(run, tmp_path, capsys):

@@ -11,7 +11,7 @@ from medfed import train
 from medfed.outputs.run_folder import RunFolder
 
 FILES = ("config.yaml", "environment.json", "cases.csv", "summary.json", "ledger.csv", "history.csv", "model.safetensors")
-PICTURES = ("training_curves.png", "site_boxes.png", "unseen_cases.png", "style_gallery.png")
+PICTURES = ("histograms.png", "style_grid.png", "training_curves.png", "site_boxes.png", "unseen_cases.png", "style_gallery.png")
 
 
 def run(config, out, *more: str) -> int:

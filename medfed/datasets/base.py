@@ -22,14 +22,19 @@ class Case:
     """One examination of one patient, on disk.
 
     patient: unique within its site, and the name of the case in every table.
+    mask: the reference of a segmentation; None where a class is to be told.
     subject: the person. Cases with the same subject (two eyes, two visits) stay together in the splits.
+    label: the number of its class, for classification.
+    part: "train", "validation" or "test" where a published split says so; "" leaves it to `splits.split`.
     """
 
     site: str
     patient: str
     image: Path
-    mask: Path
+    mask: Path | None = None
     subject: str = ""
+    label: int | None = None
+    part: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "subject", self.subject or self.patient)
@@ -119,8 +124,18 @@ class Dataset:
 
     @property
     def structures(self) -> tuple[str, ...]:
-        """Names of the structures, in the order of the mask's channels."""
-        raise TypeError(f"{type(self).__name__} must name its structures")
+        """Names of the structures, in the order of the mask's channels; none where images are classified."""
+        return ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of their numbers; none where images are segmented."""
+        return ()
+
+    @property
+    def ratio_of(self) -> tuple[str, str] | None:
+        """Two structures, one in the other, of which clinicians compare the heights."""
+        return None
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
@@ -139,6 +154,10 @@ class Dataset:
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
         """The cases of one site, and a sentence for each file that has no partner or is there twice."""
         raise TypeError(f"{type(self).__name__} must find the cases of a site")
+
+    def remarks(self, site: str) -> list[str]:
+        """A sentence for everything about a site that is allowed and yet worth knowing."""
+        return []
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
         """(C, H, W, D), as `Volume` has it; UserError where the file is wrong."""
@@ -176,7 +195,8 @@ class Dataset:
         """The cases of one site, sorted by patient, and a sentence for everything wrong with their names and places."""
         folder = self._site_folders()[site]
         cases, problems = self.find_cases(site, folder)
-        outside = [path for case in cases for path in (case.image, case.mask) if not self._is_inside(path)]
+        paths = (path for case in cases for path in (case.image, case.mask) if path)
+        outside = dict.fromkeys(path for path in paths if not self._is_inside(path))
         problems += [
             f"{path}: is, or has its voxels, behind a link out of {self.root}; put the file there, or set "
             "data.follow_symlinks: true"

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from monai.data import MetaTensor
 
 from medfed.datasets import reading, volumes
 from medfed.datasets.base import Case, Dataset, Progress
 from medfed.errors import UserError
 
+MOST_HASHED = 20_000  # cases whose files a run compares by their content; reading more would take too long
 SAMPLED_VOXELS = 100_000  # of each volume, when its intensities are looked at
 
 
@@ -21,7 +23,7 @@ SAMPLED_VOXELS = 100_000  # of each volume, when its intensities are looked at
 class CaseFacts:
     """What one readable case is like.
 
-    shape: (H, W, D). lowest, highest: of the intensities. labels: values in the mask's file. missing: structures that
+    shape: (H, W, D). lowest, highest: of the intensities. labels: values in the mask's file, or the number of its class. missing: structures that
     the mask does not show. sha256: of the image's voxels as the file holds them.
     """
 
@@ -80,7 +82,8 @@ def check(dataset: Dataset, allow_duplicates: bool = False, progress: Progress |
     sites = tuple(SiteFacts(site, len(surveys[site][0]), tuple(facts[site])) for site in names)
     twice, allow_duplicates = duplicates(cases), allow_duplicates or dataset.allow_duplicates
     problems += _kinds(dataset) + ([] if allow_duplicates else twice)
-    warnings = [*_counts(dataset, sites), *_oddities(sites), *(twice if allow_duplicates else [])]
+    remarks = [remark for site in names for remark in dataset.remarks(site)]
+    warnings = [*remarks, *_counts(dataset, sites), *_oddities(sites), *(twice if allow_duplicates else [])]
     return Report(dataset.root, dataset.is_phantom, sites, tuple(problems), tuple(warnings))
 
 
@@ -89,13 +92,15 @@ def examine(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
     notices: list[str] = []
     problems: list[str] = []
     found = []
-    for read in (dataset.read_image, dataset.read_mask):
+    for read in (dataset.read_image, *([dataset.read_mask] if case.mask else [])):
         try:
             found.append(read(case, notices))
         except UserError as error:
             problems.append(str(error))
     if problems:
         return None, problems
+    if case.mask is None:
+        return _facts(case, found[0], (case.label,), (), notices), []
     image, mask = found
     try:
         reading.check_pair(case.image, image, case.mask, mask, dataset.ignore_mask_geometry)
@@ -104,10 +109,14 @@ def examine(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
     missing = dataset.missing(mask)
     if not reading.is_picture(case.image):
         notices += _far_values(image.numpy())
+    return _facts(case, image, tuple(mask.meta["label_values"]), tuple(missing), notices), []
+
+
+def _facts(case: Case, image: MetaTensor, labels: tuple, missing: tuple[str, ...], notices: list[str]) -> CaseFacts:
     return CaseFacts(
         case.patient, case.subject, tuple(image.shape[1:]), reading.spacing_mm(case.image, image), float(image.min()),
-        float(image.max()), tuple(mask.meta["label_values"]), tuple(missing), tuple(notices), digest(case.image),
-    ), []  # fmt: skip
+        float(image.max()), labels, missing, tuple(notices), digest(case.image),
+    )  # fmt: skip
 
 
 def digest(path: Path) -> str:

@@ -12,6 +12,7 @@ from monai.data import MetaTensor
 
 from medfed.datasets import nesting, pairing, reading
 from medfed.datasets.base import Card, Case, Dataset
+from medfed.datasets.people import check_pattern
 from medfed.errors import UserError
 
 
@@ -70,7 +71,7 @@ class Folder(Dataset):
         if (self.image_name is None) != (self.mask_name is None) or (self.one_site_per_case and not self.image_name):
             raise ValueError("image_name and mask_name belong together, and one_site_per_case needs both")
         self._check_structures()
-        self._check_pattern()
+        check_pattern(self.patient_pattern)
 
     @property
     def channels(self) -> int:
@@ -158,13 +159,3 @@ class Folder(Dataset):
             raise ValueError(f"background_value {self.background_value} is also a structure in mask_values; change one")
         if self.mask_threshold is not None and (self.mask_values or len(names) > 1):
             raise ValueError("mask_threshold is for a single structure without mask_values; leave one of them out")
-
-    def _check_pattern(self) -> None:
-        if self.patient_pattern is None:
-            return
-        try:
-            groups = re.compile(self.patient_pattern).groups
-        except re.error as error:
-            raise ValueError(f"patient_pattern '{self.patient_pattern}' is no regular expression: {error}") from None
-        if groups < 1:
-            raise ValueError(f"patient_pattern '{self.patient_pattern}' needs a (group) around what names the person")

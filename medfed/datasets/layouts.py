@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from medfed import discovery
 from medfed.datasets import pictures, reading
 from medfed.datasets.base import Dataset
+from medfed.datasets.camelyon17 import FOLDER, TABLE
 from medfed.datasets.folder import Folder
+from medfed.datasets.fundus import Fundus
 from medfed.datasets.prostate import Prostate
 from medfed.errors import UserError
 
@@ -19,20 +22,51 @@ def recognise(root: Path, kind: str | None = None) -> Dataset:
 
     Args:
         root: an existing folder.
-        kind: "prostate" or "folder", where it is known.
+        kind: one of KINDS, where it is known.
 
     Raises:
         UserError: if there is no such folder.
     """
     if not root.is_dir():
         raise UserError(f"{root}: is no folder; expected one with a folder for each site")
-    prostate = Prostate(root=str(root))
-    folders = prostate.find_sites() if kind != "folder" else {}
-    if kind == "prostate" or any(prostate.find_cases(site, folder)[0] for site, folder in folders.items()):
-        return prostate
+    if kind is None:
+        kind = next((name for name, looks_like in _SIGNS.items() if looks_like(root)), "folder")
+    if kind != "folder":
+        return discovery.find("datasets", kind)(root=str(root))
     names = _case_folder_names(root)
     plain = Folder(root=str(root), **names)
     return Folder(root=str(root), image_channels=_channels(plain), **names)
+
+
+def _is_camelyon17(root: Path) -> bool:
+    return any((folder / TABLE).is_file() for folder in (root, root / FOLDER))
+
+
+def _has_cases(dataset: Dataset) -> bool:
+    return any(dataset.find_cases(site, folder)[0] for site, folder in dataset.find_sites().items())
+
+
+def _has_classes(root: Path) -> bool:
+    """Whether sites hold nothing but folders of pictures, more than one, and none that a mask would lie in."""
+    sites = [path for path in sorted(root.iterdir()) if path.is_dir() and path.name[0] != "."]
+    inside = [path for site in sites for path in sorted(site.iterdir()) if path.name[0] != "."]
+    words = {path.name.lower() for path in inside}
+    return (
+        len(words) > 1
+        and all(path.is_dir() for path in inside)
+        and not words & {"images", "masks", *MASK_NAMES}
+        and all(any(reading.is_picture(file) for file in folder.iterdir()) for folder in inside)
+        and not any(_image_and_mask(folder) for folder in inside)
+    )
+
+
+_SIGNS = {
+    "camelyon17": _is_camelyon17,
+    "prostate": lambda root: _has_cases(Prostate(root=str(root))),
+    "fundus": lambda root: _has_cases(Fundus(root=str(root))),
+    "folder_classes": _has_classes,
+}
+KINDS = (*_SIGNS, "folder")
 
 
 def _case_folder_names(root: Path) -> dict[str, object]:

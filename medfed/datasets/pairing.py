@@ -20,12 +20,17 @@ def subfolder(folder: Path, name: str) -> Path | None:
 
 
 def two_folders(images: Path, masks: Path) -> tuple[Pairs, Problems]:
-    """`images/NAME.ext` with `masks/NAME.ext2`; a mask may also be called NAME_mask, NAME_segmentation or NAME_seg."""
+    """`images/NAME.ext` with `masks/NAME.ext2`; a mask may also be called NAME_mask, NAME_segmentation or NAME_seg.
+
+    Where no image has a mask's name to the letter, one that differs in capitals alone is its image.
+    """
     found_images, problems = _by_stem(images.iterdir())
     found_masks, more = _by_stem(masks.iterdir())
+    folded = {stem.casefold(): stem for stem in found_images}
     renamed, again = {}, []
     for stem, path in found_masks.items():
         name = stem if stem in found_images else _image_name(stem) or stem
+        name = name if name in found_images else folded.get(stem.casefold(), folded.get(name.casefold(), name))
         if name in renamed:
             again.append(f"{path}: is a second mask of {name}, beside {renamed[name].name}; remove one")
         renamed[name] = path

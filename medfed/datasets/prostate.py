@@ -9,10 +9,9 @@ from typing import ClassVar
 
 from monai.data import MetaTensor
 
-from medfed.datasets import reading
+from medfed.datasets import reading, site_folders
 from medfed.datasets.base import Card, Case, Dataset
-from medfed.datasets.synthesis.prostate import MARK
-from medfed.errors import UserError
+from medfed.datasets.synthesis.collection import MARK
 
 SITES = {  # the name here, and what older copies call the folder
     "RUNMC": ("RUNMC", "ISBI"),
@@ -62,15 +61,7 @@ class Prostate(Dataset):
         return (Path(self.root) / MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
-        by_name: dict[str, list[Path]] = {}
-        for path in sorted(Path(self.root).iterdir()):
-            by_name.setdefault(path.name.casefold(), []).extend([path] if path.is_dir() else [])
-        found = {site: sum((by_name.get(name.casefold(), []) for name in names), []) for site, names in SITES.items()}
-        for site, folders in found.items():
-            if len(folders) > 1:
-                both = " and ".join(map(str, folders))
-                raise UserError(f"{both}: are both the site {site}; expected one folder, so move one away")
-        return {site: folders[0] for site, folders in found.items() if folders}
+        return site_folders.find(Path(self.root), SITES)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
         images, masks, problems = {}, {}, []

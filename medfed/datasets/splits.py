@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from medfed.datasets.base import Case
+
+PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,21 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
     one of two or more subjects, and test of three or more, where its ratio is above 0. Where training would be left
     empty, the larger of validation and test gives up subjects (test, where they are equal).
 
+    Where the cases carry the part that a publication gave them (`Case.part`), that decides instead; if it has no
+    validation part, that is taken out of the training part as above.
+
     Raises:
         ValueError: if a ratio is negative or their sum is not below 1.
     """
     if not (validation_ratio >= 0 and test_ratio >= 0 and validation_ratio + test_ratio < 1):
         raise ValueError(f"ratios must be at least 0 and sum to less than 1, got {validation_ratio} and {test_ratio}")
     cases = sorted(cases, key=lambda case: case.patient)
+    if any(case.part for case in cases):
+        train, validation, test = ([case for case in cases if case.part == part] for part in PARTS)
+        if not validation and validation_ratio > 0:
+            divided = split([replace(case, part="") for case in train], seed, validation_ratio, 0.0)
+            train, validation = divided.train, divided.validation
+        return Split(train, validation, test)
     ranked = sorted({(case.site, case.subject) for case in cases}, key=lambda person: _rank(seed, *person))
     n_validation, n_test = _counts(len(ranked), validation_ratio, test_ratio)
     parts = ranked[n_validation + n_test :], ranked[:n_validation], ranked[n_validation : n_validation + n_test]

@@ -109,13 +109,13 @@ def _history(
     """Mean training loss over the sites, and the validation scores of the new weights where this round has them."""
     row: Row = {"round": state.round, "train_loss": _mean(update.facts["loss"] for update in updates.values())}
     row |= {f"train_loss/{site}": update.facts["loss"] for site, update in updates.items()}
-    row["validation_dice"] = None
+    row["validation_score"] = None
     if state.round % settings.validate_every == 0 or state.round == settings.rounds:
         asked = dict.fromkeys(engine.sites(), Message("validate", state.weights, {}, {"round": state.round}))
         answers = _exchange(engine, "validate", asked, state.round, record)
-        scores = {site: answer.facts["dice"] for site, answer in answers.items() if "dice" in answer.facts}
-        row["validation_dice"] = _mean(scores.values()) if scores else None
-        row |= {f"validation_dice/{site}": score for site, score in scores.items()}
+        scores = {site: answer.facts["score"] for site, answer in answers.items() if "score" in answer.facts}
+        row["validation_score"] = _mean(scores.values()) if scores else None
+        row |= {f"validation_score/{site}": score for site, score in scores.items()}
     return row
 
 

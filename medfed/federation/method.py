@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from medfed.batch import Batch
-from medfed.federation.local import LocalRound, Output, SiteData
+from medfed.federation.local import LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.functional import weights as weight_maths
 
@@ -19,13 +19,13 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Method:
-    """The base class *is* FedAvg (McMahan et al., AISTATS 2017); a paper overrides a few of the twelve hooks.
+    """The base class *is* FedAvg (McMahan et al., AISTATS 2017); a paper overrides a few of the thirteen hooks.
 
     A method holds hyper-parameters and nothing else: state comes as an argument and leaves as a return value, so the
     same object works in one process, in several, in two hospitals, and after a restart.
 
-    At the coordinator: `combine`, `broadcast`, `remember`, `aggregate`. At a site: `share`, `on_round_start`,
-    `augment`, `loss`, `regulariser`, `on_round_end`. At both, when the network is built: `wrap_network`, `local_keys`.
+    At the coordinator: `combine`, `broadcast`, `remember`, `aggregate`. At a site: `share`, `expand`,
+    `on_round_start`, `augment`, `loss`, `regulariser`, `on_round_end`. At both, when the network is built: `wrap_network`, `local_keys`.
     """
 
     # Named settings, chosen by `method.preset`: our recommendation, the paper's equations, the authors' public code.
@@ -51,6 +51,14 @@ class Method:
     def broadcast(self, state: State, site: str) -> Tensors:
         """What one site is sent beside the weights."""
         return {}
+
+    def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
+        """Other training samples than the site's own, such as the same ones in more styles; made once and kept.
+
+        Called before the site's first round, and again whenever what the coordinator sends beside the weights changes.
+        `rng` is the same every time, so that a run that was killed gets the same samples again.
+        """
+        return samples
 
     def on_round_start(self, local: LocalRound) -> None:
         """Prepare a site's round; may write to `local.memory`."""
@@ -80,6 +88,10 @@ class Method:
         """w = sum_k (n_k / N) w_k over the sites that answered."""
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
         return weight_maths.average([update.weights for update in updates.values()], examples / examples.sum())
+
+    def facts(self, state: State) -> dict[str, Any]:
+        """For the summary of a run: what a reader of its scores should know, as plain JSON values."""
+        return {}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
         """For pictures only: raw images (B, C, H, W) as they would look at each site, from what the sites shared."""

@@ -12,10 +12,10 @@ def last(history: Sequence[Mapping[str, object]]) -> int:
 
 def source_validation(history: Sequence[Mapping[str, object]]) -> int:
     """The round with the best mean validation score over the source sites; the earliest of equals."""
-    scored = [row for row in history if row.get("validation_dice") is not None]
+    scored = [row for row in history if row.get("validation_score") is not None]
     if not scored:
         return last(history)
-    return int(min(scored, key=lambda row: (-float(row["validation_dice"]), int(row["round"])))["round"])
+    return int(min(scored, key=lambda row: (-float(row["validation_score"]), int(row["round"])))["round"])
 
 
 RULES = {"last": last, "source_validation": source_validation}

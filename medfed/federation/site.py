@@ -10,9 +10,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from medfed.batch import Batch
 from medfed.errors import UserError
 from medfed.federation.local import Architecture, LocalRound, Samples, SiteData, Task
-from medfed.federation.message import Message
+from medfed.federation.message import Message, digest, pack
 from medfed.federation.method import Method
 from medfed.federation.seeds import seeded_layers, stream
 from medfed.federation.settings import Training
@@ -51,6 +52,7 @@ class Site:
     seed: int
     progress: Progress | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
+    _expanded: tuple[str, Samples] | None = None
 
     def terms(self) -> str:
         """Everything beside the letter and its own images that decides what this site answers."""
@@ -94,20 +96,21 @@ class Site:
         self.network.train()
         local = self._round(message)
         optimizer = self._optimizer()
-        batches = list(self._batches(local.round))
+        samples = self._samples(local)
+        batches = list(self._batches(local.round, len(samples)))
         # A stream a purpose, so that methods see the same batches and augmentations whatever they draw themselves.
         turns = stream(self.seed, "augmentation", self.name, local.round)
         total = 0.0
         with seeded_layers(self.seed, "layers", self.name, local.round):
             self.method.on_round_start(local)
             for step, indices in enumerate(batches, start=1):
-                total += self._step(local, optimizer, indices, turns, step)
+                total += self._step(local, optimizer, samples.batch(indices), turns, step)
                 if self.progress:
                     self.progress(self.name, step, len(batches))
             tensors = self.method.on_round_end(local)
         self._keep(optimizer)
         weights = {n: entry for n, entry in self.network.state_dict().items() if n not in self.local_keys}
-        facts = {"examples": len(self.training), "steps": len(batches), "loss": total / len(batches)}
+        facts = {"examples": len(samples), "steps": len(batches), "loss": total / len(batches)}
         return Message("train", weights, tensors, facts)
 
     def _round(self, message: Message) -> LocalRound:
@@ -124,10 +127,19 @@ class Site:
             device=next(self.network.parameters()).device,
         )
 
+    def _samples(self, local: LocalRound) -> Samples:
+        """What the method makes of the site's samples, made anew only where the coordinator sent something else."""
+        if type(self.method).expand is Method.expand:
+            return self.training
+        sent = digest(pack({"tensors": local.message.tensors}, {}))
+        if self._expanded is None or self._expanded[0] != sent:
+            expanded = self.method.expand(local, self.training, stream(self.seed, "expand", self.name))
+            self._expanded = sent, expanded
+        return self._expanded[1]
+
     def _step(
-        self, local: LocalRound, optimizer: torch.optim.Optimizer, indices: list[int], turns: torch.Generator, step: int
+        self, local: LocalRound, optimizer: torch.optim.Optimizer, batch: Batch, turns: torch.Generator, step: int
     ) -> float:
-        batch = self.training.batch(indices)
         if self.settings.augment:
             batch = self.task.augment(batch, turns)
         batch = self.method.augment(local, batch.to(local.device))
@@ -143,10 +155,10 @@ class Site:
             )
         return value
 
-    def _batches(self, round_number: int) -> Iterator[list[int]]:
-        size, rng = min(self.settings.batch_size, len(self.training)), stream(self.seed, "batches", self.name, round_number)
+    def _batches(self, round_number: int, n_samples: int) -> Iterator[list[int]]:
+        size, rng = min(self.settings.batch_size, n_samples), stream(self.seed, "batches", self.name, round_number)
         for _ in range(self.local_epochs):
-            order = torch.randperm(len(self.training), generator=rng).tolist()
+            order = torch.randperm(n_samples, generator=rng).tolist()
             yield from (order[start : start + size] for start in range(0, len(order), size))
 
     def _optimizer(self) -> torch.optim.Optimizer:

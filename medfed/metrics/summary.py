@@ -6,9 +6,7 @@ A row is a plain dict: `site`, `role` ("seen" or "unseen"), `patient`, `structur
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import math
 from pathlib import Path
 
@@ -16,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from medfed.errors import UserError
-from medfed.files import write_atomically
+from medfed.metrics.case_file import as_row, read_lines, write_rows
 
 ROLES = ("seen", "unseen")
 METRICS = ("dice", "hd_mm", "hd95_mm", "assd_mm", "hd_px", "hd95_px", "assd_px", "hd95_pooled_vx")
@@ -59,16 +57,20 @@ def paired_significance(rows_a: list[dict], rows_b: list[dict], metric: str) -> 
         {p, n, n_differ, reason}: n patients that both rows score (matched by site, patient and structure), of whom
         n_differ got unequal scores. p is None, and the reason a sentence, where fewer than six differ.
     """
-    a, b = (_by_case(rows, metric) for rows in (rows_a, rows_b))
+    return signed_rank(*(_by_case(rows, metric) for rows in (rows_a, rows_b)), "patients")
+
+
+def signed_rank(a: dict[tuple, float], b: dict[tuple, float], who: str) -> dict:
+    """The test of `paired_significance` on what both of two dicts score; `who` they are, for the reason."""
     difference = np.array([a[case] - b[case] for case in sorted(a.keys() & b.keys())]).round(9)
     n, difference = len(difference), difference[difference != 0]
     found = {"p": None, "n": n, "n_differ": len(difference), "reason": None}
     if n < FEWEST_PAIRS:
-        return found | {"reason": f"only {n} matched patients; the test needs {FEWEST_PAIRS}"}
+        return found | {"reason": f"only {n} matched {who}; the test needs {FEWEST_PAIRS}"}
     if not len(difference):
-        return found | {"reason": f"all {n} matched patients score the same"}
+        return found | {"reason": f"all {n} matched {who} score the same"}
     if len(difference) < FEWEST_PAIRS:
-        differ = f"only {len(difference)} of {n} matched patients differ"
+        differ = f"only {len(difference)} of {n} matched {who} differ"
         return found | {"reason": f"{differ}; the test needs {FEWEST_PAIRS}"}
     return found | {"p": float(stats.wilcoxon(difference).pvalue)}
 
@@ -76,12 +78,7 @@ def paired_significance(rows_a: list[dict], rows_b: list[dict], metric: str) -> 
 def write_cases(path: str | Path, rows: list[dict]) -> None:
     """Write the rows as CSV: sorted, six decimals, empty where unknown. The same rows give the same bytes."""
     _check(rows)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CASE_COLUMNS)
-    for row in sorted(rows, key=lambda row: [row[key] for key in ("role", "site", "patient", "structure")]):
-        writer.writerow([_written(row[column], column) for column in CASE_COLUMNS])
-    write_atomically(Path(path), text.getvalue())
+    write_rows(path, rows, CASE_COLUMNS, ("role", "site", "patient", "structure"), _written)
 
 
 def read_cases(path: str | Path) -> list[dict]:
@@ -90,16 +87,22 @@ def read_cases(path: str | Path) -> list[dict]:
     Raises:
         UserError: if the file has another header, or a value that is no number; it names the line.
     """
-    with open(path, encoding="utf-8", newline="") as file:
-        lines = list(csv.reader(file))
+    lines = read_lines(path)
     if not lines or tuple(lines[0]) != CASE_COLUMNS:
         raise UserError(f"{path}: the first line is not {','.join(CASE_COLUMNS)}; is this a file of cases?")
-    rows = [_read(path, number, line) for number, line in enumerate(lines[1:], start=2)]
+    rows = [as_row(path, number, CASE_COLUMNS, line, METRICS) for number, line in enumerate(lines[1:], start=2)]
     try:
         _check(rows)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
     return rows
+
+
+def resamples(n: int, seed: tuple) -> np.ndarray:
+    """(N_RESAMPLES, n): which of n patients each bootstrap resample draws, from a generator that `seed` names."""
+    digest = hashlib.sha256("\0".join(map(str, seed)).encode()).digest()
+    rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))
+    return rng.integers(0, n, (N_RESAMPLES, n))
 
 
 def _of_role(rows: list[dict], role: str, rng_seed: int) -> dict:
@@ -131,10 +134,7 @@ def _of_group(rows: list[dict], seed: tuple) -> dict:
 
 
 def _interval(values: np.ndarray, seed: tuple) -> tuple[float, float]:
-    digest = hashlib.sha256("\0".join(map(str, seed)).encode()).digest()
-    rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))
-    drawn = rng.integers(0, len(values), (N_RESAMPLES, len(values)))
-    low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
+    low, high = np.percentile(values[resamples(len(values), seed)].mean(axis=1), [2.5, 97.5])
     return float(low), float(high)
 
 
@@ -180,16 +180,3 @@ def _written(value: object, column: str) -> str:
     if column not in METRICS:
         return str(value)
     return "" if value is None else f"{value:.6f}"
-
-
-def _read(path: str | Path, number: int, line: list[str]) -> dict:
-    if len(line) != len(CASE_COLUMNS):
-        raise UserError(f"{path}, line {number}: {len(line)} values, expected {len(CASE_COLUMNS)}; was it cut off?")
-    row: dict = dict(zip(CASE_COLUMNS, line))
-    for metric in METRICS:
-        try:
-            row[metric] = float(row[metric]) if row[metric] else None
-        except ValueError:
-            found = f"{metric} is {row[metric]!r}"
-            raise UserError(f"{path}, line {number}: {found}, expected a number or nothing; write it again") from None
-    return row

@@ -1,4 +1,4 @@
-"""From trained weights to a MONAI bundle that a hospital runs without medfed, with the same masks voxel by voxel."""
+"""From trained weights to a MONAI bundle that a hospital runs without medfed, with the same masks or classes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from medfed.errors import UserError
 from medfed.federation.message import digest
 from medfed.functional.weights import first_not_finite
 from medfed.networks.base import NetworkSettings
+from medfed.outputs import bundle_class_configs, bundle_configs, class_card
 from medfed.outputs.bundle_check import check_bundle
-from medfed.outputs.bundle_configs import inference_config, metadata
 from medfed.outputs.model_card import model_card, scores
+from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
 
 PACKAGE = Path(__file__).parent.parent
-TEMPLATE = "prostate_segmentation"
+VOLUMES, PICTURES, CLASSES = "prostate_segmentation", "fundus_segmentation", "camelyon17_classification"
 SHOWN_DIFFERENCES = 5
 
 
@@ -37,7 +38,7 @@ def write_bundle(
     *,
     network: NetworkSettings,
     weights: Mapping[str, Tensor],
-    task: Segmentation,
+    task: Segmentation | Classification,
     provenance: dict[str, Any],
     summary: dict[str, Any],
     title: str,
@@ -49,13 +50,14 @@ def write_bundle(
 
     Args:
         out: a folder that does not exist yet; its name best ends in `_segmentation`, as MONAI Label infers the task
-            from it.
+            from it (`_classification` where whole pictures are told apart).
         network, weights: the network without a method's additions, and its state dict.
-        task: gives preprocessing, threshold and names.
+        task: gives preprocessing, threshold and names, and chooses the template (`template_name`).
         provenance: plain facts (JSON): sites, unseen_site, method, rounds, seed, data ("phantom" or "real") and so on.
-        summary: as `medfed.metrics.summary.summarise` returns it.
+        summary: as `medfed.metrics.summary.summarise` returns it, or that of `classification_summary`; with what else
+            the card should tell of the run (`medfed.outputs.model_card`).
         title: the first words of the model card.
-        input_is_2d: the hospital's images are PNG pictures rather than NIfTI volumes.
+        input_is_2d: the hospital's images are PNG pictures rather than NIfTI volumes; always so for classification.
 
     Raises:
         UserError: if `out` exists, the weights do not fit or are not finite, or the result would not pass
@@ -63,13 +65,11 @@ def write_bundle(
     """
     if out.exists():
         raise UserError(f"{out}: exists already; remove it, or choose another folder with --out")
-    template, definition = template_folder(), network.definition(task.channels, task.out_channels)
+    template = template_folder(template_name(task, input_is_2d))
+    definition = network.definition(task.channels, task.out_channels)
     module = trained(network, weights, task)
     facts = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
-    configs = {
-        "inference": inference_config(template, task, definition, input_is_2d),
-        "metadata": metadata(template, task, title, facts, scores(summary), input_is_2d),
-    }
+    configs = _configs(template, task, definition, title, facts, summary, input_is_2d)
     with _appearing(out) as folder:
         for name, content in configs.items():
             _write(folder / "configs" / f"{name}.json", json.dumps(content, indent=4, allow_nan=False) + "\n")
@@ -78,23 +78,53 @@ def write_bundle(
         has_script = _save_script(folder / "models" / "model.ts", module, task, configs, needed=definition is None)
         names = ("torch", "monai", *configs["metadata"]["required_packages_version"], "fire")
         versions = {name: version(name).partition("+")[0] for name in names}
-        card = model_card(template, task, title, facts, summary, versions, input_is_2d, has_script)
+        card = model_card(template, task, module, title, facts, summary, versions, input_is_2d, has_script)
         _write(folder / "docs" / "README.md", card)
         shutil.copyfile(template / "LICENSE", folder / "LICENSE")
         check_bundle(folder)
     return out
 
 
-def template_folder() -> Path:
-    """The template: in `bundles/` beside the package (a checkout), or in the package (an installed one)."""
-    places = [PACKAGE.parent / "bundles" / TEMPLATE, PACKAGE / "bundles" / TEMPLATE]
+def template_name(task: Segmentation | Classification, input_is_2d: bool) -> str:
+    """The template for volumes with masks, pictures with masks, or pictures with classes, whoever's they are."""
+    if isinstance(task, Classification):
+        return CLASSES
+    return PICTURES if input_is_2d else VOLUMES
+
+
+def template_folder(name: str = VOLUMES) -> Path:
+    """A template: in `bundles/` beside the package (a checkout), or in the package (an installed one)."""
+    places = [PACKAGE.parent / "bundles" / name, PACKAGE / "bundles" / name]
     for place in places:
         if (place / "configs" / "inference.json").is_file():
             return place
     raise UserError(f"the bundle template is neither in {places[0]} nor in {places[1]}; install medfed again")
 
 
-def trained(network: NetworkSettings, weights: Mapping[str, Tensor], task: Segmentation) -> nn.Module:
+def _configs(
+    template: Path,
+    task: Segmentation | Classification,
+    definition: dict[str, Any] | None,
+    title: str,
+    facts: dict[str, Any],
+    summary: Mapping[str, Any],
+    input_is_2d: bool,
+) -> dict[str, Any]:
+    """`inference` and `metadata`."""
+    if isinstance(task, Classification):
+        return {
+            "inference": bundle_class_configs.inference_config(template, task, definition),
+            "metadata": bundle_class_configs.metadata(template, task, title, facts, class_card.scores(summary)),
+        }
+    return {
+        "inference": bundle_configs.inference_config(template, task, definition, input_is_2d),
+        "metadata": bundle_configs.metadata(template, task, title, facts, scores(summary), input_is_2d),
+    }
+
+
+def trained(
+    network: NetworkSettings, weights: Mapping[str, Tensor], task: Segmentation | Classification
+) -> nn.Module:
     """The network with these weights, in evaluation mode, on the CPU.
 
     Raises:
@@ -123,10 +153,12 @@ def _differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) ->
     yield from (f"'{name}' is unknown" for name in found if name not in expected)
 
 
-def _save_script(path: Path, module: nn.Module, task: Segmentation, configs: dict[str, Any], needed: bool) -> bool:
+def _save_script(
+    path: Path, module: nn.Module, task: Segmentation | Classification, configs: dict[str, Any], needed: bool
+) -> bool:
     """TorchScript with the configs inside, as `monai.bundle ckpt_export` writes it; whether that worked."""
-    probe = torch.zeros(1, task.channels, task.image_size, task.image_size)
-    probe[..., ::3] = 1
+    probe = torch.zeros(2, task.channels, task.image_size, task.image_size)
+    probe[0, ..., ::3], probe[1, ..., ::2] = 1, 1  # two, as statistics of a batch may need more than one
     try:
         script = convert_to_torchscript(module)
         with torch.no_grad():

@@ -33,21 +33,35 @@ SCHEMA = Path(__file__).with_name("bundle_schema.json")
 CONFIGS = ("metadata", "inference")
 MAX_DEPTH = 40
 
-_NETWORKS = "AttentionUnet BasicUNet BasicUNetPlusPlus DynUNet FlexibleUNet SegResNet SwinUNETR UNet UNETR VNet".split()
+_NETWORKS = (
+    "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DynUNet FlexibleUNet SegResNet SwinUNETR UNet UNETR VNet"
+).split()
 _TRANSFORMS = (
-    "Activationsd AsDiscreted Compose ConcatItemsd EnsureChannelFirstd Invertd KeepLargestConnectedComponentd "
-    "LoadImaged NormalizeIntensityd Orientationd Resized SaveImaged ScaleIntensityRanged "
-    "ScaleIntensityRangePercentilesd SplitDimd Transposed"
+    "Activationsd AsDiscreted Compose ConcatItemsd EnsureChannelFirstd FromMetaTensord Invertd "
+    "KeepLargestConnectedComponentd Lambdad LoadImaged NormalizeIntensityd Orientationd Resized SaveClassificationd "
+    "SaveImaged ScaleIntensityRanged ScaleIntensityRangePercentilesd SplitDimd SqueezeDimd Transposed"
 ).split()
 TARGETS = frozenset(
     [f"monai.networks.nets.{name}" for name in _NETWORKS]
     + [f"monai.transforms.{name}" for name in _TRANSFORMS]
     + ["monai.data.DataLoader", "monai.data.Dataset", "monai.engines.SupervisedEvaluator"]
-    + ["monai.handlers.CheckpointLoader", "monai.inferers.SliceInferer", "torch.jit.load"]
+    + ["monai.handlers.CheckpointLoader", "monai.inferers.SimpleInferer", "monai.inferers.SliceInferer"]
+    + ["torch.jit.load", "torch.narrow", "torch.nn.functional.interpolate"]
 )
+# Two transforms could do more than a bundle needs: call anything, and delete or write a file of any name.
+INTERPOLATE, NARROW, LAMBDA = "torch.nn.functional.interpolate", "torch.narrow", "monai.transforms.Lambdad"
+CALLED = (INTERPOLATE, NARROW)
+PREDICTIONS = "predictions.csv"
+KEYS_OF = {
+    INTERPOLATE: {"_target_", "_mode_", "size", "mode", "align_corners", "antialias"},
+    NARROW: {"_target_", "_mode_", "dim", "start", "length"},
+    LAMBDA: {"_target_", "keys", "func"},
+    "monai.transforms.SaveClassificationd": {"_target_", "keys", "meta_keys", "output_dir", "filename"},
+}
+VALUE_OF = {"_mode_": "callable", "filename": PREDICTIONS}
 # `reader` and `writer` name a class that MONAI imports and calls without a `_target_`; the others start a debugger,
 # unpickle, or fetch weights from an address.
-FORBIDDEN_KEYS = frozenset({"reader", "writer", "_mode_", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
+FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
 
 EXPRESSIONS = ("$import glob",)
 CALLS = frozenset({"sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.to", "REF.run"})
@@ -96,6 +110,7 @@ def check_inference(content: Any, source: str) -> None:
     """Raise UserError unless every `_target_` is in TARGETS and every expression in the grammar; a lexical walk."""
     if not isinstance(content, dict):
         raise UserError(f"{source}: expected an object of keys and values")
+    _check_keys(content, source)
     for key, name, value in _walk(content):
         if not name.isidentifier() and not name.isdecimal():
             raise UserError(f"{source}: the key '{key}' is no plain word, and MONAI reads more into it; rename it")
@@ -104,11 +119,28 @@ def check_inference(content: Any, source: str) -> None:
         if name == "_target_" and not (isinstance(value, str) and value in TARGETS):
             allowed = ", ".join(sorted(TARGETS))
             raise UserError(f"{source}: {key}: '{value}' is not allowed; a bundle may name {allowed}")
+        if name in VALUE_OF and value != VALUE_OF[name]:
+            raise UserError(f"{source}: {key}: '{value}' is not allowed here; a bundle may say '{VALUE_OF[name]}' only")
+        if isinstance(value, dict):
+            _check_keys(value, f"{source}: {key}")
         if isinstance(value, str) and value.startswith("%"):
             raise UserError(f"{source}: {key}: '{value}' copies from elsewhere; write the value itself")
         if isinstance(value, str) and value.startswith("$") and not is_plain_expression(value):
             raise UserError(f"{source}: {key}: the expression '{value}' is not allowed; only references, paths, lists, "
                             f"{', '.join(sorted(CALLS))} and '{EXPRESSIONS[0]}' are")
+
+
+def _check_keys(content: dict[str, Any], source: str) -> None:
+    """Hold the transforms of `KEYS_OF` to what a bundle needs of them; `_mode_` belongs to what `Lambdad` may call."""
+    target = content.get("_target_")
+    known = KEYS_OF.get(target) if isinstance(target, str) else None
+    if known and (strange := [key for key in content if key not in known]):
+        raise UserError(f"{source}: {target} has '{strange[0]}', expected only {', '.join(sorted(known))}")
+    if (target in CALLED) != ("_mode_" in content):
+        raise UserError(f"{source}: '_mode_' is for {' and '.join(CALLED)}, which need it, and for nothing else")
+    func = content.get("func")
+    if target == LAMBDA and not (isinstance(func, dict) and func.get("_target_") in CALLED):
+        raise UserError(f"{source}: {LAMBDA} may call {' or '.join(CALLED)} and nothing else, found '{func}'")
 
 
 def is_plain_expression(text: str) -> bool:

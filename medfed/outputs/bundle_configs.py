@@ -1,4 +1,4 @@
-"""A bundle's two configs: how to predict, exactly as `Segmentation.predict` does, and what the model is.
+"""The two configs of a bundle that segments: how to, exactly as `Segmentation.predict` does, and what the model is.
 
 Both start from the files of the template in `bundles/`; only what depends on the run is replaced.
 """
@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from medfed.outputs.bundle_check import NARROW
 from medfed.tasks.segmentation import AXES, PERCENTILES, SLICES_AT_ONCE, Segmentation
 
 Json = dict[str, Any]
@@ -44,25 +45,32 @@ def metadata(template: Path, task: Segmentation, title: str, provenance: Json, s
     """`configs/metadata.json`; `scores` are plain numbers by name."""
     names = ", ".join(task.structures)
     content = json.loads((template / "configs" / "metadata.json").read_text())
+    content |= facts_of_run(_packages(task, input_is_2d), title, provenance, scores)
+    slices, form = ("", "size of the picture") if input_is_2d else (" slice by slice", "geometry of the file")
     content |= {
-        "monai_version": version("monai"),
-        "pytorch_version": version("torch").partition("+")[0],
-        "numpy_version": version("numpy"),
-        "required_packages_version": {name: version(name) for name in _packages(task, input_is_2d)},
-        "name": title,
         "task": f"Segmentation of {names}, trained over several sites without sharing images",
-        "description": f"A 2-D network that segments {names} slice by slice; "
-        "masks come back in the geometry of the file.",
-        "data_source": provenance.get("dataset", "not stated"),
+        "description": f"A 2-D network that segments {names}{slices}; masks come back in the {form}.",
         "data_type": "png" if input_is_2d else "nifti",
         "image_classes": f"{task.channels} channel{'s' * (task.channels > 1)}, {_unit(task)}",
         "label_classes": f"one binary mask a structure: {names}",
         "pred_classes": f"one binary mask a structure: {names}",
-        "eval_metrics": scores,
         "network_data_format": _data_format(content["network_data_format"], task),
-        "medfed_provenance": {**provenance, "not_for_clinical_use": True},
     }
     return content
+
+
+def facts_of_run(packages: list[str], title: str, provenance: Json, scores: Json) -> Json:
+    """What `configs/metadata.json` says of a run of any task; `packages` are needed beside MONAI and PyTorch."""
+    return {
+        "monai_version": version("monai"),
+        "pytorch_version": version("torch").partition("+")[0],
+        "numpy_version": version("numpy"),
+        "required_packages_version": {name: version(name) for name in packages},
+        "name": title,
+        "data_source": provenance.get("dataset") or "not stated",
+        "eval_metrics": scores,
+        "medfed_provenance": {**provenance, "not_for_clinical_use": True},
+    }
 
 
 def _packages(task: Segmentation, input_is_2d: bool) -> list[str]:
@@ -96,65 +104,71 @@ def _preprocessing(task: Segmentation, input_is_2d: bool) -> list[Json]:
     low, high = PERCENTILES
     ends = {"b_min": 0.0, "b_max": 1.0, "clip": True}
     if task.intensity_range is None:
-        scale = _step("ScaleIntensityRangePercentilesd", lower=low, upper=high, **ends)
+        scale = step("ScaleIntensityRangePercentilesd", lower=low, upper=high, **ends)
     else:
         a_min, a_max = task.intensity_range
-        scale = _step("ScaleIntensityRanged", a_min=a_min, a_max=a_max, **ends)
+        scale = step("ScaleIntensityRanged", a_min=a_min, a_max=a_max, **ends)
     size = [task.image_size, task.image_size, -1]
-    resize = _step("Resized", spatial_size=size, mode="trilinear", align_corners=False, anti_aliasing=True)
-    steps = [_step("LoadImaged"), *(_picture() if input_is_2d else _volume()), scale, resize]
+    resize = step("Resized", spatial_size=size, mode="trilinear", align_corners=False, anti_aliasing=True)
+    steps = [step("LoadImaged"), *(picture(task.channels) if input_is_2d else _volume()), scale, resize]
     if not task.standardised:
         return steps
     if input_is_2d:  # one slice, so its channels are standardised as they stand
-        return [*steps, _step("NormalizeIntensityd", channel_wise=True)]
+        return [*steps, step("NormalizeIntensityd", channel_wise=True)]
     if task.channels == 1:
         return [*steps, *_standardised("image")]
     parts = [f"image_{channel}" for channel in range(task.channels)]
-    apart = _step("SplitDimd", output_postfixes=list(map(str, range(task.channels))), dim=0)
-    together = _step("ConcatItemsd", parts, name="image", dim=0)
+    apart = step("SplitDimd", output_postfixes=list(map(str, range(task.channels))), dim=0)
+    together = step("ConcatItemsd", parts, name="image", dim=0)
     return [*steps, apart, *_standardised(parts), together]
 
 
 def _standardised(keys: str | list[str]) -> list[Json]:
     """Every slice of (1, S, S, D) by itself: MONAI standardises channels, so slices are channels for a while."""
-    turn = _step("Transposed", keys, indices=SLICES_FIRST)
-    return [turn, _step("NormalizeIntensityd", keys, channel_wise=True), turn]
+    turn = step("Transposed", keys, indices=SLICES_FIRST)
+    return [turn, step("NormalizeIntensityd", keys, channel_wise=True), turn]
 
 
 def _volume() -> list[Json]:
-    turn = _step("Orientationd", axcodes="RAS", labels=[list(ends) for ends in AXES])
-    return [_step("EnsureChannelFirstd"), turn]
+    turn = step("Orientationd", axcodes="RAS", labels=[list(ends) for ends in AXES])
+    return [step("EnsureChannelFirstd"), turn]
 
 
-def _picture() -> list[Json]:
-    """MONAI loads a picture as (C, W, H) and turns it back when it inverts; `Resized` adds, and removes, its D = 1."""
-    return [_step("EnsureChannelFirstd"), _step("Transposed", indices=[0, 2, 1])]
+def picture(channels: int) -> list[Json]:
+    """MONAI loads a picture as (C, W, H), with its alpha channel, which is dropped from one in colour.
+
+    It is turned back when MONAI inverts, which leaves what `Lambdad` did; `Resized` adds, and removes, its D = 1.
+    """
+    steps = [step("EnsureChannelFirstd"), step("Transposed", indices=[0, 2, 1])]
+    colours = {"_target_": NARROW, "_mode_": "callable", "dim": 0, "start": 0, "length": channels}
+    return [*steps, step("Lambdad", func=colours)] if channels == 3 else steps
 
 
 def _postprocessing(task: Segmentation, input_is_2d: bool) -> list[Json]:
     """Sigmoid, then `Segmentation.postprocessing`, then a file for each structure."""
     steps = [
-        _step("Activationsd", "pred", sigmoid=True),
-        _step("Invertd", "pred", transform="@preprocessing", orig_keys="image", nearest_interp=False, to_tensor=True),
-        _step("AsDiscreted", "pred", threshold=task.evaluation.threshold),
+        step("Activationsd", "pred", sigmoid=True),
+        step("Invertd", "pred", transform="@preprocessing", orig_keys="image", nearest_interp=False, to_tensor=True),
+        step("AsDiscreted", "pred", threshold=task.evaluation.threshold),
     ]
     if task.evaluation.largest_component:
         channels = list(range(task.out_channels))
         steps.append(
-            _step("KeepLargestConnectedComponentd", "pred", applied_labels=channels, is_onehot=True, independent=True)
+            step("KeepLargestConnectedComponentd", "pred", applied_labels=channels, is_onehot=True, independent=True)
         )
     keys = ["pred"]
     if input_is_2d or task.out_channels > 1:
         keys = [f"pred_{name}" for name in task.structures]
-        steps.append(_step("SplitDimd", "pred", output_postfixes=list(task.structures), dim=0))
+        steps.append(step("SplitDimd", "pred", output_postfixes=list(task.structures), dim=0))
     return steps + [_save(key, name, input_is_2d) for key, name in zip(keys, task.structures, strict=True)]
 
 
 def _save(key: str, structure: str, input_is_2d: bool) -> Json:
     form = {"output_ext": ".png", "scale": 255} if input_is_2d else {"output_ext": ".nii.gz"}
     where = {"output_dir": "@output_dir", "output_postfix": structure, "separate_folder": False}
-    return _step("SaveImaged", key, **where, **form, output_dtype="$np.uint8", resample=False)
+    return step("SaveImaged", key, **where, **form, output_dtype="$np.uint8", resample=False)
 
 
-def _step(class_: str, keys: str | list[str] = "image", **arguments: Any) -> Json:
+def step(class_: str, keys: str | list[str] = "image", **arguments: Any) -> Json:
+    """A MONAI transform of these keys."""
     return {"_target_": f"monai.transforms.{class_}", "keys": keys, **arguments}

@@ -1,4 +1,4 @@
-"""What all pictures share: a sheet, its title and legend, colours, and saving. matplotlib is imported when needed."""
+"""What all pictures share: a sheet, its title and legend, colours, an image, and saving; matplotlib when needed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from medfed.files import write_atomically
 
 DPI = 130
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (  # Okabe and Ito: told apart with any colour vision
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
+LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY, GREEN, PURPLE, VERMILION, BLUE)]
+SEEN, UNSEEN = BLUE, VERMILION
 
 
 def sheet(width_in: float, height_in: float):
@@ -50,3 +54,23 @@ def legend(figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) 
     ]  # fmt: skip
     ground = {"facecolor": "#444444", "labelcolor": "white"} if dark else {}
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, **ground)
+
+
+def show(axes, image: np.ndarray, aspect: float = 1.0) -> None:
+    """(C, rows, columns) in [0, 1]: three channels in colour, else the first in grey."""
+    pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
+    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+
+
+def as_array(values) -> np.ndarray:
+    """A tensor, of any device, or what numpy takes, as an array."""
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+
+
+def turn(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
+    """(C, H, W, ...) to (C, rows, columns, ...): W downwards to the back, H rightwards to the patient's left."""
+    if axes is None:
+        return array
+    flipped = [place for place, towards in enumerate(axes, start=1) if towards in "RAS"]
+    return np.flip(array, flipped).swapaxes(1, 2)

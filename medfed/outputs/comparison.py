@@ -1,7 +1,7 @@
 """The papers' leave-one-site-out table, as data: methods by unseen sites, over seeds, with a paired test.
 
 `medfed.outputs.table` prints it. Every table carries whether the data are a phantom, which rule chose the round, over
-which seeds, and what its distances mean. A missed organ counts as Dice 0 and as the diagonal of the image.
+which seeds, and what its measures mean (`medfed.outputs.measures`).
 """
 
 from __future__ import annotations
@@ -11,24 +11,16 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from medfed.errors import UserError
-from medfed.metrics.summary import paired_significance
+from medfed.metrics.classification_summary import ALL
+from medfed.outputs.measures import Measures, of
 
 PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
-HD95 = "HD95 is the larger of the two directed 95th percentiles of the surface distances (MONAI's definition)"
-WORST = "A missed organ or a false alarm counts as Dice 0 and the diagonal of the image; absent from both is left out"
-MEASURES = (  # metric, name, unit, factor, whether higher is better
-    ("dice", "Dice", "%", 100, True),
-    ("hd95_mm", "HD95", "mm", 1, False),
-    ("hd95_px", "HD95", "px", 1, False),
-    ("hd_mm", "HD", "mm", 1, False),
-    ("hd_px", "HD", "px", 1, False),
-)
 Runs = dict[tuple[str, str, int], list[dict]]  # (method, unseen site, seed): its rows
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean over seeds of the mean over cases, and the standard deviation over seeds where there are several."""
+    """Mean over seeds of a site's score, and the standard deviation over seeds where there are several."""
 
     mean: float
     sd: float | None
@@ -37,7 +29,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One method: a cell a site, None where unknown; the paired test against the baseline over `n` unseen patients."""
+    """One method: a cell a site, None where unknown; the paired test against the baseline over `n` unseen patients.
+
+    n_missed: missed organs; where images are classified, those told wrong.
+    """
 
     method: str
     cells: tuple[Cell | None, ...]
@@ -79,29 +74,35 @@ def build_table(results: Sequence[dict], structures: Sequence[str], baseline: st
     """Compare methods over unseen sites.
 
     Args:
-        results: one a run: {method, unseen_site, seed, rows (of the unseen site alone), selection, data}.
-        structures: in the order in which the table shows them.
+        results: one a run: {method, unseen_site, seed, rows (of the unseen site alone), selection, data} and, where
+            images are classified, `task` "classification".
+        structures: in the order in which the table shows them; "all" for classification.
         baseline: the method that the others are tested against.
 
     A distance in mm and one in pixels are never averaged: each unit that occurs has its own block. A site where some
     cases have another unit, and a fold that was not run, is None, and so is the average over sites.
 
     Raises:
-        UserError: if there is no result, one comes twice, or phantom and real data or two selection rules meet.
+        UserError: if there is no result, one comes twice, or phantom and real data, two tasks or two selection rules
+            meet.
         ValueError: if the rows are of another site, or of a seen one.
     """
-    data, selection = (_one(results, key) for key in ("data", "selection"))
+    results = [{"task": "segmentation", **result} for result in results]
+    data, selection, task = (_one(results, key) for key in ("data", "selection", "task"))
+    measures = of(task)
     runs = _by_run(results)
     methods, sites = (tuple(dict.fromkeys(key[place] for key in runs)) for place in (0, 1))
     methods, sites = sorted(methods, key=lambda name: name != baseline), sorted(sites)
     seeds = tuple(sorted({seed for _, _, seed in runs}))
     blocks = tuple(
-        _block(runs, methods, sites, structure, measure, baseline)
+        _block(of_structure, methods, sites, structure, shown, baseline, measures)
         for structure in structures
-        for measure in MEASURES
-        if any(row[measure[0]] is not None for rows in runs.values() for row in rows if row["structure"] == structure)
+        for of_structure in [_of_structure(runs, structure)]
+        for shown in measures.shown
+        if any(measures.is_known(row, shown[0]) for rows in of_structure.values() for row in rows)
     )
-    head, notes = _head(data, selection, seeds, blocks), _notes(runs, methods, sites, seeds, baseline, blocks)
+    head = _head(data, selection, seeds, blocks, measures)
+    notes = _notes(runs, methods, sites, seeds, baseline, blocks, measures)
     return Table(data, selection, seeds, tuple(sites), baseline, head, blocks, notes)
 
 
@@ -133,32 +134,36 @@ def _by_run(results: Sequence[dict]) -> Runs:
     return runs
 
 
-def _block(runs: Runs, methods, sites, structure: str, measure: tuple, baseline: str) -> Block:
-    metric, name, unit, factor, higher = measure
-    of_structure = {key: [row for row in rows if row["structure"] == structure] for key, rows in runs.items()}
-    lines = tuple(_line(of_structure, method, sites, metric, factor, baseline) for method in methods)
+def _of_structure(runs: Runs, structure: str) -> Runs:
+    return {key: [row for row in rows if row.get("structure", ALL) == structure] for key, rows in runs.items()}
+
+
+def _block(
+    runs: Runs, methods, sites, structure: str, shown: tuple, baseline: str, measures: Measures
+) -> Block:
+    metric, name, unit, factor, higher = shown
+    lines = tuple(_line(runs, method, sites, metric, factor, baseline, measures) for method in methods)
     return Block(structure, metric, name, unit, higher, lines)
 
 
-def _line(runs: Runs, method: str, sites: Sequence[str], metric: str, factor: float, baseline: str) -> Line:
+def _line(
+    runs: Runs, method: str, sites: Sequence[str], metric: str, factor: float, baseline: str, measures: Measures
+) -> Line:
     own = {key: rows for key, rows in runs.items() if key[0] == method}
-    means = {key[1:]: factor * mean for key, rows in own.items() if (mean := _mean_of(rows, metric)) is not None}
+    means = {
+        key[1:]: factor * mean for key, rows in own.items() if (mean := measures.value(rows, metric)) is not None
+    }
     cells = tuple(_cell([mean for (where, _), mean in means.items() if where == site]) for site in sites)
     rows = [row for rows in own.values() for row in rows]
     test = {"p": None, "n": None, "reason": "the baseline"}
     if baseline not in {key[0] for key in runs}:
         test["reason"] = f"the baseline {baseline} was not run"
     elif method != baseline:
-        test = paired_significance(_over_seeds(runs, method, metric), _over_seeds(runs, baseline, metric), metric)
-    n_missed = sum(row["status"] == "missed" for row in rows)
-    n_cases = sum(row["status"] != "absent" for row in rows)
+        others = [row for key, found in runs.items() if key[0] == baseline for row in found]
+        test = measures.paired(rows, others, metric)
+    n_missed, n_cases = sum(map(measures.is_failure, rows)), sum(map(measures.is_case, rows))
     average = _average(cells, means, sites)
     return Line(method, cells, average, test["p"], test["n"], test["reason"], n_missed, n_cases)
-
-
-def _mean_of(rows: Sequence[dict], metric: str) -> float | None:
-    values = [row[metric] for row in rows if row["status"] != "absent"]
-    return None if not values or None in values else fmean(values)
 
 
 def _cell(means: Sequence[float]) -> Cell | None:
@@ -174,30 +179,21 @@ def _average(cells: Sequence[Cell | None], means: dict[tuple[str, int], float], 
     return Cell(fmean(cell.mean for cell in cells), whole and whole.sd, len(seeds))
 
 
-def _over_seeds(runs: Runs, method: str, metric: str) -> list[dict]:
-    """Each unseen patient once, the metric averaged over the seeds that know it."""
-    found: dict[tuple, list[dict]] = {}
-    for key, rows in runs.items():
-        if key[0] == method:
-            for row in rows:
-                found.setdefault((row["site"], row["patient"], row["structure"]), []).append(row)
-    known = ([row for row in rows if row[metric] is not None] for rows in found.values())
-    return [rows[0] | {metric: fmean(row[metric] for row in rows)} for rows in known if rows]
-
-
-def _head(data: str, selection: str, seeds: Sequence[int], blocks: Sequence[Block]) -> tuple[str, ...]:
-    units = " and ".join(dict.fromkeys(block.unit for block in blocks if block.metric != "dice")) or "none known"
+def _head(
+    data: str, selection: str, seeds: Sequence[int], blocks: Sequence[Block], measures: Measures
+) -> tuple[str, ...]:
     spread = ", ± sd over seeds" if len(seeds) > 1 else ""
     return (
         kind_of_data(data),
         f"a column is the site left out; round chosen by the rule '{selection}'; seeds: {', '.join(map(str, seeds))}",
-        f"mean over seeds of the mean over cases{spread}; distances in: {units}",
-        HD95,
-        WORST,
+        f"mean over seeds of the {measures.averaged}{spread}{measures.units([block.unit for block in blocks])}",
+        *measures.explained,
     )
 
 
-def _notes(runs: Runs, methods, sites, seeds, baseline: str, blocks: Sequence[Block]) -> tuple[str, ...]:
+def _notes(
+    runs: Runs, methods, sites, seeds, baseline: str, blocks: Sequence[Block], measures: Measures
+) -> tuple[str, ...]:
     missing = [(m, s, seed) for m in methods for s in sites for seed in seeds if (m, s, seed) not in runs]
     notes = [f"not run: {m}, unseen {s}, seed {seed}" for m, s, seed in missing]
     for site in sites:
@@ -206,12 +202,12 @@ def _notes(runs: Runs, methods, sites, seeds, baseline: str, blocks: Sequence[Bl
             notes.append(f"{site}: the runs do not score the same patients; their means cannot be compared")
     if baseline in methods and len(methods) > 1:
         notes.append(
-            f"p: Wilcoxon signed-rank against {baseline}, two-sided, over all n unseen patients (each averaged over "
-            "seeds first), not corrected for the number of methods"
+            f"p: Wilcoxon signed-rank against {baseline}, two-sided, over {measures.tested}, not corrected for the "
+            "number of methods"
         )
     lines = [line for block in blocks for line in block.lines]
     reasons = {(line.method, line.reason) for line in lines if line.reason and line.n is not None}
     notes += [f"{method}: no p for some measure: {reason}" for method, reason in sorted(reasons)]
     if any(None in line.cells for line in lines):
-        notes.append("-: not run, or not all of a site's cases have this unit; then there is no average either")
+        notes.append(f"-: not run, or {measures.unknown}; then there is no average either")
     return tuple(notes)

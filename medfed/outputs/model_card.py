@@ -6,6 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from medfed.outputs import class_card
+from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
 
 ROLES = {"unseen": "took no part", "seen": "took part"}
@@ -14,13 +18,18 @@ ORIGIN = {
     "real": "trained on real images, not for clinical use",
 }
 UNKNOWN = "not stated"
-PICTURES = "8-bit pictures without alpha, grey or colour as in training; a note on orientation (EXIF) is not followed"
 VOLUMES = "NIfTI files whose header tells the orientation truly"
+KEPT = "Sites that took part are scored with the entries that each keeps; the bundle has their average."
+TRANSDUCTIVE = (
+    "These scores are transductive: the network adapted to the test images of each site while predicting (Tent). The "
+    "bundle does not adapt, so it may score otherwise."
+)
 
 
 def model_card(
     template: Path,
-    task: Segmentation,
+    task: Segmentation | Classification,
+    module: nn.Module,
     title: str,
     provenance: Mapping[str, Any],
     summary: Mapping[str, Any],
@@ -31,17 +40,18 @@ def model_card(
     """The template's text with its {placeholders} filled.
 
     Args:
-        provenance, summary: as `medfed.outputs.bundle.write_bundle` takes them.
+        module: the trained network.
+        provenance, summary: as `medfed.outputs.bundle.write_bundle` takes them. Of the summary, `transductive`,
+            `sites_kept_entries`, `method_facts` and `vertical_ratio` are told where they are there.
         versions: what to install, by package.
         has_script: whether there is a `models/model.ts`.
     """
     text = (template / "docs" / "README.md").read_text()
-    sites = provenance.get("sites") or []
+    sites, facts = provenance.get("sites") or [], summary.get("method_facts") or {}
     values = {
         "title": title,
         "origin": ORIGIN.get(provenance.get("data"), "the origin of its images is not stated, not for clinical use"),
-        "structures": ", ".join(task.structures),
-        "dataset": provenance.get("dataset", UNKNOWN),
+        "dataset": provenance.get("dataset") or UNKNOWN,
         "sites": ", ".join(sites) or UNKNOWN,
         "unseen_site": provenance.get("unseen_site") or "none",
         "method": " - ".join(filter(None, (provenance.get("method", UNKNOWN), provenance.get("method_about")))),
@@ -49,24 +59,35 @@ def model_card(
         "selected_round": provenance.get("selected_round", UNKNOWN),
         "selection": provenance.get("selection", UNKNOWN),
         "seed": provenance.get("seed", UNKNOWN),
-        "scores": scores_table(summary),
-        "intensity": _intensity(task),
+        "notes": notes(summary),
+        "facts": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {_fact(value)}" for name, value in facts.items()),
         "image_size": task.image_size,
-        "threshold": f"{task.evaluation.threshold:g}",
-        "largest": "; only the largest connected piece of each structure" if task.evaluation.largest_component else "",
-        "files": "`.png` pictures (or others: `--image_pattern '*.jpg'`)" if input_is_2d else "`.nii.gz` volumes",
-        "masks": _masks(task, input_is_2d),
-        "kind": PICTURES if input_is_2d else VOLUMES,
         "script": "" if has_script else "There is no `models/model.ts`: this network could not be scripted.\n\n",
         "requirements": " ".join(f"{name}=={number}" for name, number in versions.items()),
     }
-    return text.format(**values)
+    if isinstance(task, Classification):
+        return text.format(**values, **class_card.values(task, summary, module))
+    return text.format(**values, **_values(task, summary, input_is_2d))
+
+
+def notes(summary: Mapping[str, Any]) -> str:
+    """What a reader of the scores must know beside them, a paragraph each, or nothing."""
+    found = [TRANSDUCTIVE] * bool(summary.get("transductive")) + [KEPT] * bool(summary.get("sites_kept_entries"))
+    if ratio := summary.get("vertical_ratio"):
+        inner, outer = ratio["of"]
+        errors = [(words, ratio[role]["mean_error"]) for role, words in ROLES.items() if role in ratio]
+        told = ", ".join(f"{error:.3f} (sites that {words})" for words, error in errors if error is not None)
+        found += [f"Mean absolute error of the vertical {inner}-to-{outer} ratio: {told}."] * bool(told)
+    return "".join(f"\n\n{note}" for note in found)
 
 
 def scores(summary: Mapping[str, Any]) -> dict[str, float]:
     """Means over sites by role, structure and metric, for `eval_metrics`; what is unknown is left out."""
+    ratio = summary.get("vertical_ratio") or {}
     found = {}
     for role in ROLES:
+        if (error := ratio.get(role, {}).get("mean_error")) is not None:
+            found[f"{role}_vertical_{'_to_'.join(ratio['of'])}_error"] = round(error, 6)
         for structure, group in summary.get(role, {}).get("mean", {}).items():
             for metric in ("dice", "hd95_mm"):
                 if (mean := group.get(metric, {}).get("mean")) is not None:
@@ -105,6 +126,25 @@ def _distance(group: Mapping[str, Any]) -> str:
         if group[metric]["mean"] is not None:
             return f"{group[metric]['mean']:.2f} {unit}"
     return "unknown"
+
+
+def _values(task: Segmentation, summary: Mapping[str, Any], input_is_2d: bool) -> dict[str, object]:
+    """For the {placeholders} that only a model of masks has."""
+    each = "channel" if input_is_2d else "slice"
+    return {
+        "structures": ", ".join(task.structures),
+        "scores": scores_table(summary),
+        "intensity": _intensity(task),
+        "standardised": f"; every {each} to zero mean and unit variance" if task.standardised else "",
+        "threshold": f"{task.evaluation.threshold:g}",
+        "largest": "; only the largest connected piece of each structure" if task.evaluation.largest_component else "",
+        "masks": _masks(task, input_is_2d),
+        "kind": class_card.kind(task.channels) if input_is_2d else VOLUMES,
+    }
+
+
+def _fact(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _intensity(task: Segmentation) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of a run: curves, scores by site, telling patients, and one image in the styles of other sites.
+"""Pictures of a run: curves, scores by site and telling patients.
 
 Each function writes one PNG, the same bytes for the same input; `data_label` says in every title what the data are.
 """
@@ -11,23 +11,23 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from medfed.outputs.canvas import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW, legend, save, sheet, tidy
+from medfed.outputs.canvas import (
+    BLACK, LINES, SEEN, SKY, UNSEEN, YELLOW, as_array, legend, save, sheet, show, tidy, turn,
+)  # fmt: skip
 
-LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY, GREEN, PURPLE, VERMILION, BLUE)]
-SEEN, UNSEEN = BLUE, VERMILION
 REFERENCE, PREDICTION = SKY, YELLOW
 
 
 def training_curves(history: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Training loss and validation Dice by round, mean over sites, with a thin line a site where there is one.
+    """Training loss and validation score by round, mean over sites, with a thin line a site where there is one.
 
     Args:
-        history: rows {round, train_loss, validation_dice (None where not validated)}, and `train_loss/SITE` and
-            `validation_dice/SITE` where known.
+        history: rows {round, train_loss, validation_score (None where not validated)}, and `train_loss/SITE` and
+            `validation_score/SITE` where known.
     """
     figure = sheet(9.5, 3.8)
     loss, dice = figure.subplots(1, 2)
-    for axes, key, name in ((loss, "train_loss", "training loss"), (dice, "validation_dice", "validation Dice")):
+    for axes, key, name in ((loss, "train_loss", "training loss"), (dice, "validation_score", "validation score")):
         sites = sorted({column for row in history for column in row if column.startswith(f"{key}/")})
         for column, (colour, dash) in zip(sites, LINES * (len(sites) // len(LINES) + 1)):
             _curve(axes, history, column, color=colour, linestyle=dash, linewidth=1, label=column.partition("/")[2])
@@ -94,32 +94,6 @@ def overlays(cases: Sequence[Mapping], path: str | Path, data_label: str) -> Non
     save(figure, path, f"Prediction against reference ({data_label})")
 
 
-def style_gallery(original, styled: Mapping[str, object], path: str | Path, data_label: str, axes: str | None = None):
-    """One image (C, H, W) as it is and in other sites' styles, and below each what changed, averaged over channels.
-
-    Args:
-        axes: where H and W point in the patient ("RA" for slices as networks see them); None for a picture: H is rows.
-    """
-    images = {"original": original} | dict(styled)
-    arrays = {name: _turn(_array(image), axes) for name, image in images.items()}
-    first = arrays["original"]
-    low, high = min(0.0, *(a.min() for a in arrays.values())), max(1.0, first.max())
-    changes = {name: (array - first).mean(axis=0) for name, array in arrays.items()}
-    reach = max(1e-6, *(np.abs(change).max() for change in changes.values()))
-    figure = sheet(1.0 + 2.2 * len(arrays), 0.7 + 2 * 2.1 * first.shape[1] / first.shape[2])
-    panels = figure.subplots(2, len(arrays), squeeze=False)
-    for column, (name, array) in zip(panels.T, arrays.items()):
-        _show(column[0], (array - low) / (high - low))
-        drawn = column[1].imshow(changes[name], cmap="PuOr_r", vmin=-reach, vmax=reach)
-        column[0].set_title(name, fontsize=10)
-        column[1].set_axis_off()
-    panels[1, 0].clear()
-    panels[1, 0].set_axis_off()
-    panels[1, 0].text(0.95, 0.5, "what changed,\nmean over channels", ha="right", va="center", fontsize=9)
-    figure.colorbar(drawn, ax=list(panels[1]), shrink=0.8, label="change of intensity")
-    save(figure, path, f"One image in the styles of other sites ({data_label})")
-
-
 def _curve(axes, history: Sequence[Mapping], key: str, **style) -> None:
     points = [(row["round"], row[key]) for row in history if row.get(key) is not None]
     if points:
@@ -167,16 +141,8 @@ def _upright(case: Mapping) -> dict:
     """The case as numpy arrays (C, rows, columns, D), with the shape of a pixel on the screen."""
     spacing, affine = case["spacing"], case.get("affine")
     axes = None if spacing is None else "LP" if affine is None else nib.aff2axcodes(np.asarray(affine))[:2]
-    arrays = {key: _turn(_array(case[key]), axes) for key in ("image", "reference", "prediction")}
+    arrays = {key: turn(as_array(case[key]), axes) for key in ("image", "reference", "prediction")}
     return {"title": case["title"], "aspect": 1.0 if spacing is None else spacing[1] / spacing[0], **arrays}
-
-
-def _turn(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
-    """(C, H, W, ...) to (C, rows, columns, ...): W downwards to the back, H rightwards to the patient's left."""
-    if axes is None:
-        return array
-    flipped = [place for place, towards in enumerate(axes, start=1) if towards in "RAS"]
-    return np.flip(array, flipped).swapaxes(1, 2)
 
 
 def _slices(case: Mapping) -> list[int]:
@@ -204,7 +170,7 @@ def _region(case: Mapping) -> list[tuple[float, float]]:
 def _draw_slice(axes, case: Mapping, index: int, region: Sequence[tuple[float, float]]) -> None:
     from matplotlib.patheffects import withStroke
 
-    _show(axes, case["image"][..., index], case["aspect"])
+    show(axes, case["image"][..., index], case["aspect"])
     for key, colour, dash in (("reference", REFERENCE, "-"), ("prediction", PREDICTION, (0, (4, 2)))):
         for mask in case[key][..., index]:
             if mask.any():
@@ -218,14 +184,3 @@ def _draw_slice(axes, case: Mapping, index: int, region: Sequence[tuple[float, f
     said = [f"slice {index + 1} of {n_slices}"] if n_slices > 1 else []
     said += [f"no {key}" for key in ("reference", "prediction") if not case[key][..., index].any()]
     axes.set_xlabel(", ".join(said), fontsize=9)
-
-
-def _show(axes, image: np.ndarray, aspect: float = 1.0) -> None:
-    """(C, rows, columns) in [0, 1]: three channels in colour, else the first in grey."""
-    pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
-    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
-    axes.set(xticks=[], yticks=[])
-
-
-def _array(values) -> np.ndarray:
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)

@@ -42,8 +42,8 @@ class RoundProgress(AbstractContextManager):
     def round_done(self, history: dict) -> None:
         """A round is complete and on disk."""
         self._round = int(history["round"]) + 1
-        if history.get("validation_dice") is not None:
-            self._score = f", validation Dice {history['validation_dice']:.3f}"
+        if history.get("validation_score") is not None:
+            self._score = f", validation score {history['validation_score']:.3f}"
 
     def __exit__(self, *exception: object) -> None:
         self._bar.close()

@@ -23,7 +23,7 @@ from medfed.federation.message import State
 from medfed.files import read_sealed, seal, write_atomically
 
 KEPT_STATES = 2
-HISTORY_COLUMNS = ("round", "train_loss", "validation_dice")  # a column a site follows
+HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # a column a site follows
 
 
 class RunIsBusy(UserError):

@@ -8,11 +8,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from medfed.outputs.comparison import HD95, PHANTOM, WORST, Block, Cell, Table, build_table, kind_of_data
+from medfed.outputs import class_table
+from medfed.outputs.comparison import PHANTOM, Block, Cell, Table, build_table, kind_of_data
+from medfed.outputs.measures import CLASSIFICATION, HD95, WORST
 
 __all__ = ["build_table", "closing_table", "to_csv", "to_json", "to_json_dict", "to_markdown", "to_text"]
 
 Marked = tuple[str, str]  # a cell's text; "best", "second" or ""
+OF_CLASSES = {shown[0] for shown in CLASSIFICATION.shown}
 
 
 def to_markdown(table: Table) -> str:
@@ -67,9 +70,14 @@ def closing_table(summary: dict) -> str:
     """What a run prints at its end: a line a site and structure, seen sites first, their means, and the gap.
 
     Args:
-        summary: of `medfed.metrics.summary.summarise`, with `data` ("phantom" or "real") and `selection` added;
-            `method`, `selected_round` and `rounds` are told where they are there.
+        summary: of `medfed.metrics.summary.summarise`, or of `classification_summary` (a line a site, its images,
+            people and scores), with `data` ("phantom" or "real") and `selection` added; `method`, `selected_round` and
+            `rounds` are told where they are there.
     """
+    if summary.get("task") == "classification":
+        lines = [[(word, "") for word in line] for line in class_table.lines(summary)]
+        head, notes = _closing_head(summary, class_table.SPREAD), [*class_table.NOTES, *_kept_entries(summary)]
+        return "\n".join([*head, "", _aligned(lines, False), "", *notes])
     head = ("site", "structure", "cases", "Dice %", "HD95", "ASSD", "missed")
     lines: list[list[Marked]] = [[(name, "") for name in head]]
     for role, shown in (("seen", "{}"), ("unseen", "{} (UNSEEN)")):
@@ -82,13 +90,14 @@ def closing_table(summary: dict) -> str:
             distance = next((f"{gap[f'hd95_{u}']:+.2f} {u}" for u in ("mm", "px") if gap[f"hd95_{u}"] is not None), "-")
             words = ("gap: seen - unseen", name, "", f"{100 * gap['dice']:+.2f}", distance, "", "")
             lines.append([(word, "") for word in words])
-    return "\n".join([*_closing_head(summary), "", _aligned(lines, False, n_left=2), "", *_closing_notes(summary)])
+    head = _closing_head(summary, "± is the sd over cases")
+    return "\n".join([*head, "", _aligned(lines, False, n_left=2), "", *_closing_notes(summary)])
 
 
-def _closing_head(summary: dict) -> list[str]:
+def _closing_head(summary: dict, spread: str) -> list[str]:
     method = f"{summary['method']}; " if "method" in summary else ""
     which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
-    chosen = f"{method}round{which} by the rule '{summary['selection']}'; ± is the sd over cases"
+    chosen = f"{method}round{which} by the rule '{summary['selection']}'; {spread}"
     return [kind_of_data(summary["data"]), chosen]
 
 
@@ -126,19 +135,30 @@ def _closing_notes(summary: dict) -> list[str]:
         notes.append(f"False alarms (found where the reference has nothing): {total['n_false_alarm']}.")
     if total["n_absent"]:
         notes.append(f"Cases without the structure in reference and prediction, in no mean: {total['n_absent']}.")
-    if summary.get("sites_kept_entries"):
-        notes.append("Source sites are scored with the entries that they keep, the unseen site with their average.")
-    return notes
+    if ratio := summary.get("vertical_ratio"):
+        inner, outer = ratio["of"]
+        errors = [(word, ratio[word]["mean_error"]) for word in ("seen", "unseen")]
+        told = ", ".join(f"{word} {error:.3f}" for word, error in errors if error is not None)
+        notes.append(f"Mean absolute error of the vertical {inner}-to-{outer} ratio: {told} (ratios.csv).")
+    return [*notes, *_kept_entries(summary)]
+
+
+def _kept_entries(summary: dict) -> list[str]:
+    kept = "Source sites are scored with the entries that they keep, the unseen site with their average."
+    adapted = "TRANSDUCTIVE: the network adapted to each site's test images (Tent), without their labels."
+    return [kept] * bool(summary.get("sites_kept_entries")) + [adapted] * bool(summary.get("transductive"))
 
 
 def _title(block: Block) -> str:
     better = "higher" if block.higher_is_better else "lower"
-    return f"{block.structure}: {block.name} ({block.unit}), {better} is better"
+    name = block.name if block.metric in OF_CLASSES else f"{block.structure}: {block.name}"
+    return f"{name} ({block.unit}), {better} is better"
 
 
 def _cells(table: Table, block: Block) -> list[list[Marked]]:
     """Head and lines as texts with marks."""
-    head = ["method", *table.sites, "average", f"p against {table.baseline} (n)", "missed"]
+    failed = "wrong" if block.metric in OF_CLASSES else "missed"
+    head = ["method", *table.sites, "average", f"p against {table.baseline} (n)", failed]
     tested = any(line.n is not None for line in block.lines)
     columns = list(zip(*[(*line.cells, line.average) for line in block.lines]))
     marked = zip(*[_marked(column, block.higher_is_better) for column in columns])

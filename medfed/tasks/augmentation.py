@@ -36,8 +36,13 @@ def apply_affine(image: Tensor, label: Tensor, theta: Tensor) -> tuple[Tensor, T
 
     Repeating the edge, rather than filling with zeros, keeps the low frequencies that sites exchange those of an image.
     """
-    theta = theta.to(image)
-    move = {"normalized": True, "padding_mode": "border", "align_corners": False, "reverse_indexing": True}
-    moved = AffineTransform(mode="bilinear", **move)(image, theta)
-    moved_label = AffineTransform(mode="nearest", **move)(label.to(image.dtype), theta)
-    return moved, moved_label.to(label.dtype)
+    moved_label = warp(label.to(image.dtype), theta, mode="nearest")
+    return warp(image, theta), moved_label.to(label.dtype)
+
+
+def warp(image: Tensor, theta: Tensor, mode: str = "bilinear") -> Tensor:
+    """Map images (B, C, H, W) by n = B maps of `draw_affine`; edges are repeated."""
+    move = AffineTransform(
+        mode=mode, normalized=True, padding_mode="border", align_corners=False, reverse_indexing=True
+    )
+    return move(image, theta.to(image))

@@ -39,14 +39,21 @@ class Evaluation:
         threshold: a voxel belongs to a structure when its probability is above this. ELCFS's code has 0.75.
         largest_component: keep only the largest connected piece of each structure, in 3-D. An empty prediction stays
             empty (the authors' helper turns it into an all-foreground mask).
+        tent: adapt the network to each site's test images while predicting (`medfed.networks.tent`). Transductive: it
+            sees the unseen site's images, without their labels, and every result says so.
+        tent_learning_rate: of that adaptation.
     """
 
     threshold: float = 0.5
     largest_component: bool = False
+    tent: bool = False
+    tent_learning_rate: float = 1e-3
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}")
+        if not self.tent_learning_rate > 0:
+            raise ValueError(f"tent_learning_rate must be above 0, got {self.tent_learning_rate}")
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,7 @@ class Segmentation:
             hits.index_add_(0, samples.patient[part], (found & truth).sum(dim=(-2, -1)).double())
             total.index_add_(0, samples.patient[part], (found.sum((-2, -1)) + truth.sum((-2, -1))).double())
         present = total > 0
-        return {"dice": float((2 * hits[present] / total[present]).mean()) if bool(present.any()) else 0.0}
+        return {"score": float((2 * hits[present] / total[present]).mean()) if bool(present.any()) else 0.0}
 
     def postprocessing(self, preprocessing: Compose) -> Compose:
         """From {"pred": probabilities on the prepared grid} to masks (S, H, W, D) in the geometry of the file."""

@@ -10,7 +10,8 @@ import pytest
 from medfed.datasets import phantom
 from medfed.datasets.phantom import Phantom
 from medfed.datasets.prostate import SITES, Prostate
-from medfed.datasets.synthesis.prostate import MARK, VERSION
+from medfed.datasets.synthesis.collection import MARK
+from medfed.datasets.synthesis.prostate import VERSION
 from medfed.errors import UserError
 
 AFFINE = np.diag([-0.6, -0.6, 3.6, 1])

@@ -10,8 +10,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from medfed.datasets.synthesis.collection import MARK, stream
 from medfed.datasets.synthesis.mri_scanner import Scanner, acquire, average_slices, stored_units, tissue_signal
-from medfed.datasets.synthesis.prostate import MARK, VERSION, examine, make_prostate_phantom, stream
+from medfed.datasets.synthesis.prostate import VERSION, examine, make_prostate_phantom
 from medfed.datasets.synthesis.prostate_anatomy import anatomy, textured, zones
 from medfed.datasets.synthesis.prostate_patient import Patient
 from medfed.datasets.synthesis.prostate_sites import REFERENCE, SITES

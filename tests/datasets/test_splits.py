@@ -82,3 +82,11 @@ def test_a_ratio_of_zero_takes_nobody():
 def test_ratios_that_leave_nothing_are_refused(ratios):
     with pytest.raises(ValueError, match="sum to less than 1"):
         split(cases(5), 0, *ratios)
+
+
+def test_a_published_split_decides_and_validation_comes_out_of_its_training_part():
+    cases = [Case("A", f"{i:02d}", Path("i"), Path("m"), part="train" if i < 20 else "test") for i in range(30)]
+    parts = split(cases, 0, 0.1, 0.5)
+    assert [case.patient for case in parts.test] == [f"{i}" for i in range(20, 30)]
+    assert len(parts.validation) == 2 and len(parts.train) == 18
+    assert len(split(cases, 0, 0.0, 0.5).train) == 20

@@ -22,7 +22,7 @@ def test_rounds_learn(toy, fedavg):
     rounds = list(federate(fedavg, toy.engine(fedavg), toy.start(fedavg), Federation(rounds=4), 0))
     assert [r.state.round for r in rounds] == [1, 2, 3, 4]
     assert rounds[-1].history["train_loss"] < rounds[0].history["train_loss"]
-    assert 0 <= rounds[-1].history["validation_dice/north"] <= 1
+    assert 0 <= rounds[-1].history["validation_score/north"] <= 1
 
 
 def test_the_order_of_the_sites_does_not_matter(toy, fedavg, two_rounds):

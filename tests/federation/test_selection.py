@@ -1,6 +1,6 @@
 from medfed.federation.selection import last, source_validation
 
-HISTORY = [{"round": n, "validation_dice": dice} for n, dice in ((1, 0.5), (2, 0.8), (3, None), (4, 0.8), (5, 0.7))]
+HISTORY = [{"round": n, "validation_score": dice} for n, dice in ((1, 0.5), (2, 0.8), (3, None), (4, 0.8), (5, 0.7))]
 
 
 def test_last_is_the_last():
@@ -12,4 +12,4 @@ def test_source_validation_takes_the_earliest_of_the_best():
 
 
 def test_without_validation_patients_the_last_round_is_the_result():
-    assert source_validation([{"round": 1, "validation_dice": None}, {"round": 2, "validation_dice": None}]) == 2
+    assert source_validation([{"round": 1, "validation_score": None}, {"round": 2, "validation_score": None}]) == 2

@@ -73,3 +73,13 @@ def test_wrong_arguments_are_refused():
         regions.boundary(torch.zeros(9, 9))
     with pytest.raises(ValueError, match="width must be"):
         regions.ring(square(), width=0)
+
+
+def test_edges_agree_whatever_the_brightness_and_not_with_other_edges():
+    rng = torch.Generator().manual_seed(0)
+    image, other = torch.rand(2, 1, 3, 24, 24, generator=rng)
+    mask = torch.zeros(1, 1, 24, 24)
+    mask[..., 6:18, 6:18] = 1
+    assert regions.edge_agreement(image, 0.3 * image + 0.5, mask) == pytest.approx(1.0)
+    assert abs(regions.edge_agreement(image, other, mask)) < 0.4
+    assert regions.edge_agreement(image, torch.zeros_like(image), mask) is None

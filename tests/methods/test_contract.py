@@ -1,6 +1,7 @@
 """What every method must hold, for whatever file is found in medfed/methods."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,13 +12,18 @@ from medfed.batch import Batch
 from medfed.federation.message import State, digest
 from medfed.federation.settings import Federation
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*(along the masks|method.k is|shares no)")
 SETTINGS = Federation(rounds=2)
+
+
+TOY = {"elcfs": {"alpha": 0.1}, "ccst": {"min_patients": 1}}  # what small images, or few of them, ask for
 
 
 def methods():
     for name in known("methods"):
-        cls = find("methods", name)
-        yield pytest.param(cls(**({"alpha": 0.1} if hasattr(cls, "alpha") else {})), id=name)
+        if name != "stack":  # which has no default, and is tested with all others in it
+            yield pytest.param(find("methods", name)(**TOY.get(name, {})), id=name)
+            yield pytest.param(find("methods", "stack")((find("methods", name)(**TOY.get(name, {})),)), id=f"stack-{name}")
 
 
 def last_state(toy, method, sites=("north", "south", "west"), state=None, engine=None) -> State:
@@ -33,15 +39,16 @@ def method(request):
 
 def test_it_is_built_from_its_defaults_and_from_each_preset(method):
     for preset in method.presets.values():
-        type(method)(**preset)
+        replace(method, **preset)
 
 
-def test_the_order_of_the_sites_does_not_matter(toy, method):
-    one, other = last_state(toy, method), last_state(toy, method, ("west", "north", "south"))
+def test_the_order_of_the_sites_does_not_matter(any_toy, method):
+    one, other = last_state(any_toy, method), last_state(any_toy, method, ("west", "north", "south"))
     assert digest(one.to_bytes()) == digest(other.to_bytes())
 
 
-def test_it_survives_a_restart_from_bytes(toy, method):
+def test_it_survives_a_restart_from_bytes(any_toy, method):
+    toy = any_toy
     engine = toy.engine(method)
     rounds = list(federate(method, engine, toy.start(method), SETTINGS, 0))
     engine = toy.engine(method)
@@ -50,12 +57,14 @@ def test_it_survives_a_restart_from_bytes(toy, method):
     assert digest(again.to_bytes()) == digest(rounds[-1].state.to_bytes())
 
 
-def test_wrapping_the_network_renames_nothing(toy, method):
-    plain = toy.architecture.build(1, 1)
+def test_wrapping_the_network_renames_nothing(any_toy, method):
+    toy = any_toy
+    plain = toy.architecture.build(toy.channels, toy.n_logits)
     assert set(plain.state_dict()) <= set(toy.network(method).state_dict())
 
 
-def test_messages_hold_only_tensors_and_plain_facts(toy, method):
+def test_messages_hold_only_tensors_and_plain_facts(any_toy, method):
+    toy = any_toy
     done = next(federate(method, toy.engine(method), toy.start(method), SETTINGS, 0))
     assert {row["dtype"] for row in done.ledger} <= {"float32", "float16", "int64", "uint8", "fact"}
 

@@ -23,7 +23,7 @@ from medfed.federation.message import digest
 from medfed.networks.base import NetworkSettings
 from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.networks.unet import UNet
-from medfed.outputs.bundle import PACKAGE, template_folder, trained, write_bundle
+from medfed.outputs.bundle import PACKAGE, PICTURES, template_folder, trained, write_bundle
 from medfed.outputs.bundle_check import check_bundle
 from medfed.outputs.bundle_configs import inference_config, metadata
 from medfed.outputs.run_folder import RunFolder
@@ -240,6 +240,42 @@ def test_the_template_is_what_a_prostate_run_gets():
     assert {key for key in shown if shown[key] != filled[key]} <= by_run
 
 
+def test_the_template_of_pictures_is_what_a_fundus_run_gets():
+    template = template_folder(PICTURES)
+    task = Segmentation(("disc", "cup"), 3, 384, (0.0, 255.0), Evaluation(largest_component=True))
+    kept = json.loads((template / "configs" / "inference.json").read_text())
+    assert inference_config(template, task, UNet().definition(3, 2), input_is_2d=True) == kept
+    shown = json.loads((template / "configs" / "metadata.json").read_text())
+    filled = metadata(template, task, shown["name"], {}, {}, input_is_2d=True)
+    by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
+    assert {key for key in shown if shown[key] != filled[key]} <= by_run
+
+
+def test_masks_of_a_wide_picture_lie_the_right_way_up_and_the_card_speaks_of_pictures(tmp_path):
+    """The network answers with the brightness itself, so that the mask shows the pattern: an F in the upper left."""
+    task = Segmentation(("disc", "cup"), 3, SIDE, (0.0, 255.0), standardised=False)
+    pattern = np.zeros((40, 100), dtype=np.uint8)
+    pattern[5:35, 10:20] = pattern[5:12, 10:45] = pattern[18:24, 10:32] = 255
+    (tmp_path / "in").mkdir()
+    alpha = np.arange(4000, dtype=np.uint8).reshape(pattern.shape)
+    Image.fromarray(np.stack([pattern, pattern // 2, pattern, alpha], axis=-1)).save(tmp_path / "in" / "f.png")
+    settings = Brightness()
+    summary = SUMMARY | {"vertical_ratio": {"of": ["cup", "disc"], "unseen": {"mean_error": 0.1234}}}
+    bundle = write_bundle(
+        tmp_path / "disc_cup_segmentation", network=settings, weights=settings.build(3, 2).state_dict(), task=task,
+        provenance={"data": "real"}, summary=summary, title="Disc and cup segmentation", input_is_2d=True,
+    )
+    workflow(bundle, dataset_dir=str(tmp_path / "in"), output_dir=str(tmp_path / "out")).run()
+    for name in task.structures:
+        found = np.asarray(Image.open(tmp_path / "out" / f"f_{name}.png"))
+        assert found.shape == pattern.shape and ((found > 0) == (pattern > 0)).mean() > 0.9
+    card = (bundle / "docs" / "README.md").read_text()
+    assert "vertical cup-to-disc ratio: 0.123 (sites that took no part)." in card and "unit variance" not in card
+    assert "in the size of the picture and the right way up" in card and "{" not in card
+    content = json.loads((bundle / "configs" / "metadata.json").read_text())
+    assert content["eval_metrics"]["unseen_vertical_cup_to_disc_error"] == 0.1234
+
+
 def test_an_existing_folder_is_refused_and_a_failure_leaves_nothing(tmp_path, made):
     _, module, task, _ = made
     (tmp_path / "there").mkdir()
@@ -264,6 +300,17 @@ def test_weights_of_another_network_are_refused_with_the_first_five_differences(
     weights["final_conv.bias"] = torch.tensor([float("nan")])
     with pytest.raises(UserError, match="not finite .*final_conv.bias"):
         trained(UNET, weights, task)
+
+
+class Brightness(NetworkSettings):
+    """A network whose logits are how much brighter than one half the first channel is."""
+
+    def build(self, in_channels, out_channels):
+        module = torch.nn.Conv2d(in_channels, out_channels, 1)
+        with torch.no_grad():
+            module.weight.zero_()[:, 0] = 20
+            module.bias.fill_(-10)
+        return module
 
 
 class Unscriptable(BasicUNet):

@@ -10,7 +10,7 @@ import torch
 
 from medfed.errors import UserError
 from medfed.networks.unet import UNet
-from medfed.outputs.bundle import template_folder, write_bundle
+from medfed.outputs.bundle import CLASSES, PICTURES, VOLUMES, template_folder, write_bundle
 from medfed.outputs.bundle_check import check_bundle, check_inference, check_metadata, is_plain_expression
 from medfed.tasks.segmentation import Segmentation
 
@@ -78,7 +78,7 @@ def test_the_allow_list_accepts_what_is_exported(inference):
 
 @pytest.mark.parametrize(
     "target",
-    ["os.system", "medfed.networks.unet.UNet", "subprocess.run", "LoadImaged", "monai.transforms.Lambdad", "@device",
+    ["os.system", "medfed.networks.unet.UNet", "subprocess.run", "LoadImaged", "monai.transforms.Lambda", "@device",
      "$glob.glob", 3, None],
 )  # fmt: skip
 def test_a_target_that_is_not_on_the_list_is_refused(inference, target):
@@ -104,6 +104,40 @@ def test_every_other_way_to_code_is_refused(inference, key, value):
     changed["dataset"][key] = value
     with pytest.raises(UserError, match="^inference.json: "):
         check_inference(changed, "inference.json")
+
+
+def of_classes():
+    return json.loads((template_folder(CLASSES) / "configs" / "inference.json").read_text())
+
+
+def step(config, name):
+    parts = config["preprocessing"]["transforms"] + config["postprocessing"]["transforms"]
+    return next(part for part in parts if part["_target_"].endswith(f".{name}"))
+
+
+def test_the_templates_are_accepted():
+    for name in (VOLUMES, PICTURES, CLASSES):
+        check_inference(json.loads((template_folder(name) / "configs" / "inference.json").read_text()), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("Lambdad", {"func": "@network"}),
+        ("Lambdad", {"func": {"_target_": "torch.jit.load", "f": "x"}}),
+        ("Lambdad", {"inv_func": "@network"}),
+        ("Lambdad", {"func": {"_target_": "torch.nn.functional.interpolate"}}),
+        ("Lambdad", {"func": {"_target_": "torch.nn.functional.interpolate", "_mode_": "debug"}}),
+        ("LoadImaged", {"_mode_": "callable"}),
+        ("SaveClassificationd", {"filename": "../../.bashrc"}),  # MONAI deletes what is there, then writes
+        ("SaveClassificationd", {"saver": "@evaluator"}),
+    ],
+)
+def test_the_transforms_that_could_call_or_overwrite_anything_are_held_to_their_use(name, change):
+    config = of_classes()
+    step(config, name).update(change)
+    with pytest.raises(UserError, match="^inference.json: "):
+        check_inference(config, "inference.json")
 
 
 @pytest.mark.parametrize(

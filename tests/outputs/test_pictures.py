@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from medfed.metrics.summary import METRICS
-from medfed.outputs import pictures
+from medfed.outputs import pictures, style_pictures
 
 HISTORY = [
-    {"round": k, "train_loss": 1 / k, "validation_dice": None if k % 2 else k / 10, "validation_dice/A": k / 11}
+    {"round": k, "train_loss": 1 / k, "validation_score": None if k % 2 else k / 10, "validation_score/A": k / 11}
     for k in range(1, 7)
 ]
 
@@ -51,7 +51,8 @@ def picture_case():
 def drawn(monkeypatch):
     """Keeps the figure, its title and where it would go, in place of saving it."""
     kept = {}
-    monkeypatch.setattr(pictures, "save", lambda figure, path, title: kept.update(figure=figure, title=title))
+    for module in (pictures, style_pictures):
+        monkeypatch.setattr(module, "save", lambda figure, path, title: kept.update(figure=figure, title=title))
     return kept
 
 
@@ -75,7 +76,7 @@ def draw_each(folder, label="real data"):
     pictures.site_boxes(ROWS, folder / "boxes.png", label)
     pictures.overlays([volume_case(), volume_case()], folder / "overlays.png", label)
     image = torch.rand(3, 16, 12, generator=torch.Generator().manual_seed(0))
-    pictures.style_gallery(image, {"as at B": image / 2}, folder / "gallery.png", label)
+    style_pictures.style_gallery(image, {"as at B": image / 2}, folder / "gallery.png", label)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -92,7 +93,8 @@ def test_each_picture_is_a_png_of_some_size_with_the_same_bytes_each_time(tmp_pa
 
 def test_each_title_says_what_the_data_are(monkeypatch, tmp_path):
     titles = []
-    monkeypatch.setattr(pictures, "save", lambda figure, path, title: (titles.append(title), path.touch()))
+    for module in (pictures, style_pictures):
+        monkeypatch.setattr(module, "save", lambda figure, path, title: (titles.append(title), path.touch()))
     draw_each(tmp_path / "x", "synthetic phantom data")
     assert len(titles) == 4
     assert all("synthetic phantom data" in title for title in titles)
@@ -108,7 +110,7 @@ def test_curves_skip_rounds_without_validation_and_have_a_line_a_site(drawn):
 
 
 def test_curves_of_one_round_without_validation_say_so(drawn):
-    pictures.training_curves([{"round": 1, "train_loss": 0.5, "validation_dice": None}], "x.png", "real data")
+    pictures.training_curves([{"round": 1, "train_loss": 0.5, "validation_score": None}], "x.png", "real data")
     assert drawn["figure"].axes[1].texts[0].get_text() == "none recorded"
 
 
@@ -178,7 +180,7 @@ def test_the_gallery_shows_every_style_and_what_changed(drawn):
     """Half the intensity of an image of 0.8 is a change of -0.4 everywhere."""
     image = torch.full((1, 6, 4), 0.8)
     image[0, 1, 3] = 1
-    pictures.style_gallery(image, {"B": image - 0.4, "C": image}, "x.png", "real data")
+    style_pictures.style_gallery(image, {"B": image - 0.4, "C": image}, "x.png", "real data")
     panels = drawn["figure"].axes
     assert [axes.get_title() for axes in panels[:3]] == ["original", "B", "C"]
     changes = [np.asarray(axes.images[0].get_array()) for axes in panels[4:6]]
@@ -190,10 +192,17 @@ def test_the_gallery_shows_every_style_and_what_changed(drawn):
 def test_the_gallery_turns_slices_of_volumes_upright(drawn):
     image = torch.zeros(1, 6, 4)
     image[0, 1, 3] = 1
-    pictures.style_gallery(image, {"B": image}, "x.png", "real data", axes="RA")
+    style_pictures.style_gallery(image, {"B": image}, "x.png", "real data", axes="RA")
     assert bright(drawn["figure"].axes[0]) == (0, 4)
 
 
 def test_importing_the_module_does_not_import_matplotlib():
     code = "import sys, medfed.outputs.pictures; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_grid_has_a_row_a_site_and_a_column_a_style(tmp_path):
+    image = np.random.default_rng(0).random((1, 8, 8))
+    rows = {"A": (image, {"A": image, "B": image}), "B": (image, {"B": image})}
+    style_pictures.style_grid(rows, tmp_path / "grid.png", "real data", axes="RA")
+    assert (tmp_path / "grid.png").stat().st_size > 5000

@@ -15,7 +15,7 @@ from medfed.outputs.run_folder import RunFolder, RunIsBusy
 def done(number: int, value: float = 0.0) -> Round:
     ledger = [{"round": number, "site": "a", "direction": "up", "kind": "train", "name": "w", "shape": "2",
                "dtype": "float32", "bytes": 8}]
-    history = {"round": number, "train_loss": 0.1 + value, "validation_dice": None, f"train_loss/{number}": 1.0}
+    history = {"round": number, "train_loss": 0.1 + value, "validation_score": None, f"train_loss/{number}": 1.0}
     return Round(State(number, {"w": torch.full((2,), value)}), history, ledger)
 
 
@@ -52,7 +52,7 @@ def test_rounds_come_back_and_only_the_last_two_and_the_best_are_kept(tmp_path):
     assert folder.rounds() == [2, 5, 6]
     assert folder.load_state(2).weights["w"][0].item() == pytest.approx(0.2)
     assert [row["round"] for row in folder.history()] == [1, 2, 3, 4, 5, 6]
-    assert folder.history()[3]["train_loss"] == 0.1 + 0.4 and folder.history()[0]["validation_dice"] is None
+    assert folder.history()[3]["train_loss"] == 0.1 + 0.4 and folder.history()[0]["validation_score"] is None
 
 
 def test_rows_of_a_round_that_was_never_committed_are_dropped(tmp_path):

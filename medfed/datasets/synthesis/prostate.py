@@ -6,11 +6,6 @@ Nothing in it comes from a patient. Scores on it say whether the code works, nev
 from __future__ import annotations
 
 import gzip
-import hashlib
-import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,24 +14,17 @@ import nibabel as nib
 import numpy as np
 from numpy import ndarray
 
+from medfed.datasets.synthesis.collection import stream, written_whole
 from medfed.datasets.synthesis.mri_scanner import (
     SLICE_PROFILE, acquire, average_slices, magnetisation, sensitivity, stored_units)
 from medfed.datasets.synthesis.prostate_anatomy import anatomy, textured, zones
 from medfed.datasets.synthesis.prostate_patient import Patient
 from medfed.datasets.synthesis.prostate_sites import REFERENCE, REFERENCE_FOV_MM, SITES
 from medfed.datasets.synthesis.shapes import regular_grid
-from medfed.errors import UserError
 
 VERSION = 1
-MARK = "PHANTOM.json"
 MARGIN_MM = 9.0    # above and below the gland that a stack covers, together
 SLICES = (12, 22)  # fewest and most in a stack
-
-
-def stream(seed: int, *purpose: object) -> np.random.Generator:
-    """A generator named by what it is for, so that adding a case or a site moves nobody else's numbers."""
-    name = "/".join(map(str, (seed, *purpose))).encode()
-    return np.random.default_rng(int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "big"))
 
 
 @dataclass(frozen=True)
@@ -116,29 +104,15 @@ def make_prostate_phantom(root: Path, cases_per_site: int = 8, matrix: int = 128
     if cases_per_site < 1 or matrix < 32 or severity < 0:
         given = f"{cases_per_site}, {matrix} and {severity}"
         raise ValueError(f"need cases_per_site >= 1, matrix >= 32 and severity >= 0, got {given}")
-    root = Path(root)
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise UserError(f"{root}: holds something already, and the phantom needs a new or empty folder; name another")
-    root.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
-    try:
-        _fill(draft, cases_per_site, matrix, seed, progress or (lambda done, total: None), severity)
-        draft.chmod(0o755)
-        os.replace(draft, root)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _fill(folder: Path, cases_per_site: int, matrix: int, seed: int, progress: Callable, severity: float) -> None:
-    """All cases, then the file by which a reader knows a phantom."""
-    cases = [(name, number) for name, site in SITES.items() for number in site.numbers[:cases_per_site]]
-    for done, (name, number) in enumerate(cases, 1):
-        case = examine(name, number, matrix, seed, severity)
-        (folder / name).mkdir(exist_ok=True)
-        _write(folder / name / f"Case{number:02d}.nii.gz", case.image, case.affine)
-        _write(folder / name / f"Case{number:02d}{SITES[name].suffix}.nii.gz", case.mask, case.affine)
-        progress(done, len(cases))
-    facts = {"synthetic": True, "what": "drawn prostate anatomy on simulated T2 MRI scanners; no patient",
+    facts = {"what": "drawn prostate anatomy on simulated T2 MRI scanners; no patient",
              "generator": "medfed prostate phantom", "version": VERSION, "seed": seed, "matrix": matrix,
              "cases_per_site": cases_per_site, "severity": severity}
-    (folder / MARK).write_text(json.dumps(facts, indent=2) + "\n")
+    cases = [(name, number) for name, site in SITES.items() for number in site.numbers[:cases_per_site]]
+    with written_whole(root, **facts) as folder:
+        for done, (name, number) in enumerate(cases, 1):
+            case = examine(name, number, matrix, seed, severity)
+            (folder / name).mkdir(exist_ok=True)
+            _write(folder / name / f"Case{number:02d}.nii.gz", case.image, case.affine)
+            _write(folder / name / f"Case{number:02d}{SITES[name].suffix}.nii.gz", case.mask, case.affine)
+            if progress:
+                progress(done, len(cases))

@@ -72,9 +72,14 @@ def _spline_weights(axis: ndarray, half_width: float, step: float) -> ndarray:
     return (weights / np.sqrt((weights**2).sum(1, keepdims=True)).clip(1e-6)).astype(np.float32)
 
 
-def random_field(grid: Grid, rng: np.random.Generator, steps_mm: tuple[float, float, float]) -> ndarray:
+def random_field(
+    grid: Grid,
+    rng: np.random.Generator,
+    steps_mm: tuple[float, float, float],
+    half_width_mm: tuple[float, float, float] = FIELD_HALF_WIDTH_MM,
+) -> ndarray:
     """(Z, Y, X) smooth Gaussian field with grain `steps_mm` (z, y, x); the same field at any resolution."""
-    weights = [_spline_weights(*rule) for rule in zip(grid.axes, FIELD_HALF_WIDTH_MM, steps_mm)]
+    weights = [_spline_weights(*rule) for rule in zip(grid.axes, half_width_mm, steps_mm)]
     lattice = rng.standard_normal([w.shape[1] for w in weights], dtype=np.float32)
     in_z = np.tensordot(weights[0], lattice, 1)
     return np.matmul(np.matmul(weights[1], in_z), weights[2].T)

@@ -1,0 +1,89 @@
+"""Drawing images in the styles of several sites: encoded once for all styles, against encoded again for each.
+
+The ways take turns, so that a busy machine is unfair to none; the median is told. Speed does not depend on the weights,
+so an untrained codec is timed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from medfed.federation.seeds import seeded_layers
+from medfed.functional.style import adain
+from medfed.networks.adain import StyleCodec, build_codec
+
+Styles = list[tuple[Tensor, Tensor]]
+
+
+def time_styles(
+    architecture: str = "small", size: int = 128, n_images: int = 4, n_styles: int = 4, repeats: int = 5
+) -> dict[str, float | int | str]:
+    """Time one batch of RGB images in every style: n_images * n_styles pictures.
+
+    Returns:
+        The arguments, threads, the median milliseconds of each form, their ratio, how many pictures a second ours
+        draws, and the largest difference of intensity between the forms.
+    """
+    with seeded_layers(0, "timed codec"):
+        codec = build_codec({"architecture": architecture})
+    images, *donors = torch.rand(n_styles + 1, n_images, 3, size, size, generator=torch.Generator().manual_seed(0))
+    styles = [codec.style(donor) for donor in donors]
+    forms = {
+        "again": lambda: encode_again(codec, images, styles),
+        "once": lambda: encode_once(codec, images, styles),
+    }
+    difference = max(float((a - b).abs().max()) for a, b in zip(forms["again"](), forms["once"](), strict=True))
+    median_ms = _take_turns(forms, repeats)
+    return {
+        **{"architecture": architecture, "size": size, "n_images": n_images, "n_styles": n_styles, "repeats": repeats},
+        "threads": torch.get_num_threads(),
+        **{f"{name}_ms": value for name, value in median_ms.items()},
+        "times_faster": median_ms["again"] / median_ms["once"],
+        "pictures_a_second": 1e3 * n_images * n_styles / median_ms["once"],
+        "max_difference": difference,
+    }
+
+
+def encode_again(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[Tensor]:
+    """The plain loop; yields (B, 3, H, W), one style after another."""
+    for mean, std in styles:
+        yield codec.stylise(images, mean, std)
+
+
+def encode_once(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[Tensor]:
+    """One encoding for all styles; yields as `encode_again`."""
+    features, size = codec.encode(images), tuple(images.shape[2:])
+    for mean, std in styles:
+        yield codec.decode(adain(features, mean, std), size)
+
+
+def styles_table(result: dict[str, float | int | str]) -> str:
+    """The result of `time_styles` for a person."""
+    rows = [
+        ("encoded for every style", result["again_ms"], result["times_faster"]),
+        ("encoded once", result["once_ms"], 1.0),
+    ]
+    return "\n".join([
+        f"style codec '{result['architecture']}': {result['n_images']} images x {result['n_styles']} styles, 3 x "
+        f"{result['size']} x {result['size']}, {result['threads']} threads, median of {result['repeats']}",
+        f"  {'form':<30}{'ms':>9}{'times ours':>13}",
+        *(f"  {name:<30}{ms:>9.1f}{times:>13.2f}" for name, ms, times in rows),
+        f"  {result['pictures_a_second']:.1f} pictures a second; largest difference {result['max_difference']:.1e}",
+    ])  # fmt: skip
+
+
+def _take_turns(forms: dict[str, Callable[[], Iterator[Tensor]]], repeats: int) -> dict[str, float]:
+    """Median milliseconds of each form."""
+    taken: dict[str, list[float]] = {name: [] for name in forms}
+    for _ in range(repeats):
+        for name, form in forms.items():
+            start = time.perf_counter()
+            for _ in form():
+                pass
+            taken[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(times) for name, times in taken.items()}

@@ -1,0 +1,132 @@
+"""Your own images to classify: a folder for each site, in it one for each class, with PNG, JPEG, BMP or TIFF."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from monai.data import MetaTensor
+
+from medfed import discovery
+from medfed.datasets import pairing, pictures, reading
+from medfed.datasets.base import Card, Case, Dataset, Volume
+from medfed.datasets.people import check_pattern
+from medfed.errors import UserError
+
+
+@dataclass(frozen=True)
+class FolderClasses(Dataset):
+    """Pictures found as `ROOT/SITE/CLASS/NAME.png`, as PACS is. A site may lack images of a class, but not its folder.
+
+    Args:
+        image_channels: 1 for grey, 3 for colour.
+        grey_to_rgb: repeat the channel of grey pictures where `image_channels` is 3.
+        intensity_max: the stored value that means white in pictures of more than 8 bits.
+        class_names: the classes to use, in the order of their numbers; empty takes every folder, by the alphabet.
+        patient_pattern: a regular expression; its first group, searched in the image's name, is the person. Images of
+            a person then stay together in the splits. Without it, every image counts as a person of its own.
+    """
+
+    image_size: int = 224
+    image_channels: int = 3
+    grey_to_rgb: bool = True
+    intensity_max: float | None = None
+    class_names: tuple[str, ...] = ()
+    patient_pattern: str | None = None
+
+    card: ClassVar[Card] = Card(
+        title="Your own images to classify",
+        what="Any pictures of two classes or more, one folder a site and in it one a class; PACS and its like.",
+        licence="Yours.",
+        citation="Yours.",
+        where="Put the files as the layout says; every site has the same class folders.",
+        layout="ROOT/SITE/CLASS/NAME.png (or .jpg, .jpeg, .bmp, .tif)",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.image_channels not in (1, 3):
+            raise ValueError(f"image_channels must be 1 or 3, got {self.image_channels}")
+        if self.intensity_max is not None and not self.intensity_max > 0:
+            raise ValueError(f"intensity_max must be above 0, got {self.intensity_max}")
+        if len(set(self.class_names)) < len(self.class_names) or len(self.class_names) == 1:
+            raise ValueError(f"class_names must be two different names or more, or none, got {list(self.class_names)}")
+        check_pattern(self.patient_pattern)
+
+    @property
+    def channels(self) -> int:
+        return self.image_channels
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """As `class_names`, or else the folders that the sites in use have; UserError where they differ."""
+        folders = {site: _folders(self._site_folders()[site]) for site in self.site_names()}
+        names = self.class_names or tuple(sorted({name for found in folders.values() for name in found}))
+        for site, found in folders.items():
+            for name in names:
+                if name not in found:
+                    raise UserError(
+                        f"{self._site_folders()[site]}: the site {site} has no folder for the class '{name}'; expected "
+                        f"the same classes at every site, so make one (empty if it has none), or set data.class_names. "
+                        f"{discovery.suggestion(name, found)}"
+                    )
+        if len(names) < 2:
+            found = f"the one class '{names[0]}'" if names else "no class"
+            raise UserError(f"{self.root}: has {found}; expected two or more, as {self.card.layout}")
+        return names
+
+    @property
+    def intensity_range(self) -> tuple[float, float]:
+        return 0.0, 255.0
+
+    def find_sites(self) -> dict[str, Path]:
+        return _folders(Path(self.root))
+
+    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        cases, problems = [], []
+        for label, name in enumerate(self.classes):
+            found, wrong = _pictures(folder / name)
+            for stem, path in found.items():
+                match = re.search(self.patient_pattern, stem) if self.patient_pattern else None
+                if self.patient_pattern and not (match and match[1]):
+                    wrong.append(f"{path}: data.patient_pattern '{self.patient_pattern}' finds no person in '{stem}'")
+                subject = match[1] or "" if match else ""
+                cases.append(Case(site, f"{name}/{stem}", path, None, subject, label))
+            problems += wrong
+        return cases, problems
+
+    def remarks(self, site: str) -> list[str]:
+        """A sentence for every class of which a site has no image, which is allowed."""
+        folder = self._site_folders()[site]
+        return [f"{site}: no images of the class '{name}'" for name in self.classes if not _pictures(folder / name)[0]]
+
+    def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
+        return reading.read_image(
+            case.image, self.channels, notices, intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb
+        )
+
+    def load(self, case: Case) -> Volume:
+        raise TypeError(f"{case.image}: has a class and no mask; read it with read_image")
+
+
+def _folders(folder: Path) -> dict[str, Path]:
+    return {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."}
+
+
+def _pictures(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """Pictures by their names without endings; a sentence for each that is there twice, or is no picture."""
+    found: dict[str, Path] = {}
+    problems = []
+    for path in sorted(folder.iterdir()):
+        if path.name[0] == "." or (path.name.lower().endswith(pairing.BESIDE) and path.is_file()):
+            continue
+        if path.is_dir() or not reading.is_picture(path):
+            kind = "a folder" if path.is_dir() else "no picture"
+            problems.append(f"{path}: is {kind}; expected {', '.join(pictures.SUFFIXES)}; move it or convert it")
+        elif path.stem in found:
+            problems.append(f"{path}: is there twice, also as {found[path.stem].name}; remove or rename one")
+        else:
+            found[path.stem] = path
+    return found, problems

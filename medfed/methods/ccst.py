@@ -1,0 +1,240 @@
+"""CCST (Chen et al., WACV 2023): redraw each image in the styles of the other hospitals, before training."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from medfed.federation.local import LocalRound, Samples, SiteData
+from medfed.federation.message import Message, State
+from medfed.federation.method import Method, Tensors
+from medfed.functional.regions import edge_agreement
+from medfed.functional.style import Moments, adain, moment_match, statistics
+from medfed.functional.weights import average
+from medfed.networks.adain import StyleCodec, load_codec
+from medfed.transforms.style_expansion import StyleExpansion
+
+STYLE, ERROR = "style/", "codec_error"
+AT_ONCE = 32  # images encoded at a time
+BLANK_STD = 0.02  # of intensities in [0, 1]: below it an image is blank, and its style says nothing
+LOOKED_AT = 32  # images whose reconstruction error and edges are looked at
+
+
+@dataclass(frozen=True)
+class CCST(Method):
+    """Cross-Client Style Transfer.
+
+    Once, before training, each site shares a style: mean and deviation of the channels of its images' features. With a
+    VGG encoder to relu4_1 that is 1,024 numbers, 4,096 bytes. Every training image is then there K times, in K of the
+    sites' styles, and FedAvg runs on these K n images:
+
+        I' = D(sigma_s (F - mu(F)) / sigma(F) + mu_s),   F = E(I)                              (eq. 1-4)
+
+    The paper's own domain is among those drawn, and leaves the image as it is. Images are drawn when a batch first
+    wants them, and kept in memory (`medfed.transforms.style_expansion`): validation and test images are never styled.
+
+    Args:
+        style: "overall" shares one style of all pixels of a site; "single" the styles of ceil(n / images_per_style) of
+            its images, drawn at random, of which every image that is styled takes one at random.
+        k: domains drawn for each image, without replacement, the site's own included; more than there are means all.
+        transfer: "codec" redraws with AdaIN; "moments" matches mean and deviation of the intensities themselves, which
+            cannot move an edge and needs no codec (ours, for segmentation).
+        codec: "small" (ships with medfed), or what `python -m medfed.codec train` wrote.
+        alpha: strength of the style in [0, 1].
+        images_per_style: 32 in the paper.
+        transfer_size: side in pixels at which images are redrawn, before they are brought back to their own (the paper
+            has 96 -> 512 -> 96 for Camelyon17); 0 leaves them as they are.
+        site_weights: "examples" (n_k / N), or "uniform".
+        min_patients: a site with fewer training patients shares no style: it would be that of single people.
+
+    Where paper and public code differ: the paper's FedAvg weighs sites by their images, its code all alike (preset
+    `released`); single styles are those that sites uploaded, where the code reads the other site's images; the split
+    comes before the expansion, where the code styles first and so validates on styled training images; blank images
+    have no part in a style. The batch statistics of the code's DenseNet belong to `network.norm`.
+
+        what                         medfed              paper               released
+        weights of sites             by images           by images           uniform
+        size of the transfer         as the images       512                 512
+    """
+
+    style: str = "overall"
+    k: int = 3
+    transfer: str = "codec"
+    codec: str = "small"
+    alpha: float = 1.0
+    images_per_style: int = 32
+    transfer_size: int = 0
+    site_weights: str = "examples"
+    min_patients: int = 3
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "medfed": {},
+        "paper": {"transfer_size": 512},
+        "released": {"transfer_size": 512, "site_weights": "uniform"},
+    }
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("style", ("overall", "single")),
+            ("transfer", ("codec", "moments")),
+            ("site_weights", ("examples", "uniform")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got '{getattr(self, name)}'")
+        for name in ("k", "images_per_style", "min_patients"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must lie in [0, 1], got {self.alpha}")
+        if self.transfer_size < 0:
+            raise ValueError(f"transfer_size must be at least 0, got {self.transfer_size}")
+
+    def share(self, site: SiteData, network: nn.Module) -> Tensors:
+        """Mean and std, each (C,) for overall style or (J, C) for single; and how far the codec is from the identity."""
+        if site.samples.n_patients < self.min_patients:
+            warnings.warn(
+                f"{site.name}: has {site.samples.n_patients} training patients and shares no style, as "
+                f"method.min_patients is {self.min_patients}; it trains on the others' styles all the same",
+                stacklevel=2,
+            )
+            return {}
+        device = next(network.parameters()).device
+        order = torch.randperm(len(site.samples), generator=site.rng)  # in no order that tells patients
+        n_single = math.ceil(len(order) / self.images_per_style)
+        moments, singles = None, []
+        for part in order.split(AT_ONCE):
+            images = site.samples.batch(part.tolist()).image
+            told = images[images.flatten(1).std(dim=1) >= BLANK_STD]
+            if not len(told):
+                continue
+            features = self._features(told.to(device)).cpu()
+            if self.style == "single":
+                singles += list(zip(*statistics(features), strict=True))
+                if len(singles) >= n_single:
+                    break
+            else:
+                moments = Moments.of(features) if moments is None else moments.add(features)
+        if moments is None and not singles:
+            warnings.warn(f"{site.name}: all its training images are blank, so it shares no style", stacklevel=2)
+            return {}
+        return {**_style(moments, singles[:n_single]), **self._error(site, order, device)}
+
+    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        """The style bank, by site."""
+        return {f"{STYLE}{site}/{name}": entry for site, found in shared.items() for name, entry in found.items()}
+
+    def broadcast(self, state: State, site: str) -> Tensors:
+        """The whole bank: a site's own style is told by its name."""
+        return {name: entry for name, entry in state.memory.items() if not name.endswith(ERROR)}
+
+    def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
+        """The site's images in K styles each (D of the paper, |D| = K n)."""
+        bank = _bank(local.message.tensors)
+        domains = [local.site, *(name for name in sorted(bank) if name != local.site)]
+        if self.k > len(domains):
+            warnings.warn(f"{local.site}: method.k is {self.k}, but there are {len(domains)} styles; all are used",
+                          stacklevel=2)  # fmt: skip
+        offered, first = [], {}
+        for domain in domains[1:]:
+            first[domain] = len(offered)
+            offered += list(zip(*bank[domain], strict=True))
+        draws = torch.rand(len(samples), len(domains), 2, generator=rng)
+        chosen = draws[..., 0].argsort(dim=1)[:, : self.k].tolist()
+        choices = [
+            [None if d == 0 else first[domains[d]] + int(draws[i, d, 1] * len(bank[domains[d]][0])) for d in row]
+            for i, row in enumerate(chosen)
+        ]
+        expanded = StyleExpansion(samples, choices, lambda image, styles: self._restyle(
+            image.to(local.device), *(torch.stack(one) for one in zip(*(offered[s] for s in styles), strict=True))))
+        self._check_masks(local.site, samples, expanded)
+        return expanded
+
+    def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
+        if self.site_weights == "examples":
+            return super().aggregate(state, updates)
+        shares = torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
+        return average([update.weights for update in updates.values()], shares)
+
+    def facts(self, state: State) -> dict[str, Any]:
+        """The codec's error at alpha = 0, mean over sites, in [0, 1]: no mask or detail survives it better than that."""
+        errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
+        return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}
+
+    def styles(self, state: State, image: Tensor) -> Tensors:
+        """The image in the style of each site; of single styles, in the first."""
+        bank = _bank(state.memory)
+        return {
+            site: torch.cat([self._restyle(one[None], mean[:1], std[:1]) for one in image]).cpu()
+            for site, (mean, std) in bank.items()
+        }
+
+    def _features(self, images: Tensor) -> Tensor:
+        return images if self.transfer == "moments" else _codec(self.codec, images.device).encode(self._resized(images))
+
+    def _restyle(self, image: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """One image (1, C, H, W), encoded once, in m styles (m, C)."""
+        mean, std = mean.to(image), std.to(image)
+        if self.transfer == "moments":
+            return moment_match(image.expand(len(mean), -1, -1, -1), mean, std, self.alpha)
+        codec, larger = _codec(self.codec, image.device), self._resized(image)
+        features = codec.encode(larger).expand(len(mean), -1, -1, -1)
+        drawn = codec.decode(adain(features, mean, std, self.alpha), tuple(larger.shape[2:]), image.shape[1])
+        if drawn.shape[2:] == image.shape[2:]:
+            return drawn
+        return functional.interpolate(drawn, image.shape[2:], mode="bilinear", antialias=True).clamp(0, 1)
+
+    def _resized(self, images: Tensor) -> Tensor:
+        if not self.transfer_size:
+            return images
+        size = (self.transfer_size, self.transfer_size)
+        return functional.interpolate(images, size, mode="bilinear", antialias=True).clamp(0, 1)
+
+    def _error(self, site: SiteData, order: Tensor, device: torch.device) -> Tensors:
+        """Mean absolute difference that encoding and decoding alone make, at the size of the images."""
+        if self.transfer == "moments":
+            return {}
+        images = site.samples.batch(order[:LOOKED_AT].tolist()).image.to(device)
+        plain = replace(self, alpha=0.0)
+        width = _codec(self.codec, device).channels
+        again = torch.cat([plain._restyle(one[None], *images.new_zeros(2, 1, width)) for one in images])
+        return {ERROR: (again - images).abs().mean().cpu().reshape(1)}
+
+    def _check_masks(self, site: str, samples: Samples, expanded: StyleExpansion) -> None:
+        """Say how well the edges of styled images keep to those of the originals along the masks."""
+        styled = [i for i, choice in enumerate(sum(map(list, expanded.choices), [])) if choice is not None][:LOOKED_AT]
+        if not styled or samples.batch([0]).label.dim() != 4 or self.transfer == "moments":
+            return
+        before, after = samples.batch([i // expanded.n_styles for i in styled]), expanded.batch(styled)
+        agreement = edge_agreement(before.image, after.image, before.label)
+        if agreement is not None:
+            warnings.warn(
+                f"{site}: along the masks, the edges of styled images agree with those of the originals to "
+                f"{agreement:.2f} (1: unmoved; method.transfer: moments cannot move them)", stacklevel=2,
+            )
+
+
+@lru_cache(maxsize=4)
+def _codec(name: str, device: torch.device) -> StyleCodec:
+    return load_codec(name).to(device)
+
+
+def _style(moments: Moments | None, singles: list[tuple[Tensor, Tensor]]) -> Tensors:
+    if moments is not None:
+        return {"mean": moments.mean.float(), "std": moments.std.float()}
+    mean, std = zip(*singles, strict=True)
+    return {"mean": torch.stack(mean), "std": torch.stack(std)}
+
+
+def _bank(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Mean and std (J, C) by site; J is 1 for overall styles."""
+    sites = sorted({name.removeprefix(STYLE).rpartition("/")[0] for name in tensors if name.startswith(STYLE)})
+    found = {site: (tensors.get(f"{STYLE}{site}/mean"), tensors.get(f"{STYLE}{site}/std")) for site in sites}
+    return {site: (torch.atleast_2d(m), torch.atleast_2d(s)) for site, (m, s) in found.items() if m is not None}

@@ -1,0 +1,161 @@
+"""Several methods at once, as papers combine them: a style bank with another method's loss, say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medfed.batch import Batch
+from medfed.federation.local import LocalRound, Output, Samples, SiteData
+from medfed.federation.message import Message, State
+from medfed.federation.method import Method, Tensors
+
+ALONE = ("loss", "aggregate")  # hooks that replace FedAvg's own; everything else adds up
+
+
+@dataclass(frozen=True)
+class Stack(Method):
+    """What each of several methods changes, together: `methods: [{name: ccst, k: 2}, {name: elcfs}]`.
+
+    One of them may replace the loss and one the aggregation. All else composes, in the given order: networks are
+    wrapped, samples expanded and batches augmented by one after the other, regularisers are added, and what each shares,
+    keeps and sends goes under its own number, so that none sees another's. A stack of one is that method, to the bit,
+    but for the names of what it shares.
+
+    Args:
+        methods: at least one; no stack within a stack.
+    """
+
+    methods: tuple[Method, ...]
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ValueError("methods must name at least one method")
+        if any(isinstance(method, Stack) for method in self.methods):
+            raise ValueError("methods: a stack cannot hold another stack; list all methods in one")
+        for hook in ALONE:
+            owners = [type(method).__name__ for method in self.methods if _overrides(method, hook)]
+            if len(owners) > 1:
+                raise ValueError(f"{' and '.join(owners)} each define '{hook}'; a stack has room for one")
+        if len({method.shares_every_round for method in self.methods if _overrides(method, "share")}) > 1:
+            words = [f"{type(m).__name__} {'every round' if m.shares_every_round else 'once'}" for m in self.methods
+                     if _overrides(m, "share")]  # fmt: skip
+            raise ValueError(f"methods share at different times ({', '.join(words)}); a stack cannot serve both")
+
+    @property
+    def shares_every_round(self) -> bool:
+        return any(method.shares_every_round for method in self.methods)
+
+    def wrap_network(self, network: nn.Module) -> nn.Module:
+        for method in self.methods:
+            network = method.wrap_network(network)
+        return network
+
+    def local_keys(self, network: nn.Module) -> frozenset[str]:
+        return frozenset().union(*(method.local_keys(network) for method in self.methods))
+
+    def share(self, site: SiteData, network: nn.Module) -> Tensors:
+        return _joined(method.share(site, network) for method in self.methods)
+
+    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        return _joined(
+            method.combine(_own(state, i), {site: _part(found, i) for site, found in shared.items()}, rng)
+            for i, method in enumerate(self.methods)
+        )
+
+    def broadcast(self, state: State, site: str) -> Tensors:
+        return _joined(method.broadcast(_own(state, i), site) for i, method in enumerate(self.methods))
+
+    def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
+        for i, method in enumerate(self.methods):
+            with _view(local, i) as own:
+                samples = method.expand(own, samples, rng)
+        return samples
+
+    def on_round_start(self, local: LocalRound) -> None:
+        for i, method in enumerate(self.methods):
+            with _view(local, i) as own:
+                method.on_round_start(own)
+
+    def augment(self, local: LocalRound, batch: Batch) -> Batch:
+        for i, method in enumerate(self.methods):
+            with _view(local, i) as own:
+                batch = method.augment(own, batch)
+        return batch
+
+    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        for i, method in enumerate(self.methods):
+            if _overrides(method, "loss"):
+                with _view(local, i) as own:
+                    return method.loss(own, batch)
+        return super().loss(local, batch)
+
+    def regulariser(self, local: LocalRound, output: Output) -> Tensor:
+        total = super().regulariser(local, output)
+        for i, method in enumerate(self.methods):
+            with _view(local, i) as own:
+                total = total + method.regulariser(own, output)
+        return total
+
+    def on_round_end(self, local: LocalRound) -> Tensors:
+        found = []
+        for i, method in enumerate(self.methods):
+            with _view(local, i) as own:
+                found.append(method.on_round_end(own))
+        return _joined(found)
+
+    def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
+        return _joined(
+            method.remember(_own(state, i), _updates(updates, i), rng) for i, method in enumerate(self.methods)
+        )
+
+    def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
+        for i, method in enumerate(self.methods):
+            if _overrides(method, "aggregate"):
+                return method.aggregate(_own(state, i), _updates(updates, i))
+        return super().aggregate(state, updates)
+
+    def facts(self, state: State) -> dict[str, Any]:
+        return {name: fact for i, method in enumerate(self.methods) for name, fact in method.facts(_own(state, i)).items()}
+
+    def styles(self, state: State, image: Tensor) -> Tensors:
+        """Those of the first method that has any."""
+        found = (method.styles(_own(state, i), image) for i, method in enumerate(self.methods))
+        return next((styles for styles in found if styles), {})
+
+
+def _overrides(method: Method, hook: str) -> bool:
+    return getattr(type(method), hook) is not getattr(Method, hook)
+
+
+def _joined(parts) -> Tensors:
+    return {f"{i}/{name}": entry for i, part in enumerate(parts) for name, entry in part.items()}
+
+
+def _part(entries: Mapping[str, Tensor], i: int) -> Tensors:
+    """What belongs to method number i, under the names that it gave."""
+    return {name.removeprefix(f"{i}/"): entry for name, entry in entries.items() if name.startswith(f"{i}/")}
+
+
+def _own(state: State, i: int) -> State:
+    return replace(state, memory=_part(state.memory, i))
+
+
+def _updates(updates: Mapping[str, Message], i: int) -> dict[str, Message]:
+    return {site: replace(update, tensors=_part(update.tensors, i)) for site, update in updates.items()}
+
+
+@contextmanager
+def _view(local: LocalRound, i: int) -> Iterator[LocalRound]:
+    """The round as method number i sees it; what it writes to its memory is kept under its number."""
+    prefix = f"memory {i}/"
+    memory = {n.removeprefix(prefix): entry for n, entry in local.memory.items() if n.startswith(prefix)}
+    yield replace(local, message=replace(local.message, tensors=_part(local.message.tensors, i)), memory=memory)
+    for name in [name for name in local.memory if name.startswith(prefix)]:
+        del local.memory[name]
+    local.memory.update({prefix + name: entry for name, entry in memory.items()})

@@ -1,0 +1,99 @@
+"""Initial weights of the small codec: a wavelet transform and its inverse, so that it decodes well before any training.
+
+With random weights the decoder first has to find out how to put pixels together, which takes thousands of steps. Here a
+signal w is carried by two channels, relu(w) and relu(-w), of which nothing is lost:
+
+    full size      A x       RGB in 6 directions of colour
+    half size      W C h     opponent colours in four bands (smooth, rows, columns, diagonal)
+    quarter size   W h       each of the 12 in four bands again, 48; then once more as they are
+
+W is the biorthogonal 5/3 wavelet of JPEG 2000 (Le Gall & Tabatabai, 1988). Its inverse interpolates between
+neighbours, so that bands may be scaled one by one, as AdaIN does, without steps between blocks (Haar's leaves them).
+The decoder is this inverse, exact but for the last cell below and on the right. Channels beyond those are random
+filters, which it ignores at first.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+SIGNALS = (6, 12, 48, 48)
+SMOOTH, DETAIL = torch.tensor([[-1.0, 2, 6, 2, -1], [0, 0, -4, 8, -4]]) / 8
+INVERSE = torch.tensor([[[0.0, 8, 0], [-2, -2, 0]], [[0, 4, 4], [-1, 6, -1]]]) / 8  # [phase, band], three taps each
+OPPONENT = torch.tensor([[1.0, 1, 1], [1, 0, -1], [1, -2, 1]])
+
+
+@torch.no_grad()
+def start_lossless(encoder: nn.Module, decoder: nn.Module) -> None:
+    """Set the weights of a `SmallEncoder` and its `SmallDecoder`; draws from PyTorch's generator.
+
+    Raises:
+        ValueError: if the encoder has fewer than 12, 24, 96 and 96 channels.
+    """
+    if any(width < 2 * signals for width, signals in zip(encoder.channels, SIGNALS, strict=True)):
+        raise ValueError(f"channels must be at least {tuple(2 * n for n in SIGNALS)}, got {encoder.channels}")
+    colour = nn.init.orthogonal_(torch.empty(SIGNALS[0], 3))
+    opponent = OPPONENT / OPPONENT.norm(dim=1, keepdim=True)
+    one_d = torch.stack([SMOOTH, DETAIL])
+    bands = torch.einsum("ai,bj->abij", one_d, one_d).flatten(0, 1)                      # (band, 5, 5)
+    inverse = torch.einsum("pai,qbj->pqabij", INVERSE, INVERSE).flatten(2, 3).flatten(0, 1)  # (phase, band, 3, 3)
+    every, same = torch.eye(SIGNALS[1]), torch.eye(SIGNALS[3])
+    encoding = (_point(colour), _in_bands(bands, opponent @ colour.T), _in_bands(bands, every), _point(same))
+    decoding = (_point(same), _from_bands(inverse, every), _from_bands(inverse, colour @ opponent.T), _point(colour.T))
+    for layer, kernel in zip(encoder.layers, encoding, strict=True):
+        _set_encoding(layer, kernel)
+    convolutions = [layer for layer in decoder.layers if isinstance(layer, nn.Conv2d)]
+    for layer, kernel in zip(convolutions, decoding, strict=True):
+        _set_decoding(layer, kernel)
+
+
+def _in_bands(bands: Tensor, mix: Tensor) -> Tensor:
+    """(4 * out, in, 5, 5): signals mixed by (out, in), in four bands."""
+    return torch.einsum("bij,os->bosij", bands, mix).flatten(0, 1)
+
+
+def _from_bands(inverse: Tensor, mix: Tensor) -> Tensor:
+    """(4, out, 4 * in, 3, 3): the four pixels that `_in_bands` took together, phase by phase."""
+    return torch.einsum("pbij,os->pobsij", inverse, mix).flatten(2, 3)
+
+
+def _point(matrix: Tensor) -> Tensor:
+    """(out, in, 3, 3) that looks at one pixel."""
+    kernel = torch.zeros(*matrix.shape, 3, 3)
+    kernel[:, :, 1, 1] = matrix
+    return kernel
+
+
+def _set_encoding(layer: nn.Conv2d, kernel: Tensor) -> None:
+    """Signals to pairs of channels; what is left over becomes random filters of length 1."""
+    half = layer.out_channels // 2
+    filters = torch.randn(half, *layer.weight.shape[1:])
+    filters /= filters.flatten(1).norm(dim=1)[:, None, None, None]
+    filters[: len(kernel)] = _fed_by_pairs(kernel, layer.in_channels)
+    layer.weight.copy_(torch.cat([filters, -filters]))
+    layer.bias.zero_()
+
+
+def _set_decoding(layer: nn.Conv2d, kernel: Tensor) -> None:
+    """To pairs of channels again, but for RGB; pixel shuffle wants the phases of a channel next to each other."""
+    phases = kernel if kernel.ndim == 5 else kernel[None]
+    weight = torch.zeros(len(phases), layer.out_channels // len(phases), *layer.weight.shape[1:])
+    half = weight.shape[1] // 2
+    for phase, signals in zip(weight, phases):
+        signals = _fed_by_pairs(signals, layer.in_channels)
+        phase[: len(signals)] = signals
+        if layer.out_channels != 3:
+            phase[half : half + len(signals)] = -signals
+    layer.weight.copy_(weight.transpose(0, 1).flatten(0, 1))
+    layer.bias.zero_()
+
+
+def _fed_by_pairs(kernel: Tensor, channels: int) -> Tensor:
+    """(out, in, h, w) to (out, channels, h, w): relu(w) and relu(-w), half the channels apart; RGB is not in pairs."""
+    if channels == 3:
+        return kernel
+    widened = kernel.new_zeros(len(kernel), channels, *kernel.shape[2:])
+    widened[:, : kernel.shape[1]] = kernel
+    widened[:, channels // 2 : channels // 2 + kernel.shape[1]] = -kernel
+    return widened

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medfed.datasets.camelyon17 import Camelyon17
+from medfed.datasets.camelyon17_phantom import Camelyon17Phantom
+from medfed.datasets.splits import split
+from medfed.errors import UserError
+
+HEADER = ",patient,node,x_coord,y_coord,tumor,slide,center,split"
+# patient, node, x, y, tumor, slide, center, split
+ROWS = [
+    (4, 4, 3328, 21792, 0, 0, 0, 0),
+    (4, 4, 3360, 21792, 1, 0, 0, 1),
+    (4, 2, 3360, 21792, 1, 1, 0, 0),
+    (75, 4, 96, 96, 0, 2, 3, 0),
+    (75, 4, 96, 192, 0, 2, 3, 0),
+    (75, 4, 96, 288, 1, 2, 3, 1),
+    (75, 4, 96, 384, 1, 2, 3, 0),
+]
+
+
+def write_table(root: Path, rows=ROWS, header: str = HEADER) -> None:
+    lines = [",".join([str(i), f"{row[0]:03d}", *map(str, row[1:])]) for i, row in enumerate(rows)]
+    (root / "metadata.csv").write_text("\n".join([header, *lines]) + "\n")
+
+
+def patch_file(root: Path, row) -> Path:
+    patient, node, x, y = row[:4]
+    slide = f"patient_{patient:03d}_node_{node}"
+    return root / "patches" / slide / f"patch_{slide}_x_{x}_y_{y}.png"
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    folder = tmp_path / "camelyon17_v1.0"
+    folder.mkdir()
+    write_table(folder)
+    rng = np.random.default_rng(0)
+    for row in ROWS:
+        path = patch_file(folder, row)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.dstack([rng.integers(0, 256, (96, 96, 3)), np.full((96, 96), 255)])
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return folder
+
+
+def test_the_table_alone_tells_sites_patches_and_classes(root):
+    data = Camelyon17(root=str(root))
+    assert data.site_names() == ["hospital_1", "hospital_4"]
+    first = next(case for case in data.cases("hospital_1") if case.image == patch_file(root, ROWS[0]))
+    assert first.patient == "patch_patient_004_node_4_x_3328_y_21792"
+    assert (first.site, first.subject, first.label, first.mask, first.part) == ("hospital_1", "004", 0, None, "")
+    assert sorted(case.label for case in data.cases("hospital_4")) == [0, 0, 1, 1]
+    assert data.classes == ("normal", "tumour") and data.structures == () and data.channels == 3
+    assert data.intensity_range == (0.0, 255.0) and not data.is_phantom
+
+
+def test_the_folder_above_is_a_root_too(root):
+    above = Camelyon17(root=str(root.parent))
+    assert above.cases("hospital_1")[0].image == Camelyon17(root=str(root)).cases("hospital_1")[0].image
+
+
+def test_a_patch_is_read_as_rgb_without_a_word_about_its_alpha(root):
+    data, notices = Camelyon17(root=str(root)), []
+    image = data.read_image(data.cases("hospital_1")[0], notices)
+    stored = np.asarray(Image.open(data.cases("hospital_1")[0].image))[..., :3]
+    assert notices == [] and np.array_equal(image[..., 0].numpy(), np.moveaxis(stored, -1, 0))
+
+
+def test_other_oddities_are_still_told(root):
+    data, notices = Camelyon17(root=str(root)), []
+    Image.new("RGBA", (96, 96), "white").save(data.cases("hospital_1")[0].image)
+    data.read_image(data.cases("hospital_1")[0], notices)
+    assert notices == ["constant image"]
+
+
+def test_there_is_no_mask_to_load(root):
+    data = Camelyon17(root=str(root))
+    with pytest.raises(TypeError, match="read_image"):
+        data.load(data.cases("hospital_1")[0])
+
+
+def test_patients_stay_together_unless_slides_are_asked_for(root):
+    def subjects(splits: str) -> set[str]:
+        return {case.subject for case in Camelyon17(root=str(root), splits=splits).cases("hospital_1")}
+
+    assert subjects("patient") == {"004"} and subjects("slide") == {"004_2", "004_4"}
+
+
+def test_the_published_split_has_no_test_part(root):
+    cases = Camelyon17(root=str(root), splits="published").cases("hospital_4")
+    parts = split(cases, 0, 0.1, 0.2)
+    assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [3, 1, 0]
+    assert parts.validation[0].image == patch_file(root, ROWS[5])
+
+
+def test_a_smaller_share_is_always_the_same_and_balanced_as_the_whole(root):
+    def taken(n: int) -> list:
+        return Camelyon17(root=str(root), max_per_site=n).cases("hospital_4")
+
+    assert [case.label for case in taken(2)].count(1) == 1 and taken(2) == taken(2)
+    assert set(taken(2)) <= set(taken(3)) <= set(taken(4)) and len(taken(4)) == len(taken(0)) == len(taken(9)) == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([*ROWS, (76, 0, 1, 1, 0, 3, 5, 0)], "line 9: center is 5, expected 0 to 4"),
+        ([*ROWS, (76, 0, 1, 1, 2, 3, 3, 0)], "line 9: tumor is 2, expected 0 or 1"),
+        ([*ROWS, (75, 4, 96, 192, 1, 2, 3, 0)], "line 9: patient 075, node 4, x 96, y 192 is there already in line 6"),
+        ([*ROWS, (4, 0, 1, 1, 0, 3, 1, 0)], "line 9: patient 004 is at center 1, but at 0 in line 2"),
+        ([ROWS[0], (4, "x", 1, 1, 0, 0, 0, 0)], "line 3: found '1,004,x,.*expected whole numbers"),
+        ([ROWS[0], (4, 1)], "line 3: found '1,004,1'"),
+        ([], "has no rows"),
+    ],
+)
+def test_a_wrong_row_is_one_sentence_with_its_line(root, rows, sentence):
+    write_table(root, rows)
+    with pytest.raises(UserError, match=f"metadata.csv: {sentence}"):
+        Camelyon17(root=str(root)).site_names()
+
+
+def test_a_missing_column_is_named(root):
+    write_table(root, header=HEADER.replace("tumor", "label"))
+    with pytest.raises(UserError, match="metadata.csv: line 1: has no column 'tumor', found patient, node"):
+        Camelyon17(root=str(root)).site_names()
+
+
+def test_the_split_column_matters_only_where_it_is_used(root):
+    write_table(root, header=HEADER.replace("split", "part"))
+    assert Camelyon17(root=str(root)).site_names()
+    with pytest.raises(UserError, match="no column 'split'"):
+        Camelyon17(root=str(root), splits="published").site_names()
+    write_table(root, [(*row[:-1], 2) for row in ROWS])
+    with pytest.raises(UserError, match="line 2: split is 2"):
+        Camelyon17(root=str(root), splits="published").site_names()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"\x00\n"])
+def test_a_table_that_is_none_is_refused(root, content):
+    (root / "metadata.csv").write_bytes(content)
+    with pytest.raises(UserError, match="metadata.csv: "):
+        Camelyon17(root=str(root)).site_names()
+
+
+def test_without_a_table_the_layout_is_told(tmp_path):
+    with pytest.raises(UserError, match="metadata.csv: is missing; expected ROOT/camelyon17_v1.0/metadata.csv"):
+        Camelyon17(root=str(tmp_path)).site_names()
+
+
+def test_a_changed_table_is_read_again(root):
+    data = Camelyon17(root=str(root))
+    assert len(data.cases("hospital_4")) == 4
+    write_table(root, ROWS[:-1])
+    assert len(data.cases("hospital_4")) == 3
+
+
+def test_missing_patches_are_counted_by_slide(root):
+    patch_file(root, ROWS[4]).unlink()
+    data = Camelyon17(root=str(root))
+    cases, problems = data.survey("hospital_4")
+    assert len(cases) == 3 and len(problems) == 1
+    with pytest.raises(UserError, match="patient_075_node_4: lacks 1 of the 4 patches.*x_96_y_192.png"):
+        data.cases("hospital_4")
+
+
+def test_a_patch_that_vanishes_later_is_named_when_it_is_read(root):
+    data = Camelyon17(root=str(root))
+    case = data.cases("hospital_4")[0]
+    case.image.unlink()
+    with pytest.raises(UserError, match=f"{case.patient}.png: is missing"):
+        data.read_image(case, [])
+
+
+def test_links_out_of_the_root_are_refused_unless_allowed(root, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    path = patch_file(root, ROWS[0])
+    path.rename(elsewhere / path.name)
+    path.symlink_to(elsewhere / path.name)
+    with pytest.raises(UserError, match=f"{path.name}: is.* behind a link"):
+        Camelyon17(root=str(root)).cases("hospital_1")
+    assert len(Camelyon17(root=str(root), follow_symlinks=True).cases("hospital_1")) == 3
+
+
+def test_a_slide_behind_a_link_is_one_sentence(root, tmp_path_factory):
+    slide = patch_file(root, ROWS[3]).parent
+    slide.rename(tmp_path_factory.mktemp("disk") / slide.name)
+    slide.symlink_to(next(tmp_path_factory.getbasetemp().glob(f"disk*/{slide.name}")))
+    with pytest.raises(UserError, match="patient_075_node_4: lies behind a link") as error:
+        Camelyon17(root=str(root)).cases("hospital_4")
+    assert "more" not in str(error.value)
+    assert len(Camelyon17(root=str(root), follow_symlinks=True).cases("hospital_4")) == 4
+
+
+def test_the_published_counts_are_those_of_455954_patches():
+    assert sum(Camelyon17.published_counts.values()) == 455_954
+
+
+def test_the_twin_keeps_what_was_asked_for(tmp_path):
+    twin = Camelyon17(root=str(tmp_path / "c17"), splits="slide", max_per_site=9, test_ratio=0.3).twin()
+    assert isinstance(twin, Camelyon17Phantom) and twin.root == str(tmp_path / "c17_phantom")
+    assert (twin.splits, twin.max_per_site, twin.test_ratio) == ("slide", 9, 0.3)
+
+
+@pytest.mark.parametrize("values", [{"splits": "patch"}, {"max_per_site": -1}, {"image_size": 0}])
+def test_values_out_of_range_are_refused(values):
+    with pytest.raises(ValueError, match=next(iter(values))):
+        Camelyon17(root="x", **values)

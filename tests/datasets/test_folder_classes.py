@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medfed.datasets.folder_classes import FolderClasses
+from medfed.errors import UserError
+
+
+
+def picture(path: Path, mode: str = "RGB", seed: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).convert(mode).save(path)
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    for site in ("photo", "sketch"):
+        for name in ("horse", "dog"):
+            for k in (1, 2):
+                picture(tmp_path / site / name / f"{k}.png", seed=k)
+    return tmp_path
+
+
+def found(data: FolderClasses, site: str) -> list[tuple[str, int]]:
+    return [(case.patient, case.label) for case in data.cases(site)]
+
+
+def test_sites_classes_and_labels_are_the_folders(root):
+    (root / "photo" / ".DS_Store").write_text("x")
+    (root / "photo" / "dog" / "Thumbs.db").write_text("x")
+    data = FolderClasses(root=str(root))
+    assert data.site_names() == ["photo", "sketch"] and data.classes == ("dog", "horse")
+    assert found(data, "photo") == [("dog/1", 0), ("dog/2", 0), ("horse/1", 1), ("horse/2", 1)]
+    assert (data.channels, data.structures, data.intensity_range) == (3, (), (0.0, 255.0))
+    assert all(case.mask is None and case.subject == case.patient for case in data.cases("photo"))
+
+
+def test_class_names_choose_and_order(root):
+    picture(root / "photo" / "cat" / "1.png")
+    data = FolderClasses(root=str(root), class_names=("horse", "dog"))
+    assert data.classes == ("horse", "dog") and found(data, "photo")[0] == ("dog/1", 1)
+
+
+def test_a_class_that_a_site_lacks_is_named(root):
+    picture(root / "photo" / "cat" / "1.png")
+    with pytest.raises(UserError, match="sketch: the site sketch has no folder for the class 'cat'.*data.class_names"):
+        FolderClasses(root=str(root)).cases("photo")
+    with pytest.raises(UserError, match="the class 'hors'.*Did you mean 'horse'"):
+        FolderClasses(root=str(root), class_names=("hors", "dog")).cases("photo")
+
+
+def test_only_the_sites_in_use_must_agree(root):
+    picture(root / "other" / "cat" / "1.png")
+    assert FolderClasses(root=str(root), sites=("photo", "sketch")).classes == ("dog", "horse")
+
+
+def test_an_empty_class_folder_is_remarked_and_allowed(root):
+    (root / "sketch" / "dog" / "1.png").unlink()
+    (root / "sketch" / "dog" / "2.png").unlink()
+    data = FolderClasses(root=str(root))
+    assert found(data, "sketch") == [("horse/1", 1), ("horse/2", 1)]
+    assert data.remarks("sketch") == ["sketch: no images of the class 'dog'"] and data.remarks("photo") == []
+
+
+def test_one_class_is_nothing_to_tell_apart(tmp_path):
+    picture(tmp_path / "photo" / "dog" / "1.png")
+    with pytest.raises(UserError, match="has the one class 'dog'; expected two or more"):
+        FolderClasses(root=str(tmp_path)).cases("photo")
+
+
+def test_everything_strange_is_in_one_message(root):
+    picture(root / "photo" / "dog" / "1.jpg")
+    (root / "photo" / "dog" / "clip.gif").write_text("x")
+    picture(root / "photo" / "dog" / "more" / "7.png")
+    with pytest.raises(UserError) as error:
+        FolderClasses(root=str(root)).cases("photo")
+    for part in ("1.png: is there twice, also as 1.jpg", "clip.gif: is no picture", "more: is a folder"):
+        assert part in str(error.value)
+
+
+def test_grey_among_colour_is_repeated_unless_forbidden(root):
+    picture(root / "photo" / "dog" / "1.png", "L")
+    data, notices = FolderClasses(root=str(root)), []
+    image = data.read_image(data.cases("photo")[0], notices)
+    assert image.shape == (3, 6, 8, 1) and notices == ["grey repeated as RGB"] and bool((image[0] == image[2]).all())
+    strict = FolderClasses(root=str(root), grey_to_rgb=False)
+    with pytest.raises(UserError, match="is grey, expected colour"):
+        strict.read_image(strict.cases("photo")[0], [])
+
+
+def test_deep_grey_pictures_say_what_is_white(root):
+    Image.fromarray(np.full((6, 8), 4095, np.uint16)).save(root / "photo" / "dog" / "1.png")
+    data = FolderClasses(root=str(root), image_channels=1, intensity_max=4095.0)
+    assert float(data.read_image(data.cases("photo")[0], []).max()) == 255
+
+
+def test_images_of_a_person_share_the_subject(root):
+    for name in ("p1_a", "p1_b", "p2_a"):
+        picture(root / "photo" / "dog" / f"{name}.png")
+    with pytest.raises(UserError, match="finds no person in '1'"):
+        FolderClasses(root=str(root), patient_pattern=r"(p\d)").cases("photo")
+    cases = FolderClasses(root=str(root), patient_pattern=r"(p?\d)").cases("photo")
+    assert [case.subject for case in cases if case.patient.startswith("dog/p")] == ["p1", "p1", "p2"]
+
+
+def test_a_site_without_any_image_is_an_error(root):
+    for name in ("dog", "horse"):
+        (root / "empty" / name).mkdir(parents=True)
+    with pytest.raises(UserError, match="the site empty has no images; expected ROOT/SITE/CLASS/NAME.png"):
+        FolderClasses(root=str(root)).cases("empty")
+
+
+def test_there_is_no_mask_to_load_and_no_phantom(root, tmp_path):
+    data = FolderClasses(root=str(root))
+    with pytest.raises(TypeError, match="read_image"):
+        data.load(data.cases("photo")[0])
+    with pytest.raises(UserError, match="has no phantom"):
+        FolderClasses(root=str(tmp_path / "nowhere"), if_missing="phantom").ready()
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"image_channels": 2}, "image_channels"), ({"class_names": ("a", "a")}, "class_names"),
+        ({"class_names": ("a",)}, "class_names"), ({"patient_pattern": "("}, "patient_pattern"),
+        ({"patient_pattern": "[0-9]+"}, "group"), ({"intensity_max": 0.0}, "intensity_max"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(values, word):
+    with pytest.raises(ValueError, match=word):
+        FolderClasses(root="x", **values)

@@ -1,0 +1,196 @@
+"""Reading disc and cup: the published layout, the simpler one, grey values, and what is wrong with files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medfed.datasets.fundus import SITES, Fundus
+from medfed.datasets.splits import split
+from medfed.errors import UserError
+
+REAL = Path(os.environ.get("MEDFED_REAL_DATA", "data")) / "fundus_disc_cup"
+SIZE = 24
+
+
+def eye_mask(cup: int = 0, rim: int = 128, outside: int = 255) -> np.ndarray:
+    """A disc of 12 x 12 pixels with a cup of 6 rows and 4 columns in it."""
+    mask = np.full((SIZE, SIZE), outside, np.uint8)
+    mask[6:18, 6:18] = rim
+    mask[9:15, 10:14] = cup
+    return mask
+
+
+def write(folder: Path, name: str = "a.png", mask: np.ndarray | None = None, names=("image", "mask"), mask_name=None):
+    """An image and its mask in two folders; every image is another one."""
+    rng = np.random.default_rng(sum(map(ord, f"{folder}{name}")))
+    for kind, file, pixels in (
+        (names[0], name, rng.integers(0, 256, (SIZE, SIZE, 3), np.uint8)),
+        (names[1], mask_name or f"{Path(name).stem}.png", eye_mask() if mask is None else mask),
+    ):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / kind / file)
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """Four sites, each with two cases for training and one for test, in the layout of DoFE."""
+    for domain in ("Domain1", "Domain2", "Domain3", "Domain4"):
+        for part, names in (("train", ("n1.png", "n2.png")), ("test", ("n3.png",))):
+            for name in names:
+                write(tmp_path / domain / part / "ROIs", name)
+    return tmp_path
+
+
+def test_the_domains_are_the_four_sites(root):
+    data = Fundus(root=str(root))
+    assert data.site_names() == ["DRISHTI-GS", "REFUGE-train", "REFUGE-val", "RIM-ONE-r3"]
+    assert data.cases("REFUGE-train")[0].image.parts[-5] == "Domain3"
+    assert (data.channels, data.structures, data.ratio_of) == (3, ("disc", "cup"), ("cup", "disc"))
+    assert (data.intensity_range, data.is_phantom) == ((0.0, 255.0), False)
+
+
+def test_both_folders_are_pooled_and_split_by_patient(root):
+    cases = Fundus(root=str(root)).cases("RIM-ONE-r3")
+    assert [(case.patient, case.part) for case in cases] == [("n1", ""), ("n2", ""), ("n3", "")]
+
+
+def test_the_published_split_keeps_the_folders_apart(root):
+    cases = Fundus(root=str(root), published_split=True).cases("RIM-ONE-r3")
+    parts = split(cases, 0, 0.0, 0.2)
+    assert [case.patient for case in parts.train] == ["n1", "n2"] and [case.patient for case in parts.test] == ["n3"]
+
+
+def test_the_cup_is_also_disc(root):
+    data = Fundus(root=str(root))
+    volume = data.load(data.cases("DRISHTI-GS")[0])
+    assert volume.image.shape == (3, SIZE, SIZE, 1) and volume.mask.shape == (2, SIZE, SIZE, 1)
+    assert [int(channel.sum()) for channel in volume.mask] == [144, 24]
+    assert volume.notices == () and volume.spacing_mm is None
+
+
+def test_site_names_and_plain_folders_are_understood_too(tmp_path):
+    write(tmp_path / "rim-one-R3", "x.JPG", names=("Images", "masks"))
+    data = Fundus(root=str(tmp_path))
+    (case,) = data.cases("RIM-ONE-r3")
+    assert (data.site_names(), case.patient, case.mask.name) == (["RIM-ONE-r3"], "x", "x.png")
+    assert int(data.load(case).mask[1].sum()) == 24
+
+
+def test_two_names_of_one_site_are_an_error(root):
+    write(root / "DRISHTI-GS", names=("images", "masks"))
+    with pytest.raises(UserError, match="are both the site DRISHTI-GS"):
+        Fundus(root=str(root)).site_names()
+
+
+@pytest.mark.parametrize("name", ["p.png", "p.jpg", "p.JPEG", "p.bmp"])
+def test_pictures_of_any_kind_are_read(tmp_path, name):
+    write(tmp_path / "Domain1" / "train" / "ROIs", name, mask_name="P.bmp")
+    data = Fundus(root=str(tmp_path))
+    (case,) = data.cases("DRISHTI-GS")
+    assert case.patient == "p" and case.mask.name == "P.bmp" and data.load(case).image.shape[0] == 3
+
+
+def test_thresholds_lie_where_they_were_published(tmp_path):
+    """Up to 50 is cup, 51 to 200 rim, above 200 background."""
+    mask = eye_mask()
+    mask[0, :4] = (50, 51, 200, 201)
+    mask[0, 0], mask[0, 1] = 255, 51
+    mask[7, 7], mask[12, 12] = 51, 50
+    write(tmp_path / "Domain2" / "test" / "ROIs", mask=mask)
+    data = Fundus(root=str(tmp_path))
+    volume = data.load(data.cases("RIM-ONE-r3")[0])
+    disc, cup = (channel[..., 0] for channel in volume.mask)
+    assert disc[0, :4].tolist() == [0, 1, 1, 0] and cup[0, :4].tolist() == [0, 0, 0, 0]
+    assert (int(disc[7, 7]), int(cup[7, 7]), int(cup[12, 12]), int(cup.sum())) == (1, 0, 1, 24)
+    assert "soft mask cut at 50 and 200" in volume.notices
+
+
+def test_soft_masks_are_made_hard(tmp_path):
+    write(tmp_path / "Domain2" / "train" / "ROIs", mask=eye_mask(cup=7, rim=120, outside=250))
+    data = Fundus(root=str(tmp_path))
+    volume = data.load(data.cases("RIM-ONE-r3")[0])
+    assert [int(channel.sum()) for channel in volume.mask] == [144, 24]
+    assert volume.mask.meta["label_values"] == [0, 128, 255] and volume.notices == ("soft mask cut at 50 and 200",)
+
+
+@pytest.mark.parametrize("values", [(2, 1, 0), (255, 128, 0)])
+def test_masks_with_other_values_are_refused(tmp_path, values):
+    """Labels 0, 1, 2 would all be cup; an inverted mask would make a cup of the whole background."""
+    write(tmp_path / "Domain1" / "train" / "ROIs", mask=eye_mask(*values))
+    data = Fundus(root=str(tmp_path))
+    with pytest.raises(UserError, match="a.png: has the grey values .*expected 0 in the cup, 128 in the rim and 255"):
+        data.load(data.cases("DRISHTI-GS")[0])
+
+
+def test_a_cup_that_leaves_its_disc_is_a_notice(tmp_path):
+    mask = eye_mask()
+    mask[20:22, 20:22] = 0
+    write(tmp_path / "Domain1" / "train" / "ROIs", mask=mask)
+    data = Fundus(root=str(tmp_path))
+    assert data.load(data.cases("DRISHTI-GS")[0]).notices == ("cup with no disc around it",)
+
+
+def test_a_mask_without_a_cup_is_a_notice(tmp_path):
+    write(tmp_path / "Domain1" / "train" / "ROIs", mask=eye_mask(cup=128))
+    data = Fundus(root=str(tmp_path))
+    assert data.load(data.cases("DRISHTI-GS")[0]).notices == ("no cup in the mask",)
+
+
+def test_every_lonely_file_is_in_one_message(root):
+    (root / "Domain1" / "train" / "ROIs" / "mask" / "n1.png").unlink()
+    (root / "Domain1" / "test" / "ROIs" / "image" / "n3.png").unlink()
+    with pytest.raises(UserError) as error:
+        Fundus(root=str(root)).cases("DRISHTI-GS")
+    assert "image/n1.png: has no mask" in str(error.value) and "mask/n3.png: has no image" in str(error.value)
+
+
+def test_a_folder_of_images_alone_is_said(tmp_path):
+    (tmp_path / "Domain1" / "train" / "ROIs" / "image").mkdir(parents=True)
+    with pytest.raises(UserError, match="ROIs: has a folder of images alone"):
+        Fundus(root=str(tmp_path)).cases("DRISHTI-GS")
+
+
+def test_one_name_in_both_folders_is_an_error(root):
+    write(root / "Domain1" / "test" / "ROIs", "N1.png")
+    with pytest.raises(UserError, match="test/ROIs/image/N1.png: has the name of .*train/ROIs/image/n1.png"):
+        Fundus(root=str(root)).cases("DRISHTI-GS")
+
+
+def test_the_published_split_needs_its_folders(tmp_path):
+    write(tmp_path / "DRISHTI-GS", names=("images", "masks"))
+    with pytest.raises(UserError, match="has no folders train and test; set data.published_split: false"):
+        Fundus(root=str(tmp_path), published_split=True).cases("DRISHTI-GS")
+
+
+def test_a_site_without_pictures_is_an_error(tmp_path):
+    (tmp_path / "Domain4" / "train").mkdir(parents=True)
+    with pytest.raises(UserError, match="REFUGE-val has no images; expected ROOT/DomainK"):
+        Fundus(root=str(tmp_path)).cases("REFUGE-val")
+
+
+def test_both_eyes_of_a_person_stay_together(tmp_path):
+    for name in ("N-43-L.png", "N-43-R.png", "G-43-L.png"):
+        write(tmp_path / "Domain2" / "train" / "ROIs", name)
+    subjects = {case.patient: case.subject for case in Fundus(root=str(tmp_path)).cases("RIM-ONE-r3")}
+    assert subjects == {"N-43-L": "N-43", "N-43-R": "N-43", "G-43-L": "G-43"}
+
+
+def test_the_published_counts_are_those_of_1060_pictures():
+    assert sum(Fundus.published_counts.values()) == 1060 and set(Fundus.published_counts) == set(SITES)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"no real photographs in {REAL}; set MEDFED_REAL_DATA")
+def test_real_photographs_are_read():
+    data = Fundus(root=str(REAL))
+    assert data.site_names() == sorted(SITES)
+    cases = data.cases_of(data.site_names())
+    assert {len(found) for found in cases.values()} >= {2, 50}
+    for found in cases.values():
+        volume = data.load(found[0])
+        disc, cup = (int(channel.sum()) for channel in volume.mask)
+        assert volume.image.shape[0] == 3 and 0 < cup < disc < 0.5 * volume.mask[0].numel() and volume.notices == ()

@@ -1,0 +1,124 @@
+"""AdaIN, moments of a whole site and moment matching, against values worked out by hand and in float64."""
+
+import pytest
+import torch
+
+from medfed.functional.style import EPSILON, Moments, adain, moment_match, statistics
+
+
+@pytest.fixture
+def features():
+    return 3 * torch.randn(2, 5, 12, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 1
+
+
+@pytest.fixture
+def style():
+    rng = torch.Generator().manual_seed(1)
+    return torch.randn(5, dtype=torch.float64, generator=rng), torch.rand(5, dtype=torch.float64, generator=rng) + 0.5
+
+
+def test_statistics_by_hand():
+    """0, 0, 2, 2: mean 1, squared deviations 4, divided by 3."""
+    mean, std = statistics(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2))
+    assert mean.item() == 1 and std.item() == pytest.approx((4 / 3 + EPSILON) ** 0.5, abs=1e-15)
+
+
+def test_own_statistics_are_the_identity(features):
+    torch.testing.assert_close(adain(features, *statistics(features)), features, atol=1e-12, rtol=0)
+
+
+def test_the_result_has_the_mean_and_deviation_of_the_style(features, style):
+    """The deviation but for epsilon: of a channel with variance v it is std * sqrt(v / (v + 1e-5))."""
+    found = adain(features, *style)
+    torch.testing.assert_close(found.mean((2, 3)), style[0].expand(2, 5), atol=1e-14, rtol=0)
+    variance = features.var((2, 3))
+    expected = style[1] * (variance / (variance + EPSILON)).sqrt()
+    torch.testing.assert_close(found.std((2, 3)), expected, atol=1e-14, rtol=0)
+    assert (found.std((2, 3)) - style[1]).abs().max() < 1.1e-5
+
+
+def test_strength_is_linear_and_exact_at_its_ends(features, style):
+    whole = adain(features, *style)
+    torch.testing.assert_close(adain(features, *style, 0.3), 0.3 * whole + 0.7 * features, atol=1e-14, rtol=0)
+    assert torch.equal(adain(features, *style, 0.0), features)
+    each = adain(features, *style, torch.tensor([0.0, 1.0]))
+    assert torch.equal(each[0], features[0]) and torch.equal(each[1], whole[1])
+
+
+def test_a_style_an_image_equals_one_by_one(features, style):
+    mean, std = torch.stack([style[0], -style[0]]), torch.stack([style[1], 2 * style[1]])
+    both = adain(features, mean, std)
+    for index in range(2):
+        assert torch.equal(both[index], adain(features[index : index + 1], mean[index], std[index])[0])
+
+
+def test_a_constant_channel_becomes_the_mean_of_the_style(style):
+    found = adain(torch.full((1, 5, 4, 4), 7.0, dtype=torch.float64), *style)
+    torch.testing.assert_close(found, style[0].view(1, 5, 1, 1).expand(1, 5, 4, 4))
+
+
+def test_a_map_of_one_number_is_finite(style):
+    mean, std = statistics(torch.tensor([[[[2.0]]]]))
+    assert mean.item() == 2 and std.item() == pytest.approx(EPSILON**0.5)
+
+
+def test_a_small_deviation_around_a_large_mean_survives_float32():
+    """Deviation 1e-2 around 100: E[x^2] - E[x]^2 in float32 would lose it all (1e4 has steps of 1e-3)."""
+    exact = 100 + 1e-2 * torch.randn(1, 2, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    image = exact.float()
+    expected = (image.double().var((2, 3)) + EPSILON).sqrt()
+    torch.testing.assert_close(statistics(image)[1].double(), expected, rtol=1e-4, atol=0)
+    moments = Moments.of(image[..., :20]).add(image[..., 20:])
+    population = (image.double().var((2, 3), correction=0)[0] + EPSILON).sqrt()
+    torch.testing.assert_close(moments.std, population, rtol=1e-10, atol=0)
+    styled = adain(image, torch.zeros(2), torch.ones(2))
+    assert (styled.std((2, 3)) - 1).abs().max() < 0.06                 # epsilon is a tenth of this variance
+    assert styled.mean((2, 3)).abs().max() < 1e-2
+
+
+def test_half_precision_is_computed_in_float32(features, style):
+    assert statistics(features.half())[0].dtype == torch.float32
+    assert adain(features.half(), *style).dtype == torch.float16
+
+
+def test_moments_of_a_site_are_those_of_all_its_pixels():
+    """Images of different sizes and brightness, in batches of different length."""
+    rng = torch.Generator().manual_seed(3)
+    batches = [torch.rand(n, 3, h, w, generator=rng) * n + h for n, h, w in ((4, 8, 8), (1, 5, 30), (2, 16, 3))]
+    moments = Moments.of(batches[0]).add(batches[1]).add(batches[2])
+    pixels = torch.cat([batch.double().movedim(1, 0).flatten(1) for batch in batches], dim=1)
+    assert moments.count == pixels.shape[1]
+    torch.testing.assert_close(moments.mean, pixels.mean(1), rtol=1e-13, atol=0)
+    torch.testing.assert_close(moments.std, (pixels.var(1, correction=0) + EPSILON).sqrt(), rtol=1e-13, atol=0)
+    other_way = Moments.of(batches[2]).merge(Moments.of(batches[1]).add(batches[0]))
+    torch.testing.assert_close(moments.std, other_way.std, rtol=1e-13, atol=0)
+
+
+def test_the_deviation_of_a_site_is_not_the_mean_of_its_images_deviations():
+    """A black and a white image: each has deviation 0, together 0.5."""
+    black = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
+    assert Moments.of(black).add(black + 1).std.item() == pytest.approx((0.25 + EPSILON) ** 0.5)
+
+
+def test_moment_matching_keeps_the_order_of_intensities_and_the_range():
+    image = torch.rand(1, 3, 20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    found = moment_match(image, torch.tensor([0.9, 0.5, 0.4]), torch.tensor([0.3, 0.1, 0.05]))
+    assert found.min() >= 0 and found.max() == 1
+    order = image[0, 1].flatten().argsort()
+    assert (found[0, 1].flatten()[order].diff() > 0).all()
+    torch.testing.assert_close(found[0, 2].mean().item(), 0.4, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda f: statistics(f[0]), "features must be"),
+    (lambda f: statistics(f.long()), "features must be"),
+    (lambda f: adain(f, torch.zeros(4), torch.ones(5)), "mean must be"),
+    (lambda f: adain(f, torch.zeros(5), torch.ones(3, 5)), "std must be"),
+    (lambda f: adain(f, torch.zeros(5), torch.ones(5), 1.5), "alpha must be in"),
+    (lambda f: adain(f, torch.zeros(5), torch.ones(5), torch.ones(3)), "alpha must be a number or"),
+    (lambda f: Moments.of(f).add(f[:, :2]), "5 and 2 channels"),
+    (lambda f: Moments.of(f[:0]), "must hold a pixel"),
+])  # fmt: skip
+def test_wrong_arguments_are_refused(features, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(features)

@@ -1,0 +1,163 @@
+"""CCST: the paper's numbers by hand, its counts, and what leaves a site."""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from medfed.batch import Batch
+from medfed.federation.coordinator import federate
+from medfed.federation.local import SiteData
+from medfed.federation.message import State
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation
+from medfed.functional.style import EPSILON
+from medfed.methods.ccst import BLANK_STD, CCST
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*method.k is")
+MOMENTS = CCST(transfer="moments", min_patients=1)
+
+
+class Grey:
+    """Images of one site: noise around a brightness; image 0 is blank if asked."""
+
+    def __init__(self, site: str, brightness: float, n: int = 40, blank: bool = False) -> None:
+        self.images = (brightness + 0.1 * torch.randn(n, 3, 12, 12, generator=stream(0, site))).clamp(0, 1)
+        if blank:
+            self.images[0] = 0.9
+        self.labels = torch.arange(n)
+
+    n_patients = 9
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices) -> Batch:
+        return Batch(self.images[list(indices)], self.labels[list(indices)])
+
+
+def shared(method: CCST, samples: Grey) -> dict:
+    return method.share(SiteData("a", samples, None, stream(0, "share")), torch.nn.Linear(1, 1))
+
+
+def expanded(method: CCST, samples: Grey, brightnesses=(0.2, 0.8)):
+    bank = {f"style/{name}/{key}": entry for name, grey in zip("abc", (0.5, *brightnesses))
+            for key, entry in shared(method, Grey(name, grey)).items()}  # fmt: skip
+    message = type("M", (), {"tensors": bank})
+    local = type("L", (), {"site": "a", "message": message, "device": torch.device("cpu")})
+    return method.expand(local, samples, stream(0, "expand"))
+
+
+def test_overall_style_is_that_of_all_pixels_together():
+    samples = Grey("a", 0.5)
+    found = shared(MOMENTS, samples)
+    pixels = samples.images.double().movedim(1, 0).flatten(1)
+    assert torch.allclose(found["mean"].double(), pixels.mean(dim=1), atol=1e-7)
+    assert torch.allclose(found["std"].double(), (pixels.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-7)
+
+
+def test_single_styles_are_one_in_32_images_rounded_up():
+    assert shared(replace(MOMENTS, style="single"), Grey("a", 0.5, n=65))["mean"].shape == (3, 3)
+
+
+def test_blank_images_have_no_part_in_the_style():
+    with_blank, without = Grey("a", 0.3, blank=True), Grey("a", 0.3)
+    without.images = without.images[1:]
+    assert with_blank.images[0].std() < BLANK_STD
+    for one, other in zip(shared(MOMENTS, with_blank).values(), shared(MOMENTS, without).values()):
+        assert torch.allclose(one, other)
+
+
+def test_a_site_of_blank_images_shares_nothing_and_says_so():
+    samples = Grey("a", 0.5)
+    samples.images[:] = 0.9
+    with pytest.warns(UserWarning, match="a: all its training images are blank"):
+        assert shared(MOMENTS, samples) == {}
+
+
+def test_few_patients_share_nothing():
+    with pytest.warns(UserWarning, match="9 training patients and shares no style"):
+        assert shared(replace(MOMENTS, min_patients=10), Grey("a", 0.5)) == {}
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_expanded_set_has_k_n_images_in_distinct_domains(k):
+    samples = Grey("a", 0.5)
+    larger = expanded(replace(MOMENTS, k=k), samples)
+    assert len(larger) == k * len(samples) and larger.n_patients == samples.n_patients
+    assert all(len(set(choice)) == k for choice in larger.choices)
+    assert torch.equal(larger.batch(range(len(larger))).label, samples.labels.repeat_interleave(k))
+
+
+def test_with_all_domains_each_image_is_there_once_as_it_is():
+    samples = Grey("a", 0.5)
+    larger = expanded(replace(MOMENTS, k=3), samples)
+    originals = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style is None]
+    assert len(originals) == len(samples)
+    assert torch.equal(larger.batch(originals).image, samples.images)
+
+
+def test_a_styled_image_has_the_mean_of_the_other_site():
+    samples = Grey("a", 0.5)
+    larger = expanded(replace(MOMENTS, k=3), samples)
+    dark = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style == 0]  # of b, 0.2
+    found = larger.batch(dark).image.mean(dim=(0, 2, 3))
+    assert torch.allclose(found, Grey("b", 0.2).images.mean(dim=(0, 2, 3)), atol=5e-3)  # clamping at 0 cuts a little
+
+
+def test_a_styled_image_does_not_depend_on_its_batch():
+    one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
+    assert torch.equal(one.batch(range(30)).image, torch.cat([other.batch([i]).image for i in reversed(range(30))]).flip(0))
+
+
+def test_images_that_do_not_fit_in_memory_are_drawn_again_to_the_same_numbers():
+    one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
+    other.kept_bytes = 0
+    assert torch.equal(one.batch(range(30)).image, other.batch(range(30)).image) and not other._kept
+
+
+def test_alpha_zero_leaves_the_style_without_effect():
+    larger = expanded(replace(MOMENTS, k=3, alpha=0.0), Grey("a", 0.5))
+    images = larger.batch(range(6)).image.reshape(2, 3, *larger.batch([0]).image.shape[1:])
+    assert torch.allclose(images[:, :1].expand_as(images), images, atol=5e-4)  # float16 of what is kept
+
+
+def test_uniform_weights_ignore_the_number_of_images():
+    from medfed.federation.message import Message
+
+    updates = {name: Message("train", {"w": torch.tensor([value])}, {}, {"examples": n})
+               for name, value, n in (("a", 0.0, 1), ("b", 1.0, 3))}  # fmt: skip
+    state = State(0, {"w": torch.zeros(1)})
+    assert float(replace(MOMENTS, site_weights="uniform").aggregate(state, updates)["w"]) == 0.5
+    assert float(MOMENTS.aggregate(state, updates)["w"]) == 0.75
+
+
+def test_the_ledger_has_one_style_a_site_once_and_every_site_trains_on_k_n(toy):
+    done = list(federate(MOMENTS, toy.engine(MOMENTS), toy.start(MOMENTS), Federation(rounds=2), 0))
+    up = [row for one in done for row in one.ledger if row["direction"] == "up" and row["kind"] == "share"]
+    assert sorted(row["name"] for row in up) == ["mean"] * 3 + ["std"] * 3 and {row["bytes"] for row in up} == {4}
+    assert {row["round"] for row in up} == {1}
+    trained = [row for row in done[0].ledger if row["kind"] == "train" and row["name"] == "examples"]
+    assert len(trained) == 3 and done[0].state.memory.keys() == done[1].state.memory.keys()
+
+
+def test_overall_style_of_a_vgg_is_4096_bytes():
+    from medfed.networks.adain import build_codec
+
+    codec = build_codec({"architecture": "vgg19"})
+    assert sum(entry.numel() * 4 for entry in (codec.style(torch.rand(1, 3, 32, 32)))) == 4096
+
+
+def test_wrong_values_are_refused():
+    for wrong in ({"style": "each"}, {"k": 0}, {"alpha": 1.5}, {"transfer": "gan"}, {"site_weights": "equal"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            CCST(**wrong)
+
+
+def test_more_domains_than_there_are_means_all_and_is_said(toy):
+    method = replace(MOMENTS, k=9)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
+    assert any("method.k is 9, but there are 3 styles; all are used" in str(w.message) for w in said)

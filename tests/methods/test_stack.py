@@ -1,0 +1,122 @@
+"""Several methods at once: a stack of one is that method, and each sees only its own."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from medfed.federation.coordinator import federate
+from medfed.federation.message import digest
+from medfed.federation.method import Method
+from medfed.federation.settings import Federation
+from medfed.methods.ccst import CCST
+from medfed.methods.elcfs import ELCFS
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.stack import Stack
+
+ELCFS_TOY = ELCFS(alpha=0.1, gamma=0.1, min_patients=1)
+STYLES = CCST(transfer="moments", k=2, min_patients=1)
+
+
+def weights(toy, method):
+    *_, last = federate(method, toy.engine(method), toy.start(method), Federation(rounds=2), 0)
+    return last.state.weights
+
+
+@pytest.mark.parametrize("method", [FedAvg(), ELCFS_TOY, STYLES], ids=["fedavg", "elcfs", "ccst"])
+def test_a_stack_of_one_is_that_method_bit_for_bit(toy, method):
+    alone, stacked = weights(toy, method), weights(toy, Stack((method,)))
+    assert all(torch.equal(alone[name], stacked[name]) for name in alone)
+
+
+@pytest.mark.parametrize("method", [ELCFS_TOY, STYLES], ids=["elcfs", "ccst"])
+def test_fedavg_in_a_stack_changes_nothing(toy, method):
+    alone, stacked = weights(toy, method), weights(toy, Stack((FedAvg(), method)))
+    assert all(torch.equal(alone[name], stacked[name]) for name in alone)
+
+
+def test_two_methods_differ_from_each_of_them(toy):
+    both = weights(toy, Stack((STYLES, ELCFS_TOY)))
+    for method in (STYLES, ELCFS_TOY):
+        alone = weights(toy, method)
+        assert any(not torch.equal(alone[name], both[name]) for name in alone)
+
+
+def test_each_shares_under_its_own_number(toy):
+    method = Stack((STYLES, ELCFS_TOY))
+    done = next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
+    names = {row["name"] for row in done.ledger if row["kind"] == "share" and row["direction"] == "up"}
+    assert names == {"0/mean", "0/std", "1/windows"}
+
+
+@dataclass(frozen=True)
+class Remembering(Method):
+    """Counts its rounds at the site and at the coordinator, under a name that another one uses too."""
+
+    step: float = 1.0
+
+    def on_round_start(self, local):
+        local.memory["count"] = local.memory.get("count", torch.zeros(())) + self.step
+
+    def on_round_end(self, local):
+        return {"count": local.memory["count"]}
+
+    def regulariser(self, local, output):
+        return self.step * output.logits.square().mean()
+
+    def remember(self, state, updates, rng):
+        return {"count": sum(update.tensors["count"] for update in updates.values())}
+
+
+def test_memories_of_the_same_name_do_not_meet(toy):
+    method = Stack((Remembering(1.0), Remembering(10.0)))
+    *_, last = federate(method, toy.engine(method), toy.start(method), Federation(rounds=2), 0)
+    assert {name: float(entry) for name, entry in last.state.memory.items()} == {"0/count": 6.0, "1/count": 60.0}
+
+
+def test_regularisers_are_added(toy):
+    one, two = (weights(toy, Stack((Remembering(a), Remembering(b)))) for a, b in ((1.0, 3.0), (4.0, 0.0)))
+    assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
+
+
+def test_two_owners_of_the_loss_are_refused_by_name():
+    with pytest.raises(ValueError, match="ELCFS and ELCFS each define 'loss'; a stack has room for one"):
+        Stack((ELCFS_TOY, ELCFS_TOY))
+
+
+def test_two_owners_of_the_aggregation_are_refused():
+    with pytest.raises(ValueError, match="CCST and CCST each define 'aggregate'"):
+        Stack((STYLES, STYLES))
+
+
+def test_a_stack_in_a_stack_and_an_empty_one_are_refused():
+    with pytest.raises(ValueError, match="cannot hold another stack"):
+        Stack((Stack((FedAvg(),)),))
+    with pytest.raises(ValueError, match="at least one method"):
+        Stack(())
+
+
+def test_sharing_once_and_every_round_do_not_mix():
+    @dataclass(frozen=True)
+    class Often(Method):
+        shares_every_round = True
+
+        def share(self, site, network):
+            return {}
+
+    with pytest.raises(ValueError, match="CCST once, Often every round"):
+        Stack((STYLES, Often()))
+
+
+def test_it_comes_from_a_config_and_goes_back(tmp_path):
+    from medfed.config import load_text, to_yaml
+
+    text = """
+data: {name: prostate, root: data}
+network: {name: unet}
+method: {name: stack, methods: [{name: ccst, k: 2}, {name: elcfs, preset: paper}]}
+"""
+    config = load_text(text, "a.yaml")
+    assert config.method == Stack((CCST(k=2), ELCFS(views=0)))
+    assert load_text(to_yaml(config), "b.yaml") == config
+    assert digest(to_yaml(config).encode()) == digest(to_yaml(load_text(to_yaml(config), "c")).encode())

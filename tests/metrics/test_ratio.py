@@ -1,0 +1,41 @@
+import csv
+
+import pytest
+import torch
+
+from medfed.metrics.ratio import ratio_row, summarise_ratios, vertical_ratio, write_ratios
+
+
+def box(top: int, bottom: int) -> torch.Tensor:
+    mask = torch.zeros(20, 10, 1)
+    mask[top:bottom, 2:8] = 1
+    return mask
+
+
+def test_the_ratio_is_of_heights():
+    assert vertical_ratio(box(5, 11), box(2, 14)) == 0.5
+
+
+def test_empty_structures():
+    assert vertical_ratio(box(3, 3), box(2, 14)) == 0.0
+    assert vertical_ratio(box(3, 5), box(2, 2)) is None
+
+
+def test_a_missed_disc_counts_as_ratio_zero_and_an_absent_one_as_unknown():
+    assert ratio_row("a", "seen", "1", 0.6, None)["error"] == 0.6
+    assert ratio_row("a", "seen", "1", None, 0.3)["error"] is None
+
+
+def test_means_are_over_patients_then_over_sites():
+    rows = [ratio_row(site, "seen", str(i), 0.5, value)
+            for site, values in (("a", (0.4, 0.6)), ("b", (0.9,))) for i, value in enumerate(values)]  # fmt: skip
+    found = summarise_ratios(rows)
+    assert found["seen"]["sites"]["a"] == {"n": 2, "mean_error": pytest.approx(0.1)}
+    assert found["seen"]["mean_error"] == pytest.approx(0.25) and found["unseen"]["mean_error"] is None
+    assert summarise_ratios([]) == {}
+
+
+def test_the_file_is_sorted_with_six_decimals(tmp_path):
+    write_ratios(tmp_path / "r.csv", [ratio_row("b", "seen", "1", 0.5, 0.25), ratio_row("a", "seen", "2", None, None)])
+    rows = list(csv.DictReader(open(tmp_path / "r.csv")))
+    assert [row["site"] for row in rows] == ["a", "b"] and rows[1]["error"] == "0.250000" and rows[0]["error"] == ""

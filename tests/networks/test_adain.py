@@ -1,0 +1,220 @@
+"""The style codec: published weights in and out, any size, grey, frozen; and the small one that comes along."""
+
+import os
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from medfed.errors import UserError
+from medfed.functional.style import Moments
+from medfed.networks import adain
+from medfed.networks.adain import SMALL, build_codec, codec_bytes, load_codec
+from medfed.networks.lossless_start import start_lossless
+from medfed.networks.vgg import Decoder, VGGEncoder, load_decoder, load_encoder
+
+VGG16 = Path(os.environ.get("MEDFED_REAL_DATA", "data")) / "weights" / "vgg16_encoder_relu4_1_rgb01.pth"
+
+
+def count(module):
+    return sum(entry.numel() for entry in module.parameters())
+
+
+def image_of(*shape, seed=0):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def codec():
+    """Exact, though untrained."""
+    codec = build_codec({"architecture": "small"})
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        start_lossless(codec.encoder, codec.decoder)
+    return codec
+
+
+def test_vgg19_has_the_published_layers():
+    """31 modules; 9 convolutions and the 1x1: 3,505,740 numbers, the decoder 3,505,219."""
+    encoder = VGGEncoder("vgg19")
+    assert (len(encoder.layers), count(encoder), count(Decoder("vgg19"))) == (31, 3_505_740, 3_505_219)
+    shapes = [tuple(found.shape[1:]) for found in encoder(image_of(1, 3, 40, 36))]
+    assert shapes == [(64, 40, 36), (128, 20, 18), (256, 10, 9), (512, 5, 5)]     # ceil(9 / 2) = 5
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_public_names_load_and_later_layers_are_left_aside(tmp_path, suffix):
+    encoder = VGGEncoder("vgg19")
+    public = {name.removeprefix("layers."): entry for name, entry in encoder.state_dict().items()}
+    assert {"0.weight", "2.weight", "29.bias"} <= set(public) and len(public) == 20
+    path = tmp_path / f"vgg{suffix}"
+    further = {**public, "32.weight": torch.zeros(512, 512, 3, 3)}
+    torch.save(further, path) if suffix == ".pth" else safetensors.torch.save_file(further, path)
+    image = image_of(1, 3, 16, 16)
+    assert torch.equal(load_encoder(path)(image)[-1], encoder(image)[-1])
+
+
+def test_a_decoder_loads_by_its_public_names(tmp_path):
+    decoder = Decoder("vgg19")
+    public = {name.removeprefix("layers."): entry for name, entry in decoder.state_dict().items()}
+    assert {"1.weight", "28.bias"} <= set(public)
+    torch.save(public, tmp_path / "decoder.pth")
+    features = image_of(1, 512, 2, 2)
+    assert torch.equal(load_decoder(tmp_path / "decoder.pth")(features), decoder(features))
+
+
+@pytest.mark.skipif(not VGG16.is_file(), reason="the VGG-16 weights are not here")
+def test_the_vgg16_file_loads_and_takes_rgb_to_caffes_bgr():
+    encoder = load_encoder(VGG16)
+    grey = encoder.layers[0](torch.full((1, 3, 4, 4), 0.5))[0, :, 0, 0]
+    torch.testing.assert_close(grey, 127.5 - torch.tensor([103.939, 116.779, 123.68]), atol=1e-3, rtol=0)
+    assert [found.shape[1] for found in encoder(image_of(1, 3, 32, 32))] == [64, 128, 256, 512]
+
+
+def test_a_wrong_file_is_one_sentence(tmp_path):
+    path = tmp_path / "weights.pth"
+    with pytest.raises(UserError, match="weights.pth: is missing"):
+        load_encoder(path)
+    path.write_bytes(b"no weights")
+    with pytest.raises(UserError, match="weights.pth: cannot be read as a state dict"):
+        load_encoder(path)
+    torch.save({"conv1_1.weight": torch.zeros(1)}, path)
+    with pytest.raises(UserError, match="has no entry 'conv0.weight'; expected 18 entries"):
+        load_encoder(path)
+    public = {name.removeprefix("layers."): entry for name, entry in VGGEncoder("vgg19").state_dict().items()}
+    torch.save({**public, "5.weight": torch.zeros(64, 32, 3, 3)}, path)
+    with pytest.raises(UserError, match=r"'5.weight' is \(64, 32, 3, 3\); expected \(64, 64, 3, 3\) of 20 entries"):
+        load_encoder(path)
+    torch.save([1, 2], path)
+    with pytest.raises(UserError, match="no plain state dict"):
+        load_encoder(path)
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    torch.save({"0.weight": Trap()}, tmp_path / "trap.pth")
+    with pytest.raises(UserError, match="cannot be read as a state dict"):
+        load_encoder(tmp_path / "trap.pth")
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("size", [(32, 32), (33, 50), (9, 11), (96, 41)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_any_size_comes_back_as_it_went_in_range(codec, size, channels):
+    images = image_of(2, channels, *size)
+    out = codec.stylise(images, *codec.style(image_of(2, 3, 40, 40, seed=1)))
+    assert out.shape == images.shape and out.min() >= 0 and out.max() <= 1
+
+
+@pytest.mark.parametrize("size", [(60, 48), (33, 50), (9, 17)])
+def test_before_training_nothing_is_lost_at_alpha_zero(codec, size):
+    """A wavelet and its inverse, to the last pixel of the border."""
+    images = image_of(2, 3, *size)
+    out = codec.stylise(images, torch.zeros(128), torch.ones(128), 0.0)
+    torch.testing.assert_close(out, images, atol=1e-5, rtol=0)
+
+
+def test_the_wavelet_has_no_steps_between_blocks(codec):
+    """Of a slope the finer bands are 0, so that scaling them changes nothing; Haar would make stairs."""
+    slope = torch.linspace(0.2, 0.8, 48).expand(1, 3, 48, 48).contiguous()
+    features = codec.encode(slope)
+    colours, bands = 3, 16
+    signals = features[:, : colours * bands] - features[:, 64 : 64 + colours * bands]
+    assert signals[:, colours:, 3:-3, 3:-3].abs().max() < 1e-5 and signals[:, :colours].abs().max() > 0.5
+
+
+def test_scaling_the_channels_changes_no_image():
+    codec = build_codec({"architecture": "small"})
+    start_lossless(codec.encoder, codec.decoder)
+    images = image_of(4, 3, 32, 32)
+    before = codec.decode(codec.encode(images), (32, 32))
+    codec.decoder.follow(codec.encoder.normalise(images)[-1])
+    torch.testing.assert_close(codec.decode(codec.encode(images), (32, 32)), before, atol=1e-5, rtol=0)
+    sizes = codec.encoder(images)[-1].square().mean((0, 2, 3)).sqrt()
+    assert ((sizes - 1).abs() < 1e-4).logical_or(sizes < 1e-3).all()
+
+
+def test_too_few_channels_for_the_pixels_are_refused():
+    codec = build_codec({"architecture": "small", "channels": [16, 32, 64, 128]})
+    with pytest.raises(ValueError, match="at least \\(12, 24, 96, 96\\)"):
+        start_lossless(codec.encoder, codec.decoder)
+
+
+def test_own_style_changes_nothing(codec):
+    images = image_of(2, 3, 32, 32)
+    torch.testing.assert_close(codec.stylise(images, *codec.style(images)), images, atol=1e-4, rtol=0)
+
+
+def test_a_grey_image_equals_its_colour_twin(codec):
+    grey, style = image_of(1, 1, 24, 24), codec.style(image_of(1, 3, 32, 32, seed=2))
+    twin = codec.stylise(grey.expand(-1, 3, -1, -1), *style)
+    torch.testing.assert_close(codec.stylise(grey, *style), twin.mean(1, keepdim=True))
+
+
+def test_a_batch_equals_one_by_one(codec):
+    images, style = image_of(3, 3, 32, 32), codec.style(image_of(3, 3, 32, 32, seed=2))
+    both = codec.stylise(images, *style, 0.5)
+    each = [codec.stylise(images[i : i + 1], style[0][i], style[1][i], 0.5)[0] for i in range(3)]
+    torch.testing.assert_close(both, torch.stack(each), atol=1e-5, rtol=0)
+
+
+def test_the_style_of_a_site_is_a_style(codec):
+    site = image_of(4, 3, 32, 32)
+    moments = Moments.of(codec.encode(site[:3])).add(codec.encode(site[3:]))
+    assert codec.stylise(site, moments.mean, moments.std).dtype == torch.float32
+
+
+def test_a_codec_is_frozen_and_stays_in_evaluation(codec):
+    assert not any(entry.requires_grad for entry in codec.parameters())
+    assert not codec.train().training and not codec.encoder.training
+    assert codec.taps(image_of(1, 3, 16, 16).requires_grad_())[0].requires_grad
+
+
+def test_wrong_images_are_refused(codec):
+    for images in (image_of(1, 2, 32, 32), image_of(3, 32, 32), torch.ones(1, 3, 32, 32, dtype=torch.uint8)):
+        with pytest.raises(ValueError, match="images must be floating point"):
+            codec.encode(images)
+    with pytest.raises(ValueError, match="sides of 9 pixels or more"):
+        codec.encode(image_of(1, 3, 8, 32))
+
+
+def test_a_codec_survives_its_file(codec, tmp_path):
+    data = codec_bytes(codec, {"architecture": "small", "channels": [16, 32, 96, 128]})
+    assert data == codec_bytes(codec, {"architecture": "small", "channels": [16, 32, 96, 128]})
+    (tmp_path / adain.FILE_NAME).write_bytes(data)
+    images = image_of(1, 3, 32, 32)
+    for place in (tmp_path, tmp_path / adain.FILE_NAME):
+        assert torch.equal(load_codec(place).encode(images), codec.encode(images))
+
+
+def test_what_is_no_codec_is_one_sentence(codec, tmp_path):
+    path = tmp_path / adain.FILE_NAME
+    with pytest.raises(UserError, match="there is no codec here; expected 'small'"):
+        load_codec(tmp_path / "nowhere")
+    path.write_bytes(codec_bytes(codec, {"architecture": "small"})[:-9])
+    with pytest.raises(UserError, match="codec.safetensors: is no whole codec"):
+        load_codec(path)
+    safetensors.torch.save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(UserError, match="is no codec of medfed"):
+        load_codec(path)
+    path.write_bytes(codec_bytes(codec, {"architecture": "small", "channels": [16, 32, 64, 128]}))
+    with pytest.raises(UserError, match="expected"):
+        load_codec(path)
+
+
+def test_the_codec_that_comes_along_is_small_and_good():
+    """On a picture that it has not seen: stripes, a disc and an edge, in colour."""
+    codec = load_codec("small")
+    assert SMALL.stat().st_size < 3e6 and SMALL.with_suffix(".json").is_file()
+    rows, columns = torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="ij")
+    disc = (torch.hypot(rows - 48, columns - 48) < 20).float()
+    image = torch.stack([0.5 + 0.3 * torch.sin(columns / 3), 0.2 + 0.6 * disc, (rows > 40) * 0.5])[None]
+    assert codec.reconstruction_error(image)["mean_absolute_error"] < 1e-5
+    mean, std = codec.style(image.flip(1))
+    styled = codec.stylise(image, mean, std)
+    before, after = ((one.mean((2, 3)) - image.flip(1).mean((2, 3))).abs().mean() for one in (image, styled))
+    assert after < before / 2

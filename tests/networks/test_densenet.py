@@ -1,0 +1,48 @@
+import pytest
+import torch
+from torch import nn
+
+from medfed.discovery import find
+from medfed.errors import UserError
+from medfed.networks.densenet import DenseNetwork
+
+
+def count(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def test_the_defaults_are_densenet121():
+    """6,955,906 parameters, 83,648 statistics and 121 counters for colour and two classes."""
+    network = DenseNetwork().build(3, 2)
+    assert count(network) == 6_955_906 and sum(buffer.numel() for buffer in network.buffers()) == 83_648 + 121
+
+
+def test_batch_statistics_have_neither_weights_nor_buffers():
+    network = DenseNetwork(norm="batch_statistics").build(3, 2)
+    assert count(network) == 6_872_258 and not list(network.buffers())
+
+
+def test_its_definition_builds_the_same_entries():
+    from monai.bundle import ConfigParser
+
+    small = DenseNetwork(8, 4, (2, 2))
+    built = ConfigParser({"network": small.definition(3, 2)}).get_parsed_content("network")
+    assert built.state_dict().keys() == small.build(3, 2).state_dict().keys()
+    assert DenseNetwork(norm="batch_statistics").definition(3, 2) is None
+
+
+def test_named_places_are_there():
+    small = DenseNetwork(8, 4, (2, 2))
+    network = small.build(3, 5)
+    assert [network.get_submodule(stage) is not None for stage in small.encoder_stages] == [True, True]
+    assert network.get_submodule(small.head).out_features == 5
+    assert network(torch.rand(2, 3, 16, 16)).shape == (2, 5)
+
+
+def test_too_small_images_are_refused():
+    with pytest.raises(UserError, match="at least 32 pixels"):
+        DenseNetwork().check_image_size(31)
+
+
+def test_it_is_found_by_its_file():
+    assert find("networks", "densenet") is DenseNetwork

@@ -1,0 +1,181 @@
+"""Tables and pictures of classified images."""
+
+import re
+
+import numpy as np
+import pytest
+
+from medfed.errors import UserError
+from medfed.metrics.classification_summary import case_row, summarise
+from medfed.outputs import class_pictures
+from medfed.outputs.table import build_table, closing_table, to_csv, to_json_dict, to_markdown, to_text
+
+PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
+
+
+def rows_of(site, right, role="unseen"):
+    """Images of alternating class, one a person; `right` says which are told right, the later the less surely."""
+    found = []
+    for k, ok in enumerate(right):
+        sure = 0.9 - 0.01 * k
+        predicted = k % 2 if ok else 1 - k % 2
+        probabilities = (1 - sure, sure) if predicted else (sure, 1 - sure)
+        found.append(case_row(site, role, f"i{k:02}", f"s{k:02}", k % 2, probabilities, ("normal", "tumour")))
+    return found
+
+
+def result(method, site, right, seed=0, **others):
+    keys = {"method": method, "unseen_site": site, "seed": seed, "selection": "last", "data": "phantom"}
+    return keys | {"task": "classification", "rows": rows_of(site, right)} | others
+
+
+def line(table, method, metric="accuracy"):
+    block = next(found for found in table.blocks if found.metric == metric)
+    return next(found for found in block.lines if found.method == method)
+
+
+RESULTS = [
+    result("fedavg", "A", [1, 0, 0, 0, 0, 0, 0, 1]),
+    result("fedavg", "B", [1, 1, 1, 0]),
+    result("ccst", "A", [1, 1, 1, 1, 1, 1, 1, 1]),
+    result("ccst", "B", [1, 1, 0, 0]),
+]
+
+
+def test_the_comparison_has_accuracy_and_auroc_by_unseen_site_and_marks_the_best():
+    """FedAvg: A 2 of 8, B 3 of 4: 25, 75, average 50. CCST: 100, 50, average 75."""
+    table = build_table(RESULTS, ["all"])
+    assert [(block.metric, block.unit) for block in table.blocks] == [("accuracy", "%"), ("auroc", "%")]
+    assert [cell.mean for cell in line(table, "fedavg").cells] == [25, 75]
+    assert line(table, "ccst", "auroc").cells[0].mean == 100
+    text = to_markdown(table)
+    assert "### accuracy (%), higher is better" in text
+    assert "| fedavg | <u>25.00</u> | **75.00** | <u>50.00</u> |  | 7/12 |" in text
+    assert "**75.00**" in text.split("| ccst |")[1]
+    assert text.splitlines()[0] == f"**{PHANTOM}**  "
+    assert "HD95" not in text + to_csv(table)
+    assert "wrong" in to_text(table)
+    assert "missed" not in to_text(table)
+
+
+def test_significance_of_accuracy_pairs_people_and_auroc_has_none():
+    table = build_table(RESULTS, ["all"])
+    found = line(table, "ccst")
+    assert found.n == 12
+    assert 0 < found.p < 1
+    assert "of each of all n unseen people" in to_text(table)
+    assert (line(table, "ccst", "auroc").p, line(table, "ccst", "auroc").n) == (None, None)
+    assert to_json_dict(table)["blocks"][0]["lines"][1]["n"] == 12
+
+
+def test_a_site_of_one_class_has_no_auroc_and_a_note_says_so():
+    alone = result("fedavg", "A", [1, 1, 1])
+    alone["rows"] = [row for row in alone["rows"] if row["label"] == "normal"]
+    table = build_table([alone], ["all"])
+    assert line(table, "fedavg", "auroc").cells == (None,)
+    assert line(table, "fedavg").cells[0].mean == 100
+    assert any("images of one class only" in note for note in table.notes)
+
+
+def test_masks_and_classes_cannot_share_a_table():
+    with pytest.raises(UserError, match="task 'classification' and 'segmentation'"):
+        build_table([RESULTS[0], RESULTS[1] | {"task": "segmentation"}], ["all"])
+
+
+def test_the_closing_table_has_a_line_a_site_the_means_and_the_gap():
+    """Seen A 100 %, B 50 %: mean 75 with sd 35.36 over sites; unseen C 25 %: gap +50."""
+    rows = [*rows_of("A", [1, 1, 1, 1], "seen"), *rows_of("B", [1, 1, 0, 0], "seen"), *rows_of("C", [1, 0, 0, 0])]
+    extra = {"data": "phantom", "selection": "last", "method": "ccst", "selected_round": 3, "rounds": 5}
+    text = closing_table(summarise(rows, 0) | extra)
+    lines = [re.split(r"\s{2,}", found.strip()) for found in text.splitlines()]
+    assert lines[0] == [PHANTOM]
+    assert lines[1][0].startswith("ccst; round 3 of 5 by the rule 'last'; [] is the 95 % interval over people")
+    assert lines[3] == ["site", "images", "people", "accuracy %", "AUROC %", "balanced %", "ECE %"]
+    assert [found[:3] for found in lines[4:7]] == [["A", "4", "4"], ["B", "4", "4"], ["C (UNSEEN)", "4", "4"]]
+    assert lines[4][3] == "100.00 [100.0, 100.0]"
+    assert lines[7][:4] == ["mean seen", "8", "8", "75.00 ± 35.36"]
+    assert lines[8][:4] == ["mean UNSEEN", "4", "4", "25.00"]
+    assert lines[9][:2] == ["gap: seen - unseen", "+50.00"]
+    assert "ECE is the expected calibration error over 15" in text
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Keeps the figure and its title in place of saving it."""
+    kept = {}
+    monkeypatch.setattr(class_pictures, "save", lambda figure, path, title: kept.update(figure=figure, title=title))
+    return kept
+
+
+ROWS = [*rows_of("Z", [1, 1, 0, 1], "seen"), *rows_of("A", [1, 0, 1, 1, 0, 1])]
+
+
+def draw_each(folder):
+    folder.mkdir()
+    label = "synthetic phantom data"
+    class_pictures.reliability(ROWS, folder / "reliability.png", label)
+    class_pictures.roc(ROWS, folder / "roc.png", label)
+    class_pictures.confusion(ROWS, folder / "confusion.png", label)
+    image = np.random.default_rng(0).uniform(size=(3, 8, 8))
+    cases = [{"row": row, "image": image} for row in class_pictures.telling(ROWS)]
+    class_pictures.examples(cases, folder / "examples.png", label)
+    class_pictures.histograms({"A": (image[None], image[None] / 2)}, folder / "histograms.png", label)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_every_picture_is_written_and_the_same_bytes_each_time(tmp_path):
+    first = draw_each(tmp_path / "first")
+    assert len(first) == 5
+    assert first == draw_each(tmp_path / "second")
+
+
+def test_every_title_says_what_the_data_are(drawn):
+    for draw in (class_pictures.reliability, class_pictures.roc, class_pictures.confusion):
+        draw(ROWS, "", "synthetic phantom data")
+        assert "(synthetic phantom data)" in drawn["title"]
+
+
+def test_reliability_has_a_panel_a_site_seen_first_with_its_error(drawn):
+    class_pictures.reliability(ROWS, "", "real data")
+    titles = [axes.get_title() for axes in drawn["figure"].axes if axes.get_visible()]
+    assert [title.split(",")[0] for title in titles] == ["Z (seen)", "A (unseen)"]
+    assert all("ECE" in title for title in titles)
+
+
+def test_the_roc_legend_names_every_site_also_one_of_one_class(drawn):
+    one = [row for row in rows_of("B", [1, 1, 1]) if row["label"] == "normal"]
+    class_pictures.roc([*ROWS, *one], "", "real data")
+    said = [text.get_text() for text in drawn["figure"].axes[0].get_legend().get_texts()]
+    assert said[0].startswith("Z (seen): ")
+    assert said[-1] == "B (unseen): one class only"
+
+
+def test_confusion_counts_true_by_predicted(drawn):
+    """Classes 0, 1, 0, 1; the second told wrong: normal 2 right, tumour 1 taken for normal and 1 right."""
+    class_pictures.confusion(rows_of("A", [1, 0, 1, 1]), "", "real data")
+    axes = drawn["figure"].axes[0]
+    assert np.asarray(axes.images[0].get_array()).tolist() == [[1, 0], [0.5, 0.5]]
+    assert sorted(text.get_text() for text in axes.texts) == ["1", "1", "2"]
+
+
+def test_the_telling_images_are_the_surest_unseen_right_ones_then_the_surest_wrong_ones():
+    """Of A the rights are 0, 2, 3, 5 and the wrongs 1, 4, the sureness falling."""
+    assert [row["patient"] for row in class_pictures.telling(ROWS, 2)] == ["i00", "i02", "i01", "i04"]
+    assert {row["site"] for row in class_pictures.telling(ROWS)} == {"A"}
+
+
+def test_examples_without_a_wrong_image_say_so(drawn):
+    cases = [{"row": row, "image": np.zeros((1, 4, 4))} for row in class_pictures.telling(rows_of("A", [1, 1]))]
+    class_pictures.examples(cases, "", "real data")
+    assert "none wrong" in [text.get_text() for axes in drawn["figure"].axes for text in axes.texts]
+    class_pictures.examples([], "", "real data")
+
+
+def test_histograms_share_their_bins_and_add_up_to_all_pixels(drawn):
+    images = np.linspace(0, 1, 2 * 3 * 16).reshape(2, 3, 4, 4)
+    class_pictures.histograms({"A": (images, images * 0.5), "B": (images**2, images)}, "", "real data")
+    panels = drawn["figure"].axes
+    assert [axes.get_title() for axes in panels] == ["before", "after"]
+    for axes in panels:
+        for patch in axes.patches:
+            assert patch.get_data().values.sum() == pytest.approx(100)

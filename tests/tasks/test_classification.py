@@ -1,0 +1,94 @@
+"""Pictures read on demand, and the task on them."""
+
+import math
+
+import pytest
+import torch
+from monai.data import MetaTensor
+from torch import nn
+
+from medfed.batch import Batch
+from medfed.datasets.base import Case
+from medfed.federation.seeds import stream
+from medfed.tasks.classification import Classification, Pictures
+
+TASK = Classification(("no", "yes"), 3, 8)
+
+
+def cases(n: int = 6):
+    return tuple(Case("a", f"{i}", f"{i}.png", None, f"person {i // 2}", i % 2) for i in range(n))
+
+
+class Reader:
+    """Pictures (3, side, side, 1) whose grey level is ten times their number; counts how often it reads."""
+
+    def __init__(self, side: int = 8) -> None:
+        self.side, self.n = side, 0
+
+    def __call__(self, case: Case) -> MetaTensor:
+        self.n += 1
+        return MetaTensor(torch.full((3, self.side, self.side, 1), 10.0 * int(case.patient)))
+
+
+def test_images_are_in_zero_to_one_with_their_labels():
+    batch = TASK.prepare(cases(), Reader()).batch([1, 4])
+    assert batch.image.shape == (2, 3, 8, 8) and batch.label.tolist() == [1, 0]
+    assert torch.equal(batch.image[:, 0, 0, 0], torch.tensor([10.0, 40.0]) / 255)
+
+
+def test_pictures_of_another_size_are_brought_to_the_network_s():
+    assert TASK.prepare(cases(), Reader(20)).batch([5]).image.shape == (1, 3, 8, 8)
+
+
+def test_each_picture_is_read_once_while_there_is_room():
+    read = Reader()
+    samples = TASK.prepare(cases(), read)
+    samples.batch([0, 1, 2])
+    samples.batch([0, 1, 2])
+    assert read.n == 3 and samples.n_patients == 3
+
+
+def test_pictures_beyond_the_room_are_read_anew_to_the_same_numbers():
+    read = Reader()
+    samples = Pictures(cases(), read, 8, kept_bytes=2 * 3 * 8 * 8)
+    list(samples.first())
+    first = samples.batch(range(6)).image
+    assert torch.equal(first, samples.batch(range(6)).image)
+    assert len(samples._kept) == 2 and read.n == 2 + 4 + 4
+
+
+def test_colours_are_standardised_by_fixed_numbers():
+    found = TASK.standardise(torch.full((1, 3, 2, 2), 0.5))
+    assert torch.allclose(found[0, :, 0, 0], torch.tensor([(0.5 - 0.485) / 0.229, (0.5 - 0.456) / 0.224, (0.5 - 0.406) / 0.225]))
+    assert torch.equal(Classification(("a", "b"), 3, 8, standardised=False).standardise(found), found)
+
+
+def test_flips_are_from_left_to_right_and_never_upside_down():
+    picture = torch.zeros(1, 3, 9, 9)
+    picture[:, :, 0] = 1.0  # a bright top
+    batch = Batch(picture.repeat(40, 1, 1, 1), torch.zeros(40))
+    moved = TASK.augment(batch, stream(0, "flip")).image
+    assert (moved[:, :, :3].mean(dim=(1, 2, 3)) >= moved[:, :, 6:].mean(dim=(1, 2, 3))).all()
+
+
+def test_loss_of_equal_logits_is_the_logarithm_of_the_classes():
+    assert TASK.loss(torch.zeros(3, 2), torch.tensor([0, 1, 1])).item() == pytest.approx(math.log(2))
+
+
+class Bright(nn.Module):
+    """Says yes above a grey level."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut = nn.Parameter(torch.tensor(0.15))
+
+    def forward(self, image):
+        said = (image.mean(dim=(1, 2, 3)) - self.cut) * 100
+        return torch.stack([-said, said], dim=1)
+
+
+def test_validation_is_the_share_told_right():
+    task = Classification(("no", "yes"), 3, 8, standardised=False)
+    samples = task.prepare(cases(), Reader())  # greys 0 to 50; 1, 3 and 5 are yes; 0.15 is 38: 0, 2 and 5 come out right
+    assert task.validate(Bright(), samples) == {"score": 0.5}
+    assert task.probabilities(Bright(), samples).sum(dim=1).tolist() == pytest.approx([1] * 6)
