@@ -64,6 +64,24 @@ class VGGEncoder(nn.Module):
                 found.append(images)
         return found
 
+    @torch.no_grad()
+    def normalise(self, images: Tensor) -> None:
+        """Scale every convolution to a mean activation of 1 over these images (Gatys et al., CVPR 2016).
+
+        ReLU and pooling pass a positive factor through, so the maps mean the same. Weights that work on intensities of 0
+        to 255 have features in the hundreds otherwise, and no decoder learns from them.
+        """
+        total = 1.0
+        for number, layer in enumerate(self.layers):
+            followed = number + 1 < len(self.layers) and isinstance(self.layers[number + 1], nn.ReLU)
+            if isinstance(layer, nn.Conv2d) and followed:
+                layer.bias /= total
+                size = float(layer(images).relu().mean())
+                layer.weight /= size
+                layer.bias /= size
+                total *= size
+            images = layer(images)
+
 
 class Decoder(nn.Module):
     """The mirror of a VGG encoder: relu4_1 features to RGB, not clamped.

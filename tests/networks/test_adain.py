@@ -218,3 +218,21 @@ def test_the_codec_that_comes_along_is_small_and_good():
     styled = codec.stylise(image, mean, std)
     before, after = ((one.mean((2, 3)) - image.flip(1).mean((2, 3))).abs().mean() for one in (image, styled))
     assert after < before / 2
+
+
+def test_a_normalised_vgg_tells_the_same_up_to_scale():
+    """Each map is the old one over one number, and has mean 1."""
+    from medfed.networks.vgg import VGGEncoder
+
+    torch.manual_seed(0)
+    encoder, images = VGGEncoder("vgg16"), torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        before = encoder(255 * images)
+        encoder.layers[0].weight *= 255
+        encoder.normalise(images)
+        after = encoder(images)
+    for old, new in zip(before, after, strict=True):
+        assert float(new.mean()) == pytest.approx(1, rel=1e-3)
+        seen = old > 1e-3 * old.max()
+        ratio = new[seen] / old[seen]
+        assert float(ratio.std() / ratio.mean()) < 1e-2

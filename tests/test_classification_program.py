@@ -1,0 +1,86 @@
+"""The programs on images to classify: from patches on disk to tables, and back after a kill."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from medfed import data, evaluate, train
+from medfed.datasets.synthesis.histology import make_histology_phantom
+
+FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv",
+         "history.csv", "model.safetensors", "pictures", "states", "sites", "run.lock"}  # fmt: skip
+PICTURES = {"training_curves.png", "reliability.png", "roc.png", "examples.png", "style_gallery.png", "style_grid.png",
+            "histograms.png"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("data") / "camelyon17_phantom"
+    make_histology_phantom(root, patches_per_site=18, patients_per_site=3)
+    return root
+
+
+@pytest.fixture
+def config(tmp_path, patches) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(f"""
+seed: 3
+data: {{name: camelyon17, root: {patches}, image_size: 24, sites: [hospital_1, hospital_3, hospital_5],
+  validation_ratio: 0.2, test_ratio: 0.3}}
+network: {{name: densenet, init_features: 8, growth_rate: 4, blocks: [2, 2]}}
+method: {{name: ccst, k: 2, min_patients: 1}}
+training: {{batch_size: 6, learning_rate: 0.01, optimizer_state: reset}}
+federation: {{unseen_site: hospital_5, rounds: 2}}
+""")
+    return path
+
+
+def test_a_run_leaves_scores_pictures_and_the_error_of_its_codec(config, tmp_path, capsys):
+    assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "SYNTHETIC PHANTOM DATA" in said and "hospital_5 (UNSEEN)" in said and "AUROC" in said
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
+    assert {path.name for path in (tmp_path / "run" / "pictures").iterdir()} == PICTURES
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["task"] == "classification" and summary["classes"] == ["normal", "tumour"]
+    assert 0 <= summary["method_facts"]["codec_reconstruction_error"] < 1e-3
+    assert not summary["transductive"]
+
+
+def test_stopping_after_a_round_and_going_on_gives_the_same_bits(config, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train.main([str(config), "--out", str(whole), "--quiet"]) == 0
+    assert train.main([str(config), "--out", str(parts), "--quiet", "--set", "federation.rounds=1"]) == 0
+    assert train.main([str(config), "--out", str(parts), "--quiet", "--resume", "--accept-config-change"]) == 0
+    for name in ("model.safetensors", "cases.csv", "ledger.csv"):
+        assert (whole / name).read_bytes() == (parts / name).read_bytes()
+
+
+def test_tent_says_that_it_is_transductive(config, tmp_path, capsys):
+    arguments = ["--set", "evaluation.tent=true", "--set", "method.name=fedavg"]
+    assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet", *arguments]) == 0
+    assert "TRANSDUCTIVE" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["transductive"]
+
+
+def test_methods_with_settings_and_stacks_stand_in_one_table(config, tmp_path, capsys):
+    methods = ["fedavg", "ccst:k=1,transfer=moments", "ccst:transfer=moments+elcfs:alpha=0.1"]
+    arguments = ["--leave-one-site-out", "--sites", "hospital_5", "--set", "federation.rounds=1", "--quiet"]
+    out = tmp_path / "table"
+    assert evaluate.main([str(config), *arguments, "--methods", *methods, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert all(method in said for method in methods) and "accuracy (%)" in said
+    run = next((out / "ccst-transfer=moments+elcfs-alpha=0.1").rglob("summary.json"))
+    assert json.loads(run.read_text())["method"] == "stack"
+
+
+def test_the_wrong_kind_of_network_is_one_line(config, tmp_path, capsys):
+    assert train.main([str(config), "--out", str(tmp_path / "run"), "--set", "network.name=unet"]) == 2
+    assert "network.name: 'unet' draws masks, but" in capsys.readouterr().err
+
+
+def test_the_folder_is_recognised_and_checked(patches, capsys):
+    assert data.main(["check", str(patches), "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "camelyon17" in said and "hospital_4" in said
