@@ -203,4 +203,8 @@ def _untrained(encoder: str) -> tuple[StyleCodec, dict[str, Any]]:
     loaded = load_encoder(encoder)
     codec = build_codec({"architecture": loaded.form})
     codec.encoder.load_state_dict(loaded.state_dict())
+    for layer in codec.decoder.layers:
+        if isinstance(layer, nn.Conv2d):  # PyTorch's own start shrinks what passes nine layers to nothing
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
     return codec, {"architecture": loaded.form}

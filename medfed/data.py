@@ -19,7 +19,6 @@ from medfed.datasets.checking import check
 from medfed.datasets.fetching import fetch
 from medfed.datasets.layouts import KINDS, recognise
 from medfed.datasets.made import Made
-from medfed.errors import UserError
 from medfed.files import write_atomically
 from medfed.programs import run_program
 

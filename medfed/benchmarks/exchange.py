@@ -5,14 +5,13 @@ The ways take turns, so that a busy machine is unfair to none; the median is tol
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from medfed.benchmarks.timing import take_turns
 from medfed.functional import fourier
 
 ALPHA = 0.01  # the paper's share of the side: a 7 x 7 window at 384 x 384
@@ -33,7 +32,7 @@ def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats:
     views = {name: list(form()) for name, form in forms.items()}                         # also warms up
     difference = max(_difference(views["medfed"], views[name]) for name in ("numpy", "torch_fft"))
     views.clear()
-    median_ms = _take_turns(forms, repeats)
+    median_ms = take_turns(forms, repeats)
     return {
         **{"size": size, "n_images": n_images, "n_sites": n_sites, "repeats": repeats},
         "threads": torch.get_num_threads(),
@@ -95,18 +94,6 @@ def _forms(size: int, n_images: int, n_sites: int) -> dict[str, Callable[[], Ite
         "torch_fft": lambda: torch_views(images, spectra, ratios),
         "medfed": lambda: our_views(images, windows, ratios),
     }
-
-
-def _take_turns(forms: dict[str, Callable[[], Iterator[Tensor]]], repeats: int) -> dict[str, float]:
-    """Median milliseconds of each form."""
-    taken: dict[str, list[float]] = {name: [] for name in forms}
-    for _ in range(repeats):
-        for name, form in forms.items():
-            start = time.perf_counter()
-            for _ in form():
-                pass
-            taken[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(times) for name, times in taken.items()}
 
 
 def _difference(ours: list[Tensor], theirs: list[Tensor]) -> float:

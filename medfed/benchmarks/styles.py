@@ -6,13 +6,12 @@ so an untrained codec is timed.
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from medfed.benchmarks.timing import take_turns
 from medfed.federation.seeds import seeded_layers
 from medfed.functional.style import adain
 from medfed.networks.adain import StyleCodec, build_codec
@@ -38,7 +37,7 @@ def time_styles(
         "once": lambda: encode_once(codec, images, styles),
     }
     difference = max(float((a - b).abs().max()) for a, b in zip(forms["again"](), forms["once"](), strict=True))
-    median_ms = _take_turns(forms, repeats)
+    median_ms = take_turns(forms, repeats)
     return {
         **{"architecture": architecture, "size": size, "n_images": n_images, "n_styles": n_styles, "repeats": repeats},
         "threads": torch.get_num_threads(),
@@ -75,15 +74,3 @@ def styles_table(result: dict[str, float | int | str]) -> str:
         *(f"  {name:<30}{ms:>9.1f}{times:>13.2f}" for name, ms, times in rows),
         f"  {result['pictures_a_second']:.1f} pictures a second; largest difference {result['max_difference']:.1e}",
     ])  # fmt: skip
-
-
-def _take_turns(forms: dict[str, Callable[[], Iterator[Tensor]]], repeats: int) -> dict[str, float]:
-    """Median milliseconds of each form."""
-    taken: dict[str, list[float]] = {name: [] for name in forms}
-    for _ in range(repeats):
-        for name, form in forms.items():
-            start = time.perf_counter()
-            for _ in form():
-                pass
-            taken[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(times) for name, times in taken.items()}

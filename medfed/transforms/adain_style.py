@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import torch
 from monai.config import KeysCollection, NdarrayOrTensor
 from monai.data.meta_obj import get_track_meta
 from monai.transforms import MapTransform, RandomizableTransform, Transform
@@ -25,6 +23,7 @@ from torch import Tensor
 
 from medfed.functional import style
 from medfed.networks.adain import StyleCodec
+from medfed.transforms.from_bank import RandFromBank
 
 Bank = Sequence[tuple[NdarrayOrTensor, NdarrayOrTensor]]  # of (mean, std), each (C,)
 
@@ -79,38 +78,15 @@ class MomentMatch(Transform):
         return _apply(img, lambda batch: style.moment_match(batch, self.mean, self.std, self.alpha))
 
 
-class _RandStyle(RandomizableTransform):
-    """Draws whether, which style of a bank, and how strongly."""
+class _RandStyle(RandFromBank):
+    """A bank of styles, of which one is taken at some strength."""
 
     backend = AdaINStyle.backend
 
     def __init__(self, bank: Bank, prob: float, alpha: float | tuple[float, float], channels: int | None) -> None:
-        RandomizableTransform.__init__(self, prob=prob)
-        self.alpha_range = (float(alpha), float(alpha)) if isinstance(alpha, (int, float)) else tuple(alpha)
-        _check_alphas(self.alpha_range)
-        self.bank = _bank(bank, channels)
-        self._donor = 0
-        self._alpha = 0.0
-
-    def transform(self, mean: Tensor, std: Tensor, alpha: float) -> Transform:
-        raise TypeError(f"{type(self).__name__} must say which transform it draws for")
-
-    def randomize(self, data: Any = None) -> None:
-        """Draw whether, from which style and how far."""
-        super().randomize(None)
-        if not self._do_transform:
-            return
-        self._donor = int(self.R.randint(len(self.bank)))
-        self._alpha = float(self.R.uniform(*self.alpha_range))
-
-    def __call__(self, img: NdarrayOrTensor, randomize: bool = True) -> NdarrayOrTensor:
-        """img: (C, H, W) in [0, 1]; randomize: draw anew, or use the last draw again."""
-        img = convert_to_tensor(img, track_meta=get_track_meta())
-        if randomize:
-            self.randomize()
-        if not self._do_transform:
-            return img
-        return self.transform(*self.bank[self._donor], self._alpha)(img)
+        strengths = (float(alpha), float(alpha)) if isinstance(alpha, (int, float)) else tuple(alpha)
+        _check_alphas(strengths)
+        super().__init__(_bank(bank, channels), prob, strengths)
 
 
 class RandAdaINStyle(_RandStyle):
@@ -132,8 +108,8 @@ class RandAdaINStyle(_RandStyle):
         super().__init__(bank, prob, alpha, codec.channels)
         self.codec = codec
 
-    def transform(self, mean: Tensor, std: Tensor, alpha: float) -> AdaINStyle:
-        return AdaINStyle(self.codec, mean, std, alpha)
+    def transform(self, entry: tuple[Tensor, Tensor], amount: float) -> AdaINStyle:
+        return AdaINStyle(self.codec, *entry, amount)
 
 
 class RandMomentMatch(_RandStyle):
@@ -142,8 +118,8 @@ class RandMomentMatch(_RandStyle):
     def __init__(self, bank: Bank, prob: float = 0.1, alpha: float | tuple[float, float] = 1.0) -> None:
         super().__init__(bank, prob, alpha, None)
 
-    def transform(self, mean: Tensor, std: Tensor, alpha: float) -> MomentMatch:
-        return MomentMatch(mean, std, alpha)
+    def transform(self, entry: tuple[Tensor, Tensor], amount: float) -> MomentMatch:
+        return MomentMatch(*entry, amount)
 
 
 class _RandStyled(RandomizableTransform, MapTransform):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from monai.utils.enums import TransformBackends
 from torch import Tensor
 
 from medfed.functional import fourier
+from medfed.transforms.from_bank import RandFromBank
 
 
 class AmplitudeMix(Transform):
@@ -56,7 +56,7 @@ class AmplitudeMix(Transform):
         return convert_to_dst_type(out, dst=img, dtype=out.dtype)[0]
 
 
-class RandAmplitudeMix(RandomizableTransform):
+class RandAmplitudeMix(RandFromBank):
     """Randomly move the low-frequency amplitude of an image towards one that is drawn from a bank; the phase stays.
 
     Args:
@@ -81,33 +81,15 @@ class RandAmplitudeMix(RandomizableTransform):
         ratio_range: float | tuple[float, float] = (0.0, 1.0),
         clip: tuple[float, float] | None = None,
     ) -> None:
-        RandomizableTransform.__init__(self, prob=prob)
         ratio_range = (0.0, ratio_range) if isinstance(ratio_range, (int, float)) else tuple(ratio_range)
         _check_ratios(ratio_range)
         _check_alpha_and_clip(alpha, clip)
-        self.windows = _bank(windows)
+        super().__init__(_bank(windows), prob, ratio_range)
         self.alpha = alpha
-        self.ratio_range = ratio_range
         self.clip = clip
-        self._donor = 0
-        self._ratio = 0.0
 
-    def randomize(self, data: Any = None) -> None:
-        """Draw whether, from which window and how far."""
-        super().randomize(None)
-        if not self._do_transform:
-            return
-        self._donor = int(self.R.randint(len(self.windows)))
-        self._ratio = float(self.R.uniform(*self.ratio_range))
-
-    def __call__(self, img: NdarrayOrTensor, randomize: bool = True) -> NdarrayOrTensor:
-        """img: as for `AmplitudeMix`; randomize: draw anew, or use the last draw again."""
-        img = convert_to_tensor(img, track_meta=get_track_meta())
-        if randomize:
-            self.randomize()
-        if not self._do_transform:
-            return img
-        return AmplitudeMix(self.windows[self._donor], self._ratio, self.alpha, self.clip)(img)
+    def transform(self, entry: Tensor, amount: float) -> AmplitudeMix:
+        return AmplitudeMix(entry, amount, self.alpha, self.clip)
 
 
 class RandAmplitudeMixd(RandomizableTransform, MapTransform):

@@ -93,7 +93,7 @@ def test_draws_every_style_and_strengths_within_the_range():
     draws = []
     for _ in range(100):
         transform.randomize()
-        draws.append((transform._donor, transform._alpha))
+        draws.append((transform._donor, transform._amount))
     donors, alphas = zip(*draws, strict=True)
     assert set(donors) == {0, 1, 2, 3}
     assert 0.2 <= min(alphas) < 0.25 and 0.55 < max(alphas) <= 0.6

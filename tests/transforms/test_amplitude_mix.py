@@ -80,14 +80,14 @@ def test_draws_every_donor_and_ratios_within_the_range():
     draws = []
     for _ in range(100):
         transform.randomize()
-        draws.append((transform._donor, transform._ratio))
+        draws.append((transform._donor, transform._amount))
     donors, ratios = zip(*draws, strict=True)
     assert set(donors) == {0, 1, 2, 3}
     assert 0.2 <= min(ratios) < 0.25 and 0.55 < max(ratios) <= 0.6
 
 
 def test_a_single_ratio_means_from_zero():
-    assert RandAmplitudeMix(bank_of(FIRST), ratio_range=0.4).ratio_range == (0.0, 0.4)
+    assert RandAmplitudeMix(bank_of(FIRST), ratio_range=0.4).amounts == (0.0, 0.4)
 
 
 def test_probability_zero_returns_the_image():
