@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from medfed.config import Config, changed, load
+from medfed.config import Config, changed, load, resolved
 from medfed.errors import UserError
 from medfed.files import write_atomically
 from medfed.metrics import classification_summary, summary
@@ -93,18 +93,32 @@ def _config_of(config: Config, method: str, site: str, seed: int) -> Config:
             set some, or several of these joined by + to stack them.
     """
     changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
-    parts = [part.partition(":") for part in method.split("+")]
-    blocks = [(name, [Override.parse(one) for one in settings.split(",") if one]) for name, _, settings in parts]
+    blocks = [_parsed(part, method) for part in method.split("+")]
     if len(blocks) > 1:
+        own = {key: value for key, value in resolved(config)["method"].items() if key != "preset"}
         changes["method.name"] = "stack"
         changes["method.methods"] = [
-            {"name": name, **{".".join(one.path): one.value for one in settings}} for name, settings in blocks
-        ]
+            {**(own if name == config.method_name else {}), "name": name,
+             **{".".join(one.path): one.value for one in settings}}
+            for name, settings in blocks
+        ]  # fmt: skip
     else:
         (name, settings), = blocks
         changes |= {} if name == config.method_name else {"method.name": name}
         changes |= {"method." + ".".join(one.path): one.value for one in settings}
     return changed(config, changes)
+
+
+def _parsed(part: str, method: str) -> tuple[str, list[Override]]:
+    """`ccst:k=1,style=single` as a name and its settings; values hold no comma and no plus."""
+    name, _, settings = part.partition(":")
+    try:
+        found = [Override.parse(one) for one in settings.split(",") if one]
+    except UserError as error:
+        raise UserError(f"--methods {method}: {str(error).removeprefix('--set ')}") from error
+    if any(one.path == ("name",) for one in found):
+        raise UserError(f"--methods {method}: a name among the settings; expected it before the colon")
+    return name, found
 
 
 def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:

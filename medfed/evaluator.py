@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from medfed.datasets.base import Case
+from medfed.federation.seeds import number as stream_number
 from medfed.functional.weights import average
 from medfed.metrics.classification_summary import case_row
 from medfed.metrics.ratio import ratio_row, vertical_ratio
@@ -109,6 +110,8 @@ def _classify(
         said.update(notices)
         return image
 
+    # In no order that tells the class, as Tent and batch statistics see the images beside each other.
+    cases = sorted(cases, key=lambda case: stream_number(0, "order", case.site, case.patient))
     for start in range(0, len(cases), AT_ONCE):
         part = cases[start : start + AT_ONCE]
         rows += [

@@ -35,6 +35,8 @@ def draw_all(simulation: Simulation, method: Method, state: State, rows: list[di
 
 
 def _draw_classes(simulation: Simulation, task: Classification, rows: list[dict], where: Path, label: str) -> None:
+    if not rows:
+        return
     class_pictures.reliability(rows, where / "reliability.png", label)
     class_pictures.roc(rows, where / "roc.png", label)
     if len(task.classes) > 2:

@@ -24,6 +24,7 @@ from medfed.federation.message import State
 from medfed.federation.seeds import seeded_layers
 from medfed.federation.site import Site
 from medfed.functional.weights import batch_norm_entries
+from medfed.networks.tent import Tent
 from medfed.tasks.classification import Classification, Pictures
 from medfed.tasks.segmentation import Segmentation, Slices
 
@@ -58,10 +59,19 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
     if sum(map(len, cases.values())) <= MOST_HASHED:
         _refuse_duplicates(dataset, sum(cases.values(), []))
     splits = {site: split(cases[site], config.seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
+    for site, parts in splits.items():
+        if not parts.train:
+            raise UserError(
+                f"{dataset.root}: the site {site} has no training images in its published split; split by patient, or "
+                "leave the site out in data.sites"
+            )
     task = task_of(config, dataset)
     config.network.check_image_size(dataset.image_size)
+    config.method.check(dataset.image_size, dataset.channels)
     device = pick_device(config.device)
     network = build_network(config, task).to(device)
+    if config.evaluation.tent:
+        Tent(network)  # it would refuse after all rounds
     with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
               disable=quiet, dynamic_ncols=True, leave=False) as bar:
         members = [_site(config, dataset, task, network, site, splits[site], bar) for site in source]
@@ -158,6 +168,9 @@ def _site(
     if isinstance(task, Classification):
         training, validation = (_pictures(dataset, task, part, notices, bar)
                                 for part in (patients.train, patients.validation))  # fmt: skip
+        for case in patients.test[:MOST_HASHED]:  # as for volumes below; of very many, some
+            dataset.read_image(case, [])
+            bar.update(1)
     else:
         training, validation = (_slices(dataset, task, part, notices, bar)
                                 for part in (patients.train, patients.validation))  # fmt: skip

@@ -1,11 +1,14 @@
 """The programs on images to classify: from patches on disk to tables, and back after a kill."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from medfed import data, evaluate, train
+from medfed.datasets.camelyon17 import Camelyon17
+from medfed.datasets.splits import split
 from medfed.datasets.synthesis.histology import make_histology_phantom
 
 FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv",
@@ -84,3 +87,43 @@ def test_the_folder_is_recognised_and_checked(patches, capsys):
     assert data.main(["check", str(patches), "--quiet"]) == 0
     said = capsys.readouterr().out
     assert "camelyon17" in said and "hospital_4" in said
+
+
+def test_what_would_fail_after_all_rounds_is_refused_before_anything_is_written(config, tmp_path, capsys):
+    for setting, words in (
+        ("method.codec=nowhere", "there is no codec here"),
+        ("network.norm=batch_statistics", "this network has no BatchNorm with weights"),
+    ):
+        out = tmp_path / setting
+        arguments = ["--out", str(out), "--set", setting, "--set", "evaluation.tent=true", "--quiet"]
+        assert train.main([str(config), *arguments]) == 2
+        assert words in capsys.readouterr().err and not (out / "config.yaml").exists()
+
+
+def test_a_damaged_test_picture_shows_before_training(config, tmp_path, patches, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(patches, copy)
+    for path in (copy / "patches").rglob("*.png"):
+        path.write_bytes(path.read_bytes()[:300]) if "node" in path.name and _is_of(path, "hospital_1", copy) else None
+    assert train.main([str(config), "--out", str(tmp_path / "run"), "--set", f"data.root={copy}", "--quiet"]) == 2
+    assert "is damaged" in capsys.readouterr().err and not (tmp_path / "run" / "states").exists()
+
+
+def _is_of(path: Path, site: str, root: Path) -> bool:
+    """Whether a patch is a test patch of the site."""
+    cases = Camelyon17(root=str(root)).cases(site)
+    return path in {case.image for case in split(cases, 3, 0.2, 0.3).test}
+
+
+@pytest.mark.parametrize("method", ["ccst:k", "ccst:name=fedavg"])
+def test_settings_that_are_none_name_the_flag(method, config, tmp_path, capsys):
+    arguments = ["--leave-one-site-out", "--methods", method, "--out", str(tmp_path / "t"), "--quiet"]
+    assert evaluate.main([str(config), *arguments]) == 2
+    assert f"--methods {method}: " in capsys.readouterr().err
+
+
+def test_the_part_of_a_stack_that_the_config_has_keeps_its_settings(config):
+    from medfed.config import load
+
+    found = evaluate._config_of(load(config), "ccst+fedavg", "hospital_5", 3)
+    assert found.method.methods[0].k == 2 and found.method.methods[0].min_patients == 1

@@ -55,7 +55,8 @@ def _has_classes(root: Path) -> bool:
         len(words) > 1
         and all(path.is_dir() for path in inside)
         and not words & {"images", "masks", *MASK_NAMES}
-        and all(any(reading.is_picture(file) for file in folder.iterdir()) for folder in inside)
+        and not any(file.is_dir() for folder in inside for file in folder.iterdir())
+        and any(reading.is_picture(file) for folder in inside for file in folder.iterdir())
         and not any(_image_and_mask(folder) for folder in inside)
     )
 

@@ -32,6 +32,9 @@ class Method:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
     shares_every_round: ClassVar[bool] = False  # `share` before every round, or once before the first
 
+    def check(self, image_size: int, channels: int) -> None:
+        """Refuse (UserError), before anything is written, data that the method cannot work on."""
+
     def wrap_network(self, network: nn.Module) -> nn.Module:
         """Add what the method needs to a fresh network; entries may be added, none renamed."""
         return network

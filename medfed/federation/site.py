@@ -110,7 +110,7 @@ class Site:
             tensors = self.method.on_round_end(local)
         self._keep(optimizer)
         weights = {n: entry for n, entry in self.network.state_dict().items() if n not in self.local_keys}
-        facts = {"examples": len(samples), "steps": len(batches), "loss": total / len(batches)}
+        facts = {"examples": len(self.training), "steps": len(batches), "loss": total / len(batches)}
         return Message("train", weights, tensors, facts)
 
     def _round(self, message: Message) -> LocalRound:

@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain, islice
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from medfed.errors import UserError
 from medfed.federation.local import LocalRound, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
@@ -24,7 +26,7 @@ from medfed.transforms.style_expansion import StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"
 AT_ONCE = 32  # images encoded at a time
-BLANK_STD = 0.02  # of intensities in [0, 1]: below it an image is blank, and its style says nothing
+BLANK_STD = 0.02  # in each channel, of intensities in [0, 1]: below it an image is blank, and its style says nothing
 LOOKED_AT = 32  # images whose reconstruction error and edges are looked at
 
 
@@ -97,6 +99,16 @@ class CCST(Method):
         if self.transfer_size < 0:
             raise ValueError(f"transfer_size must be at least 0, got {self.transfer_size}")
 
+    def check(self, image_size: int, channels: int) -> None:
+        if self.transfer == "moments":
+            return
+        least, side = load_codec(self.codec).smallest_side, self.transfer_size or image_size
+        if side < least:
+            key = "method.transfer_size" if self.transfer_size else "data.image_size"
+            raise UserError(f"{key} is {side}, but the codec needs at least {least} pixels a side; choose more")
+        if channels not in (1, 3):
+            raise UserError(f"images have {channels} channels, but the codec takes 1 or 3; set method.transfer: moments")
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Mean and std, each (C,) for overall style or (J, C) for single; and how far the codec is from the identity."""
         if site.samples.n_patients < self.min_patients:
@@ -112,7 +124,7 @@ class CCST(Method):
         moments, singles = None, []
         for part in order.split(AT_ONCE):
             images = site.samples.batch(part.tolist()).image
-            told = images[images.flatten(1).std(dim=1) >= BLANK_STD]
+            told = images[images.flatten(2).std(dim=2, correction=0).amax(dim=1) >= BLANK_STD]
             if not len(told):
                 continue
             features = self._features(told.to(device)).cpu()
@@ -209,8 +221,11 @@ class CCST(Method):
 
     def _check_masks(self, site: str, samples: Samples, expanded: StyleExpansion) -> None:
         """Say how well the edges of styled images keep to those of the originals along the masks."""
-        styled = [i for i, choice in enumerate(sum(map(list, expanded.choices), [])) if choice is not None][:LOOKED_AT]
-        if not styled or samples.batch([0]).label.dim() != 4 or self.transfer == "moments":
+        if self.transfer == "moments" or samples.batch([0]).label.dim() != 4:
+            return
+        choices = enumerate(chain.from_iterable(expanded.choices))
+        styled = list(islice((i for i, choice in choices if choice is not None), LOOKED_AT))
+        if not styled:
             return
         before, after = samples.batch([i // expanded.n_styles for i in styled]), expanded.batch(styled)
         agreement = edge_agreement(before.image, after.image, before.label)

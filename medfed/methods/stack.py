@@ -49,7 +49,11 @@ class Stack(Method):
 
     @property
     def shares_every_round(self) -> bool:
-        return any(method.shares_every_round for method in self.methods)
+        return any(method.shares_every_round for method in self.methods if _overrides(method, "share"))
+
+    def check(self, image_size: int, channels: int) -> None:
+        for method in self.methods:
+            method.check(image_size, channels)
 
     def wrap_network(self, network: nn.Module) -> nn.Module:
         for method in self.methods:

@@ -64,8 +64,11 @@ class DenseNetwork(NetworkSettings):
         return {"_target_": "monai.networks.nets.DenseNet", **arguments, "block_config": list(self.blocks)}
 
     def check_image_size(self, size: int) -> None:
-        """Refuse images that the strides reduce to nothing: 4 at the start, 2 after each block but the last."""
-        smallest = 4 * 2 ** (len(self.blocks) - 1)
+        """Refuse images that the strides (4 at the start, 2 after each block but the last) leave one pixel of.
+
+        BatchNorm cannot work on that in a batch of one image.
+        """
+        smallest = 8 * 2 ** (len(self.blocks) - 1)
         if size < smallest:
             raise UserError(f"data.image_size is {size}, but this network needs at least {smallest} pixels a side")
 

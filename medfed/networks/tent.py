@@ -58,5 +58,6 @@ class Tent(nn.Module):
 
     def _entropy(self, logits: Tensor) -> Tensor:
         if self.sigmoid:
-            return nn.functional.binary_cross_entropy_with_logits(logits, logits.sigmoid())
+            each = nn.functional.binary_cross_entropy_with_logits(logits, logits.sigmoid(), reduction="none")
+            return each.sum(dim=1).mean()
         return -(logits.softmax(dim=1) * logits.log_softmax(dim=1)).sum(dim=1).mean()

@@ -129,11 +129,14 @@ class Classification:
 
     @torch.no_grad()
     def probabilities(self, network: nn.Module, samples: Pictures) -> Tensor:
-        """(N, K) float64, softmax of the logits, batch by batch."""
+        """(N, K) float64, softmax of the logits, in the order of the samples.
+
+        Batches are drawn in another order, fixed but telling no class: Tent and batch statistics see a batch as a whole.
+        """
         network.eval()
         device = next(network.parameters()).device
-        found = [torch.zeros(0, self.out_channels, dtype=torch.float64)]
-        for start in range(0, len(samples), AT_ONCE):
-            image = samples.batch(range(start, min(start + AT_ONCE, len(samples)))).image
-            found.append(network(self.standardise(image.to(device))).double().softmax(dim=1).cpu())
-        return torch.cat(found)
+        found = torch.zeros(len(samples), self.out_channels, dtype=torch.float64)
+        for chosen in torch.randperm(len(samples), generator=torch.Generator().manual_seed(0)).split(AT_ONCE):
+            image = samples.batch(chosen.tolist()).image
+            found[chosen] = network(self.standardise(image.to(device))).double().softmax(dim=1).cpu()
+        return found

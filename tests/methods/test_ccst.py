@@ -161,3 +161,32 @@ def test_more_domains_than_there_are_means_all_and_is_said(toy):
         warnings.simplefilter("always")
         next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
     assert any("method.k is 9, but there are 3 styles; all are used" in str(w.message) for w in said)
+
+
+def test_sites_weigh_by_their_own_images_whatever_k_gives_them(toy):
+    """A site that shares no style has one domain more to draw from than the others."""
+    engine = toy.engine(MOMENTS)
+    from medfed.federation.message import Message
+
+    site = engine.members[0]
+    update = site.answer(Message("train", toy.start(MOMENTS).weights, {}, {"round": 1}))
+    assert update.facts["examples"] == len(site.training)
+
+
+def test_an_empty_slide_is_blank_whatever_its_colour():
+    samples = Grey("a", 0.5)
+    samples.images[:] = torch.tensor([0.92, 0.80, 0.90])[:, None, None]
+    with pytest.warns(UserWarning, match="all its training images are blank"):
+        assert shared(MOMENTS, samples) == {}
+
+
+def test_images_that_are_too_small_for_the_codec_are_refused_in_a_sentence():
+    from medfed.errors import UserError
+
+    with pytest.raises(UserError, match="data.image_size is 8, but the codec needs at least 9 pixels"):
+        CCST().check(8, 3)
+    with pytest.raises(UserError, match="method.transfer_size is 4"):
+        CCST(transfer_size=4).check(96, 3)
+    with pytest.raises(UserError, match="there is no codec here"):
+        CCST(codec="nowhere").check(96, 3)
+    MOMENTS.check(4, 2)

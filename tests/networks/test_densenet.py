@@ -40,8 +40,8 @@ def test_named_places_are_there():
 
 
 def test_too_small_images_are_refused():
-    with pytest.raises(UserError, match="at least 32 pixels"):
-        DenseNetwork().check_image_size(31)
+    with pytest.raises(UserError, match="at least 64 pixels"):
+        DenseNetwork().check_image_size(63)
 
 
 def test_it_is_found_by_its_file():
