@@ -11,19 +11,18 @@ edge.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 from monai.config import KeysCollection, NdarrayOrTensor
 from monai.data.meta_obj import get_track_meta
-from monai.transforms import MapTransform, RandomizableTransform, Transform
+from monai.transforms import Transform
 from monai.utils import convert_to_dst_type, convert_to_tensor
 from monai.utils.enums import TransformBackends
 from torch import Tensor
 
 from medfed.functional import style
 from medfed.networks.adain import StyleCodec
-from medfed.transforms.from_bank import RandFromBank
+from medfed.transforms.from_bank import RandFromBank, RandFromBankd
 
 Bank = Sequence[tuple[NdarrayOrTensor, NdarrayOrTensor]]  # of (mean, std), each (C,)
 
@@ -122,35 +121,7 @@ class RandMomentMatch(_RandStyle):
         return MomentMatch(*entry, amount)
 
 
-class _RandStyled(RandomizableTransform, MapTransform):
-    """Dictionary-based: one coin, one draw for all keys."""
-
-    backend = AdaINStyle.backend
-
-    def __init__(self, keys: KeysCollection, drawn: _RandStyle, prob: float, allow_missing_keys: bool) -> None:
-        MapTransform.__init__(self, keys, allow_missing_keys)
-        RandomizableTransform.__init__(self, prob=prob)
-        self.drawn = drawn
-
-    def set_random_state(self, seed: int | None = None, state: np.random.RandomState | None = None) -> _RandStyled:
-        super().set_random_state(seed, state)
-        self.drawn.set_random_state(seed, state)
-        return self
-
-    def __call__(self, data: Mapping[Hashable, NdarrayOrTensor]) -> dict[Hashable, NdarrayOrTensor]:
-        d = dict(data)
-        self.randomize(None)
-        if not self._do_transform:
-            for key in self.key_iterator(d):
-                d[key] = convert_to_tensor(d[key], track_meta=get_track_meta())
-            return d
-        self.drawn.randomize()
-        for key in self.key_iterator(d):
-            d[key] = self.drawn(d[key], randomize=False)
-        return d
-
-
-class RandAdaINStyled(_RandStyled):
+class RandAdaINStyled(RandFromBankd):
     """Dictionary-based version of `RandAdaINStyle`; all keys share one draw.
 
     Args:
@@ -170,7 +141,7 @@ class RandAdaINStyled(_RandStyled):
         super().__init__(keys, RandAdaINStyle(codec, bank, 1.0, alpha), prob, allow_missing_keys)
 
 
-class RandMomentMatchd(_RandStyled):
+class RandMomentMatchd(RandFromBankd):
     """Dictionary-based version of `RandMomentMatch`; all keys share one draw. Arguments as in `RandAdaINStyled`."""
 
     def __init__(

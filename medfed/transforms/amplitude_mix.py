@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from monai.config import KeysCollection, NdarrayOrTensor
 from monai.data.meta_obj import get_track_meta
-from monai.transforms import MapTransform, RandomizableTransform, Transform
+from monai.transforms import Transform
 from monai.utils import convert_to_dst_type, convert_to_tensor
 from monai.utils.enums import TransformBackends
 from torch import Tensor
 
 from medfed.functional import fourier
-from medfed.transforms.from_bank import RandFromBank
+from medfed.transforms.from_bank import RandFromBank, RandFromBankd
 
 
 class AmplitudeMix(Transform):
@@ -92,7 +91,7 @@ class RandAmplitudeMix(RandFromBank):
         return AmplitudeMix(entry, amount, self.alpha, self.clip)
 
 
-class RandAmplitudeMixd(RandomizableTransform, MapTransform):
+class RandAmplitudeMixd(RandFromBankd):
     """Dictionary-based version of `RandAmplitudeMix`; all keys share one draw.
 
     Args:
@@ -112,28 +111,8 @@ class RandAmplitudeMixd(RandomizableTransform, MapTransform):
         clip: tuple[float, float] | None = None,
         allow_missing_keys: bool = False,
     ) -> None:
-        MapTransform.__init__(self, keys, allow_missing_keys)
-        RandomizableTransform.__init__(self, prob=prob)
-        self.rand_amplitude_mix = RandAmplitudeMix(windows, 1.0, alpha, ratio_range, clip)
-
-    def set_random_state(
-        self, seed: int | None = None, state: np.random.RandomState | None = None
-    ) -> RandAmplitudeMixd:
-        super().set_random_state(seed, state)
-        self.rand_amplitude_mix.set_random_state(seed, state)
-        return self
-
-    def __call__(self, data: Mapping[Hashable, NdarrayOrTensor]) -> dict[Hashable, NdarrayOrTensor]:
-        d = dict(data)
-        self.randomize(None)
-        if not self._do_transform:
-            for key in self.key_iterator(d):
-                d[key] = convert_to_tensor(d[key], track_meta=get_track_meta())
-            return d
-        self.rand_amplitude_mix.randomize()
-        for key in self.key_iterator(d):
-            d[key] = self.rand_amplitude_mix(d[key], randomize=False)
-        return d
+        drawn = RandAmplitudeMix(windows, 1.0, alpha, ratio_range, clip)
+        super().__init__(keys, drawn, prob, allow_missing_keys)
 
 
 RandAmplitudeMixD = RandAmplitudeMixDict = RandAmplitudeMixd

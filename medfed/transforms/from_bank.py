@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from monai.config import NdarrayOrTensor
+import numpy as np
+from monai.config import KeysCollection, NdarrayOrTensor
 from monai.data.meta_obj import get_track_meta
-from monai.transforms import RandomizableTransform, Transform
+from monai.transforms import MapTransform, RandomizableTransform, Transform
 from monai.utils import convert_to_tensor
+from monai.utils.enums import TransformBackends
 
 
 class RandFromBank(RandomizableTransform):
@@ -44,3 +46,31 @@ class RandFromBank(RandomizableTransform):
         if not self._do_transform:
             return img
         return self.transform(self.bank[self._donor], self._amount)(img)
+
+
+class RandFromBankd(RandomizableTransform, MapTransform):
+    """Dictionary-based: one coin, one draw for all keys."""
+
+    backend = [TransformBackends.TORCH]
+
+    def __init__(self, keys: KeysCollection, drawn: RandFromBank, prob: float, allow_missing_keys: bool) -> None:
+        MapTransform.__init__(self, keys, allow_missing_keys)
+        RandomizableTransform.__init__(self, prob=prob)
+        self.drawn = drawn
+
+    def set_random_state(self, seed: int | None = None, state: np.random.RandomState | None = None) -> RandFromBankd:
+        super().set_random_state(seed, state)
+        self.drawn.set_random_state(seed, state)
+        return self
+
+    def __call__(self, data: Mapping[Hashable, NdarrayOrTensor]) -> dict[Hashable, NdarrayOrTensor]:
+        d = dict(data)
+        self.randomize(None)
+        if not self._do_transform:
+            for key in self.key_iterator(d):
+                d[key] = convert_to_tensor(d[key], track_meta=get_track_meta())
+            return d
+        self.drawn.randomize()
+        for key in self.key_iterator(d):
+            d[key] = self.drawn(d[key], randomize=False)
+        return d
