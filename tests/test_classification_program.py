@@ -3,13 +3,19 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from tqdm import tqdm
 
 from medfed import data, evaluate, train
+from medfed.datasets.base import Case
 from medfed.datasets.camelyon17 import Camelyon17
 from medfed.datasets.splits import split
 from medfed.datasets.synthesis.histology import make_histology_phantom
+from medfed.evaluator import _classify
+from medfed.tasks.classification import Classification
 
 FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv",
          "history.csv", "model.safetensors", "pictures", "states", "sites", "run.lock"}  # fmt: skip
@@ -127,3 +133,17 @@ def test_the_part_of_a_stack_that_the_config_has_keeps_its_settings(config):
 
     found = evaluate._config_of(load(config), "ccst+fedavg", "hospital_5", 3)
     assert found.method.methods[0].k == 2 and found.method.methods[0].min_patients == 1
+
+
+def test_no_batch_of_test_images_is_of_one_class(monkeypatch):
+    """Cases come sorted by name, which is by class; a network that sees its batch as a whole must not learn from that."""
+    batches = []
+
+    def probabilities(self, network, samples):
+        batches.append({case.label for case in samples.cases})
+        return torch.full((len(samples), 2), 0.5, dtype=torch.float64)
+
+    monkeypatch.setattr(Classification, "probabilities", probabilities)
+    cases = [Case("A", f"{'no' if i < 128 else 'yes'}/{i:03d}", Path("x"), None, f"{i}", int(i >= 128)) for i in range(256)]
+    rows = _classify(SimpleNamespace(), Classification(("no", "yes"), 3, 8), None, cases, "unseen", tqdm(disable=True))
+    assert len(rows) == 256 and batches == [{0, 1}] * 4
