@@ -1,4 +1,4 @@
-"""Time the frequency exchange against FFT forms, a federated round against its bare loops, and the style codec."""
+"""Time the frequency exchange, a federated round, the style codec and each method's training against a named peer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
+from medfed.benchmarks.methods import methods_table, time_methods
 from medfed.benchmarks.styles import styles_table, time_styles
 from medfed.files import write_atomically
 from medfed.programs import run_program
@@ -19,6 +20,7 @@ MEASURES = (
     ("round", time_round, round_table),
     ("larger_round", partial(time_round, size=128, repeats=3), round_table),
     ("styles", time_styles, styles_table),
+    ("methods", time_methods, methods_table),
 )
 
 

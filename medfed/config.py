@@ -111,14 +111,25 @@ def to_yaml(config: Config) -> str:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Lines such as `training.batch_size: 5 -> 8`, one for each value in which two resolved configs differ."""
-    before, after = _flat(old), _flat(new)
+    """Lines such as `training.batch_size: 5 -> 8`, one for each value in which two resolved configs differ.
+
+    Settings that have come since `old` was written count with their defaults: an older run can go on.
+    """
+    before, after = _flat(_completed(old)), _flat(new)
     keys = [*before, *(key for key in after if key not in before)]
     return [
         f"{key}: {before.get(key, '(absent)')} -> {after.get(key, '(absent)')}"
         for key in keys
         if (key in before) != (key in after) or before[key] != after[key]
     ]
+
+
+def _completed(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With every setting that this version knows; as it is where this version cannot read it."""
+    try:
+        return resolved(_assemble(dict(document), "", []))
+    except UserError:
+        return document
 
 
 def _assemble(document: dict[str, Any], source: str, overrides: list[Override]) -> Config:
@@ -159,17 +170,19 @@ def _label(value: object) -> dict[str, Any]:
 
 def _check_federation(federation: Federation, data: Dataset) -> None:
     """What no block can see alone."""
-    unseen, sites = federation.unseen_site, data.sites
-    for key, names in (("data.sites", sites), ("federation.unseen_site", [unseen] if unseen else [])):
+    sites = data.sites
+    apart = {key: name for key in ("unseen_site", "validation_site") if (name := getattr(federation, key))}
+    for key, names in (("data.sites", sites), *((f"federation.{key}", [name]) for key, name in apart.items())):
         try:
             site_names.check(names)
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from None
-    if unseen and sites and unseen not in sites:
-        hint = discovery.suggestion(unseen, sites)
-        raise ValueError(f"federation.unseen_site: '{unseen}' is not in data.sites. {hint}")
-    if unseen and sites == (unseen,):
-        raise ValueError(f"data.sites: '{unseen}' is the unseen site, and no other site is left to train on; add one")
+    for key, name in apart.items() if sites else ():
+        if name not in sites:
+            raise ValueError(f"federation.{key}: '{name}' is not in data.sites. {discovery.suggestion(name, sites)}")
+    if sites and set(sites) <= set(apart.values()):
+        which = " and ".join(f"'{name}' is the {key.replace('_', ' ')}" for key, name in apart.items())
+        raise ValueError(f"data.sites: {which}, and no other site is left to train on; add one")
     if federation.selection == "source_validation" and data.validation_ratio == 0:
         raise ValueError("federation.selection: 'source_validation' needs data.validation_ratio above 0, got 0")
     try:

@@ -1,4 +1,4 @@
-"""Compare methods: leave each site out in turn, for every method and seed, and make the papers' table."""
+"""Compare methods: leave each site out in turn, or two, for every method and seed, and make the papers' table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from medfed.files import write_atomically
 from medfed.metrics import classification_summary, summary
 from medfed.metrics.classification_summary import ALL
 from medfed.overrides import Override
+from medfed.outputs.comparison import Table, build_table
 from medfed.outputs.run_folder import RunFolder, RunIsBusy
-from medfed.outputs.table import build_table, to_csv, to_json, to_markdown, to_text
+from medfed.outputs.table import to_csv, to_json, to_markdown, to_text
 from medfed.programs import add_common_flags, overrides, run_program
 from medfed.resuming import open_run
 from medfed.simulation import bar_over
@@ -37,7 +38,10 @@ def main(argv: list[str] | None = None) -> int:
     """Returns 0 when every fold is done, 2 for a mistake that the user can mend."""
     parser = argparse.ArgumentParser(prog="python -m medfed.evaluate", description=__doc__)
     parser.add_argument("config", type=Path, help="a YAML file, for example configs/prostate.yaml")
-    parser.add_argument("--leave-one-site-out", action="store_true", help="each site is the unseen one in turn")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--leave-one-site-out", action="store_true", help="each site is the unseen one in turn")
+    which.add_argument("--leave-two-sites-out", action="store_true",
+                       help="each site is the unseen one in turn, and the next one the validation site")
     parser.add_argument("--methods", nargs="+", default=["fedavg", "elcfs"], metavar="NAME",
                         help="default: fedavg elcfs. With settings: ccst:k=1,style=single. Several at once: ccst+elcfs")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each fold: seed, seed + 1, ...")
@@ -48,51 +52,70 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
-    if not args.leave_one_site_out:
-        raise UserError("say what to compare: --leave-one-site-out trains and tests every method on every unseen site")
+    if not (args.leave_one_site_out or args.leave_two_sites_out):
+        raise UserError("say what to compare: --leave-one-site-out trains and tests every method on every unseen site, "
+                        "--leave-two-sites-out does so with a validation site beside it")
     if args.seeds < 1:
         raise UserError(f"--seeds {args.seeds}: at least 1 is needed")
     config = load(args.config, overrides(args))
-    out = args.out or Path("runs") / f"{Path(config.source).stem}-leave_one_site_out"
+    left = "two_sites" if args.leave_two_sites_out else "one_site"
+    out = args.out or Path("runs") / f"{Path(config.source).stem}-leave_{left}_out"
     names = config.data.ready(None if args.quiet else bar_over("making the phantom")).site_names()
-    folds = plan(config, out, args.methods, args.seeds, names, args.sites)
+    folds = plan(config, out, args.methods, args.seeds, names, args.sites, args.leave_two_sites_out)
     if out.exists() and not args.resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(f"{out}: holds runs of this comparison; go on with --resume, or start another with --out")
     left_out = run_folds(folds, args.quiet)
-    print(write_table(folds, out))
+    print(write_table(folds, out, args.leave_two_sites_out))
     if left_out:
         print(f"\n{len(left_out)} of {len(folds)} runs are in the hands of another process; once it is done, --resume "
               "completes the table.")
-    print(f"\nThe table is in {out}: table.md, table.csv, table.json; each run has its own folder below it.")
+    more = "; of the validation sites: validation.csv, validation.json" if args.leave_two_sites_out else ""
+    print(f"\nThe table is in {out}: table.md, table.csv, table.json{more}; each run has its own folder below it.")
     return 1 if left_out else 0
 
 
 def plan(
-    config: Config, out: Path, methods: list[str], n_seeds: int, names: list[str], sites: list[str] | None
+    config: Config, out: Path, methods: list[str], n_seeds: int, names: list[str], sites: list[str] | None,
+    two_out: bool = False,
 ) -> list[Fold]:
-    """The grid, seed by seed, so that a table is complete as early as it can be; `sites` narrows the found `names`."""
+    """The grid, seed by seed, so that a table is complete as early as it can be; `sites` narrows the found `names`.
+
+    Args:
+        names: sorted. With `two_out` the next one after the unseen site is the validation site; after the last, the
+            first.
+    """
     for site in sites or []:
         if site not in names:
             raise UserError(f"--sites {site}: no such site in {config.data.root}; found {', '.join(names)}")
     if len(names) < 2:
         raise UserError(f"{config.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}")
+    if two_out and len(names) < 3:
+        raise UserError(f"{config.data.root}: leaving two sites out needs at least three, found {', '.join(names)}")
+    validates = dict(zip(names, [*names[1:], names[0]], strict=True)) if two_out else {}
     return [
-        Fold(method, site, _config_of(config, method, site, config.seed + index),
-             RunFolder(out / method.replace(":", "-") / f"unseen_{site}" / f"seed_{config.seed + index}"))
-        for index in range(n_seeds)
+        Fold(method, site, _config_of(config, method, site, seed, validates.get(site)),
+             RunFolder(out / method.replace(":", "-") / _apart(site, validates.get(site)) / f"seed_{seed}"))
+        for seed in range(config.seed, config.seed + n_seeds)
         for site in sites or names
         for method in methods
     ]
 
 
-def _config_of(config: Config, method: str, site: str, seed: int) -> Config:
-    """The given config with another method.
+def _apart(site: str, validation: str | None) -> str:
+    """The folder of the runs that leave these sites out."""
+    return f"unseen_{site}" + (f"-validation_{validation}" if validation else "")
+
+
+def _config_of(config: Config, method: str, site: str, seed: int, validation: str | None = None) -> Config:
+    """The given config with another method and other sites left out.
 
     Args:
+        validation: the validation site; None leaves the config's.
         method: a name (its settings as in the config where it is the same, else its defaults), `name:key=value,...` to
             set some, or several of these joined by + to stack them.
     """
     changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
+    changes |= {"federation.validation_site": validation} if validation else {}
     blocks = [_parsed(part, method) for part in method.split("+")]
     if len(blocks) > 1:
         own = {key: value for key, value in resolved(config)["method"].items() if key != "preset"}
@@ -138,29 +161,45 @@ def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
     return busy
 
 
-def write_table(folds: list[Fold], out: Path) -> str:
-    """`table.md`, `table.csv` and `table.json` from the folds that are finished; the table as text."""
+def write_table(folds: list[Fold], out: Path, two_out: bool = False) -> str:
+    """`table.md`, `table.csv` and `table.json` from the folds that are finished; the table as text.
+
+    With `two_out` a second table is of the validation sites: in `table.md` and the text below the first, and in
+    `validation.csv` and `validation.json`.
+    """
+    finished = [fold for fold in folds if fold.folder.is_finished()]
+    table = _table(finished, "unseen")
+    markdown, text = to_markdown(table), to_text(table, isatty=sys.stdout.isatty())
+    write_atomically(out / "table.csv", to_csv(table))
+    write_atomically(out / "table.json", to_json(table))
+    if two_out:
+        table = _table(finished, "validation")
+        markdown = f"## Unseen sites\n\n{markdown}\n## Validation sites\n\n{to_markdown(table)}"
+        text = f"UNSEEN SITES\n{text}\n\nVALIDATION SITES\n{to_text(table, isatty=sys.stdout.isatty())}"
+        write_atomically(out / "validation.csv", to_csv(table, "validation"))
+        write_atomically(out / "validation.json", to_json(table))
+    write_atomically(out / "table.md", markdown)
+    return text
+
+
+def _table(finished: list[Fold], role: str) -> Table:
+    """Over the sites of a role, from the cases of finished folds."""
     results = []
-    for fold in folds:
-        if fold.folder.is_finished():
-            found = fold.folder.read_json("summary.json")
-            task = found.get("task", "segmentation")
-            read_cases = (classification_summary if task == "classification" else summary).read_cases
-            rows = [row for row in read_cases(fold.folder.path / "cases.csv") if row["role"] == "unseen"]
-            results.append({
-                "method": fold.method,
-                "unseen_site": fold.site,
-                "seed": fold.config.seed,
-                "rows": rows,
-                "selection": found["selection"],
-                "data": found["data"],
-                "task": task,
-            })
+    for fold in finished:
+        found = fold.folder.read_json("summary.json")
+        task = found.get("task", "segmentation")
+        read_cases = (classification_summary if task == "classification" else summary).read_cases
+        results.append({
+            "method": fold.method,
+            f"{role}_site": getattr(fold.config.federation, f"{role}_site"),
+            "seed": fold.config.seed,
+            "rows": [row for row in read_cases(fold.folder.path / "cases.csv") if row["role"] == role],
+            "selection": found["selection"],
+            "data": found["data"],
+            "task": task,
+        })
     structures = list(dict.fromkeys(row.get("structure", ALL) for result in results for row in result["rows"]))
-    table = build_table(results, structures, baseline="fedavg")
-    for name, render in (("table.md", to_markdown), ("table.csv", to_csv), ("table.json", to_json)):
-        write_atomically(out / name, render(table))
-    return to_text(table, isatty=sys.stdout.isatty())
+    return build_table(results, structures, baseline="fedavg", role=role)
 
 
 if __name__ == "__main__":

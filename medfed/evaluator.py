@@ -26,27 +26,36 @@ Rows = list[dict[str, object]]
 
 
 def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool, ratios: Rows | None = None) -> Rows:
-    """Score every test patient of the source sites ("seen") and every patient of the unseen site.
+    """Score every test patient of the source sites ("seen") and every patient of the unseen and validation sites.
 
     Args:
-        weights: the global state dict. Entries that a source site keeps for itself overlay it there; the unseen site
-            gets their average (`unseen_weights`).
+        weights: the global state dict. Entries that a source site keeps for itself overlay it there; the unseen and the
+            validation site get their average (`unseen_weights`).
         ratios: gets a row a patient (`medfed.metrics.ratio`) where the dataset has structures to compare.
 
     Returns:
         A row a patient and structure, as `medfed.metrics.summary.CASE_COLUMNS` names them; for classification a row an
         image (`medfed.metrics.classification_summary`).
     """
-    seen = {site: patients.test for site, patients in simulation.splits.items()}
-    n_cases = sum(map(len, seen.values())) + sum(map(len, simulation.unseen.values()))
+    onlooker = simulation.engine.onlooker
+    others = {"unseen": simulation.unseen}
+    if onlooker:
+        others["validation"] = {onlooker.name: simulation.splits[onlooker.name].validation}
+    seen = {site: patients.test for site, patients in simulation.splits.items() if patients.train}
+    n_cases = sum(len(cases) for role in (seen, *others.values()) for cases in role.values())
+    own = {} if simulation.clients else {site.name: site for site in simulation.engine.members}
     rows: Rows = []
     with tqdm(total=n_cases, desc="testing", unit="case", disable=quiet, dynamic_ncols=True, leave=False) as bar:
-        for site in simulation.engine.members:
-            site.load(dict(weights))
-            rows += _score_site(simulation, seen[site.name], "seen", bar, ratios)
+        for name, cases in seen.items():
+            if name in own:
+                own[name].load(dict(weights))
+            else:
+                simulation.network.load_state_dict(weights)
+            rows += _score_site(simulation, cases, "seen", bar, ratios)
         simulation.network.load_state_dict(unseen_weights(simulation, weights))
-        for cases in simulation.unseen.values():
-            rows += _score_site(simulation, cases, "unseen", bar, ratios)
+        for role, sites in others.items():
+            for cases in sites.values():
+                rows += _score_site(simulation, cases, role, bar, ratios)
     return rows
 
 

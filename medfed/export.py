@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from medfed import discovery
 from medfed.config import Config, load
 from medfed.errors import UserError
 from medfed.federation.method import Method
-from medfed.outputs.bundle import write_bundle
+from medfed.outputs.bundle import Wrap, write_bundle
 from medfed.outputs.bundle_check import check_bundle
 from medfed.outputs.run_folder import RunFolder
 from medfed.programs import run_program
@@ -81,10 +82,12 @@ def export(run: Path, out: Path | None = None) -> Path:
     config, summary = load(run / "config.yaml"), folder.read_json("summary.json")
     task = task_of(config, summary)
     name, title = name_and_title(task)
+    weights, wrap = what_predicts(config, task, _read_model(run / "model.safetensors"))
     return write_bundle(
         out or run / "bundle" / name,
         network=config.network,
-        weights=plain_weights(config, task, _read_model(run / "model.safetensors")),
+        weights=weights,
+        wrap=wrap,
         task=task,
         provenance=provenance(config, summary),
         summary=summary,
@@ -128,18 +131,18 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def plain_weights(
+def what_predicts(
     config: Config, task: Segmentation | Classification, weights: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    """The weights without what the method added to the network.
+) -> tuple[dict[str, Tensor], Wrap | None]:
+    """The weights without what the method added to the network, if that is for training only.
 
-    Raises:
-        UserError: if the method's network predicts otherwise than the plain one; a bundle would not show the results.
+    Otherwise (StableFDG's attention) all of them, and what adds it: the plain network would not show the results.
     """
     if type(config.method).wrap_network is Method.wrap_network:
-        return weights
+        return weights, None
+    wrap = partial(config.method.wrap_network, architecture=config.network)
     plain = config.network.build(task.channels, task.out_channels).eval()
-    wrapped = config.method.wrap_network(config.network.build(task.channels, task.out_channels)).eval()
+    wrapped = wrap(config.network.build(task.channels, task.out_channels)).eval()
     kept = {name: entry for name, entry in weights.items() if name in plain.state_dict()}
     try:
         wrapped.load_state_dict(weights)
@@ -149,10 +152,7 @@ def plain_weights(
     rng = torch.Generator().manual_seed(0)
     image = torch.rand(2, task.channels, task.image_size, task.image_size, generator=rng)
     with torch.no_grad():
-        if not torch.equal(plain(image), wrapped(image)):
-            raise UserError(f"{config.method_name} changes what the network predicts, and a MONAI bundle cannot hold "
-                            "that; there is no bundle for this method yet")
-    return kept
+        return (kept, None) if torch.equal(plain(image), wrapped(image)) else (weights, wrap)
 
 
 def _read_model(path: Path) -> dict[str, Tensor]:

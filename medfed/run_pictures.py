@@ -13,12 +13,13 @@ from medfed.evaluator import unseen_weights
 from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.site import Site
-from medfed.outputs import class_pictures, pictures, style_pictures
+from medfed.outputs import attention_pictures, class_pictures, pictures, style_pictures
 from medfed.outputs.run_folder import RunFolder
 from medfed.simulation import Simulation
 from medfed.tasks.classification import Classification
 
 HISTOGRAM_IMAGES = 16
+MOST_SHOWN = 8  # sites in the pictures of styles; of more clients the first, and no histograms
 
 
 def draw_all(simulation: Simulation, method: Method, state: State, rows: list[dict], folder: RunFolder) -> None:
@@ -28,13 +29,15 @@ def draw_all(simulation: Simulation, method: Method, state: State, rows: list[di
     label = "synthetic phantom data" if simulation.dataset.is_phantom else "real data"
     pictures.training_curves(folder.history(), where / "training_curves.png", label)
     if isinstance(simulation.task, Classification):
-        _draw_classes(simulation, simulation.task, rows, where, label)
+        _draw_classes(simulation, simulation.task, method, state, rows, where, label)
     else:
         _draw_masks(simulation, state, rows, where, label)
     _draw_styles(simulation, method, state, where, label)
 
 
-def _draw_classes(simulation: Simulation, task: Classification, rows: list[dict], where: Path, label: str) -> None:
+def _draw_classes(
+    simulation: Simulation, task: Classification, method: Method, state: State, rows: list[dict], where: Path, label: str
+) -> None:
     if not rows:
         return
     class_pictures.reliability(rows, where / "reliability.png", label)
@@ -49,6 +52,22 @@ def _draw_classes(simulation: Simulation, task: Classification, rows: list[dict]
         class_pictures.examples(
             [{"row": row, "image": image} for row, image in zip(shown, images, strict=True)], where / "examples.png", label
         )
+        _draw_attention(simulation, method, state, shown, torch.stack(images), where, label)
+
+
+def _draw_attention(
+    simulation: Simulation, method: Method, state: State, rows: list[dict], images: Tensor, where: Path, label: str
+) -> None:
+    """Where the network looked in these unseen images, for methods that can tell."""
+    network = simulation.network.eval()
+    network.load_state_dict(unseen_weights(simulation, state.weights))
+    device = next(network.parameters()).device
+    architecture = next(iter(simulation.engine.members)).architecture
+    scores = method.score_maps(network, architecture, simulation.task.standardise(images.to(device)))
+    if scores is not None:
+        titles = [f"{row['site']}, is {row['label']}\nsaid {row['predicted']}" for row in rows]
+        cases = [{"title": title, "image": image, "scores": found} for title, image, found in zip(titles, images, scores)]
+        attention_pictures.attention(cases, where / "attention.png", label)
 
 
 def _draw_masks(simulation: Simulation, state: State, rows: list[dict], where: Path, label: str) -> None:
@@ -60,10 +79,12 @@ def _draw_masks(simulation: Simulation, state: State, rows: list[dict], where: P
 def _draw_styles(simulation: Simulation, method: Method, state: State, where: Path, label: str) -> None:
     """One image of a source site as at each other site, and the grey levels of all sites before and after."""
     axes = None if simulation.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
-    rows = {}
-    for member in sorted(simulation.engine.members, key=lambda member: member.name):
+    rows, members = {}, sorted(simulation.engine.members, key=lambda member: member.name)
+    hidden = {member.name for member in members[MOST_SHOWN:]}
+    for member in members[:MOST_SHOWN]:
         image = _typical_image(simulation, member)
-        rows[member.name] = image, {name: styled[0] for name, styled in method.styles(state, image[None]).items()}
+        styles = method.styles(state, image[None])
+        rows[member.name] = image, {name: found[0] for name, found in styles.items() if name not in hidden}
     site, (image, styled) = next(iter(rows.items()))
     if any(styled for _, styled in rows.values()):
         style_pictures.style_gallery(
@@ -71,8 +92,9 @@ def _draw_styles(simulation: Simulation, method: Method, state: State, where: Pa
             where / "style_gallery.png", f"{label}, an image of {site}", axes,
         )  # fmt: skip
         style_pictures.style_grid(rows, where / "style_grid.png", label, axes)
-        both = {member.name: _before_and_after(member, method, state) for member in simulation.engine.members}
-        class_pictures.histograms(both, where / "histograms.png", label)
+        if not hidden:
+            both = {member.name: _before_and_after(member, method, state) for member in simulation.engine.members}
+            class_pictures.histograms(both, where / "histograms.png", label)
 
 
 def _before_and_after(site: Site, method: Method, state: State) -> tuple[Tensor, Tensor]:

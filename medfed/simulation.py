@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from monai.data import MetaTensor
 from torch import nn
 from tqdm import tqdm
 
 from medfed import discovery, site_names
 from medfed.config import Config
-from medfed.datasets.base import Case, Dataset, Volume
+from medfed.datasets.base import Case, Dataset
 from medfed.datasets.checking import MOST_HASHED, duplicates
+from medfed.datasets.partitions import partition
 from medfed.datasets.splits import Split, split
 from medfed.engines.in_process import InProcess
 from medfed.errors import UserError
 from medfed.federation.message import State
+from medfed.federation.onlooker import Onlooker
 from medfed.federation.seeds import seeded_layers
 from medfed.federation.site import Site
 from medfed.functional.weights import batch_norm_entries
 from medfed.networks.tent import Tent
-from medfed.tasks.classification import Classification, Pictures
-from medfed.tasks.segmentation import Segmentation, Slices
+from medfed.site_images import SiteImages
+from medfed.tasks.classification import KEPT_BYTES, Classification
+from medfed.tasks.segmentation import Segmentation
 
 
 @dataclass(frozen=True)
 class Simulation:
     """Everything a run needs; the unseen site is a name and files whose images nobody has read.
 
-    splits: patients of each source site.
+    splits: patients of each source site; those of the validation site, which comes last, are all for validation.
     unseen: cases of the unseen site, for the evaluator alone.
+    clients: the training and validation cases of each client where the sites' people were handed out; else empty.
     """
 
     dataset: Dataset
@@ -44,6 +45,7 @@ class Simulation:
     start: State
     splits: dict[str, Split]
     unseen: dict[str, list[Case]]
+    clients: dict[str, Split]
 
 
 def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulation:
@@ -54,8 +56,8 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
             unseen one, before any training.
     """
     dataset = config.data.ready(None if quiet else bar_over("making the phantom"))
-    source, unseen = _sites(config, dataset)
-    cases = dataset.cases_of([*source, *unseen])
+    source, validating, unseen = _sites(config, dataset)
+    cases = dataset.cases_of([*source, *validating, *unseen])
     if sum(map(len, cases.values())) <= MOST_HASHED:
         _refuse_duplicates(dataset, sum(cases.values(), []))
     splits = {site: split(cases[site], config.seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
@@ -65,6 +67,8 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
                 f"{dataset.root}: the site {site} has no training images in its published split; split by patient, or "
                 "leave the site out in data.sites"
             )
+    clients = _clients(config, splits)
+    splits |= {site: Split([], cases[site], []) for site in validating}
     task = task_of(config, dataset)
     config.network.check_image_size(dataset.image_size)
     config.method.check(dataset.image_size, dataset.channels)
@@ -72,12 +76,11 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
     network = build_network(config, task).to(device)
     if config.evaluation.tent:
         Tent(network)  # it would refuse after all rounds
-    with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
-              disable=quiet, dynamic_ncols=True, leave=False) as bar:
-        members = [_site(config, dataset, task, network, site, splits[site], bar) for site in source]
+    _check_local_entries(config, network)
+    members, onlooker = _members(config, task, network, dataset, splits, clients, quiet)
     start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()})
-    engine = discovery.find("engines", config.federation.engine)(members, sites_folder)
-    return Simulation(dataset, task, network, engine, start, splits, {site: cases[site] for site in unseen})
+    engine = discovery.find("engines", config.federation.engine)(members, sites_folder, onlooker=onlooker)
+    return Simulation(dataset, task, network, engine, start, splits, {site: cases[site] for site in unseen}, clients)
 
 
 def task_of(config: Config, dataset: Dataset) -> Segmentation | Classification:
@@ -109,9 +112,11 @@ def task_of(config: Config, dataset: Dataset) -> Segmentation | Classification:
 
 
 def build_network(config: Config, task: Segmentation | Classification) -> nn.Module:
-    """The network with what the method adds; its initial weights depend on the seed alone."""
+    """The network with what the method adds; its initial weights depend on the seed, and on `network.weights`, alone."""
     with seeded_layers(config.seed, "initial weights"):
-        return config.method.wrap_network(config.network.build(task.channels, task.out_channels))
+        network = config.network.build(task.channels, task.out_channels)
+        config.network.load_pretrained(network)
+        return config.method.wrap_network(network, config.network)
 
 
 def pick_device(name: str) -> torch.device:
@@ -123,27 +128,69 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _sites(config: Config, dataset: Dataset) -> tuple[list[str], list[str]]:
-    """Names of the sites that train, and of the unseen one, if there is one."""
+def _sites(config: Config, dataset: Dataset) -> tuple[list[str], list[str], list[str]]:
+    """Names of the sites that train, of the validation site and of the unseen one, if there are such."""
     names = dataset.site_names()
     try:
         site_names.check(names)
     except ValueError as error:
         raise UserError(f"{dataset.root}: {error}") from error
-    unseen = config.federation.unseen_site
-    if unseen and unseen not in names:
+    apart = {key: getattr(config.federation, key) for key in ("validation_site", "unseen_site")}
+    if config.federation.selection == "validation_site" and not config.federation.validation_site:
         raise UserError(
-            f"{config.source}: federation.unseen_site: no site '{unseen}' in {dataset.root}; found {', '.join(names)}"
+            f"{config.source}: federation.selection: 'validation_site' needs federation.validation_site; name one"
         )
-    source = [name for name in names if name != unseen]
+    for key, name in apart.items():
+        if name and name not in names:
+            raise UserError(
+                f"{config.source}: federation.{key}: no site '{name}' in {dataset.root}; found {', '.join(names)}"
+            )
+    source = [name for name in names if name not in apart.values()]
     if not source:
+        which = " and ".join(f"{key.replace('_', ' ')} '{name}'" for key, name in reversed(apart.items()) if name)
+        only = "is the only site" if len(names) == 1 else "are the only sites"
+        keys = " or ".join(f"federation.{key}" for key, name in reversed(apart.items()) if name)
         raise UserError(
-            f"{dataset.root}: the unseen site '{unseen}' is the only site, so none is left to train on; add one, or "
-            "leave federation.unseen_site out"
+            f"{dataset.root}: the {which} {only}, so none is left to train on; add one, or leave {keys} out"
         )
-    if len(source) == 1:
+    if len(source) == 1 and config.federation.clients < 2:
         warnings.warn(f"only one site ('{source[0]}') trains: this is local training, not a federation", stacklevel=2)
-    return source, [unseen] if unseen else []
+    return source, *([name] if name else [] for name in apart.values())
+
+
+def _clients(config: Config, splits: dict[str, Split]) -> dict[str, Split]:
+    """The source sites' people, handed out to clients; nothing where each site is a client."""
+    federation = config.federation
+    if not federation.clients:
+        return {}
+    try:
+        found = partition(
+            splits, federation.clients, federation.partition, config.seed, mixing=federation.mixing,
+            concentration=federation.concentration, min_images=federation.min_images,
+        )  # fmt: skip
+    except ValueError as error:
+        raise UserError(f"{config.source}: federation.clients: {error}") from error
+    if taken := [name for name in [*splits, federation.validation_site] if name in found]:
+        raise UserError(
+            f"{config.source}: federation.clients: a site is called '{taken[0]}', as a client would be; rename it"
+        )
+    return found
+
+
+def _check_local_entries(config: Config, network: nn.Module) -> None:
+    """What a method keeps at the clients belongs to no site where these are handed the people of several."""
+    if not config.method.local_keys(network):
+        return
+    if config.federation.clients:
+        raise UserError(
+            f"{config.source}: federation.clients: {config.method_name} keeps entries of the network at each client, "
+            f"and scores are by site; expected 0, got {config.federation.clients}"
+        )
+    if config.federation.selection == "validation_site":
+        raise UserError(
+            f"{config.source}: federation.selection: {config.method_name} keeps entries of the network at each site, so "
+            "no round has a whole model for the validation site; set it to last"
+        )
 
 
 def _refuse_duplicates(dataset: Dataset, cases: list[Case]) -> None:
@@ -157,33 +204,36 @@ def _refuse_duplicates(dataset: Dataset, cases: list[Case]) -> None:
         warnings.warn(f"{same}{more}, which data.allow_duplicates lets pass; scores may flatter", stacklevel=2)
 
 
+def _members(
+    config: Config, task: Segmentation | Classification, network: nn.Module, dataset: Dataset, splits: dict[str, Split],
+    clients: dict[str, Split], quiet: bool,
+) -> tuple[list[Site], Onlooker | None]:
+    """Who trains, and the validation site; every image of theirs, and of the source sites' tests, has been read."""
+    held = clients or {site: patients for site, patients in splits.items() if patients.train}
+    n_sites = sum(bool(patients.train) for patients in splits.values())
+    kept_bytes = KEPT_BYTES * n_sites // max(len(held), n_sites)  # in all as much as the sites would keep
+    with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
+              disable=quiet, dynamic_ncols=True, leave=False) as bar:
+        images = SiteImages(dataset, task, bar, kept_bytes)
+        members = [_site(config, task, network, name, patients, images) for name, patients in held.items()]
+        onlooker = None
+        if name := config.federation.validation_site:
+            onlooker = Onlooker(name, images.samples(splits[name].validation), task, network)
+        for patients in splits.values():
+            images.look_at(patients.test)
+    images.say_notices(splits)
+    _say_small_batches(members, config)
+    return members, onlooker
+
+
 def _site(
-    config: Config, dataset: Dataset, task: Segmentation | Classification, network: nn.Module, name: str,
-    patients: Split, bar: tqdm,
+    config: Config, task: Segmentation | Classification, network: nn.Module, name: str, patients: Split,
+    images: SiteImages,
 ) -> Site:
     local_keys = config.method.local_keys(network)
     if config.federation.batch_norm == "local":
         local_keys |= batch_norm_entries(network)
-    notices: Counter[str] = Counter()
-    if isinstance(task, Classification):
-        training, validation = (_pictures(dataset, task, part, notices, bar)
-                                for part in (patients.train, patients.validation))  # fmt: skip
-        for case in patients.test[:MOST_HASHED]:  # as for volumes below; of very many, some
-            dataset.read_image(case, [])
-            bar.update(1)
-    else:
-        training, validation = (_slices(dataset, task, part, notices, bar)
-                                for part in (patients.train, patients.validation))  # fmt: skip
-        for _ in _volumes(dataset, patients.test, notices, bar):
-            pass  # the evaluator reads them again; what is wrong with one is better known before training
-    for notice, n in notices.items():
-        warnings.warn(f"{name}: {n} of {len(patients.all())} images: {notice}", stacklevel=2)
-    if config.training.batch_size > len(training):
-        images = f"{len(training)} training image{'s' if len(training) > 1 else ''}"
-        warnings.warn(
-            f"{name}: has {images}, fewer than training.batch_size {config.training.batch_size}; its batches hold "
-            f"{len(training)}", stacklevel=2,
-        )
+    training, validation = (images.samples(part) for part in (patients.train, patients.validation))
     return Site(
         name=name,
         training=training,
@@ -196,39 +246,26 @@ def _site(
         local_keys=local_keys,
         local_epochs=config.federation.local_epochs,
         seed=config.seed,
+        rounds=config.federation.rounds,
     )
 
 
-def _slices(dataset: Dataset, task: Segmentation, cases: list[Case], notices: Counter[str], bar: tqdm) -> Slices | None:
-    return task.prepare(list(_volumes(dataset, cases, notices, bar))) if cases else None
-
-
-def _pictures(
-    dataset: Dataset, task: Classification, cases: list[Case], notices: Counter[str], bar: tqdm
-) -> Pictures | None:
-    """Samples that read when they must; as many as stay in memory are read now."""
-    if not cases:
-        return None
-
-    def read(case: Case) -> MetaTensor:
-        said: list[str] = []
-        image = dataset.read_image(case, said)
-        notices.update(said)
-        return image
-
-    samples = task.prepare(cases, read)
-    for _ in samples.first():
-        bar.update(1)
-    return samples
-
-
-def _volumes(dataset: Dataset, cases: list[Case], notices: Counter[str], bar: tqdm) -> Iterator[Volume]:
-    """Each case, read and checked, with its notices counted."""
-    for case in cases:
-        volume = dataset.load(case)
-        notices.update(volume.notices)
-        bar.update(1)
-        yield volume
+def _say_small_batches(members: list[Site], config: Config) -> None:
+    size = config.training.batch_size
+    small = [site for site in members if len(site.training) < size]
+    if small and config.federation.clients:
+        fewest = min(len(site.training) for site in small)
+        warnings.warn(
+            f"{len(small)} of {len(members)} clients have fewer training images than training.batch_size {size}, the "
+            f"smallest {fewest}; their batches hold what they have", stacklevel=2,
+        )  # fmt: skip
+        return
+    for site in small:
+        n = len(site.training)
+        warnings.warn(
+            f"{site.name}: has {n} training image{'s' if n > 1 else ''}, fewer than training.batch_size {size}; its "
+            f"batches hold {n}", stacklevel=2,
+        )  # fmt: skip
 
 
 def bar_over(text: str):

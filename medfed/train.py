@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 
 import torch
@@ -18,6 +19,7 @@ from tqdm import tqdm
 
 from medfed.config import Config, load, to_yaml
 from medfed.datasets import reading
+from medfed.datasets.splits import Split
 from medfed.errors import UserError
 from medfed.evaluator import evaluate, unseen_weights
 from medfed.federation.coordinator import federate
@@ -65,9 +67,10 @@ def _work(args: argparse.Namespace) -> int:
 
 
 def default_folder(config: Config) -> Path:
-    """runs/CONFIG-METHOD-unseen_SITE-seedN, so that two different runs do not meet."""
-    unseen = config.federation.unseen_site or "none"
-    return Path("runs") / f"{Path(config.source).stem}-{config.method_name}-unseen_{unseen}-seed{config.seed}"
+    """runs/CONFIG-METHOD-unseen_SITE[-validation_SITE]-seedN, so that two different runs do not meet."""
+    unseen, validation = config.federation.unseen_site or "none", config.federation.validation_site
+    apart = f"unseen_{unseen}" + (f"-validation_{validation}" if validation else "")
+    return Path("runs") / f"{Path(config.source).stem}-{config.method_name}-{apart}-seed{config.seed}"
 
 
 def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, object]:
@@ -82,7 +85,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
         with _full_disk_named(folder):
             check_data(folder, simulation)
             _check_selection(config, simulation)
-            _begin(folder, config, state, said)
+            _begin(folder, config, simulation, state, said)
             last = train(config, simulation, folder, state, quiet)
             chosen = RULES[config.federation.selection](folder.history())
             final = last if chosen == last.round else folder.load_state(chosen)
@@ -103,7 +106,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
     return found
 
 
-def _begin(folder: RunFolder, config: Config, state: State, said: list[str]) -> None:
+def _begin(folder: RunFolder, config: Config, simulation: Simulation, state: State, said: list[str]) -> None:
     """Write down what runs, `config.yaml` last, as that makes it a run: one refused for its data leaves none behind."""
     (folder.path / "summary.json").unlink(missing_ok=True)  # of another config, where a change was accepted
     if (folder.path / "config.yaml").is_file():
@@ -115,11 +118,20 @@ def _begin(folder: RunFolder, config: Config, state: State, said: list[str]) -> 
         ]
     folder.write_json("environment.json", environment())
     folder.write_json("notices.json", said)
+    if simulation.clients:
+        folder.write_json("clients.json", {name: _held(patients) for name, patients in simulation.clients.items()})
     folder.write_text("config.yaml", to_yaml(config))
 
 
+def _held(patients: Split) -> dict[str, list[str]]:
+    """Which cases a client holds, as SITE/CASE."""
+    parts = {"train": patients.train, "validation": patients.validation}
+    return {part: [f"{case.site}/{case.patient}" for case in cases] for part, cases in parts.items()}
+
+
 def _check_selection(config: Config, simulation: Simulation) -> None:
-    if config.federation.selection != "last" and not any(site.validation for site in simulation.engine.members):
+    by_sources = config.federation.selection == "source_validation"
+    if by_sources and not any(site.validation for site in simulation.engine.members):
         raise UserError(
             f"{config.source}: federation.selection: '{config.federation.selection}' needs validation patients, and no "
             "source site has enough patients to spare one; set it to last"
@@ -159,29 +171,43 @@ def summaries(task: Segmentation | Classification) -> ModuleType:
 
 
 def _summary(config: Config, simulation: Simulation, final: State, rows: list, said: list[str]) -> dict[str, object]:
-    unseen = config.federation.unseen_site
+    federation, engine = config.federation, simulation.engine
     return {
         **summaries(simulation.task).summarise(rows, config.seed),
         "data": "phantom" if simulation.dataset.is_phantom else "real",
         "dataset": simulation.dataset.card.title,
         "method": config.method_name,
-        "unseen_site": unseen or None,
-        "source_sites": sorted(simulation.splits),
+        "unseen_site": federation.unseen_site or None,
+        **({"validation_site": federation.validation_site} if federation.validation_site else {}),
+        "source_sites": sorted(site for site, patients in simulation.splits.items() if patients.train),
         "patients": {
             site: {"train": len(s.train), "validation": len(s.validation), "test": len(s.test)}
             for site, s in simulation.splits.items()
         },
+        **({"clients": _clients(config, simulation)} if simulation.clients else {}),
         "images": _images(simulation),
-        "selection": config.federation.selection,
+        "selection": federation.selection,
         "selected_round": final.round,
-        "rounds": config.federation.rounds,
+        "rounds": federation.rounds,
         "seed": config.seed,
         "config_sha256": hashlib.sha256(to_yaml(config).encode()).hexdigest(),
         "versions": versions(),
-        "sites_kept_entries": any(site.local_keys for site in simulation.engine.members),
+        "sites_kept_entries": any(site.local_keys for site in engine.members),
         "method_facts": config.method.facts(final),
         "transductive": config.evaluation.tent,
         "notices": said,
+    }
+
+
+def _clients(config: Config, simulation: Simulation) -> dict[str, object]:
+    """How the sites' people were handed out, and how many images a client has."""
+    federation, n = config.federation, len(simulation.clients)
+    images = sorted(len(patients.train) for patients in simulation.clients.values())
+    return {
+        "n": n,
+        "per_round": min(federation.clients_per_round or n, n),
+        "partition": federation.partition_told(),
+        "training_images": {"fewest": images[0], "median": median(images), "most": images[-1]},
     }
 
 

@@ -57,7 +57,7 @@ class Toy:
 
     def network(self, method: Method, seed: int = 0) -> torch.nn.Module:
         with seeded_layers(seed, "initial weights"):
-            return method.wrap_network(self.architecture.build(self.channels, self.n_logits))
+            return method.wrap_network(self.architecture.build(self.channels, self.n_logits), self.architecture)
 
     def start(self, method: Method, seed: int = 0) -> State:
         return State(0, {name: entry.clone() for name, entry in self.network(method, seed).state_dict().items()})

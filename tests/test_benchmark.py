@@ -3,6 +3,7 @@ import json
 from medfed import benchmark
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
+from medfed.benchmarks.methods import METHODS, methods_table, time_methods
 from medfed.benchmarks.styles import styles_table, time_styles
 
 
@@ -35,3 +36,10 @@ def test_both_ways_to_draw_in_many_styles_give_the_same_pictures():
     assert found["max_difference"] < 1e-6
     assert found["times_faster"] == found["again_ms"] / found["once_ms"] > 0
     assert "pictures a second" in styles_table(found)
+
+
+def test_every_method_is_timed_on_the_same_round_as_fedavg():
+    found = time_methods(depth=10, size=40, n_images=8, repeats=1, batch_size=4, width=4)
+    assert set(found["train_s"]) == set(METHODS) and found["over_fedavg"]["fedavg"] == 1
+    assert found["share_s"]["fedavg"] == 0 < found["share_s"]["fisc"]
+    assert "style only" in methods_table(found)

@@ -97,7 +97,7 @@ def test_optional_values_and_tables():
 
 
 TRAINING_KEYS = (
-    "optimizer, learning_rate, betas, momentum, weight_decay, batch_size, augment, optimizer_state"
+    "optimizer, learning_rate, schedule, betas, momentum, weight_decay, batch_size, augment, optimizer_state"
 )
 BAD_VALUES = {
     "unknown key": (
@@ -333,7 +333,7 @@ def test_resolved_holds_every_field_by_name():
     assert document["data"]["name"] == "hospitals_for_test.Hospitals"
     assert document["method"] == {"name": "fedavg", "preset": "medfed"}
     assert document["network"] == {"name": "unet", "features": [32, 32, 64, 128, 256, 32], "norm": "instance",
-                                   "dropout": 0.0}  # fmt: skip
+                                   "dropout": 0.0, "weights": ""}  # fmt: skip
     assert document["training"].keys() == {field.name for field in dataclasses.fields(read().training)}
     assert "source" not in document and "preset" not in document
 
@@ -414,3 +414,68 @@ def test_difference_lists_what_changed_by_key():
     assert lines[:2] == ["method.name: fedavg -> elcfs", "training.batch_size: 5 -> 8"]
     assert "method.gamma: (absent) -> 0.5" in lines
     assert difference(old, old) == []
+
+
+CLIENTS = "federation: {unseen_site: UCL, clients: 30, partition: dirichlet}"
+BAD_CLIENTS = {
+    "negative": ("federation.clients=-1", "federation: clients must be at least 0, got -1"),
+    "a rule": (
+        "federation.partition=dirichle",
+        "federation: partition must be one of domains, heterogeneous, dirichlet, got 'dirichle'",
+    ),
+    "too mixed": ("federation.mixing=1.5", "federation: mixing must lie in [0, 1], got 1.5"),
+    "not concentrated": ("federation.concentration=0", "federation: concentration must be above 0, got 0.0"),
+    "no images": ("federation.min_images=0", "federation: min_images must be at least 1, got 0"),
+    "a rule for no clients": (
+        "federation.clients=0",
+        "federation: partition is dirichlet, which has no effect without clients above 0; set that too, or leave "
+        "partition out",
+    ),
+    "the number of another rule": (
+        "federation.mixing=0.5",
+        "federation: mixing is 0.5, which has no effect without partition 'heterogeneous'; set that too, or leave mixing "
+        "out",
+    ),
+    "entries that belong to no site": (
+        "federation.batch_norm=local",
+        "federation: batch_norm must be 'average' when clients are handed the sites' people: scores are by site, and what "
+        "a client keeps belongs to none; got 'local' and clients 30",
+    ),
+    "validated on the unseen": (
+        "federation.validation_site=UCL",
+        "federation: validation_site: 'UCL' is the unseen site, on which nothing may be chosen; name another site",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_CLIENTS)
+def test_what_would_have_no_effect_or_mislead_is_refused(case):
+    override, expected = BAD_CLIENTS[case]
+    assert complaint(CLIENTS, override) == f"--set {override}: {expected}"
+
+
+def test_clients_and_a_validation_site_read_back():
+    config = read(CLIENTS, "federation.min_images=70", "federation.validation_site=BMC", "federation.selection=validation_site")
+    assert load_text(to_yaml(config), "b.yaml") == config
+    assert config.federation.partition_told() == "dirichlet 0.5"
+    assert read("", "federation.clients=9").federation.partition_told() == "domains"
+
+
+def test_the_validation_site_is_one_of_the_sites_and_leaves_one_to_train_on():
+    sites = ("data.sites=[UCL, BMC]", "federation.unseen_site=UCL")
+    assert complaint("", *sites, "federation.validation_site=BM").endswith(
+        "federation.validation_site: 'BM' is not in data.sites. Did you mean 'BMC'? Known: UCL, BMC"
+    )
+    assert complaint("", *sites, "federation.validation_site=BMC").endswith(
+        "data.sites: 'UCL' is the unseen site and 'BMC' is the validation site, and no other site is left to train on; "
+        "add one"
+    )
+
+
+def test_a_setting_that_is_younger_than_a_run_is_no_change_at_its_default():
+    old = resolved(read())
+    for key in ("clients", "validation_site"):
+        del old["federation"][key]
+    assert difference(old, resolved(read())) == []
+    assert difference(old, resolved(read("", "federation.clients=9"))) == ["federation.clients: 0 -> 9"]
+    assert "x.y: 1 -> (absent)" in difference(old | {"x": {"y": 1}}, resolved(read()))

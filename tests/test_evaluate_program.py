@@ -1,3 +1,4 @@
+import csv
 import json
 
 from medfed import evaluate
@@ -35,6 +36,30 @@ def test_going_on_does_only_what_is_missing_and_gives_the_same_table(tiny_config
     capsys.readouterr()
 
 
+def test_two_sites_are_left_out_and_both_reported(tiny_config, tmp_path, capsys):
+    """BMC, HK, UCL: unseen BMC is validated on HK, HK on UCL and UCL on BMC."""
+    out = tmp_path / "comparison"
+    rule = ("--set", "federation.selection=validation_site", "--methods", "fedavg")
+    arguments = ("--leave-two-sites-out", "--out", str(out), "--quiet", "--device", "cpu", "--set", "federation.rounds=1")
+    assert evaluate.main([str(tiny_config), *arguments, *rule]) == 0
+    said = capsys.readouterr().out
+    assert said.index("UNSEEN SITES") < said.index("VALIDATION SITES") and "rule 'validation_site'" in said
+    folders = {path.parent.parent.name for path in out.rglob("summary.json")}
+    assert folders == {"unseen_BMC-validation_HK", "unseen_HK-validation_UCL", "unseen_UCL-validation_BMC"}
+    for name, role in (("table", "unseen"), ("validation", "validation")):
+        with open(out / f"{name}.csv", newline="") as file:
+            means = {row[f"{role}_site"]: row["mean"] for row in csv.DictReader(file) if row["metric"] == "dice"}
+        assert set(means) == {"BMC", "HK", "UCL", "average"}
+        for path in out.rglob("summary.json"):
+            summary = json.loads(path.read_text())
+            site = summary[f"{role}_site"]
+            scores = [group["dice"]["mean"] for group in summary[role]["sites"][site].values()]
+            assert abs(float(means[site]) - 100 * scores[0]) < 1e-4
+            assert summary["source_sites"] == sorted({"BMC", "HK", "UCL"} - {summary["unseen_site"], summary["validation_site"]})
+    markdown = (out / "table.md").read_text()
+    assert markdown.index("## Unseen sites") < markdown.index("## Validation sites")
+
+
 def refused(capsys, code: int, *words: str) -> None:
     said = capsys.readouterr().err.strip().splitlines()
     assert code == 2 and len(said) == 1 and all(word in said[0] for word in words), said
@@ -46,3 +71,5 @@ def test_mistakes_are_one_line(tiny_config, tmp_path, capsys):
     refused(capsys, compare(tiny_config, tmp_path / "a", "--methods", "elcf"), "elcf", "elcfs")
     refused(capsys, compare(tiny_config, tmp_path / "b", "--sites", "Mars"), "Mars", "UCL")
     refused(capsys, compare(tiny_config, tmp_path / "c", "--seeds", "0"), "--seeds 0")
+    refused(capsys, evaluate.main([str(tiny_config), "--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]",
+                                   "--out", str(tmp_path / "d"), "--quiet"]), "at least three", "BMC, UCL")

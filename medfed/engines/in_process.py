@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
 from medfed.errors import UserError
 from medfed.federation.message import Message, digest, pack, unpack
+from medfed.federation.onlooker import Onlooker
 from medfed.federation.site import Site
-from medfed.files import read_sealed, seal, stage
+from medfed.files import read_sealed, seal, stage, write_atomically
 
 KEPT_ROUNDS = 2  # a coordinator that was killed goes back one round at most
+WITHOUT_MEMORY = ".without_memory.json"  # no site's name begins with a dot
 ADVICE = "put back a copy, or start another run with --out"
 
 
@@ -22,51 +26,74 @@ ADVICE = "put back a copy, or start another run with --out"
 class InProcess:
     """The engine of simulations and of the first run on a laptop.
 
+    With a folder, the sites that train in a round hold their memory here, and no others: it rests in their files. A
+    site that has no memory (as where `training.optimizer_state` is "reset") has a file as long as the coordinator may
+    ask for its answer again, which is to the end of the round. Sites that keep entries of the network for themselves
+    always hold theirs, as they validate with them.
+
     Args:
         members: the sites.
         folder: where each site keeps its memory and its last answers, so that a killed run goes on to the same bits
             and repeats no site's finished round; None keeps nothing.
         on_answer: told the kind, the site, and how many of how many sites have answered.
+        onlooker: the validation site, if there is one. It is not among `sites`.
     """
 
     members: list[Site]
     folder: Path | None = None
     on_answer: Callable[[str, str, int, int], None] | None = None
+    onlooker: Onlooker | None = None
+    _trained: dict[str, int] = field(default_factory=dict)  # the round that a site last trained in
+    _resting: set[str] = field(default_factory=set)  # sites whose memory is in their file alone
 
     def sites(self) -> list[str]:
         return sorted(site.name for site in self.members)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Each site in turn, in the order of their names."""
-        by_name = {site.name: site for site in self.members}
+        by_name = {site.name: site for site in [*self.members, *([self.onlooker] if self.onlooker else [])]}
         answers = {}
-        letters: dict[int, bytes] = {}  # what goes to several sites is written once
-        for message in messages.values():
-            if id(message) not in letters:
-                letters[id(message)] = message.to_bytes()
+        times = Counter(id(message) for message in messages.values())
+        letters = {}  # what goes to several sites is written once, what goes to one not before its turn
+        number = next(iter(messages.values())).facts["round"] if messages else 0
+        if kind == "train" and self.folder:
+            self._rest_others(messages)
+            self._drop_answers(number)
         files: list[Future[None]] = []
         with ThreadPoolExecutor(1) as disk:  # the next site trains while the disk takes this one's file
             for index, name in enumerate(sorted(messages), start=1):
-                answer, commit = self._deliver(by_name[name], letters[id(messages[name])])
+                message = messages[name]
+                letter = letters.get(id(message)) or message.to_bytes()
+                if times[id(message)] > 1:
+                    letters[id(message)] = letter
+                answer, commit = self._deliver(by_name[name], letter)
                 answers[name] = Message.from_bytes(answer)
                 files += [disk.submit(commit)] if commit else []
                 if self.on_answer:
                     self.on_answer(kind, name, index, len(messages))
         for file in files:
             file.result()  # a full disk is told here
+        if kind == "train" and self.folder:
+            self._note_without_memory([by_name[name] for name in sorted(messages)], number)
         return answers
 
-    def _deliver(self, site: Site, letter: bytes) -> tuple[bytes, Callable[[], None] | None]:
+    def _deliver(self, site: Site | Onlooker, letter: bytes) -> tuple[bytes, Callable[[], None] | None]:
         """The answer, and what puts the site's new file in its place, if there is one."""
         message = Message.from_bytes(letter)
         if self.folder is None or message.kind != "train":
             return site.answer(message).to_bytes(), None
-        asked, path = digest(letter, site.terms().encode()), self._path(site.name, message.facts["round"])
+        number = message.facts["round"]
+        asked, path = digest(letter, site.terms().encode()), self._path(site.name, number)
         if path.is_file() and (kept := _read(path)).asked == asked:  # it has answered this very letter before
-            site.memory = kept.memory
-            return kept.answer, None
-        answer = site.answer(message).to_bytes()
-        return answer, _stage(path, asked, answer, site.memory)
+            site.memory, answer, commit = kept.memory, kept.answer, None
+        else:
+            if site.name in self._resting:
+                site.memory = _read(self._path(site.name, self._trained[site.name])).memory
+            answer = site.answer(message).to_bytes()
+            commit = _stage(path, asked, answer, site.memory)
+        self._resting.discard(site.name)
+        self._trained[site.name] = number
+        return answer, commit
 
     def restore(self, took_part: Mapping[str, int]) -> None:
         """Give every site the memory that it had after the round that it last took part in (`State.took_part`).
@@ -74,12 +101,53 @@ class InProcess:
         Raises:
             UserError: if a site's file is gone; its optimiser would silently start again.
         """
+        without = self._without_memory() if took_part else {}
         for site in self.members:
             if number := took_part.get(site.name):
                 path = self._path(site.name, number)
-                if not path.is_file():
+                if path.is_file():
+                    site.memory = _read(path).memory
+                elif number not in without.get(site.name, ()):
                     raise UserError(f"{path}: is missing, and with it what {site.name} keeps between rounds; {ADVICE}")
-                site.memory = _read(path).memory
+                self._trained[site.name] = number
+                if number < max(took_part.values()):
+                    self._rest(site)
+
+    def _rest_others(self, messages: Mapping[str, Message]) -> None:
+        for site in self.members:
+            if site.name not in messages:
+                self._rest(site)
+
+    def _rest(self, site: Site) -> None:
+        """Let go of a site's memory, which its file has."""
+        if site.memory and not site.local_keys and site.name in self._trained:
+            site.memory = {}
+            self._resting.add(site.name)
+
+    def _drop_answers(self, number: int) -> None:
+        """Remove what sites without memory answered before this round: the coordinator has written that down."""
+        for name, rounds in self._without_memory().items():
+            for path in (self._path(name, before) for before in rounds if before < number):
+                path.unlink(missing_ok=True)
+            if (folder := self.folder / name).is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+
+    def _without_memory(self) -> dict[str, list[int]]:
+        """The last rounds that each site ended without memory: one file for all, if there is such a site."""
+        path = self.folder / WITHOUT_MEMORY
+        return json.loads(path.read_text()) if path.is_file() else {}
+
+    def _note_without_memory(self, sites: list[Site], number: int) -> None:
+        """Write down which of the sites that trained in this round have no memory after it."""
+        old = self._without_memory()
+        new = dict(old)
+        for site in sites:
+            rounds = [before for before in old.get(site.name, []) if before < number]
+            rounds = rounds if site.memory else [*rounds, number][-KEPT_ROUNDS:]
+            if rounds or site.name in old:
+                new[site.name] = rounds
+        if new != old:
+            write_atomically(self.folder / WITHOUT_MEMORY, json.dumps(new, sort_keys=True))
 
     def _path(self, site: str, number: int) -> Path:
         return self.folder / site / f"round_{number:05d}.site"

@@ -13,6 +13,7 @@ from medfed.federation.engine import Engine
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method
 from medfed.federation.seeds import stream
+from medfed.federation.selection import VALIDATION_SITE
 from medfed.federation.settings import Federation
 from medfed.functional.weights import check_same_entries, first_not_finite
 
@@ -40,21 +41,29 @@ def federate(
     if state.round == 0 and not method.shares_every_round:
         state = _share(method, engine, state, engine.sites(), seed, record)
     while state.round < settings.rounds:
-        number = state.round + 1
-        chosen = _choose(engine.sites(), settings.clients_per_round, stream(seed, "clients", number))
-        if method.shares_every_round:
-            state = _share(method, engine, state, chosen, seed, record)
-        common = Message("train", state.weights, {}, {"round": number})
-        extras = {site: method.broadcast(state, site) for site in chosen}
-        letters = {site: replace(common, tensors=extras[site]) if extras[site] else common for site in chosen}
-        updates = _exchange(engine, "train", letters, number, record)
-        _check_updates(number, state, updates)
-        memory = method.remember(state, updates, stream(seed, "remember", number))
-        weights = method.aggregate(replace(state, memory=memory), updates)
-        took_part = {**state.took_part, **dict.fromkeys(chosen, number)}
-        state = State(number, {**state.weights, **weights}, memory, took_part)
-        yield Round(state, _history(engine, state, settings, updates, record), record)
-        record = []
+        done = _round(method, engine, state, settings, seed, record)
+        state, record = done.state, []
+        yield done
+
+
+def _round(
+    method: Method, engine: Engine, state: State, settings: Federation, seed: int, record: list[Row]
+) -> Round:
+    """One round. The clients' weights live as long as this call: never two rounds of them at once."""
+    number = state.round + 1
+    chosen = _choose(engine.sites(), settings.clients_per_round, stream(seed, "clients", number))
+    if method.shares_every_round:
+        state = _share(method, engine, state, chosen, seed, record)
+    common = Message("train", state.weights, {}, {"round": number})
+    extras = {site: method.broadcast(state, site) for site in chosen}
+    letters = {site: replace(common, tensors=extras[site]) if extras[site] else common for site in chosen}
+    updates = _exchange(engine, "train", letters, number, record)
+    _check_updates(number, state, updates)
+    memory = method.remember(state, updates, stream(seed, "remember", number))
+    weights = method.aggregate(replace(state, memory=memory), updates)
+    took_part = {**state.took_part, **dict.fromkeys(chosen, number)}
+    state = State(number, {**state.weights, **weights}, memory, took_part)
+    return Round(state, _history(engine, state, settings, updates, record), record)
 
 
 def _share(
@@ -111,11 +120,17 @@ def _history(
     row |= {f"train_loss/{site}": update.facts["loss"] for site, update in updates.items()}
     row["validation_score"] = None
     if state.round % settings.validate_every == 0 or state.round == settings.rounds:
-        asked = dict.fromkeys(engine.sites(), Message("validate", state.weights, {}, {"round": state.round}))
+        # Where sites keep entries to themselves there is no whole model yet that another site could validate.
+        whole = all(state.weights.keys() <= update.weights.keys() for update in updates.values())
+        onlooker = settings.validation_site if whole else ""
+        names = [*engine.sites(), *([onlooker] if onlooker else [])]
+        asked = dict.fromkeys(names, Message("validate", state.weights, {}, {"round": state.round}))
         answers = _exchange(engine, "validate", asked, state.round, record)
         scores = {site: answer.facts["score"] for site, answer in answers.items() if "score" in answer.facts}
+        alone = scores.pop(onlooker, None)
         row["validation_score"] = _mean(scores.values()) if scores else None
         row |= {f"validation_score/{site}": score for site, score in scores.items()}
+        row |= {VALIDATION_SITE: alone} if onlooker else {}
     return row
 
 

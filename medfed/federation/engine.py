@@ -12,7 +12,7 @@ class Engine(Protocol):
     """Carries messages to sites and answers back."""
 
     def sites(self) -> list[str]:
-        """The sites that take part, sorted."""
+        """The sites that take part, sorted. A validation site is not among them, and yet answers "validate"."""
         ...
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:

@@ -52,16 +52,22 @@ class Architecture(Protocol):
 
     decoder_levels: tuple[str, ...]
     encoder_stages: tuple[str, ...]
+    last_features: str
+    embedding: str
     head: str
 
 
 @dataclass(frozen=True)
 class SiteData:
-    """What `Method.share` may look at: one site's training images, and a random stream of its own."""
+    """What `Method.share` may look at: one site's training images, and a random stream of its own.
+
+    architecture: the named places of the network that comes with it.
+    """
 
     name: str
     samples: Samples
     task: Task
+    architecture: Architecture
     rng: torch.Generator
 
 

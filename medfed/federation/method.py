@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from medfed.batch import Batch
-from medfed.federation.local import LocalRound, Output, Samples, SiteData
+from medfed.federation.local import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.functional import weights as weight_maths
 
@@ -35,8 +35,11 @@ class Method:
     def check(self, image_size: int, channels: int) -> None:
         """Refuse (UserError), before anything is written, data that the method cannot work on."""
 
-    def wrap_network(self, network: nn.Module) -> nn.Module:
-        """Add what the method needs to a fresh network; entries may be added, none renamed."""
+    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """Add what the method needs to a fresh network; entries may be added, none renamed.
+
+        UserError if the method cannot work on such a network.
+        """
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
@@ -95,6 +98,10 @@ class Method:
     def facts(self, state: State) -> dict[str, Any]:
         """For the summary of a run: what a reader of its scores should know, as plain JSON values."""
         return {}
+
+    def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
+        """For pictures only: where the network looks in standardised images (B, C, H, W), as (B, h, w) of sum 1."""
+        return None
 
     def styles(self, state: State, image: Tensor) -> Tensors:
         """For pictures only: raw images (B, C, H, W) as they would look at each site, from what the sites shared."""

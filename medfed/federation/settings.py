@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from medfed.federation.selection import RULES
+
+PARTITIONS = ("domains", "heterogeneous", "dirichlet")
+USED_BY = {"mixing": "heterogeneous", "concentration": "dirichlet", "min_images": "dirichlet"}
 
 
 @dataclass(frozen=True)
@@ -13,7 +17,9 @@ class Training:
 
     Args:
         optimizer: "adam" or "sgd".
-        learning_rate: step size, constant over the rounds.
+        learning_rate: step size, in the first round.
+        schedule: "constant" over the rounds, or "cosine": half a wave from the first round down towards 0, constant
+            within a round.
         betas: Adam's decay rates in [0, 1). ELCFS's paper has (0.9, 0.99), its code PyTorch's (0.9, 0.999).
         momentum: of SGD, in [0, 1).
         weight_decay: at least 0.
@@ -25,6 +31,7 @@ class Training:
 
     optimizer: str = "adam"
     learning_rate: float = 1e-3
+    schedule: str = "constant"
     betas: tuple[float, float] = (0.9, 0.99)
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -34,12 +41,19 @@ class Training:
 
     def __post_init__(self) -> None:
         _one_of("optimizer", self.optimizer, ("adam", "sgd"))
+        _one_of("schedule", self.schedule, ("constant", "cosine"))
         _one_of("optimizer_state", self.optimizer_state, ("keep", "reset"))
         _require(self.learning_rate > 0, "learning_rate must be above 0", self.learning_rate)
         _require(all(0 <= beta < 1 for beta in self.betas), "betas must lie in [0, 1)", list(self.betas))
         _require(0 <= self.momentum < 1, "momentum must lie in [0, 1)", self.momentum)
         _require(self.weight_decay >= 0, "weight_decay must be at least 0", self.weight_decay)
         _require(self.batch_size >= 1, "batch_size must be at least 1", self.batch_size)
+
+    def learning_rate_in(self, round_number: int, rounds: int) -> float:
+        """The step size of a round, which counts from 1, of so many."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
 
 
 @dataclass(frozen=True)
@@ -48,18 +62,32 @@ class Federation:
 
     Args:
         unseen_site: the site that takes no part in training and is tested at the end; empty trains on all.
+        validation_site: a second site that never trains and shares nothing; it only tells how good each validated
+            round is on its images. Empty has none.
+        clients: how many clients the training people of the sites are handed out to; 0 makes each site a client.
+        partition: of `clients`: "domains" (each holds one site's images), "heterogeneous" (`mixing` between that and
+            all alike) or "dirichlet" (shares of each site drawn at random).
+        mixing: of "heterogeneous", lambda in [0, 1]: 0 keeps the sites apart, 1 gives every client the same of each.
+        concentration: of "dirichlet", above 0: the smaller, the more unequal the clients.
+        min_images: of "dirichlet": shares are drawn again until each client has that many training images.
         rounds: communication rounds.
         local_epochs: passes over its images that a site makes in a round.
-        clients_per_round: how many sites, drawn at random each round, take part; 0 is all of them.
+        clients_per_round: how many clients, drawn at random each round, take part; 0 is all of them.
         validate_every: rounds between two validations on the source sites' validation patients; the last round always.
         selection: which round is the result: "last", or "source_validation" (the best mean validation score over the
-            source sites). Never chosen on the unseen site.
+            clients) or "validation_site" (the best score on it). Never chosen on the unseen site.
         batch_norm: "average" its parameters and statistics over the sites (the counters by maximum), or keep them
             "local": each source site is scored with its own, an unseen site with their average.
         engine: what carries the messages.
     """
 
     unseen_site: str = ""
+    validation_site: str = ""
+    clients: int = 0
+    partition: str = "domains"
+    mixing: float = 0.1
+    concentration: float = 0.5
+    min_images: int = 1
     rounds: int = 100
     local_epochs: int = 1
     clients_per_round: int = 0
@@ -77,6 +105,37 @@ class Federation:
         _require(self.validate_every >= 1, "validate_every must be at least 1", self.validate_every)
         if self.batch_norm == "local" and self.selection != "last":
             raise ValueError("selection must be 'last' when batch_norm is 'local': earlier local entries are not kept")
+        if self.validation_site and self.validation_site == self.unseen_site:
+            raise ValueError(
+                f"validation_site: '{self.validation_site}' is the unseen site, on which nothing may be chosen; name "
+                "another site"
+            )
+        self._check_clients()
+
+    def partition_told(self) -> str:
+        """The rule that hands the sites' people out, with the number that it goes by."""
+        number = {"heterogeneous": f" {self.mixing:g}", "dirichlet": f" {self.concentration:g}"}
+        return self.partition + number.get(self.partition, "")
+
+    def _check_clients(self) -> None:
+        _one_of("partition", self.partition, PARTITIONS)
+        _require(self.clients >= 0, "clients must be at least 0", self.clients)
+        _require(0 <= self.mixing <= 1, "mixing must lie in [0, 1]", self.mixing)
+        _require(self.concentration > 0, "concentration must be above 0", self.concentration)
+        _require(self.min_images >= 1, "min_images must be at least 1", self.min_images)
+        if self.clients and self.batch_norm == "local":
+            raise ValueError(
+                "batch_norm must be 'average' when clients are handed the sites' people: scores are by site, and what "
+                f"a client keeps belongs to none; got 'local' and clients {self.clients}"
+            )
+        used = {"partition": bool(self.clients)} | {key: self.partition == of for key, of in USED_BY.items()}
+        for key, is_used in used.items():
+            found, default = getattr(self, key), getattr(Federation, key)
+            if found != default and not (is_used and self.clients):
+                needs = f"partition '{USED_BY[key]}'" if key in USED_BY and self.clients else "clients above 0"
+                raise ValueError(
+                    f"{key} is {found}, which has no effect without {needs}; set that too, or leave {key} out"
+                )
 
 
 def _require(holds: bool, rule: str, found: object) -> None:

@@ -37,6 +37,7 @@ class Site:
         network: scratch space; several sites of one process may share it, as each answer loads it afresh.
         local_keys: entries of the state dict that stay here.
         local_epochs: passes over the images in a round.
+        rounds: of the whole training, for a learning rate that follows them.
     """
 
     name: str
@@ -50,13 +51,15 @@ class Site:
     local_keys: frozenset[str]
     local_epochs: int
     seed: int
+    rounds: int = 1
     progress: Progress | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
     _expanded: tuple[str, Samples] | None = None
 
     def terms(self) -> str:
         """Everything beside the letter and its own images that decides what this site answers."""
-        return repr((self.settings, self.method, self.local_epochs, self.seed, sorted(self.local_keys)))
+        rounds = None if self.settings.schedule == "constant" else self.rounds
+        return repr((self.settings, self.method, self.local_epochs, rounds, self.seed, sorted(self.local_keys)))
 
     def answer(self, message: Message) -> Message:
         """Do what the coordinator asks: "share", "train" or "validate"."""
@@ -82,7 +85,7 @@ class Site:
         self.load(message.weights)
         self.network.eval()
         rng = stream(self.seed, "share", self.name, message.facts["round"])
-        data = SiteData(self.name, self.training, self.task, rng)
+        data = SiteData(self.name, self.training, self.task, self.architecture, rng)
         return Message("share", tensors=self.method.share(data, self.network))
 
     def _validate(self, message: Message) -> Message:
@@ -95,7 +98,7 @@ class Site:
         self.load(message.weights)
         self.network.train()
         local = self._round(message)
-        optimizer = self._optimizer()
+        optimizer = self._optimizer(self.settings.learning_rate_in(local.round, self.rounds))
         samples = self._samples(local)
         batches = list(self._batches(local.round, len(samples)))
         # A stream a purpose, so that methods see the same batches and augmentations whatever they draw themselves.
@@ -161,12 +164,12 @@ class Site:
             order = torch.randperm(n_samples, generator=rng).tolist()
             yield from (order[start : start + size] for start in range(0, len(order), size))
 
-    def _optimizer(self) -> torch.optim.Optimizer:
+    def _optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
         parameters, s = self.network.parameters(), self.settings
         if s.optimizer == "adam":
-            optimizer = torch.optim.Adam(parameters, s.learning_rate, tuple(s.betas), weight_decay=s.weight_decay)
+            optimizer = torch.optim.Adam(parameters, learning_rate, tuple(s.betas), weight_decay=s.weight_decay)
         else:
-            optimizer = torch.optim.SGD(parameters, s.learning_rate, s.momentum, weight_decay=s.weight_decay)
+            optimizer = torch.optim.SGD(parameters, learning_rate, s.momentum, weight_decay=s.weight_decay)
         if s.optimizer_state == "keep":
             restored: dict[int, dict[str, Tensor]] = {}
             for name, entry in self.memory.items():

@@ -1,4 +1,4 @@
-"""Contrast between labelled vectors: the mean feature of a region, and the supervised InfoNCE of ELCFS (eq. 6-7)."""
+"""Contrast between labelled vectors: the mean feature of a region, InfoNCE with labels (ELCFS), triplets (FISC)."""
 
 from __future__ import annotations
 
@@ -30,6 +30,24 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         present = total > 0
         sums = torch.bmm(features.flatten(2), weights[..., None])[..., 0]
         return sums / torch.where(present, total, 1)[:, None], present
+
+
+def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """`masked_mean` of R regions an image: features (B, D, H, W), masks (B, R, H, W) to (B * R, D) and (B * R,)."""
+    found = [masked_mean(features, masks[:, region]) for region in range(masks.shape[1])]
+    vectors, present = (torch.stack(one, dim=1).flatten(0, 1) for one in zip(*found, strict=True))
+    return vectors, present
+
+
+def triplet(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float) -> Tensor:
+    """Mean of max(0, |a - p| - |a - n| + margin) over rows (A, D), each brought to length one (FISC, eq. 6).
+
+    PyTorch's, which adds 1e-6 to each difference, so that its gradient at a = p is finite. Of no rows: 0.
+    """
+    if not len(anchors):
+        return anchors.sum() * 0
+    rows = (F.normalize(vectors, dim=1) for vectors in (anchors, positives, negatives))
+    return F.triplet_margin_loss(*rows, margin=margin)
 
 
 def info_nce(

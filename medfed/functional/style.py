@@ -9,6 +9,7 @@ CCST (Chen et al., WACV 2023) shares these numbers between hospitals, of one ima
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,15 +18,16 @@ from torch import Tensor
 EPSILON = 1e-5
 
 
-def statistics(features: Tensor) -> tuple[Tensor, Tensor]:
+def statistics(features: Tensor, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
     """Mean and deviation of every channel of every image.
 
     Args:
         features: (B, C, H, W), floating point.
+        epsilon: what stands under the root beside the variance, above 0.
 
     Returns:
-        mean and std, each (B, C): std = sqrt(variance + 1e-5), where the variance is unbiased (divided by H*W - 1) but
-        for a map of one number, whose variance is 0. float32, or float64 for float64 features.
+        mean and std, each (B, C): std = sqrt(variance + epsilon), where the variance is unbiased (divided by H*W - 1)
+        but for a map of one number, whose variance is 0. float32, or float64 for float64 features.
 
     Raises:
         ValueError: if the features are not a batch of floating-point maps.
@@ -34,7 +36,22 @@ def statistics(features: Tensor) -> tuple[Tensor, Tensor]:
     values = features if features.dtype == torch.float64 else features.float()
     one_number = values.shape[2] * values.shape[3] == 1
     variance, mean = torch.var_mean(values, dim=(2, 3), correction=0 if one_number else 1)
-    return mean, (variance + EPSILON).sqrt()
+    return mean, (variance + epsilon).sqrt()
+
+
+def transfer(features: Tensor, own: Sequence[Tensor], style: Sequence[Tensor]) -> Tensor:
+    """Take one mean and deviation off every channel, put another on (eq. 8).
+
+    Args:
+        features: (B, C, H, W).
+        own, style: the mean and the deviation before and after, each (B, C). Whether gradients pass through them is
+            the caller's choice.
+
+    Returns:
+        (B, C, H, W), of the wider type of features and statistics.
+    """
+    (own_mean, own_std), (mean, std) = own, style
+    return (features - _map(own_mean)) * _map(std / own_std) + _map(mean)
 
 
 def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1.0) -> Tensor:
@@ -54,7 +71,7 @@ def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1
     own_mean, own_std = statistics(features)
     mean, std = (_one_a_map(name, value, own_mean) for name, value in (("mean", mean), ("std", std)))
     values = features.to(own_mean.dtype)
-    styled = (values - _map(own_mean)) * _map(std / own_std) + _map(mean)                # eq. 8
+    styled = transfer(values, (own_mean, own_std), (mean, std))                          # eq. 8
     styled = torch.lerp(values, styled, _strength(alpha, own_mean))                      # eq. 14
     return styled.to(features.dtype)
 

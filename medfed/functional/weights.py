@@ -64,13 +64,17 @@ def first_not_finite(weights: Weights) -> str | None:
     return None
 
 
+def batch_norms(network: nn.Module) -> dict[str, nn.Module]:
+    """Every BatchNorm of a network, by its path."""
+    return {path: module for path, module in network.named_modules() if isinstance(module, _BatchNorm)}
+
+
 def batch_norm_entries(network: nn.Module) -> frozenset[str]:
     """State-dict names that belong to a BatchNorm, found by module type.
 
     Looking for the letters "bn" would miss `downsample.1` in a ResNet and `norm` in a DenseNet.
     """
     names = set()
-    for path, module in network.named_modules():
-        if isinstance(module, _BatchNorm):
-            names |= {f"{path}.{entry}" if path else entry for entry in module.state_dict()}
+    for path, module in batch_norms(network).items():
+        names |= {f"{path}.{entry}" if path else entry for entry in module.state_dict()}
     return frozenset(names)

@@ -5,28 +5,24 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from medfed.errors import UserError
 from medfed.federation.local import LocalRound, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
 from medfed.functional.regions import edge_agreement
-from medfed.functional.style import Moments, adain, moment_match, statistics
+from medfed.functional.style import Moments, statistics
 from medfed.functional.weights import average
-from medfed.networks.adain import StyleCodec, load_codec
+from medfed.networks.style_transfer import StyleTransfer, not_blank
 from medfed.transforms.style_expansion import StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"
 AT_ONCE = 32  # images encoded at a time
-BLANK_STD = 0.02  # in each channel, of intensities in [0, 1]: below it an image is blank, and its style says nothing
 LOOKED_AT = 32  # images whose reconstruction error and edges are looked at
 
 
@@ -86,7 +82,6 @@ class CCST(Method):
     def __post_init__(self) -> None:
         for name, known in (
             ("style", ("overall", "single")),
-            ("transfer", ("codec", "moments")),
             ("site_weights", ("examples", "uniform")),
         ):
             if getattr(self, name) not in known:
@@ -94,20 +89,14 @@ class CCST(Method):
         for name in ("k", "images_per_style", "min_patients"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must lie in [0, 1], got {self.alpha}")
-        if self.transfer_size < 0:
-            raise ValueError(f"transfer_size must be at least 0, got {self.transfer_size}")
+        self._style_transfer  # refuses what it cannot do
+
+    @property
+    def _style_transfer(self) -> StyleTransfer:
+        return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     def check(self, image_size: int, channels: int) -> None:
-        if self.transfer == "moments":
-            return
-        least, side = load_codec(self.codec).smallest_side, self.transfer_size or image_size
-        if side < least:
-            key = "method.transfer_size" if self.transfer_size else "data.image_size"
-            raise UserError(f"{key} is {side}, but the codec needs at least {least} pixels a side; choose more")
-        if channels not in (1, 3):
-            raise UserError(f"images have {channels} channels, but the codec takes 1 or 3; set method.transfer: moments")
+        self._style_transfer.check(image_size, channels)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Mean and std, each (C,) for overall style or (J, C) for single; and how far the codec is from the identity."""
@@ -123,11 +112,10 @@ class CCST(Method):
         n_single = math.ceil(len(order) / self.images_per_style)
         moments, singles = None, []
         for part in order.split(AT_ONCE):
-            images = site.samples.batch(part.tolist()).image
-            told = images[images.flatten(2).std(dim=2, correction=0).amax(dim=1) >= BLANK_STD]
+            told = not_blank(site.samples.batch(part.tolist()).image)
             if not len(told):
                 continue
-            features = self._features(told.to(device)).cpu()
+            features = self._style_transfer.features(told.to(device)).cpu()
             if self.style == "single":
                 singles += list(zip(*statistics(features), strict=True))
                 if len(singles) >= n_single:
@@ -164,7 +152,7 @@ class CCST(Method):
             [None if d == 0 else first[domains[d]] + int(draws[i, d, 1] * len(bank[domains[d]][0])) for d in row]
             for i, row in enumerate(chosen)
         ]
-        expanded = StyleExpansion(samples, choices, lambda image, styles: self._restyle(
+        expanded = StyleExpansion(samples, choices, lambda image, styles: self._style_transfer.restyle(
             image.to(local.device), *(torch.stack(one) for one in zip(*(offered[s] for s in styles), strict=True))))
         self._check_masks(local.site, samples, expanded)
         return expanded
@@ -184,40 +172,15 @@ class CCST(Method):
         """The image in the style of each site; of single styles, in the first."""
         bank = _bank(state.memory)
         return {
-            site: torch.cat([self._restyle(one[None], mean[:1], std[:1]) for one in image]).cpu()
+            site: torch.cat([self._style_transfer.restyle(one[None], mean[:1], std[:1]) for one in image]).cpu()
             for site, (mean, std) in bank.items()
         }
 
-    def _features(self, images: Tensor) -> Tensor:
-        return images if self.transfer == "moments" else _codec(self.codec, images.device).encode(self._resized(images))
-
-    def _restyle(self, image: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """One image (1, C, H, W), encoded once, in m styles (m, C)."""
-        mean, std = mean.to(image), std.to(image)
-        if self.transfer == "moments":
-            return moment_match(image.expand(len(mean), -1, -1, -1), mean, std, self.alpha)
-        codec, larger = _codec(self.codec, image.device), self._resized(image)
-        features = codec.encode(larger).expand(len(mean), -1, -1, -1)
-        drawn = codec.decode(adain(features, mean, std, self.alpha), tuple(larger.shape[2:]), image.shape[1])
-        if drawn.shape[2:] == image.shape[2:]:
-            return drawn
-        return functional.interpolate(drawn, image.shape[2:], mode="bilinear", antialias=True).clamp(0, 1)
-
-    def _resized(self, images: Tensor) -> Tensor:
-        if not self.transfer_size:
-            return images
-        size = (self.transfer_size, self.transfer_size)
-        return functional.interpolate(images, size, mode="bilinear", antialias=True).clamp(0, 1)
-
     def _error(self, site: SiteData, order: Tensor, device: torch.device) -> Tensors:
-        """Mean absolute difference that encoding and decoding alone make, at the size of the images."""
-        if self.transfer == "moments":
-            return {}
+        """How far the codec alone is from the identity, at the size of the images."""
         images = site.samples.batch(order[:LOOKED_AT].tolist()).image.to(device)
-        plain = replace(self, alpha=0.0)
-        width = _codec(self.codec, device).channels
-        again = torch.cat([plain._restyle(one[None], *images.new_zeros(2, 1, width)) for one in images])
-        return {ERROR: (again - images).abs().mean().cpu().reshape(1)}
+        error = self._style_transfer.reconstruction_error(images)
+        return {} if error is None else {ERROR: error}
 
     def _check_masks(self, site: str, samples: Samples, expanded: StyleExpansion) -> None:
         """Say how well the edges of styled images keep to those of the originals along the masks."""
@@ -234,11 +197,6 @@ class CCST(Method):
                 f"{site}: along the masks, the edges of styled images agree with those of the originals to "
                 f"{agreement:.2f} (1: unmoved; method.transfer: moments cannot move them)", stacklevel=2,
             )
-
-
-@lru_cache(maxsize=4)
-def _codec(name: str, device: torch.device) -> StyleCodec:
-    return load_codec(name).to(device)
 
 
 def _style(moments: Moments | None, singles: list[tuple[Tensor, Tensor]]) -> Tensors:

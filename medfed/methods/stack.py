@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from medfed.batch import Batch
-from medfed.federation.local import LocalRound, Output, Samples, SiteData
+from medfed.federation.local import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
 
@@ -55,9 +55,9 @@ class Stack(Method):
         for method in self.methods:
             method.check(image_size, channels)
 
-    def wrap_network(self, network: nn.Module) -> nn.Module:
+    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         for method in self.methods:
-            network = method.wrap_network(network)
+            network = method.wrap_network(network, architecture)
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
@@ -126,6 +126,11 @@ class Stack(Method):
 
     def facts(self, state: State) -> dict[str, Any]:
         return {name: fact for i, method in enumerate(self.methods) for name, fact in method.facts(_own(state, i)).items()}
+
+    def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
+        """Those of the first method that has any."""
+        found = (method.score_maps(network, architecture, image) for method in self.methods)
+        return next((maps for maps in found if maps is not None), None)
 
     def styles(self, state: State, image: Tensor) -> Tensors:
         """Those of the first method that has any."""

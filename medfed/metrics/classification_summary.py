@@ -1,6 +1,6 @@
 """From predicted classes of single images to the numbers one reports, in the shape of `medfed.metrics.summary`.
 
-A row is a plain dict, as `case_row` makes it: `site`, `role` ("seen" or "unseen"), `patient` (the image),
+A row is a plain dict, as `case_row` makes it: `site`, `role` ("seen", "unseen" or "validation"), `patient` (the image),
 `subject` (the person), `label` and `predicted` (names of classes), a column `p_CLASS` a class (probability) and
 `correct` (0 or 1).
 Scores stand under the one structure "all", so that tables read both kinds of summary alike.
@@ -17,7 +17,7 @@ import numpy as np
 from medfed.errors import UserError
 from medfed.metrics.case_file import as_row, read_lines, write_rows
 from medfed.metrics.classification import SCORES, scores
-from medfed.metrics.summary import N_RESAMPLES, ROLES, resamples, signed_rank
+from medfed.metrics.summary import N_RESAMPLES, ROLES, VALIDATION, resamples, roles_of, signed_rank
 
 ALL = "all"
 FIRST_COLUMNS = ("site", "role", "patient", "subject", "label", "predicted")
@@ -75,7 +75,7 @@ def summarise(rows: list[dict], rng_seed: int) -> dict:
     _check(rows)
     summary: dict = {"task": "classification", "classes": list(classes_of(rows)),
                      "n_resamples": N_RESAMPLES, "rng_seed": rng_seed}  # fmt: skip
-    for role in ROLES:
+    for role in roles_of(rows):
         of_role = [row for row in rows if row["role"] == role]
         sites = {
             site: {ALL: _of_site([row for row in of_role if row["site"] == site], (rng_seed, role, site, ALL))}
@@ -194,8 +194,8 @@ def _check(rows: Sequence[dict]) -> None:
         if case in known:
             raise ValueError(f"{named} is scored twice")
         known.add(case)
-        if row["role"] not in ROLES:
-            raise ValueError(f"{named}: role {row['role']!r} must be of {ROLES}")
+        if row["role"] not in (*ROLES, VALIDATION):
+            raise ValueError(f"{named}: role {row['role']!r} must be of {(*ROLES, VALIDATION)}")
         if classes_of([row]) != classes or not {row["label"], row["predicted"]} <= set(classes):
             raise ValueError(f"{named}: label {row['label']!r} and predicted {row['predicted']!r} must be of the "
                              f"classes {classes}, the same for all images")

@@ -9,6 +9,7 @@ from statistics import fmean
 from torch import Tensor
 
 from medfed.metrics.case_file import write_rows
+from medfed.metrics.summary import roles_of
 
 COLUMNS = ("site", "role", "patient", "reference", "predicted", "error")
 
@@ -35,7 +36,7 @@ def ratio_row(site: str, role: str, patient: str, reference: float | None, predi
 def summarise_ratios(rows: Sequence[Mapping]) -> dict:
     """Mean absolute error and number of patients by role and site, and the mean over sites; {} without rows."""
     found: dict = {}
-    for role in ("seen", "unseen") if rows else ():
+    for role in roles_of(rows) if rows else ():
         known = [row for row in rows if row["role"] == role and row["error"] is not None]
         sites = {
             site: {"n": len(errors), "mean_error": fmean(errors)}

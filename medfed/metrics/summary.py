@@ -1,6 +1,6 @@
 """From scores of single patients to the numbers one reports: means by site, their uncertainty, the gap, and p values.
 
-A row is a plain dict: `site`, `role` ("seen" or "unseen"), `patient`, `structure` and the fields of
+A row is a plain dict: `site`, `role` ("seen", "unseen" or "validation"), `patient`, `structure` and the fields of
 `medfed.metrics.segmentation.Score`. What is not known is None, never NaN; it enters no mean and is counted.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from medfed.errors import UserError
 from medfed.metrics.case_file import as_row, read_lines, write_rows
 
 ROLES = ("seen", "unseen")
+VALIDATION = "validation"  # the role of a site that never trains and on which the round may be chosen
 METRICS = ("dice", "hd_mm", "hd95_mm", "assd_mm", "hd_px", "hd95_px", "assd_px", "hd95_pooled_vx")
 CASE_COLUMNS = ("site", "role", "patient", "structure", *METRICS, "status")
 STATUSES = ("ok", "missed", "false_alarm", "absent")
@@ -33,7 +35,7 @@ def summarise(rows: list[dict], rng_seed: int) -> dict:
         n_false_alarm, n_absent (excluded from the means) and for each metric {n, mean, sd, low, high}; and
         `mean[structure]` with the same counts and for each metric {n_sites, mean}, every site weighing the same; sites
         with cases in another unit are not among them.
-        `gap[structure][metric]` is seen minus unseen, for Dice and HD95.
+        `gap[structure][metric]` is seen minus unseen, for Dice and HD95. The role "validation" is there if it has rows.
 
     The interval is the percentile bootstrap over patients. Each group draws from a generator of its own, named by the
     seed, role, site and structure: another site moves nobody's numbers.
@@ -43,11 +45,16 @@ def summarise(rows: list[dict], rng_seed: int) -> dict:
     """
     _check(rows)
     summary = {"n_resamples": N_RESAMPLES, "rng_seed": rng_seed}
-    for role in ROLES:
+    for role in roles_of(rows):
         summary[role] = _of_role([row for row in rows if row["role"] == role], role, rng_seed)
     structures = sorted({row["structure"] for row in rows})
     summary["gap"] = {name: _gap(*(summary[role]["mean"].get(name) for role in ROLES)) for name in structures}
     return summary
+
+
+def roles_of(rows: Sequence[dict]) -> tuple[str, ...]:
+    """Seen and unseen, and validation where there are such rows."""
+    return (*ROLES, VALIDATION) if any(row["role"] == VALIDATION for row in rows) else ROLES
 
 
 def paired_significance(rows_a: list[dict], rows_b: list[dict], metric: str) -> dict:
@@ -168,9 +175,9 @@ def _check(rows: list[dict]) -> None:
         if case in known:
             raise ValueError(f"{'/'.join(map(str, case))} is scored twice")
         known.add(case)
-        if row["role"] not in ROLES or row["status"] not in STATUSES:
+        if row["role"] not in (*ROLES, VALIDATION) or row["status"] not in STATUSES:
             raise ValueError(f"{'/'.join(map(str, case))}: role {row['role']!r} and status {row['status']!r} must be "
-                             f"of {ROLES} and {STATUSES}")
+                             f"of {(*ROLES, VALIDATION)} and {STATUSES}")
         wrong = [name for name in METRICS if row[name] is not None and not math.isfinite(row[name])]
         if wrong:
             raise ValueError(f"{'/'.join(map(str, case))}: {wrong[0]} is {row[wrong[0]]}; unknown is None, never NaN")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import nn
 
 from medfed.errors import UserError
+from medfed.networks import pretrained
 
 
 @dataclass(frozen=True)
@@ -16,10 +19,19 @@ class NetworkSettings:
 
     The names below are paths of submodules (`nn.Module.get_submodule`), so that a method can look at, or change, what
     flows there (`medfed.functional.taps`) without renaming one entry of the state dict.
+
+    Args:
+        weights: a file to start from in place of fresh weights: a state dict as `.safetensors`, or `.pt` or `.pth` of
+            tensors alone, with MONAI's names or torchvision's; a relative path starts at the working directory. The
+            head may differ (other classes) and then starts fresh. Colour weights fit a network for grey images.
     """
+
+    weights: str = field(default="", kw_only=True)
 
     decoder_levels: ClassVar[tuple[str, ...]] = ()  # from the finest (full resolution) to the coarsest
     encoder_stages: ClassVar[tuple[str, ...]] = ()  # the seams for feature-level layers, from the first stage on
+    last_features: ClassVar[str] = ""  # its output is the last map (B, C, H, W): before pooling, or before the head
+    embedding: ClassVar[str] = ""  # its output, flattened from dimension 1, enters the head; "" for segmentation
     head: ClassVar[str] = ""  # the module that turns the last features into logits
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
@@ -32,6 +44,26 @@ class NetworkSettings:
         None where MONAI has no such network; its bundle then carries TorchScript.
         """
         return None
+
+    def load_pretrained(self, network: nn.Module) -> None:
+        """Fill a network that `build` made, and no method has wrapped, from the file `weights`; nothing without one.
+
+        Warns where the head starts fresh, and where a colour file fills a network for grey images.
+
+        Raises:
+            UserError: if the file is missing or damaged, could run code, or is of another network.
+        """
+        if self.weights:
+            for notice in pretrained.fill(network, Path(self.weights), self.may_be_fresh(), self.own_name):
+                warnings.warn(notice, stacklevel=2)
+
+    def own_name(self, name: str) -> str:
+        """The network's name of an entry that a file of pretrained weights calls `name`."""
+        return name
+
+    def may_be_fresh(self) -> tuple[str, ...]:
+        """Paths of the modules that a file of pretrained weights may lack, or have in another shape."""
+        return (self.head,)
 
     def check_image_size(self, size: int) -> None:
         """Refuse an image size that the levels cannot halve, or that leaves one pixel for normalisation to work on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,9 +15,10 @@ from medfed.networks.base import NetworkSettings
 
 @dataclass(frozen=True)
 class DenseNetwork(NetworkSettings):
-    """MONAI's DenseNet in two dimensions (Huang et al., CVPR 2017), freshly initialised.
+    """MONAI's DenseNet in two dimensions (Huang et al., CVPR 2017), freshly initialised without `weights`.
 
-    With 3 channels, 2 classes and the defaults this is DenseNet121: 6,955,906 parameters.
+    With 3 channels, 2 classes and the defaults this is DenseNet121: 6,955,906 parameters. `weights` may be
+    torchvision's (its older files, too), which expect images standardised by ImageNet's mean and standard deviation.
 
     Args:
         init_features: channels of the first convolution.
@@ -33,6 +35,8 @@ class DenseNetwork(NetworkSettings):
     norm: str = "batch"
     dropout: float = 0.0
 
+    last_features: ClassVar[str] = "class_layers.relu"
+    embedding: ClassVar[str] = "class_layers.flatten"
     head: ClassVar[str] = "class_layers.out"
 
     def __post_init__(self) -> None:
@@ -62,6 +66,11 @@ class DenseNetwork(NetworkSettings):
             return None
         arguments = self._arguments(in_channels, out_channels)
         return {"_target_": "monai.networks.nets.DenseNet", **arguments, "block_config": list(self.blocks)}
+
+    def own_name(self, name: str) -> str:
+        """torchvision's names too: `denselayer1.norm1` (in older files `norm.1`), and `classifier`."""
+        name = re.sub(r"(\.denselayer\d+)\.(norm|conv)\.?([12])\.", r"\1.layers.\2\3.", name)
+        return re.sub(r"^classifier\.", f"{self.head}.", name)
 
     def check_image_size(self, size: int) -> None:
         """Refuse images that the strides (4 at the start, 2 after each block but the last) leave one pixel of.

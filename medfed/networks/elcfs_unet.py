@@ -28,6 +28,7 @@ class ElcfsUNet(NetworkSettings):
 
     decoder_levels: ClassVar[tuple[str, ...]] = ("up_1", "up_2", "up_3", "up_4")
     encoder_stages: ClassVar[tuple[str, ...]] = ("down_1", "down_2", "down_3", "down_4", "down_5")
+    last_features: ClassVar[str] = "up_1"
     head: ClassVar[str] = "head"
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ class UNet(NetworkSettings):
 
     decoder_levels: ClassVar[tuple[str, ...]] = ("upcat_1", "upcat_2", "upcat_3", "upcat_4")
     encoder_stages: ClassVar[tuple[str, ...]] = ("conv_0", "down_1", "down_2", "down_3", "down_4")
+    last_features: ClassVar[str] = "upcat_1"
     head: ClassVar[str] = "final_conv"
 
     def __post_init__(self) -> None:

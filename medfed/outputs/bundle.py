@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +32,8 @@ PACKAGE = Path(__file__).parent.parent
 VOLUMES, PICTURES, CLASSES = "prostate_segmentation", "fundus_segmentation", "camelyon17_classification"
 SHOWN_DIFFERENCES = 5
 
+Wrap = Callable[[nn.Module], nn.Module]
+
 
 def write_bundle(
     out: Path,
@@ -43,21 +45,24 @@ def write_bundle(
     summary: dict[str, Any],
     title: str,
     input_is_2d: bool,
+    wrap: Wrap | None = None,
 ) -> Path:
     """Write the bundle's folder, whole or not at all, and return it.
 
-    Where the network cannot be scripted, `models/model.ts` is missing, and a warning says why.
+    Where the network can be neither scripted nor traced, `models/model.ts` is missing, and a warning says why.
 
     Args:
         out: a folder that does not exist yet; its name best ends in `_segmentation`, as MONAI Label infers the task
             from it (`_classification` where whole pictures are told apart).
-        network, weights: the network without a method's additions, and its state dict.
+        network, weights: the network and the state dict of what predicts.
         task: gives preprocessing, threshold and names, and chooses the template (`template_name`).
         provenance: plain facts (JSON): sites, unseen_site, method, rounds, seed, data ("phantom" or "real") and so on.
         summary: as `medfed.metrics.summary.summarise` returns it, or that of `classification_summary`; with what else
             the card should tell of the run (`medfed.outputs.model_card`).
         title: the first words of the model card.
         input_is_2d: the hospital's images are PNG pictures rather than NIfTI volumes; always so for classification.
+        wrap: adds to the network what a method's predictions need (`Method.wrap_network`). MONAI cannot build that, so
+            the bundle runs its TorchScript.
 
     Raises:
         UserError: if `out` exists, the weights do not fit or are not finite, or the result would not pass
@@ -66,8 +71,8 @@ def write_bundle(
     if out.exists():
         raise UserError(f"{out}: exists already; remove it, or choose another folder with --out")
     template = template_folder(template_name(task, input_is_2d))
-    definition = network.definition(task.channels, task.out_channels)
-    module = trained(network, weights, task)
+    definition = None if wrap else network.definition(task.channels, task.out_channels)
+    module = trained(network, weights, task, wrap)
     facts = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
     configs = _configs(template, task, definition, title, facts, summary, input_is_2d)
     with _appearing(out) as folder:
@@ -123,14 +128,15 @@ def _configs(
 
 
 def trained(
-    network: NetworkSettings, weights: Mapping[str, Tensor], task: Segmentation | Classification
+    network: NetworkSettings, weights: Mapping[str, Tensor], task: Segmentation | Classification, wrap: Wrap | None = None
 ) -> nn.Module:
-    """The network with these weights, in evaluation mode, on the CPU.
+    """The network with these weights, in evaluation mode, on the CPU; `wrap` as in `write_bundle`.
 
     Raises:
         UserError: with the first differences if the weights are of another network; or if one is not finite.
     """
-    module = network.build(task.channels, task.out_channels).eval()
+    module = network.build(task.channels, task.out_channels)
+    module = (wrap(module) if wrap else module).eval()
     expected = module.state_dict()
     if differences := list(_differences(expected, weights)):
         more = "" if len(differences) <= SHOWN_DIFFERENCES else f" and {len(differences) - SHOWN_DIFFERENCES} more"
@@ -160,14 +166,12 @@ def _save_script(
     probe = torch.zeros(2, task.channels, task.image_size, task.image_size)
     probe[0, ..., ::3], probe[1, ..., ::2] = 1, 1  # two, as statistics of a batch may need more than one
     try:
-        script = convert_to_torchscript(module)
-        with torch.no_grad():
-            torch.testing.assert_close(script(probe), module(probe), rtol=1e-5, atol=1e-5)
+        script = _compiled(module, probe)
     except Exception as error:  # TorchScript raises whatever it meets: its own errors, NotSupportedError, OSError, ...
         reason = str(error).strip().partition("\n")[0]
         if needed:
             raise UserError(
-                f"this network is not one of MONAI's and cannot be scripted ({reason}); choose network.name 'unet'"
+                f"this network is not one of MONAI's and cannot be scripted ({reason}); choose another network.name"
             ) from error
         warnings.warn(f"the bundle has no models/model.ts: the network cannot be scripted ({reason})", stacklevel=3)
         return False
@@ -175,6 +179,21 @@ def _save_script(
     save_net_with_metadata(script, str(path), include_config_vals=False, meta_values=configs["metadata"],
                            more_extra_files=inside)
     return True
+
+
+@torch.no_grad()
+def _compiled(module: nn.Module, probe: Tensor) -> torch.jit.ScriptModule:
+    """TorchScript of the same answers: scripted, or traced where layers hang on hooks, which cannot be scripted."""
+    images = [probe, probe[:1], probe.mT.repeat(2, 1, 1, 1)]
+    if has_hooks := any(part._forward_hooks for part in module.modules()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)  # the comparison below tells what went wrong
+            script = torch.jit.trace(module, probe)
+    else:
+        script = convert_to_torchscript(module)
+    for image in images if has_hooks else images[:1]:  # a trace may have taken the number of images for a constant
+        torch.testing.assert_close(script(image), module(image), rtol=1e-5, atol=1e-5)
+    return script
 
 
 @contextmanager

@@ -34,7 +34,7 @@ CONFIGS = ("metadata", "inference")
 MAX_DEPTH = 40
 
 _NETWORKS = (
-    "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DynUNet FlexibleUNet SegResNet SwinUNETR UNet UNETR VNet"
+    "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DynUNet FlexibleUNet ResNet SegResNet SwinUNETR UNet UNETR VNet"
 ).split()
 _TRANSFORMS = (
     "Activationsd AsDiscreted Compose ConcatItemsd EnsureChannelFirstd FromMetaTensord Invertd "

@@ -13,8 +13,9 @@ NOTES = (f"{AUROC}.", f"{ECE}.", "Balanced accuracy is the mean recall over the 
 def lines(summary: dict) -> list[tuple[str, ...]]:
     """The head, a line a site, seen sites first, the means over sites, and the gap; `summary` of the whole run."""
     found = [("site", "images", "people", *(name for _, name in COLUMNS))]
-    for role, shown in (("seen", "{}"), ("unseen", "{} (UNSEEN)")):
-        found += [_line(shown.format(site), group[ALL]) for site, group in summary[role]["sites"].items()]
+    for role, shown in (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)")):
+        of_role = summary.get(role, {"sites": {}})["sites"]
+        found += [_line(shown.format(site), group[ALL]) for site, group in of_role.items()]
     for role, shown in (("seen", "mean seen"), ("unseen", "mean UNSEEN")):
         found += [_line(shown, group) for group in summary[role]["mean"].values()]
     for gap in summary["gap"].values():

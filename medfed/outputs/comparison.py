@@ -14,8 +14,12 @@ from medfed.errors import UserError
 from medfed.metrics.classification_summary import ALL
 from medfed.outputs.measures import Measures, of
 
+COLUMN = {  # what a column is, by the role of its sites
+    "unseen": "the site left out",
+    "validation": "the validation site, which never trained either",
+}
 PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
-Runs = dict[tuple[str, str, int], list[dict]]  # (method, unseen site, seed): its rows
+Runs = dict[tuple[str, str, int], list[dict]]  # (method, site, seed): its rows
 
 
 @dataclass(frozen=True)
@@ -70,14 +74,17 @@ class Table:
     notes: tuple[str, ...]
 
 
-def build_table(results: Sequence[dict], structures: Sequence[str], baseline: str = "fedavg") -> Table:
-    """Compare methods over unseen sites.
+def build_table(
+    results: Sequence[dict], structures: Sequence[str], baseline: str = "fedavg", role: str = "unseen"
+) -> Table:
+    """Compare methods over unseen sites, or over the validation sites of leaving two sites out.
 
     Args:
         results: one a run: {method, unseen_site, seed, rows (of the unseen site alone), selection, data} and, where
-            images are classified, `task` "classification".
+            images are classified, `task` "classification". For validation sites: `validation_site`, and its rows.
         structures: in the order in which the table shows them; "all" for classification.
         baseline: the method that the others are tested against.
+        role: "unseen" or "validation", whose sites are the columns.
 
     A distance in mm and one in pixels are never averaged: each unit that occurs has its own block. A site where some
     cases have another unit, and a fold that was not run, is None, and so is the average over sites.
@@ -90,7 +97,7 @@ def build_table(results: Sequence[dict], structures: Sequence[str], baseline: st
     results = [{"task": "segmentation", **result} for result in results]
     data, selection, task = (_one(results, key) for key in ("data", "selection", "task"))
     measures = of(task)
-    runs = _by_run(results)
+    runs = _by_run(results, role)
     methods, sites = (tuple(dict.fromkeys(key[place] for key in runs)) for place in (0, 1))
     methods, sites = sorted(methods, key=lambda name: name != baseline), sorted(sites)
     seeds = tuple(sorted({seed for _, _, seed in runs}))
@@ -101,8 +108,8 @@ def build_table(results: Sequence[dict], structures: Sequence[str], baseline: st
         for shown in measures.shown
         if any(measures.is_known(row, shown[0]) for rows in of_structure.values() for row in rows)
     )
-    head = _head(data, selection, seeds, blocks, measures)
-    notes = _notes(runs, methods, sites, seeds, baseline, blocks, measures)
+    head = _head(data, selection, seeds, blocks, measures, role)
+    notes = _notes(runs, methods, sites, seeds, baseline, blocks, measures, role)
     return Table(data, selection, seeds, tuple(sites), baseline, head, blocks, notes)
 
 
@@ -120,16 +127,16 @@ def _one(results: Sequence[dict], key: str) -> str:
     return found[0]
 
 
-def _by_run(results: Sequence[dict]) -> Runs:
+def _by_run(results: Sequence[dict], role: str) -> Runs:
     runs: Runs = {}
     for result in results:
-        key = (result["method"], result["unseen_site"], result["seed"])
+        key = (result["method"], result[f"{role}_site"], result["seed"])
         if key in runs:
-            raise UserError(f"method {key[0]}, unseen site {key[1]}, seed {key[2]} comes twice; leave one out")
-        wrong = [row for row in result["rows"] if row["site"] != key[1] or row["role"] != "unseen"]
+            raise UserError(f"method {key[0]}, {role} site {key[1]}, seed {key[2]} comes twice; leave one out")
+        wrong = [row for row in result["rows"] if row["site"] != key[1] or row["role"] != role]
         if wrong:
             found = f"{wrong[0]['role']} site {wrong[0]['site']!r}"
-            raise ValueError(f"a row of {found} is among those of the unseen site {key[1]!r}")
+            raise ValueError(f"a row of {found} is among those of the {role} site {key[1]!r}")
         runs[key] = result["rows"]
     return runs
 
@@ -180,22 +187,22 @@ def _average(cells: Sequence[Cell | None], means: dict[tuple[str, int], float], 
 
 
 def _head(
-    data: str, selection: str, seeds: Sequence[int], blocks: Sequence[Block], measures: Measures
+    data: str, selection: str, seeds: Sequence[int], blocks: Sequence[Block], measures: Measures, role: str
 ) -> tuple[str, ...]:
     spread = ", ± sd over seeds" if len(seeds) > 1 else ""
     return (
         kind_of_data(data),
-        f"a column is the site left out; round chosen by the rule '{selection}'; seeds: {', '.join(map(str, seeds))}",
+        f"a column is {COLUMN[role]}; round chosen by the rule '{selection}'; seeds: {', '.join(map(str, seeds))}",
         f"mean over seeds of the {measures.averaged}{spread}{measures.units([block.unit for block in blocks])}",
         *measures.explained,
     )
 
 
 def _notes(
-    runs: Runs, methods, sites, seeds, baseline: str, blocks: Sequence[Block], measures: Measures
+    runs: Runs, methods, sites, seeds, baseline: str, blocks: Sequence[Block], measures: Measures, role: str
 ) -> tuple[str, ...]:
     missing = [(m, s, seed) for m in methods for s in sites for seed in seeds if (m, s, seed) not in runs]
-    notes = [f"not run: {m}, unseen {s}, seed {seed}" for m, s, seed in missing]
+    notes = [f"not run: {m}, {role} {s}, seed {seed}" for m, s, seed in missing]
     for site in sites:
         patients = {frozenset(row["patient"] for row in rows) for key, rows in runs.items() if key[1] == site}
         if len(patients) > 1:

@@ -16,22 +16,33 @@ from medfed.outputs.canvas import (
 )  # fmt: skip
 
 REFERENCE, PREDICTION = SKY, YELLOW
+MOST_NAMED = 12  # curves that a legend can name; of more clients all are grey
 
 
 def training_curves(history: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     """Training loss and validation score by round, mean over sites, with a thin line a site where there is one.
 
+    That of a validation site is dashed and in the colour of what took no part.
+
     Args:
         history: rows {round, train_loss, validation_score (None where not validated)}, and `train_loss/SITE` and
-            `validation_score/SITE` where known.
+            `validation_score/SITE` where known; `validation_site_score` where there is a validation site.
     """
     figure = sheet(9.5, 3.8)
     loss, dice = figure.subplots(1, 2)
     for axes, key, name in ((loss, "train_loss", "training loss"), (dice, "validation_score", "validation score")):
         sites = sorted({column for row in history for column in row if column.startswith(f"{key}/")})
-        for column, (colour, dash) in zip(sites, LINES * (len(sites) // len(LINES) + 1)):
-            _curve(axes, history, column, color=colour, linestyle=dash, linewidth=1, label=column.partition("/")[2])
-        _curve(axes, history, key, color=BLACK, linewidth=2, label="mean over sites")
+        if len(sites) > MOST_NAMED:
+            for column in sites:
+                _curve(axes, history, column, color="#999999", linewidth=0.5, alpha=0.5)
+        else:
+            for column, (colour, dash) in zip(sites, LINES * (len(sites) // len(LINES) + 1)):
+                _curve(axes, history, column, color=colour, linestyle=dash, linewidth=1, label=column.partition("/")[2])
+        over = f"clients (grey: {len(sites)})" if len(sites) > MOST_NAMED else "sites"
+        _curve(axes, history, key, color=BLACK, linewidth=2, label=f"mean over {over}")
+        if key == "validation_score":
+            alone = {"color": UNSEEN, "linestyle": "--", "linewidth": 2, "label": "validation site"}
+            _curve(axes, history, "validation_site_score", **alone)
         axes.set(xlabel="round", ylabel=name)
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         tidy(axes)

@@ -7,7 +7,7 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,8 @@ class RunFolder:
     """The files of one run.
 
     `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (what each simulated site keeps), `history.csv`,
-    `ledger.csv`, `cases.csv`, `summary.json`, `model.safetensors`, `pictures/`.
+    `ledger.csv`, `cases.csv`, `summary.json`, `model.safetensors`, `pictures/`; `clients.json` (which cases each holds)
+    where the sites' people were handed out.
     """
 
     path: Path
@@ -98,7 +99,8 @@ class RunFolder:
     def truncate(self, last_round: int) -> None:
         """Drop the rows of rounds that were never committed."""
         self.write_history([row for row in self.history() if int(row["round"]) <= last_round])
-        ledger = [row for row in self._read("ledger.csv") if row["bytes"] and int(row["round"]) <= last_round]
+        # Line by line: with many clients a ledger has a million rows.
+        ledger = (row for row in self._rows("ledger.csv") if row["bytes"] and int(row["round"]) <= last_round)
         self.write_text("ledger.csv", _as_csv(LEDGER_COLUMNS, ledger))
 
     def _state_path(self, round_number: int) -> Path:
@@ -107,7 +109,7 @@ class RunFolder:
 
     def history(self) -> list[dict[str, Any]]:
         """Rows of `history.csv` with numbers as numbers, empty fields as None."""
-        return [{key: _number(value) for key, value in row.items()} for row in self._read("history.csv")]
+        return [{key: _number(value) for key, value in row.items()} for row in self._rows("history.csv")]
 
     def write_history(self, rows: list[Mapping[str, Any]]) -> None:
         told = [key for row in rows for key, value in row.items() if value is not None]
@@ -133,12 +135,12 @@ class RunFolder:
         """`summary.json` is the last thing that a run writes."""
         return (self.path / "summary.json").is_file()
 
-    def _read(self, name: str) -> list[dict[str, str]]:
+    def _rows(self, name: str) -> Iterator[dict[str, str]]:
+        """The whole lines of a table; none where there is no file."""
         path = self.path / name
-        if not path.is_file():
-            return []
-        with open(path, newline="", encoding="utf-8", errors="replace") as file:
-            return [row for row in csv.DictReader(file) if None not in row.values() and None not in row]
+        if path.is_file():
+            with open(path, newline="", encoding="utf-8", errors="replace") as file:
+                yield from (row for row in csv.DictReader(file) if None not in row.values() and None not in row)
 
     def _append(self, name: str, columns: Iterable[str], rows: list[Mapping[str, Any]]) -> None:
         path = self.path / name

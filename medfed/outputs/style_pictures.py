@@ -47,7 +47,7 @@ def style_grid(
         axes: as in `style_gallery`.
     """
     sites = sorted({name for _, styled in images_by_site.values() for name in styled})
-    figure = sheet(1.0 + 1.9 * (1 + len(sites)), 0.7 + 1.9 * len(images_by_site))
+    figure = sheet(max(6.5, 1.0 + 1.9 * (1 + len(sites))), 0.7 + 1.9 * len(images_by_site))
     panels = figure.subplots(len(images_by_site), 1 + len(sites), squeeze=False)
     for line, (site, (image, styled)) in zip(panels, images_by_site.items()):
         for column, found in zip(line, [image, *(styled.get(name) for name in sites)]):

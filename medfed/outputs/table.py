@@ -39,11 +39,11 @@ def to_text(table: Table, isatty: bool = False) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def to_csv(table: Table) -> str:
-    """One value a line, each with what it is; unknown is empty."""
+def to_csv(table: Table, role: str = "unseen") -> str:
+    """One value a line, each with what it is; unknown is empty. `role` as `build_table` had it."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    columns = "data selection structure metric unit method unseen_site mean sd n_seeds p n_pairs n_missed n_cases"
+    columns = f"data selection structure metric unit method {role}_site mean sd n_seeds p n_pairs n_missed n_cases"
     writer.writerow(columns.split())
     for block in table.blocks:
         for line in block.lines:
@@ -80,8 +80,8 @@ def closing_table(summary: dict) -> str:
         return "\n".join([*head, "", _aligned(lines, False), "", *notes])
     head = ("site", "structure", "cases", "Dice %", "HD95", "ASSD", "missed")
     lines: list[list[Marked]] = [[(name, "") for name in head]]
-    for role, shown in (("seen", "{}"), ("unseen", "{} (UNSEEN)")):
-        for site, of_site in summary[role]["sites"].items():
+    for role, shown in (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)")):
+        for site, of_site in summary.get(role, {"sites": {}})["sites"].items():
             lines += [_closing_line(shown.format(site), name, group) for name, group in of_site.items()]
     for role, shown in (("seen", "seen"), ("unseen", "UNSEEN")):
         lines += [_closing_line(f"mean {shown}", name, group) for name, group in summary[role]["mean"].items()]
@@ -98,7 +98,16 @@ def _closing_head(summary: dict, spread: str) -> list[str]:
     method = f"{summary['method']}; " if "method" in summary else ""
     which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
     chosen = f"{method}round{which} by the rule '{summary['selection']}'; {spread}"
-    return [kind_of_data(summary["data"]), chosen]
+    return [kind_of_data(summary["data"]), chosen, *_clients(summary)]
+
+
+def _clients(summary: dict) -> list[str]:
+    """Such as: 30 clients of 3 sites, 10 a round, partition: dirichlet 0.5."""
+    if not (found := summary.get("clients")):
+        return []
+    n_sites = len(summary["source_sites"])
+    of = f"{found['n']} clients of {n_sites} site{'s' if n_sites > 1 else ''}"
+    return [f"{of}, {found['per_round']} a round, partition: {found['partition']}"]
 
 
 def _closing_line(site: str, structure: str, group: dict) -> list[Marked]:

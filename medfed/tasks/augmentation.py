@@ -31,18 +31,16 @@ def draw_affine(
     return theta
 
 
-def apply_affine(image: Tensor, label: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Map images (B, C, H, W) linearly and labels (B, S, H, W) by nearest neighbour; edges are repeated.
+def warp(image: Tensor, theta: Tensor, mode: str = "bilinear") -> Tensor:
+    """Map images (B, C, H, W) by n = B maps of `draw_affine`; their type stays, and edges are repeated.
 
     Repeating the edge, rather than filling with zeros, keeps the low frequencies that sites exchange those of an image.
+
+    Args:
+        mode: "bilinear", or "nearest" for labels.
     """
-    moved_label = warp(label.to(image.dtype), theta, mode="nearest")
-    return warp(image, theta), moved_label.to(label.dtype)
-
-
-def warp(image: Tensor, theta: Tensor, mode: str = "bilinear") -> Tensor:
-    """Map images (B, C, H, W) by n = B maps of `draw_affine`; edges are repeated."""
     move = AffineTransform(
         mode=mode, normalized=True, padding_mode="border", align_corners=False, reverse_indexing=True
     )
-    return move(image, theta.to(image))
+    values = image if image.is_floating_point() else image.float()
+    return move(values, theta.to(values)).to(image.dtype)

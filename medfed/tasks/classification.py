@@ -116,7 +116,8 @@ class Classification:
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Random rotation, scaling and left-right flipping."""
         theta = draw_affine(len(batch.image), rng)
-        return Batch(warp(batch.image.mT, theta).mT.contiguous(), batch.label)  # its maps flip the first image axis
+        # The maps flip the first image axis, and here that is up-down.
+        return batch.moved(lambda image: warp(image.mT, theta).mT.contiguous(), batch.label)
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
         """Mean cross-entropy of logits (B, K) and labels (B,)."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from medfed.datasets.base import Volume
 from medfed.batch import Batch
-from medfed.tasks.augmentation import apply_affine, draw_affine
+from medfed.tasks.augmentation import draw_affine, warp
 
 DICE_SMOOTHING = 1e-5
 PERCENTILES = (0.5, 99.5)  # of a volume whose format fixes no range: what becomes 0 and 1
@@ -142,7 +142,8 @@ class Segmentation:
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Random rotation, scaling and flipping, the same for image and label."""
-        return Batch(*apply_affine(batch.image, batch.label, draw_affine(len(batch.image), rng)))
+        theta = draw_affine(len(batch.image), rng)
+        return batch.moved(lambda image: warp(image, theta), warp(batch.label, theta, mode="nearest"))
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
         """Soft Dice of each structure over the batch, 1 - (2 sum py + s) / (sum p + sum y + s), s = 1e-5 (ELCFS)."""

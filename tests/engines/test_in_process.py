@@ -1,9 +1,17 @@
+import json
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+
 import pytest
+import torch
 from conftest import Toy
 
 from medfed.errors import UserError
 from medfed.federation.coordinator import federate
-from medfed.federation.message import digest
+from medfed.federation.message import Message, digest
+from medfed.federation.method import Method
+from medfed.federation.onlooker import Onlooker
 from medfed.federation.settings import Federation, Training
 
 
@@ -93,3 +101,148 @@ def test_an_answer_made_on_other_terms_is_not_taken(fedavg, tmp_path):
         (done,) = federate(fedavg, toy.engine(fedavg, folder=folder), toy.start(fedavg), Federation(rounds=1), 0)
         weights.append(digest(done.state.to_bytes()))
     assert weights[1] == weights[2] != weights[0]
+
+
+MANY = [f"client_{n:02d}" for n in range(1, 13)]
+FORGETFUL = Training(batch_size=4, optimizer_state="reset")
+
+
+def rounds_of(toy, method, folder, n_rounds=4, state=None, engine=None, **settings):
+    engine = engine or toy.engine(method, MANY, folder=folder)
+    start = state or toy.start(method)
+    engine.restore(start.took_part) if folder else None
+    yield from ((engine, done) for done in federate(
+        method, engine, start, Federation(rounds=n_rounds, clients_per_round=3, **settings), 0))
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_only_the_clients_of_a_round_hold_memory_and_end_with_the_same_bits(toy, fedavg, tmp_path):
+    """Adam's moments of the other clients rest in their files."""
+    *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
+    for engine, done in rounds_of(toy, fedavg, tmp_path, 6):
+        awake = {site.name for site in engine.members if site.memory}
+        assert awake == {site for site, number in done.state.took_part.items() if number == done.state.round}
+    assert len(done.state.took_part) > 6 and digest(done.state.to_bytes()) == digest(whole.state.to_bytes())
+
+
+def test_after_going_on_only_the_clients_of_the_last_round_hold_memory(toy, fedavg, tmp_path):
+    *_, (_, half) = rounds_of(toy, fedavg, tmp_path, 3)
+    *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
+    engine = toy.engine(fedavg, MANY, folder=tmp_path)
+    engine.restore(half.state.took_part)
+    assert sum(bool(site.memory) for site in engine.members) == 3
+    *_, (_, last) = rounds_of(toy, fedavg, tmp_path, 6, half.state, engine)
+    assert digest(last.state.to_bytes()) == digest(whole.state.to_bytes())
+
+
+def test_losing_a_resting_memory_would_show(toy, fedavg, tmp_path):
+    """The control of the two tests above: a client that came back without its moments gives other bits."""
+    *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
+    rounds = rounds_of(toy, fedavg, tmp_path, 6)
+    for engine, done in rounds:
+        engine._resting.clear()
+    assert digest(done.state.to_bytes()) != digest(whole.state.to_bytes())
+
+
+def test_clients_without_memory_leave_no_files_but_the_last_rounds_answers(fedavg, tmp_path):
+    toy = Toy(training=FORGETFUL)
+    for _, done in rounds_of(toy, fedavg, tmp_path, 6):
+        taken = sorted(site for site, number in done.state.took_part.items() if number == done.state.round)
+        assert files(tmp_path) == [".without_memory.json"] + 3 * [f"round_{done.state.round:05d}.site"]
+        assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == taken
+    assert len(done.state.took_part) > 6
+
+
+@pytest.mark.parametrize("n_answers", [1, 4, 5, 9])
+def test_a_run_without_memory_that_was_broken_off_goes_on_to_the_same_bits(fedavg, tmp_path, n_answers):
+    toy = Toy(training=FORGETFUL)
+    *_, (_, whole) = rounds_of(toy, fedavg, None)
+    state = toy.start(fedavg)
+    with pytest.raises(Killed):
+        for _, done in rounds_of(toy, fedavg, tmp_path, engine=stop_after(toy.engine(fedavg, MANY, tmp_path), n_answers)):
+            state = done.state
+    *_, (_, last) = rounds_of(toy, fedavg, tmp_path, state=state)
+    assert digest(last.state.to_bytes()) == digest(whole.state.to_bytes())
+
+
+def test_a_round_that_all_finished_and_nobody_wrote_down_is_not_trained_again(fedavg, tmp_path):
+    toy = Toy(training=FORGETFUL)
+    (_, first), *_ = rounds_of(toy, fedavg, tmp_path, 1)
+    engine = toy.engine(fedavg, MANY, folder=tmp_path)
+    for site in engine.members:
+        site._train = None  # calling it would fail
+    *_, (_, again) = rounds_of(toy, fedavg, tmp_path, 1, engine=engine)
+    assert digest(again.state.to_bytes()) == digest(first.state.to_bytes())
+
+
+def test_going_back_a_round_finds_what_clients_without_memory_had(fedavg, tmp_path):
+    """As when the last checkpoint was damaged and deleted."""
+    toy = Toy(training=FORGETFUL)
+    states = [done.state for _, done in rounds_of(toy, fedavg, tmp_path)]
+    *_, (_, last) = rounds_of(toy, fedavg, tmp_path, state=states[-2])
+    assert digest(last.state.to_bytes()) == digest(states[-1].to_bytes())
+
+
+def test_a_client_that_had_memory_and_lost_its_folder_is_told(toy, fedavg, tmp_path):
+    *_, (_, last) = rounds_of(toy, fedavg, tmp_path)
+    gone = next(iter(last.state.took_part))
+    for path in (tmp_path / gone).iterdir():
+        path.unlink()
+    (tmp_path / gone).rmdir()
+    with pytest.raises(UserError, match=f"{gone}.round_.*: is missing, and with it what {gone} keeps"):
+        toy.engine(fedavg, MANY, folder=tmp_path).restore(last.state.took_part)
+
+
+@dataclass(frozen=True)
+class Diary(Method):
+    """Keeps something at a client from its second round on."""
+
+    def on_round_end(self, local):
+        local.memory |= {"diary": torch.tensor([local.round])} if local.round > 1 else {}
+        return {}
+
+
+def test_a_client_that_begins_to_keep_something_keeps_its_file(tmp_path):
+    toy = Toy(training=FORGETFUL)
+    for engine, done in rounds_of(toy, Diary(), tmp_path, 5):
+        pass
+    noted = json.loads((tmp_path / ".without_memory.json").read_text())
+    for site, number in done.state.took_part.items():
+        assert (number in noted.get(site, [])) == (number == 1)
+        assert (tmp_path / site / f"round_{number:05d}.site").is_file() == (number > 1)
+
+
+def test_files_threads_and_descriptors_do_not_grow_with_the_number_of_clients(fedavg, tmp_path):
+    toy, counts = Toy(training=FORGETFUL), []
+    for names in (MANY[:4], MANY):
+        folder = tmp_path / str(len(names))
+        engine = toy.engine(fedavg, names, folder=folder)
+        for _ in rounds_of(toy, fedavg, folder, engine=engine):
+            counts.append((len(files(folder)), threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))))
+    assert len(set(counts)) == 1, counts
+
+
+def test_sites_that_keep_entries_of_the_network_always_hold_them(fedavg, tmp_path):
+    """They validate with them, and the evaluator reads them."""
+    from medfed.networks.unet import UNet
+
+    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    engine = toy.engine(fedavg, MANY[:5], folder=tmp_path, local_batch_norm=True)
+    for _, done in rounds_of(toy, fedavg, tmp_path, engine=engine):
+        pass
+    assert {site.name for site in engine.members if site.local_entries()} == set(done.state.took_part)
+
+
+def test_the_validation_site_answers_validate_alone(toy, fedavg):
+    engine, network = toy.engine(fedavg), toy.network(fedavg)
+    engine.onlooker = Onlooker("east", toy.samples("east"), toy.task, network)
+    assert "east" not in engine.sites()
+    weights = toy.start(fedavg).weights
+    asked = dict.fromkeys([*engine.sites(), "east"], Message("validate", weights, {}, {"round": 1}))
+    assert 0 <= engine.exchange("validate", asked)["east"].facts["score"] <= 1
+    for kind in ("train", "share"):
+        with pytest.raises(ValueError, match=f"east: is the validation site and answers 'validate' alone, not '{kind}'"):
+            engine.exchange(kind, {"east": replace(asked["east"], kind=kind)})

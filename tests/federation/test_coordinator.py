@@ -8,6 +8,7 @@ from medfed.errors import UserError
 from medfed.federation.coordinator import federate
 from medfed.federation.message import Message, digest
 from medfed.federation.method import Method
+from medfed.federation.onlooker import Onlooker
 from medfed.federation.settings import Federation, Training
 from medfed.networks.unet import UNet
 from conftest import Toy, discs
@@ -181,3 +182,51 @@ def test_methods_see_the_same_batches_and_augmentations(toy, fedavg):
 def test_a_site_answers_only_what_it_knows(toy, fedavg):
     with pytest.raises(ValueError, match="north: cannot answer a message of kind 'gossip'"):
         toy.engine(fedavg).members[0].answer(Message("gossip"))
+
+
+def looked_at(toy, method, **settings):
+    engine = toy.engine(method, **settings)
+    engine.onlooker = Onlooker("east", toy.samples("east"), toy.task, engine.members[0].network)
+    return engine
+
+
+def test_a_validation_site_never_trains_nor_shares_and_changes_no_bit(toy, fedavg, two_rounds):
+    alone = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds)
+    found = finish(looked_at(toy, fedavg), toy.start(fedavg), fedavg, replace(two_rounds, validation_site="east"))
+    assert digest(found.state.to_bytes()) == digest(alone.state.to_bytes())
+    own = [row for row in found.ledger if row["site"] == "east"]
+    assert {row["kind"] for row in own} == {"validate"}
+    assert [row["name"] for row in own if row["direction"] == "up"] == ["score"]
+
+
+def test_its_score_stands_alone_and_enters_no_mean(toy, fedavg, two_rounds):
+    alone = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds).history
+    found = finish(looked_at(toy, fedavg), toy.start(fedavg), fedavg, replace(two_rounds, validation_site="east")).history
+    assert 0 <= found.pop("validation_site_score") <= 1 and found == alone
+
+
+def test_where_sites_keep_entries_no_round_has_a_model_for_the_validation_site(fedavg, two_rounds):
+    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    settings = replace(two_rounds, validation_site="east")
+    engine = looked_at(toy, fedavg, local_batch_norm=True)
+    assert "validation_site_score" not in finish(engine, toy.start(fedavg), fedavg, settings).history
+
+
+def test_the_weights_of_two_rounds_are_never_held_at_once(toy, fedavg, monkeypatch):
+    """With a hundred clients a round they are what fills the memory."""
+    import gc
+    import weakref
+
+    engine, held = toy.engine(fedavg), []
+    exchange = engine.exchange
+
+    def watched(kind, messages):
+        gc.collect()
+        assert kind != "train" or not any(answer() for answer in held)
+        answers = exchange(kind, messages)
+        held.extend(weakref.ref(answer.weights["final_conv.bias"]) for answer in answers.values() if kind == "train")
+        return answers
+
+    engine.exchange = watched
+    finish(engine, toy.start(fedavg), fedavg, Federation(rounds=3))
+    assert len(held) == 9

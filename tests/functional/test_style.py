@@ -23,6 +23,12 @@ def test_statistics_by_hand():
     assert mean.item() == 1 and std.item() == pytest.approx((4 / 3 + EPSILON) ** 0.5, abs=1e-15)
 
 
+def test_another_epsilon_stands_under_the_root():
+    """The same four numbers."""
+    _, std = statistics(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2), epsilon=0.5)
+    assert std.item() == pytest.approx((4 / 3 + 0.5) ** 0.5, abs=1e-15)
+
+
 def test_own_statistics_are_the_identity(features):
     torch.testing.assert_close(adain(features, *statistics(features)), features, atol=1e-12, rtol=0)
 

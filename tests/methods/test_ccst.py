@@ -13,7 +13,8 @@ from medfed.federation.message import State
 from medfed.federation.seeds import stream
 from medfed.federation.settings import Federation
 from medfed.functional.style import EPSILON
-from medfed.methods.ccst import BLANK_STD, CCST
+from medfed.methods.ccst import CCST
+from medfed.networks.style_transfer import BLANK_STD
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*method.k is")
 MOMENTS = CCST(transfer="moments", min_patients=1)
@@ -38,7 +39,7 @@ class Grey:
 
 
 def shared(method: CCST, samples: Grey) -> dict:
-    return method.share(SiteData("a", samples, None, stream(0, "share")), torch.nn.Linear(1, 1))
+    return method.share(SiteData("a", samples, None, None, stream(0, "share")), torch.nn.Linear(1, 1))
 
 
 def expanded(method: CCST, samples: Grey, brightnesses=(0.2, 0.8)):

@@ -12,18 +12,38 @@ from medfed.batch import Batch
 from medfed.federation.message import State, digest
 from medfed.federation.settings import Federation
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*(along the masks|method.k is|shares no)")
+pytestmark = pytest.mark.filterwarnings("ignore:.*(along the masks|method.k is|shares no|FISC)")
 SETTINGS = Federation(rounds=2)
 
 
-TOY = {"elcfs": {"alpha": 0.1}, "ccst": {"min_patients": 1}}  # what small images, or few of them, ask for
+# What small images, or few of them, ask for, and what a task has no room for.
+TOY = {"elcfs": {"alpha": 0.1}, "ccst": {"min_patients": 1}, "fisc": {"min_patients": 1},
+       "stable_fdg": {"min_patients": 1, "stages": (1, 2)}}  # fmt: skip
+TOY_MASKS = {"stable_fdg": {"attention": False}}
 
 
-def methods():
-    for name in known("methods"):
-        if name != "stack":  # which has no default, and is tested with all others in it
-            yield pytest.param(find("methods", name)(**TOY.get(name, {})), id=name)
-            yield pytest.param(find("methods", "stack")((find("methods", name)(**TOY.get(name, {})),)), id=f"stack-{name}")
+def build(name: str, stacked: bool, masks: bool):
+    method = find("methods", name)(**TOY.get(name, {}), **(TOY_MASKS.get(name, {}) if masks else {}))
+    return find("methods", "stack")((method,)) if stacked else method
+
+
+@pytest.fixture(params=[
+    pytest.param((name, stacked), id=f"stack-{name}" if stacked else name)
+    for name in known("methods") if name != "stack"  # which has no default, and is tested with all others in it
+    for stacked in (False, True)
+])  # fmt: skip
+def named(request):
+    return request.param
+
+
+@pytest.fixture
+def method(named):
+    return build(*named, masks=True)
+
+
+@pytest.fixture
+def any_method(named, any_toy):
+    return build(*named, masks=bool(any_toy.architecture.decoder_levels))
 
 
 def last_state(toy, method, sites=("north", "south", "west"), state=None, engine=None) -> State:
@@ -32,40 +52,35 @@ def last_state(toy, method, sites=("north", "south", "west"), state=None, engine
     return last.state
 
 
-@pytest.fixture(params=list(methods()))
-def method(request):
-    return request.param
-
-
 def test_it_is_built_from_its_defaults_and_from_each_preset(method):
     for preset in method.presets.values():
         replace(method, **preset)
 
 
-def test_the_order_of_the_sites_does_not_matter(any_toy, method):
-    one, other = last_state(any_toy, method), last_state(any_toy, method, ("west", "north", "south"))
+def test_the_order_of_the_sites_does_not_matter(any_toy, any_method):
+    one, other = last_state(any_toy, any_method), last_state(any_toy, any_method, ("west", "north", "south"))
     assert digest(one.to_bytes()) == digest(other.to_bytes())
 
 
-def test_it_survives_a_restart_from_bytes(any_toy, method):
+def test_it_survives_a_restart_from_bytes(any_toy, any_method):
     toy = any_toy
-    engine = toy.engine(method)
-    rounds = list(federate(method, engine, toy.start(method), SETTINGS, 0))
-    engine = toy.engine(method)
-    first = next(federate(method, engine, toy.start(method), SETTINGS, 0))
-    again = last_state(toy, method, state=State.from_bytes(first.state.to_bytes()), engine=engine)
+    engine = toy.engine(any_method)
+    rounds = list(federate(any_method, engine, toy.start(any_method), SETTINGS, 0))
+    engine = toy.engine(any_method)
+    first = next(federate(any_method, engine, toy.start(any_method), SETTINGS, 0))
+    again = last_state(toy, any_method, state=State.from_bytes(first.state.to_bytes()), engine=engine)
     assert digest(again.to_bytes()) == digest(rounds[-1].state.to_bytes())
 
 
-def test_wrapping_the_network_renames_nothing(any_toy, method):
+def test_wrapping_the_network_renames_nothing(any_toy, any_method):
     toy = any_toy
     plain = toy.architecture.build(toy.channels, toy.n_logits)
-    assert set(plain.state_dict()) <= set(toy.network(method).state_dict())
+    assert set(plain.state_dict()) <= set(toy.network(any_method).state_dict())
 
 
-def test_messages_hold_only_tensors_and_plain_facts(any_toy, method):
+def test_messages_hold_only_tensors_and_plain_facts(any_toy, any_method):
     toy = any_toy
-    done = next(federate(method, toy.engine(method), toy.start(method), SETTINGS, 0))
+    done = next(federate(any_method, toy.engine(any_method), toy.start(any_method), SETTINGS, 0))
     assert {row["dtype"] for row in done.ledger} <= {"float32", "float16", "int64", "uint8", "fact"}
 
 

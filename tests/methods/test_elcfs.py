@@ -76,7 +76,7 @@ def test_second_order_differs_from_first_order(toy):
 
 
 def test_a_site_shares_packed_windows_and_nothing_else(toy):
-    data = SiteData("north", discs("north"), toy.task, stream(0, "share"))
+    data = SiteData("north", discs("north"), toy.task, None, stream(0, "share"))
     shared = ELCFS(alpha=ALPHA).share(data, toy.network(ELCFS()))
     assert list(shared) == [WINDOWS]
     assert shared[WINDOWS].shape == (10, 1, 25) and shared[WINDOWS].dtype == torch.float32
@@ -92,18 +92,18 @@ def test_an_rgb_image_at_384_costs_300_bytes():
         def batch(self, indices):
             return Batch(torch.rand(len(indices), 3, 384, 384), torch.zeros(len(indices), 1, 384, 384))
 
-    shared = ELCFS().share(SiteData("a", Colour(), None, stream(0, "share")), None)[WINDOWS]
+    shared = ELCFS().share(SiteData("a", Colour(), None, None, stream(0, "share")), None)[WINDOWS]
     assert shared.numel() * 4 / 8 == 300
 
 
 def test_a_small_site_shares_nothing_and_says_why(toy):
-    data = SiteData("north", discs("north", 4), toy.task, stream(0, "share"))  # four slices of two patients
+    data = SiteData("north", discs("north", 4), toy.task, None, stream(0, "share"))  # four slices of two patients
     with pytest.warns(UserWarning, match="north: has 2 training patients and shares no frequency windows"):
         assert ELCFS(alpha=ALPHA).share(data, None) == {}
 
 
 def test_a_window_that_shrank_to_the_mean_is_told(toy):
-    data = SiteData("north", discs("north"), toy.task, stream(0, "share"))
+    data = SiteData("north", discs("north"), toy.task, None, stream(0, "share"))
     with pytest.warns(UserWarning, match="alpha 0.01 at 32 pixels is a window of one number.*wants alpha 0.109"):
         shared = ELCFS(alpha=0.01).share(data, None)
     assert shared[WINDOWS].shape == (10, 1, 1)
@@ -111,7 +111,7 @@ def test_a_window_that_shrank_to_the_mean_is_told(toy):
 
 def test_a_share_of_the_bank_is_drawn_at_random(toy):
     shared = [
-        ELCFS(alpha=ALPHA, bank_share=0.3).share(SiteData("n", discs("north"), toy.task, stream(s, "x")), None)[WINDOWS]
+        ELCFS(alpha=ALPHA, bank_share=0.3).share(SiteData("n", discs("north"), toy.task, None, stream(s, "x")), None)[WINDOWS]
         for s in (0, 0, 1)
     ]
     assert len(shared[0]) == 3 and torch.equal(shared[0], shared[1]) and not torch.equal(shared[0], shared[2])

@@ -4,6 +4,7 @@ from torch import nn
 
 from medfed.discovery import find
 from medfed.errors import UserError
+from medfed.functional.taps import altered, tapped
 from medfed.networks.densenet import DenseNetwork
 
 
@@ -37,6 +38,28 @@ def test_named_places_are_there():
     assert [network.get_submodule(stage) is not None for stage in small.encoder_stages] == [True, True]
     assert network.get_submodule(small.head).out_features == 5
     assert network(torch.rand(2, 3, 16, 16)).shape == (2, 5)
+
+
+@pytest.mark.parametrize("norm", ["batch", "batch_statistics"])
+def test_the_pooled_features_are_the_embedding_and_the_head_turns_it_into_logits(norm):
+    small = DenseNetwork(8, 4, (2, 2), norm)
+    network = small.build(3, 5)
+    with tapped(network, (small.last_features, small.embedding)) as seen:
+        logits = network(torch.rand(2, 3, 32, 32))
+    embedding = seen[small.embedding].flatten(1)
+    assert seen[small.last_features].shape == (2, 16, 4, 4) and (seen[small.last_features] >= 0).all()
+    torch.testing.assert_close(seen[small.last_features].mean((2, 3)), embedding)
+    assert torch.equal(network.get_submodule(small.head)(embedding), logits)
+
+
+def test_nothing_but_pooling_comes_after_the_last_features():
+    """A negative map arrives at the head as it is: the rectifier is before the tap, not behind it."""
+    small = DenseNetwork(8, 4, (2, 2))
+    network = small.build(3, 5)
+    lowered = altered(network, {small.last_features: lambda features: features - 5})
+    with lowered, tapped(network, (small.embedding,)) as seen:
+        network(torch.rand(2, 3, 32, 32))
+    assert (seen[small.embedding] < -1).any()
 
 
 def test_too_small_images_are_refused():

@@ -26,6 +26,15 @@ def test_named_places_exist_and_shapes_are_as_said(settings):
     assert seen[settings.encoder_stages[-1]].shape[-2:] == (2, 3)
 
 
+@pytest.mark.parametrize("settings", [UNet(features=(4, 4, 8, 8, 8, 4)), ElcfsUNet(width=2)])
+def test_the_head_turns_the_finest_decoder_level_into_logits(settings):
+    network = settings.build(1, 2)
+    with tapped(network, (settings.last_features,)) as seen:
+        logits = network(torch.rand(2, 1, 32, 32))
+    assert settings.last_features == settings.decoder_levels[0] and settings.embedding == ""
+    assert torch.equal(network.get_submodule(settings.head)(seen[settings.last_features]), logits)
+
+
 def test_the_last_two_decoder_levels_of_the_paper_network_have_32_and_64_channels():
     settings = ElcfsUNet()
     with tapped(network := settings.build(1, 1), settings.decoder_levels[:2]) as seen:

@@ -179,3 +179,13 @@ def test_histograms_share_their_bins_and_add_up_to_all_pixels(drawn):
     for axes in panels:
         for patch in axes.patches:
             assert patch.get_data().values.sum() == pytest.approx(100)
+
+
+def test_a_validation_site_is_marked_and_in_no_mean():
+    rows = [*rows_of("A", [1, 1, 1, 1], "seen"), *rows_of("V", [0, 0, 0, 0], "validation"), *rows_of("C", [1, 0, 0, 0])]
+    found = summarise(rows, 0)
+    text = closing_table(found | {"data": "phantom", "selection": "validation_site"})
+    lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    assert [line[0] for line in lines[4:8]] == ["A", "V (VALIDATION)", "C (UNSEEN)", "mean seen"]
+    assert lines[7][3] == "100.00" and lines[5][3].startswith("0.00")
+    assert "validation" not in summarise(rows[:4], 0)

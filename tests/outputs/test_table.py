@@ -276,3 +276,34 @@ def test_the_closing_table_shows_no_distance_for_a_site_of_two_units():
     rows = [case("A", "1", 0.9, 2.0), case("A", "2", 0.9, 2.0, unit="mm")]
     lines = [re.split(r"\s{2,}", found.strip()) for found in closing_table(summary_of(rows)).splitlines()]
     assert ["A (UNSEEN)", "disc", "2", "90.00 ± 0.00", "-", "-", "0"] in lines
+
+
+def test_a_validation_site_has_a_line_of_its_own_and_is_in_no_mean():
+    rows = [*RUN, case("V", "1", 0.10, 3.0, role="validation")]
+    text = closing_table(summary_of(rows))
+    lines = [re.split(r"\s{2,}", found.strip()) for found in text.splitlines()]
+    assert [found[0] for found in lines[4:9]] == ["A", "B", "V (VALIDATION)", "C (UNSEEN)", "mean seen"]
+    without = [re.split(r"\s{2,}", found.strip()) for found in closing_table(summary_of(RUN)).splitlines()]
+    assert lines[8:] == without[7:]
+
+
+def test_clients_are_one_line_however_many():
+    told = {"clients": {"n": 30, "per_round": 10, "partition": "dirichlet 0.5"}, "source_sites": ["A", "B", "C"]}
+    text = closing_table(summary_of(RUN) | told)
+    assert text.splitlines()[2] == "30 clients of 3 sites, 10 a round, partition: dirichlet 0.5"
+    assert text.count("client") == 1
+
+
+def test_validation_sites_have_the_same_table_with_their_own_words():
+    results = two_methods()
+    for found in results:
+        found["validation_site"] = found.pop("unseen_site")
+        for row in found["rows"]:
+            row["role"] = "validation"
+    table = build_table(results[:3], ["disc"], role="validation")
+    assert "a column is the validation site, which never trained either" in to_text(table)
+    assert "not run: elcfs, validation B, seed 0" in table.notes
+    assert "validation_site" in to_csv(table, "validation").splitlines()[0]
+    assert [cell.mean for cell in line(table, "fedavg").cells] == pytest.approx([85, 70])
+    with pytest.raises(ValueError, match="is among those of the validation site 'A'"):
+        build_table([results[0] | {"rows": [case("A", "p1", 0.8)]}], ["disc"], role="validation")

@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from medfed.tasks.augmentation import apply_affine, draw_affine
+from medfed.tasks.augmentation import draw_affine, warp
 
 
 def theta(n: int, seed: int = 0, **settings) -> torch.Tensor:
@@ -12,13 +12,13 @@ def theta(n: int, seed: int = 0, **settings) -> torch.Tensor:
 def test_without_rotation_scaling_and_flip_nothing_moves():
     image = torch.randn(3, 2, 8, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     label = (image > 0).to(torch.uint8)
-    moved, moved_label = apply_affine(image, label, theta(3, max_rotation_deg=0, max_scaling=0, flip=False))
-    assert torch.allclose(moved, image) and torch.equal(moved_label, label)
+    still = theta(3, max_rotation_deg=0, max_scaling=0, flip=False)
+    assert torch.allclose(warp(image, still), image) and torch.equal(warp(label, still, mode="nearest"), label)
 
 
 def test_a_flip_mirrors_the_first_axis():
     image = torch.arange(32, dtype=torch.float64).reshape(1, 1, 4, 8).expand(8, -1, -1, -1)
-    moved, _ = apply_affine(image, image, theta(8, max_rotation_deg=0, max_scaling=0))
+    moved = warp(image, theta(8, max_rotation_deg=0, max_scaling=0))
     flipped = [torch.allclose(m, i.flip(-2)) for m, i in zip(moved, image, strict=True)]
     same = [torch.allclose(m, i) for m, i in zip(moved, image, strict=True)]
     assert any(flipped) and any(same) and all(a != b for a, b in zip(flipped, same, strict=True))
@@ -27,8 +27,8 @@ def test_a_flip_mirrors_the_first_axis():
 def test_image_and_label_move_together_and_labels_stay_labels():
     label = torch.zeros(4, 1, 64, 64, dtype=torch.uint8)
     label[:, :, 16:40, 20:50] = 1
-    moved, moved_label = apply_affine(label.double(), label, theta(4))
-    assert set(moved_label.unique().tolist()) == {0, 1}
+    moved, moved_label = warp(label.double(), theta(4)), warp(label, theta(4), mode="nearest")
+    assert moved_label.dtype == torch.uint8 and set(moved_label.unique().tolist()) == {0, 1}
     assert ((moved > 0.5) != moved_label.bool()).double().mean() < 0.005
     assert not torch.equal(moved_label, label)
 

@@ -1,0 +1,137 @@
+"""A site's training for one round under each method against FedAvg's, on the same images and network, taking turns.
+
+As StableFDG's Table 6 and FISC's Table 8 have it: local training apart from what a method does once (or, for the styles that
+StableFDG shares every round, beside training).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from medfed.batch import Batch
+from medfed.engines.in_process import InProcess
+from medfed.federation.coordinator import federate
+from medfed.federation.message import Message, State
+from medfed.federation.method import Method
+from medfed.federation.seeds import seeded_layers, stream
+from medfed.federation.settings import Federation, Training
+from medfed.federation.site import Site
+from medfed.methods.ccst import CCST
+from medfed.methods.elcfs import ELCFS
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.fisc import FISC
+from medfed.methods.stable_fdg import StableFDG
+from medfed.networks.resnet import ResidualNetwork
+from medfed.tasks.classification import Classification
+
+N_CLASSES, N_SITES = 7, 3
+METHODS: dict[str, Method] = {
+    "fedavg": FedAvg(),
+    "ccst, k = 1": CCST(k=1),
+    "ccst, k = 2": CCST(k=2),
+    "elcfs": ELCFS(alpha=0.04),
+    "stable_fdg": StableFDG(),
+    "stable_fdg, style only": StableFDG(attention=False),
+    "stable_fdg, attention only": StableFDG(style=False),
+    "fisc": FISC(),
+}
+# Ratios to FedAvg that a paper has: StableFDG's Table 6, seconds on its GPU over FedAvg's 4.57.
+PUBLISHED = {"ccst, k = 2": 9.03 / 4.57, "elcfs": 22.44 / 4.57, "stable_fdg": 7.39 / 4.57}
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise images (N, 3, S, S) with labels (N,)."""
+
+    images: Tensor
+    labels: Tensor
+
+    @property
+    def n_patients(self) -> int:
+        return len(self.images)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        return Batch(self.images[list(indices)], self.labels[list(indices)])
+
+
+def time_methods(
+    depth: int = 18, size: int = 96, n_images: int = 96, repeats: int = 3, batch_size: int = 32, width: int = 64
+) -> dict[str, object]:
+    """Median seconds of a site's round by method: training, and what it answers when asked to share."""
+    settings, task = ResidualNetwork(depth=depth, width=width), Classification(tuple("abcdefg"), 3, size)
+    sites = {name: _round_of(method, settings, task, size, n_images, batch_size) for name, method in METHODS.items()}
+    taken: dict[str, list[float]] = {name: [] for name in METHODS}
+    for repeat in range(repeats + 1):
+        for name, (site, message) in sites.items():
+            began = time.perf_counter()
+            site.answer(message)
+            taken[name] += [time.perf_counter() - began] if repeat else []  # the first draws restyled images
+    train_s = {name: statistics.median(times) for name, times in taken.items()}
+    return {
+        **{"depth": depth, "size": size, "n_images": n_images, "batch_size": batch_size, "repeats": repeats},
+        "threads": torch.get_num_threads(),
+        "train_s": train_s,
+        "over_fedavg": {name: seconds / train_s["fedavg"] for name, seconds in train_s.items()},
+        "share_s": {name: _share_s(site, message) for name, (site, message) in sites.items()},
+        "published": PUBLISHED,
+    }
+
+
+def _round_of(
+    method: Method, settings: ResidualNetwork, task: Classification, size: int, n_images: int, batch_size: int
+) -> tuple[Site, Message]:
+    """A site that has shared, and the letter that asks it to train."""
+    with seeded_layers(0, "initial weights"):
+        network = method.wrap_network(settings.build(3, N_CLASSES), settings)
+    start = State(0, {name: entry.clone() for name, entry in network.state_dict().items()})
+    training = Training(optimizer="sgd", learning_rate=1e-3, momentum=0.9, batch_size=batch_size, optimizer_state="reset")
+    members = [
+        Site(name, _noise(name, n_images if name == "a" else 4, size), None, task, method, network, settings, training,
+             frozenset(), local_epochs=1, seed=0)
+        for name in "abc"
+    ]  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        state = next(federate(method, InProcess(members, None), start, Federation(rounds=1), 0)).state
+    message = Message("train", start.weights, method.broadcast(state, "a"), {"round": 2})
+    return members[0], message
+
+
+def _share_s(site: Site, message: Message) -> float:
+    if type(site.method).share is Method.share:
+        return 0.0
+    began = time.perf_counter()
+    site.answer(replace(message, kind="share"))
+    return time.perf_counter() - began
+
+
+def _noise(name: str, n_images: int, size: int) -> Noise:
+    rng = stream(0, "noise", name)
+    return Noise(torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images) % N_CLASSES)
+
+
+def methods_table(result: dict) -> str:
+    """The result of `time_methods` for a person."""
+    rows = [
+        f"  {name:<30}{seconds:>9.2f}{result['over_fedavg'][name]:>10.2f}x"
+        + (f"{result['published'][name]:>10.2f}x" if name in result["published"] else f"{'':>11}")
+        + f"{result['share_s'][name]:>10.2f}"
+        for name, seconds in result["train_s"].items()
+    ]
+    return "\n".join([
+        f"a site's round: ResNet{result['depth']}, {result['n_images']} images of 3 x {result['size']} x {result['size']}, "
+        f"batches of {result['batch_size']}, {result['threads']} threads, median of {result['repeats']}",
+        f"  {'method':<30}{'train s':>9}{'/ FedAvg':>11}{'paper':>11}{'share s':>10}",
+        *rows,
+        "  paper: StableFDG's Table 6, on its GPU. FISC's Table 8 has no FedAvg to compare with.",
+    ])  # fmt: skip

@@ -1,0 +1,228 @@
+"""FISC (Nguyen et al., 2024; as PARDON, ICDCS 2025): draw each image also in a style between all hospitals, and keep the two close."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from medfed.batch import Batch
+from medfed.federation.local import LocalRound, Output, Samples, SiteData
+from medfed.federation.message import State
+from medfed.federation.method import Method, Tensors
+from medfed.functional.contrast import region_means, triplet
+from medfed.functional.pairs import other_class
+from medfed.functional.regions import ring
+from medfed.functional.style import statistics
+from medfed.functional.style_clusters import PARTITIONS, common_style, site_style
+from medfed.functional.weights import batch_norms
+from medfed.networks.style_transfer import StyleTransfer, not_blank
+from medfed.transforms.restyled_view import RestyledView
+
+VIEW = "fisc"
+STYLE, CLUSTERS = "style/", "clusters/"
+AT_ONCE = 32  # images encoded at a time
+
+
+@dataclass(frozen=True)
+class FISC(Method):
+    """Federated Interpolation Style and Contrastive learning.
+
+    Once, before training, each site shares a style: FINCH clusters its images by style, and the average of the clusters'
+    styles is the site's (with a VGG encoder to relu4_1 1,024 numbers, 4,096 bytes). The coordinator clusters the sites'
+    styles, and the median over the clusters is the interpolation style S of the whole run. Every training image x then
+    has a second view x' = AdaIN(x, S), and
+
+        L = L_task(x) + contrast * L_con + regularisation * mean(z^2 + z'^2)                           (eq. 5-8)
+        L_con = mean of max(0, |z_i - z'_i| - |z_i - z'_j| + margin),  j a random image of another class
+
+    with the embeddings z of x and z' of x', in L_con of length one.
+
+    Args:
+        contrast, regularisation: weights of the two terms; 0 switches one off (without contrast: the ablation v3).
+        margin: of the triplets.
+        site_clusters, common_clusters: which partition of FINCH the site and the coordinator take: "first", "last", or
+            "none" for the mean over all images, or sites.
+        spread: deviation of a site's style, "mixture" over its clusters or "mean" (`functional.style_clusters`).
+        median: of an even number of clusters, "middle" or "lower".
+        freeze_batch_norm: BatchNorm keeps the statistics that it came with. As released, with a pretrained network; one
+            that starts afresh does not learn so.
+        noise, noise_scale: each site adds noise * N(0, noise_scale^2) to every number of its style (Table 10); its
+            deviations stay at least 0.
+        transfer, codec, alpha, transfer_size: as in `StyleTransfer`.
+        ring_width: of the background beside a structure, in pixels (segmentation).
+        min_patients: a site with fewer training patients shares no style: it would be that of single people.
+
+    The second view is drawn once and kept, and rotated, scaled and flipped with its image, where the paper styles each
+    augmented batch anew. Only the pass over x moves BatchNorm's statistics. z and z' of the task's pass serve all terms,
+    where the public code computes features five times. The code clusters whole feature maps at the sites and takes
+    statistics before the ReLU; this is the paper's: styles, after it. AdaIN of strength 0.5 is the code's (eq. 4 has 1).
+
+    Greyscale: the paper's appendix C expects nothing of the method there, as styles then hardly differ.
+
+    Segmentation (ours): z is the mean feature inside a structure (finest decoder level), z' that of the second view, and
+    the negative another structure's or the background ring's, of any image of the second views.
+
+        what                         medfed              paper               released
+        alpha                        0.5                 1                   0.5
+        clusters of the coordinator  last                last                first
+        median                       middle              middle              lower
+        BatchNorm                    trained             not stated          frozen
+    """
+
+    contrast: float = 0.75
+    regularisation: float = 0.2
+    margin: float = 0.3
+    site_clusters: str = "last"
+    common_clusters: str = "last"
+    spread: str = "mixture"
+    median: str = "middle"
+    freeze_batch_norm: bool = False
+    noise: float = 0.0
+    noise_scale: float = 1.0
+    transfer: str = "codec"
+    codec: str = "small"
+    alpha: float = 0.5
+    transfer_size: int = 0
+    ring_width: int = 5
+    min_patients: int = 3
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "medfed": {},
+        "paper": {"alpha": 1.0, "spread": "mean"},
+        "released": {"common_clusters": "first", "median": "lower", "freeze_batch_norm": True},
+    }
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("site_clusters", PARTITIONS),
+            ("common_clusters", PARTITIONS),
+            ("spread", ("mixture", "mean")),
+            ("median", ("middle", "lower")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got '{getattr(self, name)}'")
+        for name in ("contrast", "regularisation", "margin", "noise", "noise_scale"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        for name in ("ring_width", "min_patients"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self._style_transfer  # refuses what it cannot do
+
+    @property
+    def _style_transfer(self) -> StyleTransfer:
+        return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
+
+    @property
+    def _compares(self) -> bool:
+        return self.contrast > 0 or self.regularisation > 0
+
+    def check(self, image_size: int, channels: int) -> None:
+        self._style_transfer.check(image_size, channels)
+        if channels == 1:
+            warnings.warn("FISC on greyscale images: its own paper (appendix C) expects no gain there", stacklevel=2)
+
+    def share(self, site: SiteData, network: nn.Module) -> Tensors:
+        """style/mean and style/std, each (C,), and how many clusters they are the average of (1,)."""
+        if site.samples.n_patients < self.min_patients:
+            warnings.warn(
+                f"{site.name}: has {site.samples.n_patients} training patients and shares no style, as "
+                f"method.min_patients is {self.min_patients}",
+                stacklevel=2,
+            )
+            return {}
+        device, found = next(network.parameters()).device, []
+        for part in torch.arange(len(site.samples)).split(AT_ONCE):
+            told = not_blank(site.samples.batch(part.tolist()).image)
+            if len(told):
+                found.append([one.cpu() for one in statistics(self._style_transfer.features(told.to(device)))])
+        if not found:
+            warnings.warn(f"{site.name}: all its training images are blank, so it shares no style", stacklevel=2)
+            return {}
+        mean, std = (torch.cat(one) for one in zip(*found, strict=True))
+        mean, std, n_clusters = site_style(mean, std, self.site_clusters, self.spread)
+        if self.noise:
+            noise = self.noise * self.noise_scale * torch.randn(2, len(mean), generator=site.rng, dtype=mean.dtype)
+            mean, std = mean + noise[0], (std + noise[1]).clamp(min=0)
+        return {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float(), "n_clusters": torch.tensor([n_clusters])}
+
+    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        """The interpolation style, and the numbers of clusters."""
+        found = {site: shared[site] for site in sorted(shared) if shared[site]}
+        if not found:
+            warnings.warn("no site shared a style, so FISC trains as FedAvg does", stacklevel=2)
+            return {}
+        mean, std = (torch.stack([one[STYLE + name] for one in found.values()]) for name in ("mean", "std"))
+        mean, std, n_clusters = common_style(mean, std, self.common_clusters, self.median)
+        if self.common_clusters != "none" and len(found) <= 3:
+            warnings.warn(
+                f"FISC: {len(found)} sites shared a style, and FINCH makes one cluster of three or fewer: the "
+                "interpolation style is their mean", stacklevel=2,
+            )
+        counts = {f"{CLUSTERS}{site}": one["n_clusters"] for site, one in found.items()}
+        style = {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float()}
+        return {**style, "n_clusters": torch.tensor([n_clusters]), **counts}
+
+    def broadcast(self, state: State, site: str) -> Tensors:
+        return {name: entry for name, entry in state.memory.items() if name.startswith(STYLE)}
+
+    def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
+        """The site's own samples; their batches bring the second view."""
+        if not local.message.tensors or not self._compares:
+            return samples
+        mean, std = (local.message.tensors[STYLE + name][None] for name in ("mean", "std"))
+        return RestyledView(samples, VIEW, lambda image: self._style_transfer.restyle(image.to(local.device), mean, std))
+
+    def on_round_start(self, local: LocalRound) -> None:
+        if self.freeze_batch_norm:
+            for norm in batch_norms(local.network).values():
+                norm.eval()
+
+    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        embedding, features = local.architecture.embedding, local.architecture.last_features
+        place = embedding or features
+        output = local.forward(batch, (place,))
+        loss = local.task.loss(output.logits, batch.label)
+        if VIEW not in batch.views:
+            return loss, output
+        weights = dict(local.network.named_parameters())  # so that this pass moves no statistics of BatchNorm
+        second = local.forward(Batch(batch.views[VIEW], batch.label), (place,), weights)
+        z, second_z = output.features[place].flatten(1), second.features[place].flatten(1)
+        kinds, anchors = batch.label, torch.ones_like(batch.label, dtype=torch.bool)
+        if not embedding:
+            z, second_z, kinds, anchors = self._of_regions(output.features[place], second.features[place], batch.label)
+            if not len(z):
+                return loss, output  # empty masks
+        chosen, found = other_class(kinds.cpu(), kinds.cpu(), local.rng)
+        chosen, used = chosen.to(z.device), anchors & found.to(z.device)
+        contrast = triplet(z[used], second_z[used], second_z[chosen[used]], self.margin)     # eq. 5-6
+        size = z.square().mean() + second_z.square().mean()                                  # eq. 7
+        return loss + self.contrast * contrast + self.regularisation * size, output
+
+    def _of_regions(self, features: Tensor, second: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Embeddings of the structures and rings that are there, in both views; which each is; whether a structure."""
+        inside = label.bool()
+        around = ring(inside.any(dim=1, keepdim=True), self.ring_width)
+        masks = torch.cat([inside, around.to(inside)], dim=1)
+        (z, there), (second_z, _) = region_means(features, masks), region_means(second, masks)
+        kinds = torch.arange(masks.shape[1], device=z.device).repeat(len(masks))
+        return z[there], second_z[there], kinds[there], kinds[there] < label.shape[1]
+
+    def facts(self, state: State) -> dict[str, Any]:
+        """How many clusters FINCH found, at the coordinator and at the sites."""
+        if "n_clusters" not in state.memory:
+            return {}
+        sites = {n.removeprefix(CLUSTERS): int(entry) for n, entry in state.memory.items() if n.startswith(CLUSTERS)}
+        return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
+
+    def styles(self, state: State, image: Tensor) -> Tensors:
+        """The images in the interpolation style."""
+        if STYLE + "mean" not in state.memory:
+            return {}
+        mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))
+        return {"all sites": torch.cat([self._style_transfer.restyle(one[None], mean, std) for one in image]).cpu()}

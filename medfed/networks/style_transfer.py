@@ -1,0 +1,96 @@
+"""How a method gives images another style: redrawn by a codec, or by matching the moments of their intensities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from medfed.errors import UserError
+from medfed.functional.style import adain, moment_match
+from medfed.networks.adain import StyleCodec, load_codec
+
+KINDS = ("codec", "moments")
+BLANK_STD = 0.02  # in each channel, of intensities in [0, 1]: below it an image is blank, and its style says nothing
+
+
+def not_blank(images: Tensor) -> Tensor:
+    """Those of the images (B, C, H, W), in [0, 1], whose style says anything."""
+    return images[images.flatten(2).std(dim=2, correction=0).amax(dim=1) >= BLANK_STD]
+
+
+@dataclass(frozen=True)
+class StyleTransfer:
+    """The settings that CCST and FISC have in common, under the names that a config gives them.
+
+    Args:
+        transfer: "codec" redraws with AdaIN; "moments" matches mean and deviation of the intensities themselves, which
+            cannot move an edge and needs no codec (ours, for segmentation).
+        codec: "small" (ships with medfed), or what `python -m medfed.codec train` wrote.
+        alpha: strength of the style in [0, 1].
+        transfer_size: side in pixels at which images are redrawn, before they are brought back to their own; 0 leaves
+            them as they are.
+    """
+
+    transfer: str
+    codec: str
+    alpha: float
+    transfer_size: int
+
+    def __post_init__(self) -> None:
+        if self.transfer not in KINDS:
+            raise ValueError(f"transfer must be one of {', '.join(KINDS)}, got '{self.transfer}'")
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must lie in [0, 1], got {self.alpha}")
+        if self.transfer_size < 0:
+            raise ValueError(f"transfer_size must be at least 0, got {self.transfer_size}")
+
+    def check(self, image_size: int, channels: int) -> None:
+        """UserError if the codec cannot work on such images."""
+        if self.transfer == "moments":
+            return
+        least, side = load_codec(self.codec).smallest_side, self.transfer_size or image_size
+        if side < least:
+            key = "method.transfer_size" if self.transfer_size else "data.image_size"
+            raise UserError(f"{key} is {side}, but the codec needs at least {least} pixels a side; choose more")
+        if channels not in (1, 3):
+            raise UserError(f"images have {channels} channels, but the codec takes 1 or 3; set method.transfer: moments")
+
+    def features(self, images: Tensor) -> Tensor:
+        """What carries the style of images (B, C, H, W) in [0, 1]: maps (B, D, h, w)."""
+        return images if self.transfer == "moments" else _codec(self.codec, images.device).encode(self._resized(images))
+
+    def restyle(self, images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Images (B, C, H, W) in the styles (B, D); one image (1, C, H, W), encoded once, in m styles (m, D)."""
+        mean, std = mean.to(images), std.to(images)
+        features = self.features(images).expand(len(mean), -1, -1, -1)
+        if self.transfer == "moments":
+            return moment_match(features, mean, std, self.alpha)
+        size, larger = images.shape[2:], self._resized(images).shape[2:]
+        codec = _codec(self.codec, images.device)
+        drawn = codec.decode(adain(features, mean, std, self.alpha), tuple(larger), images.shape[1])
+        if larger == size:
+            return drawn
+        return functional.interpolate(drawn, size, mode="bilinear", antialias=True).clamp(0, 1)
+
+    def reconstruction_error(self, images: Tensor) -> Tensor | None:
+        """(1,): mean absolute difference that encoding and decoding alone make; None where nothing is redrawn."""
+        if self.transfer == "moments":
+            return None
+        plain, width = replace(self, alpha=0.0), _codec(self.codec, images.device).channels
+        again = torch.cat([plain.restyle(one[None], *images.new_zeros(2, 1, width)) for one in images])
+        return (again - images).abs().mean().cpu().reshape(1)
+
+    def _resized(self, images: Tensor) -> Tensor:
+        if not self.transfer_size:
+            return images
+        size = (self.transfer_size, self.transfer_size)
+        return functional.interpolate(images, size, mode="bilinear", antialias=True).clamp(0, 1)
+
+
+@lru_cache(maxsize=4)
+def _codec(name: str, device: torch.device) -> StyleCodec:
+    return load_codec(name).to(device)

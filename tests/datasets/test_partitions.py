@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from medfed.datasets import partitions
+from medfed.datasets.base import Case
+from medfed.datasets.partitions import client_names, dirichlet, hand_out, mixed, partition
+from medfed.datasets.splits import Split, split
+from medfed.federation.settings import PARTITIONS
+
+PACS = {"photo": 1670, "art": 2048, "cartoon": 2344, "sketch": 3929}  # 9,991 images, a person each
+
+
+def cases(site: str, n: int, images: int = 1) -> list[Case]:
+    return [Case(site, f"{p:04d}_{i}", Path("i"), None, f"{p:04d}") for p in range(n) for i in range(images)]
+
+
+def sites(sizes=PACS, images: int = 1) -> dict[str, Split]:
+    return {site: Split(cases(site, n, images), [], []) for site, n in sizes.items()}
+
+
+def held(n_clients: int, rule: str = "heterogeneous", sizes=PACS, seed: int = 0, **numbers) -> list[list[Case]]:
+    return [client.train for client in partition(sites(sizes), n_clients, rule, seed, **numbers).values()]
+
+
+@pytest.mark.parametrize("mixing", [0, 0.1, 0.5, 1])
+@pytest.mark.parametrize("n_clients", [2, 3, 4, 10, 100])
+def test_every_image_is_at_exactly_one_client(mixing, n_clients):
+    found = [case for client in held(n_clients, mixing=mixing) for case in client]
+    assert len(found) == len(set(found)) == sum(PACS.values())
+
+
+def test_sites_kept_apart_have_main_clients_by_their_size():
+    """m = 2, 2, 2, 4 of ten: a further client goes to the site with the largest N_d / m_d."""
+    found = held(10, mixing=0)
+    assert all(len({case.site for case in client}) == 1 for client in found)
+    assert sorted(map(len, found)) == [835, 835, 982, 982, 982, 983, 1024, 1024, 1172, 1172]
+    of = [client[0].site for client in found]
+    assert {site: of.count(site) for site in PACS} == {"photo": 2, "art": 2, "cartoon": 2, "sketch": 4}
+
+
+def test_a_mixing_of_one_is_homogeneous():
+    found = held(10, mixing=1)
+    assert all(abs(len(client) - 999.1) < 1.5 for client in found)
+    for site, n in PACS.items():
+        counts = [sum(case.site == site for case in client) for client in found]
+        assert max(counts) - min(counts) <= 1 and sum(counts) == n
+
+
+def test_between_them_the_share_is_the_papers():
+    """Of art, lambda 0.1: a main client gets 2048 (0.9 / 2 + 0.1 / 10) = 942.08, another 20.48."""
+    shares = mixed(PACS, 10, 0.1)
+    assert sorted((2048 * shares["art"]).round(2).tolist()) == [20.48] * 8 + [942.08] * 2
+    assert all(share.sum() == pytest.approx(1) for share in shares.values())
+    counts = sorted(sum(case.site == "art" for case in client) for client in held(10, mixing=0.1))
+    assert set(counts[:8]) <= {20, 21} and set(counts[8:]) <= {941, 942, 943} and sum(counts) == 2048
+
+
+def test_as_many_clients_as_sites_have_one_each():
+    found = held(4, mixing=0)
+    assert sorted({case.site for case in client}.pop() for client in found) == sorted(PACS)
+    assert sorted(map(len, found)) == sorted(PACS.values())
+
+
+def test_fewer_clients_than_sites_get_whole_ones_the_largest_first():
+    """Sketch to one, cartoon to the other, art to the emptier (2344), photo to the then emptier (3929)."""
+    found = [{case.site for case in client} for client in held(2, mixing=0)]
+    assert found == [{"photo", "sketch"}, {"art", "cartoon"}]
+    assert [len(client) for client in held(2, mixing=0)] == [5599, 4392]
+    assert [len(client) for client in held(2, mixing=1)] == [4996, 4995]
+
+
+def test_domains_is_a_mixing_of_zero():
+    assert held(10, "domains", mixing=0.7) == held(10, mixing=0)
+
+
+def test_the_order_of_cases_and_sites_does_not_matter_and_the_seed_does():
+    turned = {site: Split(list(reversed(s.train)), [], []) for site, s in reversed(sites().items())}
+    random.Random(0).shuffle(turned["art"].train)
+    for rule in PARTITIONS:
+        found = partition(sites(), 10, rule, 3, mixing=0.3)
+        assert partition(turned, 10, rule, 3, mixing=0.3) == found
+        assert partition(sites(), 10, rule, 4, mixing=0.3) != found
+
+
+def test_who_holds_a_person_is_the_same_on_every_machine():
+    r"""`printf '7\x1fclient\x1fnorth\x1f0000' | sha256sum` begins with c016; 0001 to 0003: a7e4, c078, 5e61."""
+    first, second = held(2, "domains", {"north": 4}, seed=7)
+    assert [[case.subject for case in client] for client in (first, second)] == [["0001", "0003"], ["0000", "0002"]]
+
+
+@pytest.mark.parametrize("rule", PARTITIONS)
+def test_all_images_of_a_person_are_at_one_client(rule):
+    splits = {site: split(cases(site, 30, images=5), 1, 0.2, 0.2) for site in ("north", "south")}
+    found = partition(splits, 6, rule, 1, mixing=0.5)
+    holders: dict[tuple, set] = {}
+    for name, client in found.items():
+        for case in client.train + client.validation:
+            holders.setdefault((case.site, case.subject), set()).add(name)
+    assert len(holders) == 2 * (18 + 6) and all(len(names) == 1 for names in holders.values())
+    assert all(not client.test for client in found.values())
+
+
+def test_people_of_unequal_numbers_of_images_go_where_the_middle_of_theirs_lies():
+    """Ten images: one person has four of them. Either half misses its five by two at most, half that person's."""
+    sizes = [4, 1, 1, 1, 1, 1, 1]
+    of = [Case("north", f"{p}_{i}", Path("i"), None, f"{p}") for p, n in enumerate(sizes) for i in range(n)]
+    for seed in range(20):
+        found = hand_out({"north": of}, {"north": np.array([0.5, 0.5])}, seed)
+        assert all(3 <= len(client) <= 7 for client in found) and sum(map(len, found)) == 10
+
+
+def test_validation_people_follow_the_shares_of_training():
+    splits = {site: split(cases(site, 100), 1, 0.2, 0.1) for site in ("north", "south")}
+    for client in partition(splits, 4, "domains", 1).values():
+        assert len(client.train) == 35 and len(client.validation) == 10
+        assert len({case.site for case in client.train + client.validation}) == 1
+
+
+def test_small_sites_do_not_all_pass_over_the_same_clients():
+    """Three sites of four people: at equal shares twelve clients could each have one, if no two fall together."""
+    found = held(6, mixing=1, sizes=dict.fromkeys("abc", 4))
+    assert min(map(len, found)) == 2 == max(map(len, found))
+
+
+def test_dirichlet_is_drawn_until_all_have_enough():
+    """StableFDG's numbers: three of the sites of PACS over 30 clients, concentration 0.5, at least 70 images."""
+    three = {site: n for site, n in PACS.items() if site != "photo"}
+    found = held(30, "dirichlet", three, concentration=0.5, min_images=70)
+    sizes = sorted(map(len, found))
+    assert sizes[0] >= 70 and sizes[-1] > 3 * sizes[0] and sum(sizes) == sum(three.values())
+    assert sum(len(client) >= 70 for client in held(30, "dirichlet", three, concentration=0.5)) < 30
+
+
+def test_a_large_concentration_is_nearly_homogeneous_and_a_small_one_is_not():
+    """Of one site: a share of Dirichlet(c) over K clients has the variance (K - 1) / (K^2 (K c + 1))."""
+    even, uneven = (dirichlet({"a": cases("a", 2000)}, 10, c, 1, 0)["a"] for c in (1e4, 0.5))
+    assert even.std() < 0.002 < 0.03 < uneven.std()
+
+
+def test_what_dirichlet_cannot_give_is_refused_after_a_bounded_search(monkeypatch):
+    monkeypatch.setattr(partitions, "MOST_DRAWS", 1000)
+    with pytest.raises(ValueError, match="no draw of Dirichlet.0.5. gave each of 10 clients at least 999 of the 9991"):
+        held(10, "dirichlet", min_images=999)
+    with pytest.raises(ValueError, match="a smaller federation.min_images"):
+        held(10, "dirichlet", min_images=1000)
+
+
+def test_more_clients_than_people_are_refused():
+    with pytest.raises(ValueError, match="7 clients share 6 people in training; expected at most 6"):
+        partition(sites({"a": 3, "b": 3}, images=9), 7, "domains", 0)
+
+
+def test_clients_without_an_image_are_refused_by_name():
+    """One person has 90 of 99 images, more than three of the four clients' shares."""
+    lopsided = [Case("a", f"big{i}", Path("i"), None, "big") for i in range(90)] + cases("a", 9)
+    with pytest.raises(ValueError, match="[12] of 4 clients would hold no training image, the first is client_.; .*fewer"):
+        partition({"a": Split(lopsided, [], [])}, 4, "domains", 0)
+
+
+def test_names_sort_as_numbers():
+    assert client_names(100)[:2] == ["client_001", "client_002"] and client_names(9)[8] == "client_9"
+    assert client_names(100) == sorted(client_names(100))

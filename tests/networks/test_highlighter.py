@@ -1,0 +1,91 @@
+import copy
+
+import pytest
+import torch
+
+from medfed.networks.densenet import DenseNetwork
+from medfed.networks.highlighter import Highlighter, attach
+from medfed.networks.resnet import ResidualNetwork
+
+
+def maps(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def highlighter() -> Highlighter:
+    torch.manual_seed(0)
+    return Highlighter(6, 3, dimension=4).double()
+
+
+def test_a_constant_map_is_looked_at_evenly_and_gives_the_average_pool(highlighter):
+    features = maps(2, 6, 1, 1).expand(-1, -1, 3, 5)
+    assert torch.allclose(highlighter.scores(features), torch.full((2, 3, 5), 1 / 15, dtype=torch.float64))
+    assert torch.allclose(highlighter(features), highlighter.classifier(features.mean(dim=(2, 3))))
+
+
+def test_scores_are_the_papers_written_out(highlighter):
+    """S (HW x HW) formed in full, its mean over the query positions, and a softmax over the keys."""
+    features, partners = maps(3, 6, 2, 4), torch.tensor([1, 0, 2])
+    query, key = (conv(features).flatten(2) for conv in (highlighter.query, highlighter.key))
+    query, key = (one / one.norm(dim=1, keepdim=True) for one in (query, key))
+    products = ((query[partners] + query) / 2).transpose(1, 2) @ key
+    expected = products.mean(dim=1).softmax(dim=1).reshape(3, 2, 4)
+    with highlighter.paired(partners):
+        assert torch.allclose(highlighter.scores(features), expected)
+    assert not torch.allclose(highlighter.scores(features), expected), "alone, it looks at itself"
+
+
+def test_weights_are_counted_as_in_the_paper_less_what_its_code_never_uses():
+    """2 (512 * 30 + 30) + 512 * 7 = 34,364 of ResNet18's 11,180,103: 0.307 %; with the unused ones 49,756, 0.445 %."""
+    network = ResidualNetwork(depth=18).build(3, 7)
+    plain = sum(p.numel() for p in network.parameters())
+    added = sum(p.numel() for p in Highlighter(512, 7).parameters())
+    assert (plain, added) == (11_180_103, 34_364)
+    assert added - 7 * 512 == 46_172 - 15_392
+
+
+def wrapped(settings) -> torch.nn.Module:
+    torch.manual_seed(0)
+    network = settings.build(3, 2)
+    channels = network.get_submodule(settings.head).in_features
+    attach(network, settings.last_features, settings.head, Highlighter(channels, 2, 4))
+    return network.eval()
+
+
+SMALL = [ResidualNetwork(depth=10, width=8), DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))]
+
+
+@pytest.mark.parametrize("settings", SMALL, ids=["resnet", "densenet"])
+def test_logits_are_those_of_a_classifier_of_twice_the_width(settings):
+    network = wrapped(settings)
+    image = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    seen = {}
+    handle = network.get_submodule(settings.last_features).register_forward_hook(
+        lambda module, inputs, output: seen.update(z=output)
+    )
+    logits = network(image)
+    handle.remove()
+    head, own = network.get_submodule(settings.head), network.highlighter
+    attended = torch.einsum("bhw,bchw->bc", own.scores(seen["z"]), seen["z"])
+    both = torch.cat([seen["z"].mean(dim=(2, 3)), attended], dim=1)
+    wide = torch.cat([head.weight, own.classifier.weight], dim=1)
+    assert torch.allclose(logits, both @ wide.T + head.bias, atol=1e-6)
+
+
+def test_a_copy_has_an_attention_of_its_own():
+    network = wrapped(SMALL[0])
+    image = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    before, other = network(image), copy.deepcopy(network)
+    other.highlighter.classifier.weight.data.zero_()
+    assert torch.equal(network(image), before) and not torch.equal(other(image), before)
+
+
+def test_the_network_can_be_traced_for_batches_of_any_size():
+    network = wrapped(SMALL[1])
+    rng = torch.Generator().manual_seed(1)
+    traced = torch.jit.trace(network, torch.rand(2, 3, 64, 64, generator=rng))
+    image = torch.rand(5, 3, 64, 64, generator=rng)
+    assert torch.allclose(traced(image), network(image), atol=1e-6)
+    image = torch.rand(1, 3, 96, 80, generator=rng)
+    assert torch.allclose(traced(image), network(image), atol=1e-6)
