@@ -215,7 +215,7 @@ def _members(
     with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
               disable=quiet, dynamic_ncols=True, leave=False) as bar:
         images = SiteImages(dataset, task, bar, kept_bytes)
-        members = [_site(config, task, network, name, patients, images) for name, patients in held.items()]
+        members = [_site(config, task, network, name, patients, images, kept_bytes) for name, patients in held.items()]
         onlooker = None
         if name := config.federation.validation_site:
             onlooker = Onlooker(name, images.samples(splits[name].validation), task, network)
@@ -228,7 +228,7 @@ def _members(
 
 def _site(
     config: Config, task: Segmentation | Classification, network: nn.Module, name: str, patients: Split,
-    images: SiteImages,
+    images: SiteImages, kept_bytes: int,
 ) -> Site:
     local_keys = config.method.local_keys(network)
     if config.federation.batch_norm == "local":
@@ -247,6 +247,7 @@ def _site(
         local_epochs=config.federation.local_epochs,
         seed=config.seed,
         rounds=config.federation.rounds,
+        kept_bytes=kept_bytes,
     )
 
 

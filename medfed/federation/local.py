@@ -78,6 +78,7 @@ class LocalRound:
     message: what came from the coordinator (weights, the method's tensors, facts).
     memory: stays at this site between rounds, as tensors; a method may change it.
     rng: the stream of this site and round; draw on the CPU, then move.
+    kept_bytes: how much of what a method makes of the images may stay in memory.
     """
 
     site: str
@@ -89,6 +90,7 @@ class LocalRound:
     memory: dict[str, Tensor]
     rng: torch.Generator
     device: torch.device
+    kept_bytes: int = 2 * 2**30
 
     def forward(
         self, batch: Batch, taps: Sequence[str] = (), fast_weights: Mapping[str, Tensor] | None = None

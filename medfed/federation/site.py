@@ -37,6 +37,7 @@ class Site:
         network: scratch space; several sites of one process may share it, as each answer loads it afresh.
         local_keys: entries of the state dict that stay here.
         local_epochs: passes over the images in a round.
+        kept_bytes: how much of what the method makes of the images may stay in memory.
         rounds: of the whole training, for a learning rate that follows them.
     """
 
@@ -52,6 +53,7 @@ class Site:
     local_epochs: int
     seed: int
     rounds: int = 1
+    kept_bytes: int = 2 * 2**30
     progress: Progress | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
     _expanded: tuple[str, Samples] | None = None
@@ -128,6 +130,7 @@ class Site:
             memory=self.memory,
             rng=stream(self.seed, "method", self.name, number),
             device=next(self.network.parameters()).device,
+            kept_bytes=self.kept_bytes,
         )
 
     def _samples(self, local: LocalRound) -> Samples:

@@ -74,7 +74,7 @@ def shift(features: Tensor, received: SiteStyle, rng: torch.Generator, n_kept: i
     clusters in place of samples.
 
     Args:
-        features: (B, C, H, W), finite.
+        features: (B, C, H, W). Where their styles are not finite, training has diverged, and they come back as they are.
         received: the other site's style, or those of R sites; each shifted sample then takes one of them at random.
         rng: a CPU generator.
         n_kept: how many keep their style, 0..B; B // 2 where it is None.
@@ -86,6 +86,8 @@ def shift(features: Tensor, received: SiteStyle, rng: torch.Generator, n_kept: i
         ValueError: if n_kept is outside 0..B, or the style has not the features' channels.
     """
     own = _style(features)
+    if not bool(own.isfinite().all()):
+        return features
     n = len(features)
     n_kept = n // 2 if n_kept is None else n_kept
     if not 0 <= n_kept <= n:

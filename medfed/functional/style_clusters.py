@@ -15,7 +15,8 @@ def site_style(mean: Tensor, std: Tensor, partition: str = "last", spread: str =
 
     A cluster's style is mean and deviation over all pixels of its images' features; clusters are FINCH's of the images'
     own styles. The average of deviations leaves out how far the clusters' means lie apart; "mixture", as in the public
-    code, has it in: for one cluster both are the style of all pixels (CCST's overall style).
+    code, has it in: for one cluster that is the style of all pixels (CCST's overall style), up to the n / (n - 1) of
+    the images' own variances.
 
     Args:
         mean, std: (N, C), a row an image.

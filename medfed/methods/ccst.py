@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, ClassVar
@@ -152,8 +152,12 @@ class CCST(Method):
             [None if d == 0 else first[domains[d]] + int(draws[i, d, 1] * len(bank[domains[d]][0])) for d in row]
             for i, row in enumerate(chosen)
         ]
-        expanded = StyleExpansion(samples, choices, lambda image, styles: self._style_transfer.restyle(
-            image.to(local.device), *(torch.stack(one) for one in zip(*(offered[s] for s in styles), strict=True))))
+        transfer, device = self._style_transfer, local.device  # and no more of the round, which would stay in memory
+
+        def restyle(image: Tensor, styles: Sequence[int]) -> Tensor:
+            return transfer.restyle(image.to(device), *(torch.stack(one) for one in zip(*(offered[s] for s in styles))))
+
+        expanded = StyleExpansion(samples, choices, restyle, local.kept_bytes)
         self._check_masks(local.site, samples, expanded)
         return expanded
 

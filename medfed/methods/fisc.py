@@ -43,7 +43,7 @@ class FISC(Method):
     with the embeddings z of x and z' of x', in L_con of length one.
 
     Args:
-        contrast, regularisation: weights of the two terms; 0 switches one off (without contrast: the ablation v3).
+        contrast, regularisation: weights of the two terms; 0 switches one off.
         margin: of the triplets.
         site_clusters, common_clusters: which partition of FINCH the site and the coordinator take: "first", "last", or
             "none" for the mean over all images, or sites.
@@ -55,12 +55,18 @@ class FISC(Method):
             deviations stay at least 0.
         transfer, codec, alpha, transfer_size: as in `StyleTransfer`.
         ring_width: of the background beside a structure, in pixels (segmentation).
-        min_patients: a site with fewer training patients shares no style: it would be that of single people.
+        min_patients: a site with fewer training patients shares no style: it would be that of single people. Clusters
+            count alike, so the few images of one cluster, even of one patient, weigh as much as the many of another;
+            `site_clusters: none` weighs all images alike.
+
+    Ablations of the paper's Table 11: v3 is `contrast: 0`, v5 all of it; `site_clusters: none` and `common_clusters: none`
+    are our reading of v1 and v2, both terms off of v4.
 
     The second view is drawn once and kept, and rotated, scaled and flipped with its image, where the paper styles each
-    augmented batch anew. Only the pass over x moves BatchNorm's statistics. z and z' of the task's pass serve all terms,
-    where the public code computes features five times. The code clusters whole feature maps at the sites and takes
-    statistics before the ReLU; this is the paper's: styles, after it. AdaIN of strength 0.5 is the code's (eq. 4 has 1).
+    augmented batch anew. Only the pass over x moves BatchNorm's statistics. (A network with dropout draws it anew for z',
+    and so adds noise to the distance.) z and z' of the task's pass serve all terms, where the public code computes features
+    five times. The code clusters whole feature maps at the sites and takes statistics before the ReLU; this is the paper's:
+    styles, after it. AdaIN of strength 0.5 is the code's (eq. 4 has 1).
 
     Greyscale: the paper's appendix C expects nothing of the method there, as styles then hardly differ.
 
@@ -71,6 +77,7 @@ class FISC(Method):
         alpha                        0.5                 1                   0.5
         clusters of the coordinator  last                last                first
         median                       middle              middle              lower
+        deviation of a site          mixture             mean                mixture
         BatchNorm                    trained             not stated          frozen
     """
 
@@ -176,7 +183,10 @@ class FISC(Method):
         if not local.message.tensors or not self._compares:
             return samples
         mean, std = (local.message.tensors[STYLE + name][None] for name in ("mean", "std"))
-        return RestyledView(samples, VIEW, lambda image: self._style_transfer.restyle(image.to(local.device), mean, std))
+        transfer, device = self._style_transfer, local.device  # and no more of the round, which would stay in memory
+        return RestyledView(
+            samples, VIEW, lambda image: transfer.restyle(image.to(device), mean, std), local.kept_bytes
+        )
 
     def on_round_start(self, local: LocalRound) -> None:
         if self.freeze_batch_norm:

@@ -130,6 +130,11 @@ class StableFDG(Method):
                     "it to false (the style half works)"
                 )
             head = network.get_submodule(architecture.head)
+            if isinstance(network.get_submodule(architecture.embedding), nn.Linear):
+                raise UserError(
+                    "method.attention: StableFDG's classifier stands on the pooled features, and this network has a layer "
+                    "between; set network.embedding_size to 0, or attention to false"
+                )
             highlighter = Highlighter(head.in_features, head.out_features, self.dimension)
             attach(network, architecture.last_features, architecture.head, highlighter)
         return network
@@ -156,9 +161,11 @@ class StableFDG(Method):
         """What each site will receive: `received` styles of others, (R, C) an entry."""
         givers = sorted(site for site, style in shared.items() if style)
         order = [givers[i] for i in torch.randperm(len(givers), generator=rng).tolist()]
+        silent = [site for site in sorted(shared) if not shared[site]]
+        places = {site: order.index(site) for site in givers} | {site: i for i, site in enumerate(silent)}
         memory: Tensors = {}
         for site in sorted(shared):
-            sources = self._sources(site, order, shared)[: self.received]
+            sources = self._sources(site, order, places[site], shared)[: self.received]
             for name in shared[sources[0]] if sources else ():
                 memory[f"{RECEIVED}{site}/{name}"] = torch.stack([shared[source][name] for source in sources])
         return memory
@@ -194,14 +201,14 @@ class StableFDG(Method):
             network(image)
             return getattr(network, NAME).scores(seen[architecture.last_features])
 
-    def _sources(self, site: str, order: list[str], shared: Mapping[str, Tensors]) -> list[str]:
-        """The other sites, that to be received from first."""
+    def _sources(self, site: str, order: list[str], place: int, shared: Mapping[str, Tensors]) -> list[str]:
+        """The other sites, that to be received from first; `place` is where the site stands in the circle."""
         if self.sharing == "farthest" and shared[site]:
             own = torch.cat([shared[site]["mean"], shared[site]["std"]])
             distance = {o: float((torch.cat([shared[o]["mean"], shared[o]["std"]]) - own).norm()) for o in order}
             return sorted((other for other in order if other != site), key=lambda other: (-distance[other], other))
-        place = order.index(site) if site in order else 0
-        return [other for other in order[place:] + order[:place] if other != site]
+        start = place % max(1, len(order))
+        return [other for other in order[start:] + order[:start] if other != site]
 
     def _changes(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, dict[str, Callable[[Tensor], Tensor]]]:
         """The samples to add to a batch, and what happens behind which stage, drawn for this batch."""
@@ -212,8 +219,7 @@ class StableFDG(Method):
         steps: dict[str, list[Callable[[Tensor], Tensor]]] = {}
         if shifts and local.message.tensors:
             style = SiteStyle(**local.message.tensors)
-            # Where training diverged there are no styles to tell apart, and the loss will say so.
-            steps.setdefault(places[0], []).append(lambda f: shift(f, style, rng) if bool(f.isfinite().all()) else f)
+            steps.setdefault(places[0], []).append(lambda features: shift(features, style, rng))
         if len(added) and local.architecture.decoder_levels:
             steps.setdefault(places[0], []).append(lambda f: torch.cat([f, f[added.to(f.device)]]))
         for stage in stages:

@@ -55,7 +55,7 @@ class EfficientNetLite(NetworkSettings):
 
     encoder_stages: ClassVar[tuple[str, ...]] = tuple(f"_blocks.{stack}" for stack in (0, 1, 2, 4, 6))
     last_features: ClassVar[str] = "_last_activation"
-    embedding: ClassVar[str] = "_dropout"
+    embedding: ClassVar[str] = "_avg_pooling"
     head: ClassVar[str] = "_fc"
 
     def __post_init__(self) -> None:

@@ -26,7 +26,8 @@ class Highlighter(nn.Module):
     The mean over query positions commutes with the product, so S is never formed: HW numbers an image instead of (HW)^2.
 
     The classifier of twice the width on [pool(z), A(z)] is the network's own head on pool(z) plus this module's
-    `classifier` (no bias) on A(z): the same function with the same number of weights, and no entry is renamed.
+    `classifier` (no bias) on A(z): the same function with the same number of weights, and no entry is renamed. (Fresh
+    weights are drawn for each half by itself, so they start larger by the root of two than those of one wide layer.)
 
     The public code also has a value projection and an output convolution that nothing uses (15,392 weights of 512
     channels); they are not here: 30,780 weights instead of 46,172.

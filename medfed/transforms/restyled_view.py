@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from medfed.batch import Batch
@@ -13,7 +14,7 @@ from medfed.transforms.style_expansion import KEPT_BYTES, Samples, StyleExpansio
 class RestyledView:
     """Samples whose batches carry a restyled picture of each image in `views`.
 
-    It is drawn when a batch first wants it, and kept as float16 (`StyleExpansion`); its bits do not depend on the batch.
+    It is drawn when a batch first wants it, and kept as float16 (`StyleExpansion`): its bits do not depend on the batch.
 
     Args:
         samples: the originals, images (B, C, H, W) in [0, 1].
@@ -37,5 +38,6 @@ class RestyledView:
 
     def batch(self, indices: Sequence[int]) -> Batch:
         originals = self.samples.batch(indices)
-        view = self._restyled.batch(indices).image
+        pairs = zip(indices, originals.image, strict=True)
+        view = torch.stack([self._restyled.styled(index, 0, image) for index, image in pairs])
         return Batch(originals.image, originals.label, {**originals.views, self.name: view})

@@ -59,16 +59,16 @@ class StyleExpansion:
         places = [divmod(index, self.n_styles) for index in indices]
         originals = self.samples.batch([number for number, _ in places])
         images = [
-            image if self.choices[number][slot] is None else self._styled(number, slot)
+            image if self.choices[number][slot] is None else self.styled(number, slot, image)
             for image, (number, slot) in zip(originals.image, places, strict=True)
         ]
-        return Batch(torch.stack(images), originals.label)
+        return Batch(torch.stack(images), originals.label, originals.views)
 
-    def _styled(self, number: int, slot: int) -> Tensor:
+    def styled(self, number: int, slot: int, image: Tensor) -> Tensor:
+        """Sample `number`, whose original (C, H, W) is given, in the style of that slot."""
         chosen = [style for style in self.choices[number] if style is not None]
         if number not in self._kept:
-            image = self.samples.batch([number]).image
-            drawn = self.restyle(image, chosen).to("cpu", torch.float16)
+            drawn = self.restyle(image[None], chosen).to("cpu", torch.float16)
             if (len(self._kept) + 1) * drawn.numel() * 2 > self.kept_bytes:
                 return self._of(drawn, number, slot)
             self._kept[number] = drawn

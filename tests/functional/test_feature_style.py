@@ -260,3 +260,10 @@ def test_a_generator_fixes_the_shift_and_no_other_is_touched(features, received)
 def test_wrong_arguments_are_refused(features, received, call, message):
     with pytest.raises(ValueError, match=message):
         call(features, received)
+
+
+def test_features_without_a_finite_style_come_back_as_they_are():
+    """Finite themselves, but their squares are beyond float32; whoever trains on them will see it in the loss."""
+    features = torch.full((4, 2, 3, 3), 1e20) * torch.arange(9).reshape(3, 3)
+    style = SiteStyle(*(torch.ones(2) for _ in range(4)))
+    assert torch.equal(shift(features, style, torch.Generator().manual_seed(0)), features)

@@ -1,3 +1,4 @@
+import gc
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,10 @@ from medfed.federation.message import Message, State, digest
 from medfed.federation.seeds import stream
 from medfed.federation.settings import Federation
 from medfed.functional.weights import batch_norms
+from medfed.methods.ccst import CCST
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import VIEW, FISC
+from medfed.methods.stack import Stack
 from medfed.networks.adain import build_codec, codec_bytes
 from medfed.transforms.restyled_view import RestyledView
 
@@ -187,3 +190,21 @@ def test_contrast_of_masks_compares_structures_with_rings(toy):
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         FISC(**wrong)
+
+
+@pytest.mark.filterwarnings("ignore:.*(method.k is|along the masks)")
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["fisc first", "ccst first"])
+def test_in_a_stack_with_ccst_its_terms_count_in_either_order(any_toy, order):
+    both = FISC(**FEW), CCST(k=2, **FEW)
+    stacked = first_round(any_toy, Stack(tuple(both[i] for i in order))).state.weights
+    alone = first_round(any_toy, Stack((both[1],))).state.weights
+    assert any(not torch.equal(entry, alone[name]) for name, entry in stacked.items())
+
+
+def test_no_round_stays_in_memory_with_the_restyled_images(any_toy):
+    method = FISC(**FEW)
+    engine = any_toy.engine(method)
+    list(federate(method, engine, any_toy.start(method), Federation(rounds=2), 0))
+    gc.collect()
+    kept = [found for found in gc.get_objects() if isinstance(found, LocalRound)]
+    assert not kept, "each would hold a copy of the weights that the site was sent"

@@ -168,3 +168,15 @@ def test_a_stage_that_the_network_lacks_is_refused(toy):
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         StableFDG(**wrong)
+
+
+def test_a_layer_between_pooling_and_head_is_refused_before_training():
+    settings = ResidualNetwork(depth=10, width=8, embedding_size=16)
+    with pytest.raises(UserError, match="method.attention: .*set network.embedding_size to 0"):
+        StableFDG().wrap_network(settings.build(3, 2), settings)
+
+
+def test_silent_sites_do_not_all_hear_of_the_same_one():
+    shared = {**styles(4), "silent_1": {}, "silent_2": {}}
+    got = givers(StableFDG(), shared, 0)
+    assert got["silent_1"] != got["silent_2"]
