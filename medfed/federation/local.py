@@ -59,9 +59,10 @@ class Architecture(Protocol):
 
 @dataclass(frozen=True)
 class SiteData:
-    """What `Method.share` may look at: one site's training images, and a random stream of its own.
+    """What `Method.share` may look at: one site's images, and a random stream of its own.
 
     architecture: the named places of the network that comes with it.
+    validation: images of other people of the site; None where it keeps none apart.
     """
 
     name: str
@@ -69,6 +70,7 @@ class SiteData:
     task: Task
     architecture: Architecture
     rng: torch.Generator
+    validation: Samples | None = None
 
 
 @dataclass
@@ -78,6 +80,8 @@ class LocalRound:
     message: what came from the coordinator (weights, the method's tensors, facts).
     memory: stays at this site between rounds, as tensors; a method may change it.
     rng: the stream of this site and round; draw on the CPU, then move.
+    training, validation: the site's own images, not those that a method made of them.
+    learning_rate, n_steps: of this round's optimiser, and how many steps it takes.
     kept_bytes: how much of what a method makes of the images may stay in memory.
     """
 
@@ -90,6 +94,10 @@ class LocalRound:
     memory: dict[str, Tensor]
     rng: torch.Generator
     device: torch.device
+    training: Samples | None = None
+    validation: Samples | None = None
+    learning_rate: float = 0.0
+    n_steps: int = 0
     kept_bytes: int = 2 * 2**30
 
     def forward(

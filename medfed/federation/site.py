@@ -87,7 +87,7 @@ class Site:
         self.load(message.weights)
         self.network.eval()
         rng = stream(self.seed, "share", self.name, message.facts["round"])
-        data = SiteData(self.name, self.training, self.task, self.architecture, rng)
+        data = SiteData(self.name, self.training, self.task, self.architecture, rng, self.validation)
         return Message("share", tensors=self.method.share(data, self.network))
 
     def _validate(self, message: Message) -> Message:
@@ -100,9 +100,10 @@ class Site:
         self.load(message.weights)
         self.network.train()
         local = self._round(message)
-        optimizer = self._optimizer(self.settings.learning_rate_in(local.round, self.rounds))
+        optimizer = self._optimizer(local.learning_rate)
         samples = self._samples(local)
         batches = list(self._batches(local.round, len(samples)))
+        local.n_steps = len(batches)
         # A stream a purpose, so that methods see the same batches and augmentations whatever they draw themselves.
         turns = stream(self.seed, "augmentation", self.name, local.round)
         total = 0.0
@@ -130,6 +131,9 @@ class Site:
             memory=self.memory,
             rng=stream(self.seed, "method", self.name, number),
             device=next(self.network.parameters()).device,
+            training=self.training,
+            validation=self.validation,
+            learning_rate=self.settings.learning_rate_in(number, self.rounds),
             kept_bytes=self.kept_bytes,
         )
 
