@@ -192,11 +192,18 @@ def _summary(config: Config, simulation: Simulation, final: State, rows: list, s
         "seed": config.seed,
         "config_sha256": hashlib.sha256(to_yaml(config).encode()).hexdigest(),
         "versions": versions(),
+        "start_weights": _start_weights(config),
         "sites_kept_entries": any(site.local_keys for site in engine.members),
         "method_facts": config.method.facts(final),
         "transductive": config.evaluation.tent,
         "notices": said,
     }
+
+
+def _start_weights(config: Config) -> dict[str, str] | None:
+    """The file of pretrained weights, if training started from one."""
+    path = config.network.weights_file()
+    return path and {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def _clients(config: Config, simulation: Simulation) -> dict[str, object]:

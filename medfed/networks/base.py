@@ -45,6 +45,10 @@ class NetworkSettings:
         """
         return None
 
+    def weights_file(self) -> Path | None:
+        """The file that training starts from; None where all weights are fresh."""
+        return Path(self.weights) if self.weights else None
+
     def load_pretrained(self, network: nn.Module) -> None:
         """Fill a network that `build` made, and no method has wrapped, from the file `weights`; nothing without one.
 

@@ -74,6 +74,9 @@ class EfficientNetLite(NetworkSettings):
             norm=("batch", {"eps": 1e-3}),  # the authors' momentum of 0.01 in place of 0.1 is for very many batches
         )
 
+    def weights_file(self) -> Path | None:
+        return super().weights_file() or (packaged_weights() if self.pretrained else None)
+
     def load_pretrained(self, network: nn.Module) -> None:
         """From `weights`, or from the package if `pretrained` is set; that its head is for 1000 classes is no news."""
         if self.weights or not self.pretrained:

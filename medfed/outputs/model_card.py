@@ -73,6 +73,14 @@ def model_card(
 def notes(summary: Mapping[str, Any]) -> str:
     """What a reader of the scores must know beside them, a paragraph each, or nothing."""
     found = [TRANSDUCTIVE] * bool(summary.get("transductive")) + [KEPT] * bool(summary.get("sites_kept_entries"))
+    if start := summary.get("start_weights"):
+        found.append(f"Training started from the weights in {start['file']} (SHA-256 {start['sha256']}).")
+    if name := summary.get("validation_site"):
+        chose = "the round was chosen on it" if summary.get("selection") == "validation_site" else "it was only scored"
+        found.append(f"{name} did not train; {chose}.")
+    if clients := summary.get("clients"):
+        found.append(f"The sites' people were handed out to {clients['n']} clients ({clients['partition']}), "
+                     f"{clients['per_round']} of them a round.")
     if ratio := summary.get("vertical_ratio"):
         inner, outer = ratio["of"]
         errors = [(words, ratio[role]["mean_error"]) for role, words in ROLES.items() if role in ratio]
