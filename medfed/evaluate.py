@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
+from medfed import discovery
 from medfed.config import Config, changed, load, resolved
+from medfed.datasets.base import Dataset
 from medfed.errors import UserError
 from medfed.files import write_atomically
 from medfed.metrics import classification_summary, summary
 from medfed.metrics.classification_summary import ALL
 from medfed.overrides import Override
 from medfed.outputs.comparison import Table, build_table
+from medfed.outputs.cost import NOTE, Cost, cost_csv, cost_lines, cost_of, mean_cost
+from medfed.outputs.latex import to_latex
 from medfed.outputs.run_folder import RunFolder, RunIsBusy
-from medfed.outputs.table import to_csv, to_json, to_markdown, to_text
+from medfed.outputs.table import aligned, to_csv, to_json, to_markdown, to_text
 from medfed.programs import add_common_flags, overrides, run_program
 from medfed.resuming import open_run
-from medfed.simulation import bar_over
+from medfed.simulation import bar_over, task_of
 from medfed.train import run
 
 
@@ -43,7 +48,8 @@ def main(argv: list[str] | None = None) -> int:
     which.add_argument("--leave-two-sites-out", action="store_true",
                        help="each site is the unseen one in turn, and the next one the validation site")
     parser.add_argument("--methods", nargs="+", default=["fedavg", "elcfs"], metavar="NAME",
-                        help="default: fedavg elcfs. With settings: ccst:k=1,style=single. Several at once: ccst+elcfs")
+                        help="default: fedavg elcfs. With settings: ccst:k=1,style=single. Several at once: ccst+elcfs. "
+                             "all: every method that works on this task, as it is by default")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each fold: seed, seed + 1, ...")
     parser.add_argument("--sites", nargs="+", metavar="SITE", help="leave out these sites only")
     add_common_flags(parser)
@@ -60,8 +66,12 @@ def _work(args: argparse.Namespace) -> int:
     config = load(args.config, overrides(args))
     left = "two_sites" if args.leave_two_sites_out else "one_site"
     out = args.out or Path("runs") / f"{Path(config.source).stem}-leave_{left}_out"
-    names = config.data.ready(None if args.quiet else bar_over("making the phantom")).site_names()
-    folds = plan(config, out, args.methods, args.seeds, names, args.sites, args.leave_two_sites_out)
+    dataset = config.data.ready(None if args.quiet else bar_over("making the phantom"))
+    names = dataset.site_names()
+    methods, refused = args.methods, {}
+    if methods == ["all"]:
+        methods, refused = every_method(config, dataset)
+    folds = plan(config, out, methods, args.seeds, names, args.sites, args.leave_two_sites_out)
     if out.exists() and not args.resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(f"{out}: holds runs of this comparison; go on with --resume, or start another with --out")
     left_out = run_folds(folds, args.quiet)
@@ -69,9 +79,28 @@ def _work(args: argparse.Namespace) -> int:
     if left_out:
         print(f"\n{len(left_out)} of {len(folds)} runs are in the hands of another process; once it is done, --resume "
               "completes the table.")
+    for name, sentence in refused.items():
+        print(f"\nnot compared: {name}: {sentence}")
     more = "; of the validation sites: validation.csv, validation.json" if args.leave_two_sites_out else ""
-    print(f"\nThe table is in {out}: table.md, table.csv, table.json{more}; each run has its own folder below it.")
+    print(f"\nThe table is in {out}: table.md, table.csv, table.json, table.tex{more}; costs: cost.csv; each run has its own "
+          "folder below it.")
     return 1 if left_out else 0
+
+
+def every_method(config: Config, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
+    """FedAvg and all others that work on this task with their defaults; and why each of the rest does not."""
+    task, refused = task_of(config, dataset), {}
+    names = ["fedavg", *(name for name in discovery.known("methods") if name not in ("fedavg", "stack"))]
+    for name in names:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # each run says its own
+            try:
+                method = _config_of(config, name, "", config.seed).method
+                method.check(dataset.image_size, dataset.channels)
+                method.wrap_network(config.network.build(task.channels, task.out_channels), config.network)
+            except UserError as error:
+                refused[name] = str(error)
+    return [name for name in names if name not in refused], refused
 
 
 def plan(
@@ -162,7 +191,7 @@ def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
 
 
 def write_table(folds: list[Fold], out: Path, two_out: bool = False) -> str:
-    """`table.md`, `table.csv` and `table.json` from the folds that are finished; the table as text.
+    """`table.md`, `.csv`, `.json`, `.tex` and `cost.csv` from the folds that are finished; the tables as text.
 
     With `two_out` a second table is of the validation sites: in `table.md` and the text below the first, and in
     `validation.csv` and `validation.json`.
@@ -172,14 +201,28 @@ def write_table(folds: list[Fold], out: Path, two_out: bool = False) -> str:
     markdown, text = to_markdown(table), to_text(table, isatty=sys.stdout.isatty())
     write_atomically(out / "table.csv", to_csv(table))
     write_atomically(out / "table.json", to_json(table))
+    write_atomically(out / "table.tex", to_latex(table))
     if two_out:
         table = _table(finished, "validation")
         markdown = f"## Unseen sites\n\n{markdown}\n## Validation sites\n\n{to_markdown(table)}"
         text = f"UNSEEN SITES\n{text}\n\nVALIDATION SITES\n{to_text(table, isatty=sys.stdout.isatty())}"
         write_atomically(out / "validation.csv", to_csv(table, "validation"))
         write_atomically(out / "validation.json", to_json(table))
-    write_atomically(out / "table.md", markdown)
-    return text
+    costs = _costs(finished)
+    write_atomically(out / "cost.csv", cost_csv(costs))
+    head, *lines = cost_lines(costs)
+    ruled = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
+    written = "\n".join(f"| {' | '.join(line)} |" for line in ruled)
+    write_atomically(out / "table.md", f"{markdown}\n### Cost\n\n{written}\n\n- {NOTE}\n")
+    return f"{text}\n\ncost\n{aligned([[(word, '') for word in line] for line in (head, *lines)], False)}\nnote: {NOTE}"
+
+
+def _costs(finished: list[Fold]) -> dict[str, Cost]:
+    """By method, the mean over its runs."""
+    found: dict[str, list[Cost]] = {}
+    for fold in finished:
+        found.setdefault(fold.method, []).append(cost_of(fold.folder))
+    return {method: mean_cost(costs) for method, costs in found.items()}
 
 
 def _table(finished: list[Fold], role: str) -> Table:

@@ -2,6 +2,7 @@ import csv
 import json
 
 from medfed import evaluate
+from medfed.config import load
 from medfed.outputs.run_folder import RunFolder
 
 
@@ -21,6 +22,17 @@ def test_every_site_is_left_out_once_for_every_method(tiny_config, tmp_path, cap
     )
     table = json.loads((out / "table.json").read_text())
     assert table and (out / "table.md").read_text().count("|") > 10 and (out / "table.csv").stat().st_size
+    assert r"\begin{tabular}" in (out / "table.tex").read_text() and "### Cost" in (out / "table.md").read_text()
+    with open(out / "cost.csv", newline="") as file:
+        costs = {row["method"]: row for row in csv.DictReader(file)}
+    assert float(costs["elcfs"]["up_once"]) > 0 == float(costs["fedavg"]["up_once"]) and float(costs["fedavg"]["train_s"]) > 0
+
+
+def test_all_methods_are_those_that_work_on_the_task_and_the_others_say_why(tiny_config):
+    config = load(tiny_config)
+    methods, refused = evaluate.every_method(config, config.data)
+    assert methods[0] == "fedavg" and {"elcfs", "ccst", "fisc"} <= set(methods) and "stack" not in [*methods, *refused]
+    assert "draws masks" in refused["stable_fdg"] and "stable_fdg" not in methods
 
 
 def test_going_on_does_only_what_is_missing_and_gives_the_same_table(tiny_config, tmp_path, capsys):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -22,11 +24,31 @@ Row = dict[str, object]
 
 @dataclass(frozen=True)
 class Round:
-    """What one round left behind: the new state, a row for the history, and the rows of the ledger."""
+    """What one round left behind: the new state, a row for the history, the rows of the ledger, and what took how long.
+
+    seconds: of `n_clients` clients together "share", "train" and "validate", and of the coordinator "aggregate". Measured,
+        so not the same twice, and no part of the state.
+    """
 
     state: State
     history: Row
     ledger: list[Row]
+    seconds: dict[str, float] = field(default_factory=dict)
+    n_clients: int = 0
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What is written down while a round goes on."""
+
+    ledger: list[Row] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timing(self, what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - began
 
 
 def federate(
@@ -37,17 +59,17 @@ def federate(
     What a round does depends on `state`, the sites and the seed alone, so stopping after any yielded round and going
     on from its state later gives the same bits.
     """
-    record: list[Row] = []
+    record = _Record()
     if state.round == 0 and not method.shares_every_round:
         state = _share(method, engine, state, engine.sites(), seed, record)
     while state.round < settings.rounds:
         done = _round(method, engine, state, settings, seed, record)
-        state, record = done.state, []
+        state, record = done.state, _Record()
         yield done
 
 
 def _round(
-    method: Method, engine: Engine, state: State, settings: Federation, seed: int, record: list[Row]
+    method: Method, engine: Engine, state: State, settings: Federation, seed: int, record: _Record
 ) -> Round:
     """One round. The clients' weights live as long as this call: never two rounds of them at once."""
     number = state.round + 1
@@ -59,15 +81,17 @@ def _round(
     letters = {site: replace(common, tensors=extras[site]) if extras[site] else common for site in chosen}
     updates = _exchange(engine, "train", letters, number, record)
     _check_updates(number, state, updates)
-    memory = method.remember(state, updates, stream(seed, "remember", number))
-    weights = method.aggregate(replace(state, memory=memory), updates)
+    with record.timing("aggregate"):
+        memory = method.remember(state, updates, stream(seed, "remember", number))
+        weights = method.aggregate(replace(state, memory=memory), updates)
     took_part = {**state.took_part, **dict.fromkeys(chosen, number)}
     state = State(number, {**state.weights, **weights}, memory, took_part)
-    return Round(state, _history(engine, state, settings, updates, record), record)
+    history = _history(engine, state, settings, updates, record)
+    return Round(state, history, record.ledger, record.seconds, len(chosen))
 
 
 def _share(
-    method: Method, engine: Engine, state: State, sites: list[str], seed: int, record: list[Row]
+    method: Method, engine: Engine, state: State, sites: list[str], seed: int, record: _Record
 ) -> State:
     """Ask every site for what the method shares, and let the method remember it."""
     if type(method).share is Method.share:
@@ -87,10 +111,11 @@ def _choose(sites: list[str], n: int, rng: torch.Generator) -> list[str]:
 
 
 def _exchange(
-    engine: Engine, kind: str, messages: Mapping[str, Message], number: int, record: list[Row]
+    engine: Engine, kind: str, messages: Mapping[str, Message], number: int, record: _Record
 ) -> dict[str, Message]:
-    answers = engine.exchange(kind, messages)
-    record += ledger.entries(number, "down", messages) + ledger.entries(number, "up", answers)
+    with record.timing(kind):
+        answers = engine.exchange(kind, messages)
+    record.ledger.extend([*ledger.entries(number, "down", messages), *ledger.entries(number, "up", answers)])
     return dict(sorted(answers.items()))
 
 
@@ -113,7 +138,7 @@ def _check_updates(number: int, state: State, updates: Mapping[str, Message]) ->
 
 
 def _history(
-    engine: Engine, state: State, settings: Federation, updates: Mapping[str, Message], record: list[Row]
+    engine: Engine, state: State, settings: Federation, updates: Mapping[str, Message], record: _Record
 ) -> Row:
     """Mean training loss over the sites, and the validation scores of the new weights where this round has them."""
     row: Row = {"round": state.round, "train_loss": _mean(update.facts["loss"] for update in updates.values())}

@@ -23,6 +23,7 @@ from medfed.federation.message import State
 from medfed.files import read_sealed, seal, write_atomically
 
 KEPT_STATES = 2
+TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # seconds, of all clients together
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # a column a site follows
 
 
@@ -35,7 +36,7 @@ class RunFolder:
     """The files of one run.
 
     `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (what each simulated site keeps), `history.csv`,
-    `ledger.csv`, `cases.csv`, `summary.json`, `model.safetensors`, `pictures/`; `clients.json` (which cases each holds)
+    `ledger.csv`, `timings.csv` (which alone differs between two runs of one config), `cases.csv`, `summary.json`, `model.safetensors`, `pictures/`; `clients.json` (which cases each holds)
     where the sites' people were handed out.
     """
 
@@ -84,6 +85,8 @@ class RunFolder:
         A kill before the checkpoint leaves rows of a round that does not count; `truncate` drops them on resume.
         """
         self._append("ledger.csv", LEDGER_COLUMNS, done.ledger)
+        timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds}
+        self._append("timings.csv", TIMING_COLUMNS, [timing])
         self.write_history([*self.history(), done.history])
         self.save_state(done.state)
         for old in self.rounds()[:-KEPT_STATES]:
@@ -102,6 +105,7 @@ class RunFolder:
         # Line by line: with many clients a ledger has a million rows.
         ledger = (row for row in self._rows("ledger.csv") if row["bytes"] and int(row["round"]) <= last_round)
         self.write_text("ledger.csv", _as_csv(LEDGER_COLUMNS, ledger))
+        self.write_text("timings.csv", _as_csv(TIMING_COLUMNS, (r for r in self.timings() if r["round"] <= last_round)))
 
     def _state_path(self, round_number: int) -> Path:
         return self.path / "states" / f"round_{round_number:05d}.state"
@@ -110,6 +114,15 @@ class RunFolder:
     def history(self) -> list[dict[str, Any]]:
         """Rows of `history.csv` with numbers as numbers, empty fields as None."""
         return [{key: _number(value) for key, value in row.items()} for row in self._rows("history.csv")]
+
+    def timings(self) -> list[dict[str, Any]]:
+        """Rows of `timings.csv`, as `history`; none of runs that are older than it."""
+        rows = ({key: _number(value) for key, value in row.items()} for row in self._rows("timings.csv"))
+        return [row for row in rows if isinstance(row["round"], int)]
+
+    def ledger(self) -> Iterator[dict[str, str]]:
+        """Rows of `ledger.csv`, as text, one at a time."""
+        return self._rows("ledger.csv")
 
     def write_history(self, rows: list[Mapping[str, Any]]) -> None:
         told = [key for row in rows for key, value in row.items() if value is not None]

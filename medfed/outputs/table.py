@@ -14,6 +14,11 @@ from medfed.outputs.measures import CLASSIFICATION, HD95, WORST
 
 __all__ = ["build_table", "closing_table", "to_csv", "to_json", "to_json_dict", "to_markdown", "to_text"]
 
+TRANSDUCTIVE = {
+    "tent": "the network adapted to each site's test images (Tent), without their labels",
+    "batch_stats": "at sites that took no part BatchNorm used the statistics of each batch of test images",
+    "nearest": "in a weak sense, sites that took no part got the BatchNorm nearest to their unlabelled test images",
+}
 Marked = tuple[str, str]  # a cell's text; "best", "second" or ""
 OF_CLASSES = {shown[0] for shown in CLASSIFICATION.shown}
 
@@ -23,10 +28,10 @@ def to_markdown(table: Table) -> str:
     styles = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
     parts = ["  \n".join(f"**{line}**" if line == PHANTOM else line for line in table.head)]
     for block in table.blocks:
-        head, *lines = _cells(table, block)
+        head, *lines = cells(table, block)
         written = [[styles[mark].format(text.replace("|", "\\|")) for text, mark in line] for line in (head, *lines)]
         written.insert(1, ["---", *["---:"] * (len(head) - 1)])
-        parts.append(f"### {_title(block)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in written))
+        parts.append(f"### {block_title(block)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in written))
     parts.append("\n".join(f"- {note}" for note in table.notes))
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -34,7 +39,7 @@ def to_markdown(table: Table) -> str:
 def to_text(table: Table, isatty: bool = False) -> str:
     """Aligned for the terminal; with bold and underline if that is what it is written to."""
     parts = ["\n".join(table.head)]
-    parts += [f"{_title(block)}\n{_aligned(_cells(table, block), isatty)}" for block in table.blocks]
+    parts += [f"{block_title(block)}\n{aligned(cells(table, block), isatty)}" for block in table.blocks]
     parts.append("\n".join(f"note: {note}" for note in table.notes))
     return "\n\n".join(filter(None, parts))
 
@@ -77,7 +82,7 @@ def closing_table(summary: dict) -> str:
     if summary.get("task") == "classification":
         lines = [[(word, "") for word in line] for line in class_table.lines(summary)]
         head, notes = _closing_head(summary, class_table.SPREAD), [*class_table.NOTES, *_kept_entries(summary)]
-        return "\n".join([*head, "", _aligned(lines, False), "", *notes])
+        return "\n".join([*head, "", aligned(lines, False), "", *notes])
     head = ("site", "structure", "cases", "Dice %", "HD95", "ASSD", "missed")
     lines: list[list[Marked]] = [[(name, "") for name in head]]
     for role, shown in (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)")):
@@ -91,7 +96,7 @@ def closing_table(summary: dict) -> str:
             words = ("gap: seen - unseen", name, "", f"{100 * gap['dice']:+.2f}", distance, "", "")
             lines.append([(word, "") for word in words])
     head = _closing_head(summary, "± is the sd over cases")
-    return "\n".join([*head, "", _aligned(lines, False, n_left=2), "", *_closing_notes(summary)])
+    return "\n".join([*head, "", aligned(lines, False, n_left=2), "", *_closing_notes(summary)])
 
 
 def _closing_head(summary: dict, spread: str) -> list[str]:
@@ -153,28 +158,29 @@ def _closing_notes(summary: dict) -> list[str]:
 
 
 def _kept_entries(summary: dict) -> list[str]:
-    kept = "Source sites are scored with the entries that they keep, the unseen site with their average."
-    adapted = "TRANSDUCTIVE: the network adapted to each site's test images (Tent), without their labels."
-    return [kept] * bool(summary.get("sites_kept_entries")) + [adapted] * bool(summary.get("transductive"))
+    by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
+    unseen = "those of the source site nearest to it" if "nearest" in by else "their average"
+    kept = f"Source sites are scored with the entries that they keep, the unseen site with {unseen}."
+    return [kept] * bool(summary.get("sites_kept_entries")) + [f"TRANSDUCTIVE: {TRANSDUCTIVE[name]}." for name in by]
 
 
-def _title(block: Block) -> str:
+def block_title(block: Block) -> str:
     better = "higher" if block.higher_is_better else "lower"
     name = block.name if block.metric in OF_CLASSES else f"{block.structure}: {block.name}"
     return f"{name} ({block.unit}), {better} is better"
 
 
-def _cells(table: Table, block: Block) -> list[list[Marked]]:
+def cells(table: Table, block: Block) -> list[list[Marked]]:
     """Head and lines as texts with marks."""
     failed = "wrong" if block.metric in OF_CLASSES else "missed"
     head = ["method", *table.sites, "average", f"p against {table.baseline} (n)", failed]
     tested = any(line.n is not None for line in block.lines)
     columns = list(zip(*[(*line.cells, line.average) for line in block.lines]))
-    marked = zip(*[_marked(column, block.higher_is_better) for column in columns])
+    marks = zip(*[_marked(column, block.higher_is_better) for column in columns])
     lines = []
-    for line, cells in zip(block.lines, marked):
+    for line, marked in zip(block.lines, marks):
         test = "" if line.n is None else f"{_p(line.p)} ({line.n})"
-        lines.append([(line.method, ""), *cells, (test, ""), (f"{line.n_missed}/{line.n_cases}", "")])
+        lines.append([(line.method, ""), *marked, (test, ""), (f"{line.n_missed}/{line.n_cases}", "")])
     table_of = [[(name, "") for name in head], *lines]
     return table_of if tested else [[*line[:-2], line[-1]] for line in table_of]
 
@@ -199,7 +205,7 @@ def _p(p: float | None) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _aligned(lines: Sequence[Sequence[Marked]], ansi: bool, n_left: int = 1) -> str:
+def aligned(lines: Sequence[Sequence[Marked]], ansi: bool, n_left: int = 1) -> str:
     """Columns padded to their widest text; the first `n_left` to the left, numbers to the right."""
     widths = [max(len(text) for text, _ in column) for column in zip(*lines)]
     codes = {"best": "\033[1m{}\033[0m", "second": "\033[4m{}\033[0m"} if ansi else {}
