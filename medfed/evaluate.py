@@ -96,7 +96,7 @@ def every_method(config: Config, dataset: Dataset) -> tuple[list[str], dict[str,
             warnings.simplefilter("ignore", UserWarning)  # each run says its own
             try:
                 method = _config_of(config, name, "", config.seed).method
-                method.check(dataset.image_size, dataset.channels)
+                method.check(dataset.image_size, dataset.channels, dataset.standardise)
                 method.wrap_network(config.network.build(task.channels, task.out_channels), config.network)
             except UserError as error:
                 refused[name] = str(error)

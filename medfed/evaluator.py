@@ -18,9 +18,11 @@ from medfed.functional.weights import average
 from medfed.metrics.classification_summary import case_row
 from medfed.metrics.ratio import ratio_row, vertical_ratio
 from medfed.metrics.segmentation import score
+from medfed.networks.batch_statistics import with_batch_statistics
 from medfed.networks.tent import Tent
 from medfed.simulation import Simulation
 from medfed.tasks.classification import AT_ONCE, Classification
+from medfed.unseen_batch_norm import nearest, policy
 
 Rows = list[dict[str, object]]
 
@@ -30,7 +32,7 @@ def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool,
 
     Args:
         weights: the global state dict. Entries that a source site keeps for itself overlay it there; the unseen and the
-            validation site get their average (`unseen_weights`).
+            validation site get their average (`unseen_weights`), or what FedBN's `unseen_bn` says.
         ratios: gets a row a patient (`medfed.metrics.ratio`) where the dataset has structures to compare.
 
     Returns:
@@ -52,9 +54,11 @@ def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool,
             else:
                 simulation.network.load_state_dict(weights)
             rows += _score_site(simulation, cases, "seen", bar, ratios)
-        simulation.network.load_state_dict(unseen_weights(simulation, weights))
+        by_site = policy(simulation) == "nearest"
         for role, sites in others.items():
-            for cases in sites.values():
+            for cases in filter(None, sites.values()):
+                found = nearest(simulation, weights, cases) if by_site else unseen_weights(simulation, weights)
+                simulation.network.load_state_dict(found)
                 rows += _score_site(simulation, cases, role, bar, ratios)
     return rows
 
@@ -74,7 +78,7 @@ def unseen_weights(simulation: Simulation, weights: Mapping[str, Tensor]) -> dic
 
 
 def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: tqdm, ratios: Rows | None) -> Rows:
-    network = _predictor(simulation)
+    network = _predictor(simulation, role)
     if isinstance(simulation.task, Classification):
         return _classify(simulation, simulation.task, network, cases, role, bar)
     rows: Rows = []
@@ -97,11 +101,12 @@ def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: t
     return rows
 
 
-def _predictor(simulation: Simulation) -> nn.Module:
-    """The network, or a copy of it that adapts to the site it is about to see."""
+def _predictor(simulation: Simulation, role: str) -> nn.Module:
+    """The network, or a copy of it that adapts to the site it is about to see, or normalises by each batch of it."""
     evaluation = simulation.task.evaluation
     if not evaluation.tent:
-        return simulation.network
+        by_batch = role != "seen" and policy(simulation) == "batch_stats"
+        return with_batch_statistics(simulation.network) if by_batch else simulation.network
     sigmoid = not isinstance(simulation.task, Classification)
     return Tent(simulation.network, evaluation.tent_learning_rate, sigmoid)
 

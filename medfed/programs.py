@@ -18,7 +18,7 @@ from medfed.discovery import PACKAGE, first_line
 from medfed.errors import UserError
 from medfed.memory import keep_freed_memory
 
-PROGRAMS = ("train", "evaluate", "export", "data", "codec", "benchmark")
+PROGRAMS = ("train", "evaluate", "export", "report", "data", "codec", "benchmark")
 INTERRUPTED, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 15, 13))  # as shells count signals
 _ADVICE = {
     errno.ENOSPC: "free some space and go on with --resume",

@@ -71,7 +71,7 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
     splits |= {site: Split([], cases[site], []) for site in validating}
     task = task_of(config, dataset)
     config.network.check_image_size(dataset.image_size)
-    config.method.check(dataset.image_size, dataset.channels)
+    config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
     device = pick_device(config.device)
     network = build_network(config, task).to(device)
     if config.evaluation.tent:

@@ -37,6 +37,7 @@ from medfed.run_pictures import draw_all
 from medfed.simulation import Simulation, prepare
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
+from medfed.unseen_batch_norm import transductive_by
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -171,7 +172,7 @@ def summaries(task: Segmentation | Classification) -> ModuleType:
 
 
 def _summary(config: Config, simulation: Simulation, final: State, rows: list, said: list[str]) -> dict[str, object]:
-    federation, engine = config.federation, simulation.engine
+    federation, engine, looked = config.federation, simulation.engine, transductive_by(simulation)
     return {
         **summaries(simulation.task).summarise(rows, config.seed),
         "data": "phantom" if simulation.dataset.is_phantom else "real",
@@ -195,7 +196,8 @@ def _summary(config: Config, simulation: Simulation, final: State, rows: list, s
         "start_weights": _start_weights(config),
         "sites_kept_entries": any(site.local_keys for site in engine.members),
         "method_facts": config.method.facts(final),
-        "transductive": config.evaluation.tent,
+        "transductive": bool(looked),
+        **({"transductive_by": looked} if looked else {}),
         "notices": said,
     }
 

@@ -17,7 +17,7 @@ from medfed.datasets.synthesis.histology import make_histology_phantom
 from medfed.evaluator import _classify
 from medfed.tasks.classification import Classification
 
-FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv",
+FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv", "timings.csv",
          "history.csv", "model.safetensors", "pictures", "states", "sites", "run.lock"}  # fmt: skip
 PICTURES = {"training_curves.png", "reliability.png", "roc.png", "examples.png", "style_gallery.png", "style_grid.png",
             "histograms.png"}  # fmt: skip

@@ -15,6 +15,7 @@ from medfed.federation.message import Message, State
 from medfed.functional import weights as weight_maths
 
 Tensors = dict[str, Tensor]
+UNSEEN_BATCH_NORM = ("average", "batch_stats", "nearest")
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,13 @@ class Method:
     # Named settings, chosen by `method.preset`: our recommendation, the paper's equations, the authors' public code.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
     shares_every_round: ClassVar[bool] = False  # `share` before every round, or once before the first
+    unseen_bn: ClassVar[str] = "average"  # `medfed.unseen_batch_norm`: whose entries a site that took no part gets
 
-    def check(self, image_size: int, channels: int) -> None:
-        """Refuse (UserError), before anything is written, data that the method cannot work on."""
+    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """Refuse (UserError), before anything is written, data that the method cannot work on.
+
+        standardised: whether the network sees standardised images, rather than those in [0, 1].
+        """
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Add what the method needs to a fresh network; entries may be added, none renamed.

@@ -95,7 +95,7 @@ class CCST(Method):
     def _style_transfer(self) -> StyleTransfer:
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
-    def check(self, image_size: int, channels: int) -> None:
+    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         self._style_transfer.check(image_size, channels)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:

@@ -129,7 +129,7 @@ class FISC(Method):
     def _compares(self) -> bool:
         return self.contrast > 0 or self.regularisation > 0
 
-    def check(self, image_size: int, channels: int) -> None:
+    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         self._style_transfer.check(image_size, channels)
         if channels == 1:
             warnings.warn("FISC on greyscale images: its own paper (appendix C) expects no gain there", stacklevel=2)

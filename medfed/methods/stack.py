@@ -51,9 +51,14 @@ class Stack(Method):
     def shares_every_round(self) -> bool:
         return any(method.shares_every_round for method in self.methods if _overrides(method, "share"))
 
-    def check(self, image_size: int, channels: int) -> None:
+    @property
+    def unseen_bn(self) -> str:
+        """That of the first which asks for another than the average."""
+        return next((method.unseen_bn for method in self.methods if method.unseen_bn != "average"), "average")
+
+    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         for method in self.methods:
-            method.check(image_size, channels)
+            method.check(image_size, channels, standardised)
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         for method in self.methods:

@@ -185,7 +185,7 @@ def _save_script(
 def _compiled(module: nn.Module, probe: Tensor) -> torch.jit.ScriptModule:
     """TorchScript of the same answers: scripted, or traced where layers hang on hooks, which cannot be scripted."""
     images = [probe, probe[:1], probe.mT.repeat(2, 1, 1, 1)]
-    if has_hooks := any(part._forward_hooks for part in module.modules()):
+    if has_hooks := any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", torch.jit.TracerWarning)  # the comparison below tells what went wrong
             script = torch.jit.trace(module, probe)

@@ -20,10 +20,15 @@ ORIGIN = {
 UNKNOWN = "not stated"
 VOLUMES = "NIfTI files whose header tells the orientation truly"
 KEPT = "Sites that took part are scored with the entries that each keeps; the bundle has their average."
-TRANSDUCTIVE = (
-    "These scores are transductive: the network adapted to the test images of each site while predicting (Tent). The "
-    "bundle does not adapt, so it may score otherwise."
-)
+TRANSDUCTIVE = {
+    "tent": "These scores are transductive: the network adapted to the test images of each site while predicting (Tent). "
+    "The bundle does not adapt, so it may score otherwise.",
+    "batch_stats": "Scores of sites that took no part are transductive: BatchNorm used the statistics of each batch of "
+    "their test images. The bundle has the average of the sites' statistics, so it may score otherwise.",
+    "nearest": "Scores of sites that took no part are transductive in a weak sense: they got the BatchNorm of the source "
+    "site whose statistics are nearest to those of their unlabelled test images. The bundle has the average, so it may "
+    "score otherwise.",
+}
 
 
 def model_card(
@@ -42,7 +47,7 @@ def model_card(
     Args:
         module: the trained network.
         provenance, summary: as `medfed.outputs.bundle.write_bundle` takes them. Of the summary, `transductive`,
-            `sites_kept_entries`, `method_facts` and `vertical_ratio` are told where they are there.
+            `transductive_by`, `sites_kept_entries`, `method_facts` and `vertical_ratio` are told where they are there.
         versions: what to install, by package.
         has_script: whether there is a `models/model.ts`.
     """
@@ -72,7 +77,8 @@ def model_card(
 
 def notes(summary: Mapping[str, Any]) -> str:
     """What a reader of the scores must know beside them, a paragraph each, or nothing."""
-    found = [TRANSDUCTIVE] * bool(summary.get("transductive")) + [KEPT] * bool(summary.get("sites_kept_entries"))
+    by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
+    found = [TRANSDUCTIVE[name] for name in by] + [KEPT] * bool(summary.get("sites_kept_entries"))
     if start := summary.get("start_weights"):
         found.append(f"Training started from the weights in {start['file']} (SHA-256 {start['sha256']}).")
     if name := summary.get("validation_site"):

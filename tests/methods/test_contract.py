@@ -19,7 +19,7 @@ SETTINGS = Federation(rounds=2)
 # What small images, or few of them, ask for, and what a task has no room for.
 TOY = {"elcfs": {"alpha": 0.1}, "ccst": {"min_patients": 1}, "fisc": {"min_patients": 1},
        "stable_fdg": {"min_patients": 1, "stages": (1, 2)}}  # fmt: skip
-TOY_MASKS = {"stable_fdg": {"attention": False}}
+TOY_MASKS = {"fedsr": {"l2": 0.0, "cmi": 0.0, "stochastic": False}, "stable_fdg": {"attention": False}}
 
 
 def build(name: str, stacked: bool, masks: bool):

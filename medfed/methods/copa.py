@@ -1,0 +1,133 @@
+"""COPA (Wu & Gong, ICCV 2021): one feature extractor for all, which every site's own classifier must be able to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from medfed.batch import Batch
+from medfed.errors import UserError
+from medfed.federation.local import Architecture, LocalRound, Output
+from medfed.federation.message import Message, State
+from medfed.federation.method import Method, Tensors
+from medfed.functional.weights import average
+
+HEADS, OWN = "heads/", "own_head/"
+
+
+@dataclass(frozen=True)
+class COPA(Method):
+    """Collaborative optimisation and aggregation: extractor F, averaged, and a head h_k of each site k, which is not.
+
+        L_k = L_task(h_k(F(x))) + weight * mean_{j != k} L_task(h_j(F(x)))
+
+    The other sites' heads, as the coordinator last had them, are frozen: they teach the extractor only. Each site goes
+    on from its own head, which it keeps in its memory. F is averaged by n_k / N.
+
+    **The model.** The paper predicts with the mean of the K heads' outputs. Heads here are linear (a 1x1 convolution
+    for masks), so the mean of their logits is the logits of the mean head, exactly; the global model is therefore F
+    with the mean of all heads known, each counted once, and is one ordinary network: it is validated, exported and
+    drawn as any other. (The mean of K softmaxes would be another ensemble, and no such network.) Sites are validated
+    with it as well.
+
+    Beside the weights the other sites' heads are sent down, and the site's own up, (D + 1) numbers a class each
+    (ResNet18 with 7 classes: 14.4 kB). It tells nothing that the weights do not hold; it tells the coordinator which of
+    them are the head. Each site sees every other's head by itself, where FedAvg shows it their average.
+
+    Args:
+        weight: of the mean loss through the others' heads; 0 still keeps the heads apart. A mean, not a sum, so that it
+            does not grow with the number of sites: our choice, as there is no public code and the paper's constants
+            could not be checked.
+
+    Of one site alone this is FedAvg. Not built: the paper's extractor of batch and instance normalisation side by side.
+    It is another network, whose entries would have other names, so that no pretrained weights and no bundle would fit;
+    choose a network with instance normalisation where it has one.
+
+    Where a network has dropout before its head, the others' heads see the features without.
+    """
+
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise ValueError(f"weight must be at least 0, got {self.weight}")
+
+    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """The network as it is.
+
+        Raises:
+            UserError: if its head is not linear, so that heads could not be averaged in place of their outputs.
+        """
+        head = network.get_submodule(architecture.head)
+        if not isinstance(head, (nn.Linear, nn.Conv2d)):
+            raise UserError(
+                "method.name: 'copa' averages heads in place of their outputs, which needs a linear one, and this "
+                f"network's is {type(head).__name__}; choose another network.name"
+            )
+        return network
+
+    def broadcast(self, state: State, site: str) -> Tensors:
+        """heads/SITE/ENTRY of the other sites."""
+        return {name: entry for name, entry in state.memory.items() if _site_of(name) != site}
+
+    def on_round_start(self, local: LocalRound) -> None:
+        """The site's own head, as its last round left it; before that, the one that came."""
+        with torch.no_grad():
+            for name, entry in _head_entries(local).items():
+                if OWN + name in local.memory:
+                    entry.copy_(local.memory[OWN + name])
+
+    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        if not self.weight or not local.message.tensors:
+            return super().loss(local, batch)
+        embedding, head = local.architecture.embedding, local.network.get_submodule(local.architecture.head)
+        place = embedding or local.architecture.last_features
+        output = local.forward(batch, (place,))
+        features = output.features[place].flatten(1) if embedding else output.features[place]
+        through = [
+            local.task.loss(functional_call(head, frozen, (features,), strict=True), batch.label)
+            for frozen in _frozen(local)
+        ]
+        return local.task.loss(output.logits, batch.label) + self.weight * torch.stack(through).mean(), output
+
+    def on_round_end(self, local: LocalRound) -> Tensors:
+        """The head's entries by their names in the state dict, as the coordinator knows no network; and into memory."""
+        head = {name: entry.detach().cpu().clone() for name, entry in _head_entries(local).items()}
+        local.memory.update({OWN + name: entry for name, entry in head.items()})
+        return head
+
+    def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
+        """heads/SITE/ENTRY of all sites that ever took part, as they last were."""
+        new = {f"{HEADS}{site}/{name}": e for site, update in updates.items() for name, e in update.tensors.items()}
+        return dict(sorted({**state.memory, **new}.items()))
+
+    def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
+        """The mean extractor by n_k / N over those that answered, with the mean head over all that are known."""
+        heads: dict[str, Tensors] = {}
+        for name, entry in state.memory.items():
+            heads.setdefault(_site_of(name), {})[name.rpartition("/")[2]] = entry
+        shares = torch.full((len(heads),), 1 / len(heads), dtype=torch.float64)
+        return {**super().aggregate(state, updates), **average(list(heads.values()), shares)}
+
+
+def _site_of(name: str) -> str:
+    """SITE of heads/SITE/ENTRY; entries have no slash."""
+    return name.removeprefix(HEADS).rpartition("/")[0]
+
+
+def _head_entries(local: LocalRound) -> Tensors:
+    """The head's part of the network's state dict, sharing its memory."""
+    prefix = f"{local.architecture.head}."
+    return {name: entry for name, entry in local.network.state_dict().items() if name.startswith(prefix)}
+
+
+def _frozen(local: LocalRound) -> list[Tensors]:
+    """The other sites' heads, each by the names that the head itself gives its entries."""
+    heads: dict[str, Tensors] = {}
+    for name, entry in sorted(local.message.tensors.items()):
+        heads.setdefault(_site_of(name), {})[name.rpartition(".")[2]] = entry.to(local.device)
+    return list(heads.values())

@@ -1,0 +1,107 @@
+"""JiGen (Carlucci et al., CVPR 2019): learn, beside the task, how the parts of an image belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from medfed.batch import Batch
+from medfed.errors import UserError
+from medfed.federation.local import Architecture, LocalRound, Output
+from medfed.federation.method import Method
+from medfed.functional.jigsaw import grey_tiles, orders, shuffled
+from medfed.functional.taps import add
+
+NAME = "jigsaw"  # as a part of the network, and so in its state dict
+SIDE = 3
+
+
+@dataclass(frozen=True)
+class JiGen(Method):
+    """Jigsaw puzzles as a second task, which knows no domain: which of 31 orders are the tiles of an image in?
+
+        L = L_task(x) + weight * CE(g(f(x_p)), p)
+
+    with p = 0 (the identity) for a share `ordered` of the images and one of 30 orders of 3 x 3 tiles for the others,
+    x_p the image with its tiles in order p, f the embedding, and g a linear head to `n_orders` logits. The orders are
+    chosen greedily to differ in as many places as possible (`functional.jigsaw`; not the authors' table). The paper's
+    own setting is central; here every site does this, and g is averaged with the network. Nothing but weights is
+    shared.
+
+    Args:
+        weight: of the puzzle; 0 is FedAvg.
+        ordered: chance in [0, 1] that an image of the puzzle keeps its order.
+        grey: chance in [0, 1] that a tile loses its colours, which might solve the puzzle; ordered images, too.
+            Nothing on greyscale images.
+        n_orders: how many there are, the identity among them; at most 100, as it takes seconds to find more.
+
+    Where we depart: the public code shuffles the images that it classifies, so the task's loss is of puzzles, too, or,
+    by an option, of the ordered images only. Here the puzzles make a pass of their own, which leaves BatchNorm's
+    statistics alone, and the task sees all images as they are; hence it can be stacked with other methods, and costs a
+    second pass. The labels of the puzzle's orders are not those of the public weights.
+
+    A side that is no multiple of 3 is cut by one or two pixels, and the edge repeated after shuffling.
+
+    Segmentation (ours): the embedding is the mean over the deepest stage of the encoder; the pass runs through the
+    decoder, too, for nothing.
+
+    Predictions do not use the head, so a bundle leaves it out.
+
+    Defaults are those of the authors' script for the paper; "released" has its program's own weight, 0.1. CCST compares
+    with weight 0.7 and ordered 0.9.
+    """
+
+    weight: float = 0.9
+    ordered: float = 0.7
+    grey: float = 0.1
+    n_orders: int = 31
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"weight": 0.1}}
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise ValueError(f"weight must be at least 0, got {self.weight}")
+        for name in ("ordered", "grey"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        if not 2 <= self.n_orders <= 100:
+            raise ValueError(f"n_orders must be in 2..100, got {self.n_orders}")
+
+    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        if image_size < SIDE:
+            raise UserError(
+                f"data.image_size is {image_size}, but JiGen cuts images into 3 x 3 tiles: choose at least 3"
+            )
+
+    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """The network with the puzzle's head as a part that its own forward pass does not run."""
+        if architecture.embedding:
+            width = network.get_submodule(architecture.head).in_features
+        else:
+            stage = network.get_submodule(architecture.encoder_stages[-1])
+            width = [part for part in stage.modules() if isinstance(part, nn.Conv2d)][-1].out_channels
+        add(network, nn.Linear(width, self.n_orders), NAME)
+        return network
+
+    def regulariser(self, local: LocalRound, output: Output) -> Tensor:
+        if not self.weight:
+            return super().regulariser(local, output)
+        image, order = self._puzzles(output.image, local.rng)
+        place = local.architecture.embedding or local.architecture.encoder_stages[-1]
+        weights = dict(local.network.named_parameters())  # so that this pass moves no statistics of BatchNorm
+        features = local.forward(Batch(image, output.label), (place,), weights).features[place]
+        embedding = features.flatten(1) if local.architecture.embedding else features.mean(dim=(2, 3))
+        return self.weight * functional.cross_entropy(getattr(local.network, NAME)(embedding), order)
+
+    def _puzzles(self, image: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The images (B, C, H, W) as puzzles, and the numbers of their orders (B,)."""
+        n = len(image)
+        keep = torch.rand(n, generator=rng) < self.ordered
+        order = torch.randint(1, self.n_orders, (n,), generator=rng).masked_fill(keep, 0)
+        grey = torch.rand(n, SIDE * SIDE, generator=rng) < self.grey
+        return shuffled(grey_tiles(image, grey), orders(SIDE, self.n_orders)[order]), order.to(image.device)

@@ -1,0 +1,182 @@
+"""Finished runs as the page needs them: read once, labelled so that no two look alike."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from medfed.errors import UserError
+from medfed.metrics import classification_summary, summary
+from medfed.metrics.classification_summary import ALL
+from medfed.outputs.comparison import Table, build_table
+from medfed.outputs.report.ledger_sums import Ledger, read_ledger
+from medfed.outputs.run_folder import RunFolder
+from medfed.strict_yaml import parse, read
+
+FOLDS = "*/unseen_*/seed_*"  # where medfed.evaluate keeps the runs of a comparison
+BASELINE = "fedavg"
+ROLES = ("seen", "validation", "unseen")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: what its folder tells, and the name of its method as the page shows it."""
+
+    path: Path
+    method: str
+    summary: dict[str, Any]
+    config: dict[str, Any]
+    config_text: str
+    rows: list[dict]
+    history: list[dict]
+    ledger: Ledger
+
+    @property
+    def task(self) -> str:
+        return self.summary.get("task", "segmentation")
+
+    @property
+    def data_label(self) -> str:
+        """What every caption ends with."""
+        return "PHANTOM data" if self.summary["data"] == "phantom" else f"{self.summary['data'].upper()} data"
+
+    @property
+    def title(self) -> str:
+        return f"{self.method}, unseen {self.unseen}, seed {self.summary['seed']}"
+
+    @property
+    def unseen(self) -> str:
+        return self.summary.get("unseen_site") or "none"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs that share a table; one table a role.
+
+    is_a_folder: whether medfed.evaluate made it, or it is of the runs that were named one by one.
+    why_no_table: a clause, where they cannot share one.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+    tables: tuple[tuple[str, Table], ...]
+    is_a_folder: bool
+    why_no_table: str | None = None
+    n_unfinished: int = 0
+
+
+def read_run(path: Path, method: str | None = None) -> Run:
+    """Read a run's folder.
+
+    Raises:
+        UserError: if it is not finished, or a file of it is missing or damaged.
+    """
+    folder = RunFolder(path)
+    if not folder.is_finished():
+        resume = f"python -m medfed.train {path / 'config.yaml'} --out {path} --resume"
+        raise UserError(f"{path}: the run is not finished; go on with {resume}")
+    for name in ("cases.csv", "ledger.csv", "model.safetensors"):
+        if not (path / name).is_file():
+            raise UserError(f"{path / name}: is missing; copy the whole folder of the run")
+    found, text = _summary(path / "summary.json"), read(path / "config.yaml")
+    config = parse(text, str(path / "config.yaml"))
+    if not isinstance(config, dict):
+        raise UserError(f"{path / 'config.yaml'}: expected blocks of keys and values; copy the whole folder of the run")
+    read_cases = (classification_summary if found.get("task") == "classification" else summary).read_cases
+    ledger = read_ledger(path, sites=found.get("source_sites") or ())
+    rows = read_cases(path / "cases.csv")
+    return Run(path, method or found["method"], found, config, text, rows, folder.history(), ledger)
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: is not JSON ({error}); copy the run again from where it was made") from error
+    needed = ("data", "method", "selection", "seen", "unseen", "seed")
+    if not isinstance(found, dict) or (missing := [key for key in needed if key not in found]):
+        what = "an object" if not isinstance(found, dict) else f"'{missing[0]}'"
+        raise UserError(f"{path}: {what} was expected and is not there; is this the summary of a run?")
+    return found
+
+
+def folds_of(path: Path) -> tuple[list[Path], int]:
+    """The finished runs of a comparison's folder, and how many there are that are not finished."""
+    found = sorted(fold for fold in path.glob(FOLDS) if (fold / "config.yaml").is_file())
+    finished = [fold for fold in found if (fold / "summary.json").is_file()]
+    return finished, len(found) - len(finished)
+
+
+def read_all(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Run], list[Comparison]]:
+    """The runs named one by one, and the comparisons: those named, and one of the runs if they can share a table.
+
+    Args:
+        progress: wraps the list of runs to read.
+    """
+    paths = list(dict.fromkeys(paths))
+    folds = {path: folds_of(path) for path in paths if not (path / "config.yaml").is_file()}
+    for path, (finished, n_unfinished) in folds.items():
+        if not finished and not n_unfinished:
+            raise UserError(f"{path}: is neither a run nor a comparison; name a folder that medfed.train or "
+                            "medfed.evaluate wrote")
+        if not finished:
+            raise UserError(f"{path}: none of its {n_unfinished} runs is finished; wait for medfed.evaluate, or go on "
+                            "with its --resume")
+    jobs = [(path, fold) for path in paths for fold in (folds[path][0] if path in folds else [path])]
+    read: dict[Path, list[Run]] = {path: [] for path in paths}
+    for path, fold in progress(jobs):
+        read[path].append(read_run(fold, _method_of(path, fold) if path in folds else None))
+    comparisons = [_comparison(str(path), read[path], True, n) for path, (_, n) in folds.items()]
+    single = _told_apart([run for path in paths if path not in folds for run in read[path]])
+    if len({(run.method, run.unseen, run.summary["seed"]) for run in single}) > 1:
+        comparisons.append(_comparison("the runs of this page", single, False))
+    return single, comparisons
+
+
+def _method_of(comparison: Path, fold: Path) -> str:
+    """The method as medfed.evaluate was given it, which its folder's name holds without the colon."""
+    parts = fold.relative_to(comparison).parts[0].split("+")
+    return "+".join(part.replace("-", ":", 1) for part in parts)
+
+
+def _told_apart(runs: list[Run]) -> list[Run]:
+    """Two runs of one method, unseen site and seed also show their folders."""
+    n = Counter((run.method, run.unseen, run.summary["seed"]) for run in runs)
+    twice = {method for (method, _, _), count in n.items() if count > 1}
+    return [replace(run, method=f"{run.method} ({run.path})") if run.method in twice else run for run in runs]
+
+
+def _comparison(name: str, runs: list[Run], is_a_folder: bool, n_unfinished: int = 0) -> Comparison:
+    runs = sorted(runs, key=lambda run: run.method != BASELINE)
+    roles = ["unseen"] + ["validation"] * all(run.summary.get("validation_site") for run in runs)
+    tables, why = [], None
+    try:
+        if len({run.summary.get("dataset") for run in runs}) > 1:
+            raise UserError("the runs are of several data sets")
+        if any(run.summary.get("unseen_site") is None for run in runs):
+            raise UserError("a run left no site out")
+        tables = [(role, _table(runs, role)) for role in roles]
+    except UserError as error:
+        why = str(error)
+    return Comparison(name, tuple(runs), tuple(tables), is_a_folder, why, n_unfinished)
+
+
+def _table(runs: list[Run], role: str) -> Table:
+    results = [
+        {
+            "method": run.method,
+            f"{role}_site": run.summary[f"{role}_site"],
+            "seed": run.summary["seed"],
+            "rows": [row for row in run.rows if row["role"] == role],
+            "selection": run.summary["selection"],
+            "data": run.summary["data"],
+            "task": run.task,
+        }
+        for run in runs
+    ]
+    structures = list(dict.fromkeys(row.get("structure", ALL) for result in results for row in result["rows"]))
+    return build_table(results, structures, baseline=BASELINE, role=role)

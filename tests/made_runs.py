@@ -1,0 +1,119 @@
+"""Folders as `medfed.train` leaves them, made in milliseconds: for the tests of what reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+from medfed.federation.ledger import COLUMNS, entries
+from medfed.federation.message import Message
+from medfed.metrics import classification_summary, summary
+from medfed.metrics.summary import METRICS
+from medfed.outputs.run_folder import RunFolder, _as_csv
+
+WEIGHTS = {"conv.weight": torch.zeros(2, 3), "norm.running_mean": torch.zeros(2)}  # 24 and 8 bytes
+CONFIG = "method: {name: METHOD}\nfederation: {engine: in_process}\n"
+
+
+def png(width: int = 3, height: int = 2) -> bytes:
+    """A grey picture."""
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" * height * (width + 1)))
+    return b"\x89PNG\r\n\x1a\n" + head + pixels + chunk(b"IEND", b"")
+
+
+def mask_rows(sites: list[str], unseen: str, shift: float = 0.0, n: int = 7, structure: str = "disc") -> list[dict]:
+    """n cases a site; Dice falls by 1 % a case and by the place of the site; the last of the unseen site is missed."""
+    rows = []
+    for place, site in enumerate([*sites, unseen]):
+        for k in range(n):
+            missed = site == unseen and k == n - 1
+            dice = 0.0 if missed else round(0.9 - 0.05 * place - 0.01 * k + shift, 4)
+            rows.append({"site": site, "role": "unseen" if site == unseen else "seen", "patient": f"p{k}",
+                         "structure": structure, "status": "missed" if missed else "ok", **dict.fromkeys(METRICS),
+                         "dice": dice, "hd95_px": 90.0 if missed else 4.0 + k, "hd_px": 90.0 if missed else 5.0 + k,
+                         "assd_px": 90.0 if missed else 2.0 + k,
+                         "hd95_pooled_vx": 90.0 if missed else 4.0 + k})  # fmt: skip
+    return rows
+
+
+def class_rows(sites: list[str], unseen: str) -> list[dict]:
+    """Ten images a site of classes a and b, of five people."""
+    rng, rows = np.random.default_rng(0), []
+    for site in [*sites, unseen]:
+        for k in range(10):
+            p, label = float(rng.uniform(0.05, 0.95)), "ab"[k % 2]
+            rows.append({"site": site, "role": "unseen" if site == unseen else "seen", "patient": f"i{k}",
+                         "subject": f"s{k % 5}", "label": label, "predicted": "a" if p > 0.5 else "b", "p_a": p,
+                         "p_b": 1 - p, "correct": int((p > 0.5) == (label == "a"))})  # fmt: skip
+    return rows
+
+
+def letters(sites: list[str], rounds: int, extra: str = "windows") -> list[dict]:
+    """The rows of a ledger: a tensor shared once, weights both ways each round, a score at the end."""
+    rows = []
+    for number in range(1, rounds + 1):
+        if number == 1:
+            shared = Message("share", tensors={extra: torch.zeros(4, 5)})
+            rows += entries(number, "up", {site: shared for site in sites})
+        bank = {f"bank/{site}": torch.zeros(4, 5) for site in sites}
+        down = {
+            site: Message("train", WEIGHTS, {k: v for k, v in bank.items() if k != f"bank/{site}"}, {"round": number})
+            for site in sites
+        }
+        up = Message("train", WEIGHTS, {}, {"examples": 12, "loss": 0.5})
+        rows += entries(number, "down", down) + entries(number, "up", {site: up for site in sites})
+    return rows
+
+
+def made_run(
+    path: Path, method: str = "elcfs", unseen: str = "C", seed: int = 0, sites: tuple[str, ...] = ("A", "B"),
+    rows: list[dict] | None = None, rounds: int = 2, data: str = "phantom", **others: object,
+) -> Path:
+    """A finished run in `path`; `others` go into its summary, over what is there."""
+    sites = list(sites)
+    rows = mask_rows(sites, unseen) if rows is None else rows
+    classes = "predicted" in rows[0]
+    module = classification_summary if classes else summary
+    folder, config = RunFolder(path), CONFIG.replace("METHOD", json.dumps(method))
+    (path / "pictures").mkdir(parents=True)
+    module.write_cases(path / "cases.csv", rows)
+    folder.write_text("config.yaml", config)
+    folder.write_text("ledger.csv", _as_csv(COLUMNS, letters(sites, rounds)))
+    folder.write_history([
+        {"round": k, "train_loss": 1 / k, "validation_score": 0.5 + 0.1 * k} | {f"train_loss/{s}": 1 / k for s in sites}
+        for k in range(1, rounds + 1)
+    ])
+    for name in ("unseen_cases", "training_curves"):
+        (path / "pictures" / f"{name}.png").write_bytes(png())
+    save_file({name: entry.numpy() for name, entry in WEIGHTS.items()}, path / "model.safetensors")
+    folder.write_json("summary.json", {
+        **module.summarise(rows, seed), "data": data, "dataset": "Discs", "method": method, "unseen_site": unseen,
+        "source_sites": sites, "patients": {site: {"train": 5} for site in sites}, "selection": "last",
+        "selected_round": rounds, "rounds": rounds, "seed": seed, "versions": {"torch": "2"}, "notices": ["a notice"],
+        "config_sha256": hashlib.sha256(config.encode()).hexdigest(), **({"task": "classification"} if classes else {}),
+        **others,
+    })  # fmt: skip
+    return path
+
+
+def made_comparison(path: Path, methods: tuple[str, ...] = ("fedavg", "elcfs"), seeds: tuple = (0, 1)) -> Path:
+    """Every method on every site left out, as `medfed.evaluate` lays it out; each method is better than the last."""
+    for shift, method in enumerate(methods):
+        for seed in seeds:
+            for unseen in "ABC":
+                sites = [site for site in "ABC" if site != unseen]
+                where = path / method.replace(":", "-") / f"unseen_{unseen}" / f"seed_{seed}"
+                rows = mask_rows(sites, unseen, 0.02 * shift + 0.001 * seed)
+                made_run(where, method.partition(":")[0], unseen, seed, tuple(sites), rows)
+    return path

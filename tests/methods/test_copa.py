@@ -1,0 +1,142 @@
+import pytest
+import torch
+from torch.func import functional_call
+
+from medfed.errors import UserError
+from medfed.federation.coordinator import federate
+from medfed.federation.local import LocalRound
+from medfed.federation.message import Message, State, digest
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation
+from medfed.methods.copa import HEADS, OWN, COPA
+from medfed.methods.fedavg import FedAvg
+
+
+def rounds(toy, method, n=2, sites=("north", "south", "west"), engine=None):
+    engine = engine or toy.engine(method, sites)
+    return list(federate(method, engine, toy.start(method), Federation(rounds=n), 0))
+
+
+def head_of(toy, weights) -> dict:
+    return {name: entry for name, entry in weights.items() if name.startswith(toy.architecture.head + ".")}
+
+
+def local_round(toy, method, tensors=None) -> LocalRound:
+    torch.manual_seed(0)
+    return LocalRound("a", 2, toy.network(method).train(), toy.architecture, toy.task,
+                      Message("train", {}, tensors or {}, {"round": 2}), {}, stream(0, "x"), torch.device("cpu"))  # fmt: skip
+
+
+def heads(toy, *sites) -> dict:
+    """Heads of other sites, of random weights."""
+    rng = torch.Generator().manual_seed(3)
+    own = head_of(toy, toy.start(FedAvg()).weights)
+    return {f"{HEADS}{site}/{n}": torch.rand(e.shape, generator=rng) - 0.5 for site in sites for n, e in own.items()}
+
+
+def test_of_one_site_it_is_fedavg_to_the_bit(any_toy):
+    found, plain = (rounds(any_toy, m, 3, ("north",))[-1].state.weights for m in (COPA(), FedAvg()))
+    assert digest(State(1, found).to_bytes()) == digest(State(1, plain).to_bytes())
+
+
+def test_the_first_round_is_fedavgs_but_for_the_heads_being_counted_alike(any_toy):
+    """All sites of the toy have ten images, so even the heads agree; in the second round nothing does."""
+    found, plain = rounds(any_toy, COPA()), rounds(any_toy, FedAvg())
+    assert all(torch.allclose(found[0].state.weights[n], e) for n, e in plain[0].state.weights.items())
+    assert any(not torch.allclose(found[1].state.weights[n], e) for n, e in plain[1].state.weights.items())
+
+
+def test_every_site_keeps_its_head_and_goes_on_from_it(any_toy):
+    method = COPA()
+    engine = any_toy.engine(method)
+    done = rounds(any_toy, method, 2, engine=engine)
+    kept = [{n.removeprefix(OWN): e for n, e in site.memory.items() if n.startswith(OWN)} for site in engine.members]
+    for site, head in zip(engine.members, kept, strict=True):
+        assert all(torch.equal(done[-1].state.memory[f"{HEADS}{site.name}/{n}"], e) for n, e in head.items())
+    assert not torch.equal(*[one[f"{any_toy.architecture.head}.weight"] for one in kept[:2]])
+    local = local_round(any_toy, method)
+    local.memory.update({OWN + n: e for n, e in kept[0].items()})
+    method.on_round_start(local)
+    assert all(torch.equal(entry, kept[0][n]) for n, entry in head_of(any_toy, local.network.state_dict()).items())
+
+
+def test_the_global_head_is_the_mean_of_all_that_are_known(any_toy):
+    """b took no part this time: its head of before counts; the extractor is of those that answered."""
+    name = f"{any_toy.architecture.head}.weight"
+    head = lambda value: {name: torch.full((2, 2), value)}  # noqa: E731
+    updates = {s: Message("train", {"x": torch.tensor(v), **head(v)}, head(v), {"examples": n})
+               for s, v, n in (("a", 0.0, 1), ("c", 4.0, 3))}  # fmt: skip
+    old = State(1, {}, {f"{HEADS}b/{name}": torch.full((2, 2), 5.0), f"{HEADS}a/{name}": torch.full((2, 2), 99.0)})
+    memory = COPA().remember(old, updates, None)
+    found = COPA().aggregate(State(1, {}, memory), updates)
+    assert float(found["x"]) == 3.0, "(1 * 0 + 3 * 4) / 4"
+    assert (found[name] == 3.0).all(), "(0 + 5 + 4) / 3"
+    assert set(COPA().broadcast(State(1, {}, memory), "a")) == {f"{HEADS}b/{name}", f"{HEADS}c/{name}"}
+
+
+def test_the_mean_heads_logits_are_the_mean_of_the_heads_logits(any_toy):
+    """And its probabilities are not the mean of theirs: the paper's ensemble is of outputs, here logits."""
+    start, memory = any_toy.start(COPA()).weights, heads(any_toy, "north", "south", "west")
+    found = COPA().aggregate(State(1, start, memory), {"north": Message("train", start, {}, {"examples": 10})})
+    network, image = any_toy.network(COPA()).eval(), 3 * any_toy.samples("north").batch(range(6)).image
+
+    def logits(head: dict) -> torch.Tensor:
+        with torch.no_grad():
+            return functional_call(network, {**start, **head}, (image,))
+
+    each = torch.stack([logits({n.rpartition("/")[2]: e for n, e in memory.items() if n.startswith(f"{HEADS}{site}/")})
+                        for site in ("north", "south", "west")])  # fmt: skip
+    assert torch.allclose(logits(head_of(any_toy, found)), each.mean(dim=0), atol=1e-5)
+    assert not torch.allclose(logits(head_of(any_toy, found)).sigmoid(), each.sigmoid().mean(dim=0), atol=1e-4)
+
+
+def test_the_loss_is_the_papers_written_out(any_toy):
+    others, batch = heads(any_toy, "b", "site c"), any_toy.samples("north").batch(range(6))
+    method = COPA(weight=0.5)
+    total, output = method.loss(local_round(any_toy, method, others), batch)
+    local = local_round(any_toy, method)
+    parameters, each = dict(local.network.named_parameters()), []
+    for site in ("b", "site c"):
+        mine = {n.rpartition("/")[2]: e for n, e in others.items() if n.startswith(f"{HEADS}{site}/")}
+        each.append(any_toy.task.loss(local.forward(batch, (), {**parameters, **mine}).logits, batch.label))
+    own = any_toy.task.loss(local.forward(batch).logits, batch.label)
+    assert torch.allclose(total, own + 0.5 * (each[0] + each[1]) / 2, atol=1e-5) and len(output.logits) == 6
+
+
+def test_frozen_heads_teach_the_extractor_alone(any_toy):
+    others, batch = heads(any_toy, "b"), any_toy.samples("north").batch(range(6))
+    gradients = []
+    for method in (COPA(), COPA(weight=0.0)):
+        local = local_round(any_toy, method, others)
+        method.loss(local, batch)[0].backward()
+        gradients.append({name: p.grad for name, p in local.network.named_parameters()})
+    on_head = head_of(any_toy, gradients[0])
+    assert all(entry.grad is None and not entry.requires_grad for entry in others.values())
+    assert all(torch.allclose(entry, gradients[1][name], atol=1e-7) for name, entry in on_head.items())
+    rest = gradients[0].keys() - on_head.keys()
+    assert any(not torch.allclose(gradients[0][n], gradients[1][n]) for n in rest if gradients[0][n] is not None)
+
+
+def test_heads_that_are_the_sites_own_double_the_loss(any_toy):
+    """Identical heads: L + 1 * L."""
+    local = local_round(any_toy, COPA())
+    own = {f"{HEADS}b/{n}": e.detach().clone() for n, e in head_of(any_toy, local.network.state_dict()).items()}
+    batch = any_toy.samples("north").batch(range(6))
+    found, plain = (m.loss(local_round(any_toy, m, own), batch)[0] for m in (COPA(), FedAvg()))
+    assert torch.allclose(found, 2 * plain)
+
+
+def test_the_ledger_has_the_heads_and_no_more(any_toy):
+    done = rounds(any_toy, COPA())
+    size = sum(4 * e.numel() for e in head_of(any_toy, done[0].state.weights).values())
+    assert sum(row["bytes"] for row in done[1].ledger if str(row["name"]).find(HEADS) >= 0) == 3 * 2 * size
+
+
+def test_a_head_that_is_not_linear_is_refused(any_toy):
+    network = any_toy.network(FedAvg())
+    place, _, name = any_toy.architecture.head.rpartition(".")
+    setattr(network.get_submodule(place), name, torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
+    with pytest.raises(UserError, match="is Sequential; choose another network"):
+        COPA().wrap_network(network, any_toy.architecture)
+    with pytest.raises(ValueError, match="weight"):
+        COPA(weight=-1.0)

@@ -1,0 +1,72 @@
+import warnings
+
+import pytest
+import torch
+
+from conftest import Toy, ToyOfClasses
+from medfed.federation.coordinator import federate
+from medfed.federation.message import Message, State, digest
+from medfed.federation.settings import Federation
+from medfed.functional.weights import batch_norm_entries
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.fedbn import FedBN
+from medfed.methods.fedprox import FedProx
+from medfed.methods.stack import Stack
+
+
+def rounds_of(toy, method, engine=None, rounds=2):
+    return list(federate(method, engine or toy.engine(method), toy.start(method), Federation(rounds=rounds), 0))
+
+
+@pytest.mark.filterwarnings("ignore:.*FedBN")
+def test_a_network_without_batch_norm_is_fedavg_to_the_bit():
+    toy = Toy()
+    found, plain = (rounds_of(toy, method)[-1].state for method in (FedBN(), FedAvg()))
+    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+
+
+def test_a_network_without_batch_norm_is_told_and_one_with_it_is_not():
+    with pytest.warns(UserWarning, match="no BatchNorm, so FedBN keeps nothing"):
+        Toy().network(FedBN())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ToyOfClasses().network(FedBN())
+
+
+def test_batch_norm_stays_and_all_else_is_shared():
+    """After a round each site starts from its own BatchNorm and from everybody's other weights."""
+    toy = ToyOfClasses()
+    engine = toy.engine(FedBN())
+    done = rounds_of(toy, FedBN(), engine)[-1]
+    local = batch_norm_entries(toy.network(FedAvg()))
+    sent = {row["name"] for row in done.ledger if row["direction"] == "up" and row["kind"] == "train"}
+    assert local and engine.members[0].local_keys == local and not sent & local
+    loaded = []
+    for site in engine.members:
+        kept = site.local_entries()
+        site.load(done.state.weights)
+        found = {name: entry.clone() for name, entry in site.network.state_dict().items()}
+        assert set(kept) == local and all(torch.equal(found[name], kept[name]) for name in local)
+        loaded.append(found)
+    one, other = loaded[:2]
+    assert all(torch.equal(one[name], other[name]) for name in one if name not in local)
+    assert any(not torch.equal(one[name], other[name]) for name in local)
+
+
+def test_what_is_shared_is_averaged_by_images_or_uniformly():
+    updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
+               for site, w, n in (("a", 1.0, 1), ("b", 5.0, 3))}  # fmt: skip
+    state = State(0, {"w": torch.zeros(1)})
+    assert FedBN().aggregate(state, updates)["w"] == 4
+    assert FedBN(**FedBN.presets["released"]).aggregate(state, updates)["w"] == 3
+
+
+def test_a_stack_passes_on_what_an_unseen_site_gets():
+    assert Stack((FedProx(), FedBN(unseen_bn="nearest"))).unseen_bn == "nearest"
+    assert Stack((FedProx(), FedBN())).unseen_bn == FedAvg().unseen_bn == "average"
+
+
+@pytest.mark.parametrize("wrong", [{"unseen_bn": "own"}, {"site_weights": "all"}])
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FedBN(**wrong)

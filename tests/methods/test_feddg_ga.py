@@ -1,0 +1,125 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from medfed.federation.coordinator import federate
+from medfed.federation.local import SiteData
+from medfed.federation.message import Message, State, digest
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.feddg_ga import FedDGGA, mean_loss
+
+
+def rounds_of(toy, method, rounds=3, engine=None, **settings):
+    engine = engine or toy.engine(method)
+    return list(federate(method, engine, toy.start(method), Federation(rounds=rounds, **settings), 0))
+
+
+def say(state) -> dict:
+    return {name.removeprefix("say/"): float(entry) for name, entry in state.memory.items() if name.startswith("say/")}
+
+
+def remembered(round_done: int, losses: dict, weights: dict | None = None) -> State:
+    weights = weights or dict.fromkeys(losses, 1 / len(losses))
+    return State(round_done, {}, {f"say/{site}": torch.tensor([w]) for site, w in weights.items()}
+                 | {f"local_loss/{site}": torch.tensor([loss]) for site, loss in losses.items()})  # fmt: skip
+
+
+def shared(**losses) -> dict:
+    return {site: {"loss": torch.tensor([loss])} for site, loss in losses.items()}
+
+
+def test_step_zero_is_the_uniform_average_and_fedavg_of_equal_sites_to_the_bit(any_toy):
+    found, plain, other = (
+        State(3, rounds_of(any_toy, method)[-1].state.weights) for method in (FedDGGA(step=0.0), FedAvg(), FedDGGA())
+    )
+    assert digest(found.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
+
+
+def test_the_gap_is_the_global_loss_less_the_local_one_and_moves_the_weights_by_hand():
+    """Gaps .3, .1, .2: .533, .133 and .333 (as in the paper, with d = .2)."""
+    state = remembered(1, {"a": 1.0, "b": 2.0, "c": 0.5})
+    memory = FedDGGA().combine(state, shared(a=1.3, b=2.1, c=0.7), stream(0, "x"))
+    assert say(State(1, {}, memory)) == pytest.approx({"a": 1 / 3 + 0.2, "b": 1 / 3 - 0.2, "c": 1 / 3}, abs=1e-5)
+
+
+def test_a_shrinking_step_is_whole_after_the_first_round_and_one_part_after_the_last():
+    method = FedDGGA(step=0.2, rounds=4)
+    assert [method.step_after(t) for t in range(6)] == pytest.approx([0.2, 0.2, 0.15, 0.1, 0.05, 0.0])
+    assert FedDGGA(step=0.2).step_after(99) == 0.2
+
+
+def test_the_first_round_is_uniform_and_the_average_follows_the_weights(any_toy):
+    done = rounds_of(any_toy, FedDGGA(step=0.1))
+    assert say(done[0].state) == pytest.approx(dict.fromkeys(("north", "south", "west"), 1 / 3))
+    found = say(done[1].state)
+    assert max(abs(a - 1 / 3) for a in found.values()) == pytest.approx(0.1), "the extreme site moves by d"
+    assert sum(found.values()) == pytest.approx(1) and all(a >= 0 for a in found.values())
+    assert FedDGGA().facts(done[1].state) == {"aggregation_weights": pytest.approx(found, abs=1e-4)}
+
+
+def test_the_average_is_by_the_weights_and_not_by_images():
+    updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
+               for site, w, n in (("a", 0.0, 99), ("b", 8.0, 1))}  # fmt: skip
+    state = remembered(2, {}, {"a": 0.3, "b": 0.1, "c": 0.6})
+    assert FedDGGA().aggregate(state, updates)["w"].item() == pytest.approx(2), "8 * 0.1 / 0.4"
+    none_left = remembered(2, {}, {"a": 0.0, "b": 0.0, "c": 1.0})
+    assert FedDGGA().aggregate(none_left, updates)["w"] == 4
+
+
+def test_two_numbers_a_round_leave_a_site_and_they_are_losses_on_its_validation_images(any_toy):
+    method = FedDGGA()
+    engine = any_toy.engine(method)
+    done = rounds_of(any_toy, method, 1, engine)[0]
+    sent = [row for row in done.ledger if row["direction"] == "up" and row["dtype"] != "fact"]
+    extra = [row for row in sent if row["name"] == "loss"]
+    assert [(row["kind"], row["bytes"]) for row in extra] == [("share", 4)] * 3 + [("train", 4)] * 3
+    network = any_toy.network(method)
+    for site in engine.members:
+        site.load(any_toy.start(method).weights)
+        data = SiteData(site.name, site.training, site.task, site.architecture, stream(0, "x"), site.validation)
+        batch = site.validation.batch(range(4))
+        network.load_state_dict(any_toy.start(method).weights)
+        with torch.no_grad():
+            expected = site.task.loss(network.eval()(site.task.standardise(batch.image)), batch.label)
+        assert torch.allclose(method.share(data, site.network)["loss"], expected)
+        without = method.share(replace(data, validation=None), site.network)["loss"]
+        assert torch.equal(without, mean_loss(network, site.task, site.training))
+        assert not torch.allclose(without, expected)
+
+
+def test_the_local_loss_is_that_of_the_model_as_it_is_sent(any_toy):
+    method = FedDGGA()
+    site = any_toy.engine(method).members[0]
+    answer = site.answer(Message("train", any_toy.start(method).weights, {}, {"round": 1}))
+    network = any_toy.network(method)
+    network.load_state_dict(answer.weights)
+    assert torch.equal(answer.tensors["loss"], mean_loss(network, site.task, site.validation))
+
+
+def test_looking_does_not_move_the_network(any_toy):
+    network = any_toy.network(FedAvg()).train()
+    before = {name: entry.clone() for name, entry in network.state_dict().items()}
+    mean_loss(network, any_toy.task, any_toy.samples("north"))
+    assert network.training and all(torch.equal(entry, before[name]) for name, entry in network.state_dict().items())
+
+
+def test_an_absent_site_keeps_its_weight_and_its_loss():
+    state = remembered(3, {"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 0.2, "b": 0.5, "c": 0.3})
+    memory = FedDGGA(step=0.1).combine(state, shared(a=2.0, c=1.0), stream(0, "x"))
+    assert say(State(3, {}, memory)) == pytest.approx({"a": 0.3, "b": 0.5, "c": 0.2}) and "local_loss/b" in memory
+    first = FedDGGA().combine(State(0, {}), shared(a=1.0, b=3.0), stream(0, "x"))
+    assert say(State(0, {}, first)) == {"a": 0.5, "b": 0.5}
+
+
+def test_with_two_of_three_sites_a_round_it_trains(any_toy):
+    last = rounds_of(any_toy, FedDGGA(rounds=4), 4, clients_per_round=2)[-1].state
+    assert sum(say(last).values()) == pytest.approx(1) and all(torch.isfinite(w).all() for w in last.weights.values())
+
+
+@pytest.mark.parametrize("wrong", [{"step": -0.1}, {"rounds": -1}])
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FedDGGA(**wrong)

@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from medfed.federation.coordinator import federate
+from medfed.federation.message import Message, State, digest
+from medfed.federation.settings import Federation
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.fedgma import FedGMA
+
+START = State(0, {"w": torch.zeros(2), "local": torch.ones(1)})
+
+
+def weights(toy, method):
+    *_, last = federate(method, toy.engine(method), toy.start(method), Federation(rounds=2), 0)
+    return last.state
+
+
+def updates(*rows, examples=(1, 1, 2)):
+    return {name: Message("train", {"w": torch.tensor(row)}, {}, {"examples": n})
+            for name, row, n in zip("abc", rows, examples)}  # fmt: skip
+
+
+def test_tau_zero_is_fedavg_to_the_bit(any_toy):
+    found, plain, other = (weights(any_toy, m) for m in (FedGMA(tau=0.0), FedAvg(), FedGMA(tau=1.0)))
+    assert digest(found.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
+
+
+def test_the_change_is_weighed_by_images_and_the_vote_is_not():
+    """Images 1, 1, 2: the mean changes are 4 and (4 + 4 - 16) / 4 = -2; two votes against one make a third of it."""
+    found = FedGMA().aggregate(START, updates([4.0, 4.0], [4.0, 4.0], [4.0, -8.0]))
+    assert found["w"].tolist() == pytest.approx([4, -2 / 3])
+    by_images = FedGMA(votes="examples").aggregate(START, updates([4.0, 4.0], [4.0, 4.0], [4.0, -8.0]))
+    assert by_images["w"].tolist() == pytest.approx([4, 0]), "two images for, two against"
+
+
+def test_what_stays_at_the_sites_stays_out():
+    assert set(FedGMA().aggregate(START, updates([1.0, 1.0], [1.0, 1.0], [1.0, 1.0]))) == {"w"}
+
+
+def test_three_sites_make_tau_a_switch(any_toy):
+    one, other = (weights(any_toy, FedGMA(tau=tau)) for tau in (0.34, 0.9))
+    assert digest(one.to_bytes()) == digest(other.to_bytes())
+
+
+@pytest.mark.parametrize("wrong", [{"tau": 1.5}, {"step": 0.0}, {"votes": "all"}])
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FedGMA(**wrong)

@@ -1,0 +1,106 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conftest import Toy
+from medfed.federation.coordinator import federate
+from medfed.federation.local import LocalRound
+from medfed.federation.message import Message, digest
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation, Training
+from medfed.functional.parameters import trained
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.fedbn import FedBN
+from medfed.methods.fedprox import FedProx
+from medfed.methods.stack import Stack
+
+
+def two_rounds(toy, method, start=None):
+    engine = toy.engine(method)
+    *_, last = federate(method, engine, start or toy.start(method), Federation(rounds=2), 0)
+    return last.state, engine
+
+
+def started(toy, method) -> LocalRound:
+    torch.manual_seed(0)
+    network = toy.architecture.build(toy.channels, toy.n_logits).double().train()
+    cpu = torch.device("cpu")
+    local = LocalRound("a", 1, network, toy.architecture, toy.task, Message("train"), {}, stream(0, "x"), cpu)
+    method.on_round_start(local)
+    return local
+
+
+def test_mu_zero_is_fedavg_to_the_bit(any_toy):
+    found, plain, other = (two_rounds(any_toy, m)[0] for m in (FedProx(mu=0.0), FedAvg(), FedProx(mu=1.0)))
+    assert digest(found.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
+
+
+def test_at_the_weights_that_came_the_term_and_its_gradient_are_zero(any_toy):
+    method = FedProx(mu=3.0)
+    local = started(any_toy, method)
+    batch = any_toy.samples("north").batch(range(2))
+    output = local.forward(replace(batch, image=batch.image.double()))
+    term = method.regulariser(local, output)
+    gradients = torch.autograd.grad(term, list(trained(local.network).values()))
+    assert term == 0 and all(not gradient.any() for gradient in gradients)
+
+
+def test_its_gradient_is_mu_times_the_drift(any_toy):
+    """Every weight moved by 0.5: the term is mu / 2 * 0.25 a weight, the gradient mu * 0.5."""
+    method = FedProx(mu=3.0)
+    local = started(any_toy, method)
+    weights = list(trained(local.network).values())
+    with torch.no_grad():
+        for entry in weights:
+            entry += 0.5
+    batch = any_toy.samples("north").batch(range(2))
+    output = local.forward(replace(batch, image=batch.image.double()))
+    term = method.regulariser(local, output)
+    assert float(term.detach()) == pytest.approx(1.5 * 0.25 * sum(entry.numel() for entry in weights))
+    for gradient in torch.autograd.grad(term, weights):
+        assert torch.allclose(gradient, torch.full_like(gradient, 1.5))
+
+
+def test_a_large_mu_keeps_the_weights_near(toy):
+    settings = Training(batch_size=4, optimizer="sgd", learning_rate=0.05)
+    drifts = []
+    for mu in (0.0, 10.0):
+        toy = Toy(training=settings)
+        start = toy.start(FedProx(mu=mu))
+        last, _ = two_rounds(toy, FedProx(mu=mu))
+        drifts.append(sum(float((last.weights[name] - entry).square().sum()) for name, entry in start.weights.items()))
+    assert drifts[1] < drifts[0] / 2
+
+
+def test_nothing_of_it_stays_at_a_site(toy):
+    _, engine = two_rounds(toy, FedProx())
+    assert all(not name.startswith("start/") for site in engine.members for name in site.memory)
+
+
+def test_what_a_site_keeps_is_pulled_to_its_own_and_not_to_the_first_weights(any_toy, monkeypatch):
+    """With FedBN the message still holds the untrained BatchNorm; the second round must not be pulled back to that."""
+    if any_toy.architecture.decoder_levels:
+        pytest.skip("this network has no BatchNorm")
+    both = Stack((FedProx(mu=1.0), FedBN()))
+    engine = any_toy.engine(both)
+    rounds = federate(both, engine, any_toy.start(both), Federation(rounds=2), 0)
+    next(rounds)
+    site = engine.members[0]
+    name = next(n for n in sorted(site.local_keys) if n.endswith("weight"))
+    own = site.memory["local/" + name].clone()
+    seen = []
+
+    def watch(self, local, output):
+        seen.append((local.site, local.memory["start/" + name].clone()))
+        return output.logits.new_zeros(())
+
+    monkeypatch.setattr(FedProx, "regulariser", watch)
+    next(rounds)
+    found = next(entry for who, entry in seen if who == site.name)
+    assert torch.equal(found, own) and not torch.equal(own, any_toy.start(both).weights[name])
+
+
+def test_a_negative_mu_is_refused():
+    with pytest.raises(ValueError, match="mu"):
+        FedProx(mu=-1.0)

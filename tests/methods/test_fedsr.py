@@ -1,0 +1,151 @@
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from conftest import ToyOfClasses
+from medfed.errors import UserError
+from medfed.federation.coordinator import federate
+from medfed.federation.local import LocalRound
+from medfed.federation.message import Message, State, digest
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.fedsr import PRIVATE, FedSR
+from medfed.methods.jigen import JiGen
+from medfed.methods.stack import Stack
+from medfed.networks.stochastic import NAME, deviation
+from medfed.networks.unet import UNet
+
+
+@pytest.fixture
+def toy():
+    return ToyOfClasses()
+
+
+def rounds(toy, method, n=1, engine=None):
+    return list(federate(method, engine or toy.engine(method), toy.start(method), Federation(rounds=n), 0))
+
+
+def local_round(toy, method) -> LocalRound:
+    torch.manual_seed(0)
+    return LocalRound("a", 1, toy.network(method).train(), toy.architecture, toy.task, Message("train", {}, {}, {"round": 1}),
+                      {}, stream(0, "x"), torch.device("cpu"))  # fmt: skip
+
+
+def test_without_its_terms_it_is_fedavg_to_the_bit(any_toy):
+    found, plain = (State(1, rounds(any_toy, m)[0].state.weights) for m in
+                    (FedSR(l2=0.0, cmi=0.0, stochastic=False), FedAvg()))  # fmt: skip
+    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+
+
+@pytest.mark.parametrize("settings", [{"l2": 0.1, "cmi": 0.0, "stochastic": False}, {"l2": 0.0, "cmi": 0.1},
+                                      {"l2": 0.0, "cmi": 0.0}])  # fmt: skip
+def test_each_part_changes_the_training(toy, settings):
+    found, plain = rounds(toy, FedSR(**settings))[0].state.weights, rounds(toy, FedAvg())[0].state.weights
+    assert any(not torch.equal(found[name], entry) for name, entry in plain.items())
+
+
+def test_the_loss_is_the_papers_written_out(toy):
+    """Two classes with r of their own, C = 2: z, mu and sigma by hand, with the same noise."""
+    method = FedSR(l2=0.3, cmi=0.2)
+    local, batch = local_round(toy, method), toy.samples("north").batch(range(6))
+    private = getattr(local.network, PRIVATE)
+    with torch.no_grad():
+        private.mean[1] = 0.5
+        private.spread[1] = 2.0
+        private.scale.fill_(2.0)
+    torch.manual_seed(7)
+    total, output = method.loss(local, batch)
+    plain = toy.network(FedAvg()).train()
+    seen = {}
+    plain.class_layers.flatten.register_forward_hook(lambda m, i, o: seen.update(mu=o))
+    plain(toy.task.standardise(batch.image))
+    mu, y = seen["mu"], batch.label
+    sigma = functional.softplus(getattr(local.network, NAME).spread(mu))
+    torch.manual_seed(7)
+    z = mu + sigma * torch.randn(mu.shape)
+    m, s = torch.tensor([[0.0], [0.5]])[y], functional.softplus(torch.tensor([[1.0], [2.0]]))[y]
+    divergence = (s.log() - (2 * sigma).log() + ((2 * sigma) ** 2 + (2 * mu - m) ** 2) / (2 * s**2) - 0.5).sum(dim=1).mean()
+    task = functional.cross_entropy(plain.class_layers.out(z), y)
+    by_hand = task + 0.3 * z.square().sum(dim=1).sqrt().mean() + 0.2 * divergence
+    assert torch.allclose(total, by_hand, rtol=1e-5) and torch.allclose(output.logits, plain.class_layers.out(z), atol=1e-5)
+
+
+def test_r_and_c_never_leave_a_site_and_are_kept_there(toy):
+    method = FedSR(cmi=0.1)
+    engine = toy.engine(method)
+    done = rounds(toy, method, 2, engine)
+    names = {row["name"] for one in done for row in one.ledger} | set(done[-1].state.weights) | set(done[-1].state.memory)
+    assert not any(PRIVATE in str(name) for name in names)
+    kept = [{n: e for n, e in site.memory.items() if n.startswith(PRIVATE)} for site in engine.members]
+    assert all(set(one) == {f"{PRIVATE}/{name}" for name in ("mean", "spread", "scale")} for one in kept)
+    means = [one[f"{PRIVATE}/mean"] for one in kept]
+    assert all(mean.abs().sum() > 0 for mean in means) and not torch.equal(means[0], means[1]), "trained, each its own"
+
+
+def test_a_site_goes_on_from_its_own_r_and_starts_afresh_without(toy):
+    """The sites of a process share a network: nobody may find there what another left."""
+    method = FedSR(cmi=0.1)
+    local = local_round(toy, method)
+    private = getattr(local.network, PRIVATE)
+    torch.nn.init.constant_(private.mean, 9.0)
+    method.on_round_start(local)
+    assert private.mean.abs().sum() == 0 and (private.spread == 1).all() and private.scale.item() == 1
+    torch.nn.init.constant_(private.mean, 3.0)
+    method.on_round_end(local)
+    torch.nn.init.constant_(private.mean, 9.0)
+    method.on_round_start(local)
+    assert (private.mean == 3.0).all()
+
+
+def test_a_prediction_is_the_same_each_time_and_of_many_samples(toy):
+    method = FedSR()
+    network, image = toy.network(method).eval(), torch.rand(4, 3, 32, 32)
+    with torch.no_grad():
+        found = network(image)
+        torch.rand(5)
+        assert torch.equal(network(image), found)
+        assert torch.allclose(found.exp().sum(dim=1), torch.ones(4), atol=1e-5), "logs of probabilities"
+        assert torch.equal(toy.network(replace(method, n_samples=0)).eval()(image), toy.network(FedAvg()).eval()(image))
+
+
+def test_a_small_or_negative_scale_stays_finite(toy):
+    method = FedSR(cmi=1.0)
+    local, batch = local_round(toy, method), toy.samples("north").batch(range(6))
+    torch.nn.init.constant_(getattr(local.network, PRIVATE).scale, -0.01)
+    torch.nn.init.constant_(getattr(local.network, NAME).spread.bias, -200.0)
+    loss, _ = method.loss(local, batch)
+    loss.backward()
+    assert torch.isfinite(loss) and float(deviation(torch.tensor(-200.0)).log()) > -20
+    assert all(torch.isfinite(p.grad).all() for p in local.network.parameters() if p.grad is not None)
+
+
+def test_uniform_weights_count_sites_alike(toy):
+    """Two sites of 10 and 4 images send 0 and 1: 4/14, or 1/2."""
+    updates = {name: Message("train", {"w": torch.tensor([value])}, {}, {"examples": n})
+               for name, value, n in (("a", 0.0, 10), ("b", 1.0, 4))}  # fmt: skip
+    found = [float(FedSR(site_weights=w).aggregate(State(0, {}), updates)["w"]) for w in ("examples", "uniform")]
+    assert found == pytest.approx([4 / 14, 0.5])
+
+
+def test_it_stands_in_a_stack(toy):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weights = rounds(toy, Stack((FedSR(), JiGen())), 2)[-1].state.weights
+    assert all(torch.isfinite(entry).all() for entry in weights.values()) and "jigsaw.weight" in weights
+
+
+def test_masks_and_half_a_distribution_are_refused(toy):
+    with pytest.raises(UserError, match="'fedsr' compares images with their classes"):
+        FedSR().wrap_network(torch.nn.Module(), UNet())
+    with pytest.raises(UserError, match="method.cmi"):
+        toy.network(FedSR(stochastic=False))
+
+
+@pytest.mark.parametrize("wrong", [{"l2": -1.0}, {"cmi": -1.0}, {"n_samples": -1}, {"site_weights": "some"}])
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FedSR(**wrong)

@@ -1,0 +1,144 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from medfed.federation.coordinator import federate
+from medfed.federation.local import LocalRound
+from medfed.federation.message import Message, State, digest
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation
+from medfed.functional.weights import batch_norms
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.fpl import CLUSTERS, FPL, PROTOTYPE
+
+FEW = {"min_images": 1, "min_patients": 1}
+
+
+def rounds(toy, method, n=2):
+    return list(federate(method, toy.engine(method), toy.start(method), Federation(rounds=n), 0))
+
+
+def local_round(toy, method, tensors=None) -> LocalRound:
+    torch.manual_seed(0)
+    return LocalRound("a", 2, toy.network(method).train(), toy.architecture, toy.task,
+                      Message("train", {}, tensors or {}, {"round": 2}), {}, stream(0, "x"), torch.device("cpu"),
+                      toy.samples("north"))  # fmt: skip
+
+
+def width(toy) -> int:
+    head = toy.network(FedAvg()).get_submodule(toy.architecture.head)
+    return head.weight.shape[1]
+
+
+def test_without_its_terms_it_is_fedavg_to_the_bit_and_sends_nothing(any_toy):
+    method = FPL(contrast=0.0, consistency=0.0, **FEW)
+    found, plain = rounds(any_toy, method), rounds(any_toy, FedAvg())
+    assert digest(State(2, found[-1].state.weights).to_bytes()) == digest(State(2, plain[-1].state.weights).to_bytes())
+    assert found[-1].state.memory == {} and not any(PROTOTYPE in str(row["name"]) for row in found[0].ledger)
+
+
+def test_the_first_round_is_fedavgs_and_the_second_is_not(any_toy):
+    found, plain = rounds(any_toy, FPL(**FEW)), rounds(any_toy, FedAvg())
+    same = [digest(State(1, a.state.weights).to_bytes()) == digest(State(1, b.state.weights).to_bytes())
+            for a, b in zip(found, plain, strict=True)]  # fmt: skip
+    assert same == [True, False]
+
+
+def test_a_prototype_is_the_mean_embedding_of_a_class_in_evaluation_mode(any_toy):
+    method = FPL(**FEW)
+    local = local_round(any_toy, method)
+    before = {name: entry.clone() for name, entry in local.network.named_buffers()}
+    told = method.on_round_end(local)
+    assert local.network.training and all(torch.equal(before[n], e) for n, e in local.network.named_buffers())
+    batch = local.training.batch(range(10))
+    place = any_toy.architecture.embedding or "upcat_1"
+    with torch.no_grad():
+        local.network.eval()
+        features = local.forward(batch, (place,)).features[place]
+    if any_toy.architecture.embedding:
+        by_hand = {k: features[batch.label == k].mean(dim=0) for k in (0, 1)}
+    else:
+        disc = batch.label[:, 0].bool()
+        by_hand = {0: torch.stack([one[:, mask].mean(dim=1) for one, mask in zip(features, disc, strict=True)]).mean(dim=0)}
+    for kind, vector in by_hand.items():
+        assert torch.allclose(told[f"{PROTOTYPE}{kind}"], vector, atol=1e-5)
+    assert set(told) == {f"{PROTOTYPE}0", f"{PROTOTYPE}1"}, "both classes; or the disc, and the ground beside it"
+
+
+def test_a_site_sends_d_numbers_a_class_and_no_more(any_toy):
+    up = [row for row in rounds(any_toy, FPL(**FEW), 1)[0].ledger if row["direction"] == "up" and PROTOTYPE in str(row["name"])]
+    assert len(up) == 3 * 2 and {row["bytes"] for row in up} == {4 * width(any_toy)}
+
+
+def test_classes_with_few_images_and_sites_with_few_patients_are_left_out(any_toy):
+    local = local_round(any_toy, FPL())
+    if any_toy.architecture.embedding:
+        rare = replace(local, training=replace(local.training, labels=torch.tensor([1, 1] + [0] * 8)))
+        assert set(FPL(min_images=3).on_round_end(rare)) == {f"{PROTOTYPE}0"}
+        assert len(FPL(min_images=2).on_round_end(rare)) == 2
+    assert FPL(min_images=11).on_round_end(local) == {} and len(FPL(min_images=3).on_round_end(local)) == 2
+    with pytest.warns(UserWarning, match="a: has 5 training patients and shares no prototypes"):
+        assert FPL(min_patients=6).on_round_end(local) == {}
+
+
+def test_the_coordinator_clusters_each_class_over_the_sites_that_have_it():
+    """Sites a and b look one way, c and d another, in class 0; class 4 is at c alone."""
+    rows = {"a": [1.0, 0.1], "b": [1.0, 0.2], "c": [-0.1, 1.0], "d": [-0.2, 1.0]}
+    updates = {site: Message("train", {}, {f"{PROTOTYPE}0": torch.tensor(row)}) for site, row in rows.items()}
+    updates["c"].tensors[f"{PROTOTYPE}4"] = torch.tensor([5.0, 5.0])
+    old = {f"{CLUSTERS}0": torch.zeros(1, 2), f"{CLUSTERS}7": torch.ones(1, 2)}
+    memory = FPL().remember(State(1, {}, old), dict(reversed(updates.items())), None)
+    assert torch.allclose(memory[f"{CLUSTERS}0"], torch.tensor([[1.0, 0.15], [-0.15, 1.0]]))
+    assert memory[f"{CLUSTERS}4"].tolist() == [[5.0, 5.0]] and memory[f"{CLUSTERS}7"].equal(old[f"{CLUSTERS}7"])
+    state = State(1, {}, memory)
+    assert FPL().broadcast(state, "a").keys() == memory.keys()
+    assert FPL().facts(state) == {"clusters_of_classes": {"0": 2, "4": 1, "7": 1}}
+
+
+def test_the_loss_is_the_papers_written_out(any_toy):
+    """Two clusters of class 1, none of 0 (ragged, and a class missing): each embedding by itself."""
+    d, rng = width(any_toy), torch.Generator().manual_seed(1)
+    clusters = {f"{CLUSTERS}1": torch.rand(2, d, generator=rng), f"{CLUSTERS}10": torch.rand(1, d, generator=rng)}
+    method = FPL(contrast=0.5, consistency=0.25, temperature=0.1)
+    local, batch = local_round(any_toy, method, clusters), any_toy.samples("north").batch(range(6))
+    total, output = method.loss(local, batch)
+    fresh = local_round(any_toy, method)
+    plain = fresh.forward(batch, (any_toy.architecture.embedding or "upcat_1",))
+    vectors, kinds = method._embeddings(fresh, plain)
+    contrast, distance = [], []
+    for z in vectors[kinds == 1]:
+        s = [float(functional.cosine_similarity(z.detach(), c, dim=0)) / 0.1 for c in torch.cat(list(clusters.values()))]
+        e = torch.tensor(s, dtype=torch.float64).exp()
+        contrast.append(-(e[:2].sum() / e.sum()).log())
+        distance.append((z - clusters[f"{CLUSTERS}1"].mean(dim=0)).square().mean())
+    by_hand = any_toy.task.loss(plain.logits, batch.label)
+    by_hand = by_hand + 0.5 * torch.stack(contrast).mean() + 0.25 * torch.stack(distance).mean()
+    assert torch.allclose(total, by_hand.to(total), atol=1e-5) and torch.equal(output.logits, plain.logits)
+
+
+def test_with_no_class_in_common_the_loss_is_the_tasks(any_toy):
+    method = FPL()
+    clusters = {f"{CLUSTERS}9": torch.ones(1, width(any_toy))}
+    batch = any_toy.samples("north").batch(range(6))
+    found, plain = (m.loss(local_round(any_toy, m, clusters), batch)[0] for m in (method, FedAvg()))
+    assert torch.equal(found, plain) and torch.isfinite(found)
+
+
+def test_one_pass_a_step_moves_the_statistics_as_fedavg_does(any_toy):
+    """One step in round 2 from equal weights: the same running statistics."""
+    clusters = {f"{CLUSTERS}1": torch.ones(1, width(any_toy))}
+    found = []
+    for method in (FPL(), FedAvg()):
+        local = local_round(any_toy, method, clusters)
+        method.loss(local, any_toy.samples("north").batch(range(6)))
+        method.on_round_end(local)
+        found.append([norm.running_mean.clone() for norm in batch_norms(local.network).values()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"contrast": -1.0}, {"min_images": 0}, {"ring_width": 0}])
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FPL(**wrong)

@@ -1,0 +1,155 @@
+import pytest
+import torch
+from conftest import Blobs
+
+from medfed.config import load
+from medfed.errors import UserError
+from medfed.federation.coordinator import federate
+from medfed.federation.local import LocalRound, SiteData
+from medfed.federation.message import Message, State, digest
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation
+from medfed.functional.fourier import low_frequency_window, unpack_window
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.harmofl import HarmoFL
+from medfed.methods.stack import Stack
+from medfed.networks.amplitude_normaliser import share_of
+from medfed.simulation import prepare
+from medfed.tasks.classification import Classification
+from medfed.tasks.segmentation import Segmentation
+
+ENTRY = "amplitude.window"
+FEW = {"min_patients": 1}
+
+
+@pytest.fixture
+def raw_toy(any_toy):
+    """The toys, but with images in [0, 1] as the network sees them."""
+    if any_toy.architecture.decoder_levels:
+        any_toy.task = Segmentation(("disc",), 1, 32, (0.0, 1.0), standardised=False)
+    else:
+        any_toy.task = Classification(("small", "large"), 3, 32, standardised=False)
+    return any_toy
+
+
+def rounds_of(toy, method, n: int = 1, **settings) -> list:
+    return list(federate(method, toy.engine(method), toy.start(method), Federation(rounds=n, **settings), 0))
+
+
+def local_round(toy, method) -> LocalRound:
+    network = toy.network(method).train()
+    return LocalRound("a", 1, network, toy.architecture, toy.task, Message("train", {}, {}, {"round": 1}), {},
+                      stream(0, "x"), torch.device("cpu"))  # fmt: skip
+
+
+def test_without_both_halves_it_is_fedavg_to_the_bit(any_toy):
+    method = HarmoFL(normalise=False, perturbation=0.0)
+    found, plain = (State(1, rounds_of(any_toy, m)[0].state.weights) for m in (method, FedAvg()))
+    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+    for half in ({"normalise": False}, {"perturbation": 0.0, **FEW}):
+        other = rounds_of(any_toy, HarmoFL(**half))[0].state.weights
+        assert any(not torch.equal(entry, other[name]) for name, entry in plain.weights.items())
+
+
+def test_the_gradient_is_that_at_the_perturbed_weights_and_the_weights_are_restored(raw_toy):
+    """By hand: add delta to the weights in place, take the gradient there."""
+    method, batch = HarmoFL(normalise=False, perturbation=0.05), raw_toy.samples("north").batch(range(6))
+    local = local_round(raw_toy, method)
+    before = {name: p.detach().clone() for name, p in local.network.named_parameters()}
+    method.loss(local, batch)[0].backward()
+    found = {name: p.grad for name, p in local.network.named_parameters()}
+    assert all(torch.equal(p, before[name]) for name, p in local.network.named_parameters())
+    by_hand = local_round(raw_toy, method).network
+    names, weights = zip(*by_hand.named_parameters())
+
+    def gradients():
+        return torch.autograd.grad(raw_toy.task.loss(by_hand(batch.image), batch.label), weights)
+
+    g = gradients()
+    length = torch.cat([one.flatten() for one in g]).norm()
+    with torch.no_grad():
+        for weight, one in zip(weights, g, strict=True):
+            weight += 0.05 * one / length
+    moved = torch.cat([(w - before[n]).flatten() for n, w in zip(names, weights)])
+    assert float(moved.detach().norm()) == pytest.approx(0.05, rel=1e-3)
+    for name, there, here in zip(names, gradients(), g, strict=True):
+        assert torch.allclose(found[name], there, atol=1e-5), name
+    assert not all(torch.allclose(found[name], here, atol=1e-5) for name, here in zip(names, g))
+
+
+def test_only_the_pass_at_the_weights_moves_the_statistics_of_batch_norm(raw_toy):
+    buffers = []
+    for perturbation in (0.05, 0.0):
+        method = HarmoFL(normalise=False, perturbation=perturbation)
+        local = local_round(raw_toy, method)
+        method.loss(local, raw_toy.samples("north").batch(range(6)))
+        buffers.append({name: entry.clone() for name, entry in local.network.named_buffers()})
+    assert all(torch.equal(entry, buffers[1][name]) for name, entry in buffers[0].items())
+
+
+def test_the_window_is_the_mean_over_sites_of_the_mean_over_images_and_stays(raw_toy):
+    done = rounds_of(raw_toy, HarmoFL(**FEW), 3)
+    of_sites = [low_frequency_window(raw_toy.samples(site).batch(range(10)).image, share_of(3, 32)).double().mean(dim=0)
+                for site in ("north", "south", "west")]  # fmt: skip
+    expected = torch.stack(of_sites).mean(dim=0).float()
+    windows = [one.state.weights[ENTRY] for one in done]
+    assert torch.allclose(windows[0], expected, atol=1e-7) and expected.min() > 0
+    assert torch.equal(windows[0], windows[1]) and torch.equal(windows[0], windows[2])
+    assert torch.equal(windows[0], unpack_window(done[0].state.memory["amplitude"]))
+
+
+def test_the_amplitudes_cross_once_as_25_numbers_a_channel(raw_toy):
+    done = rounds_of(raw_toy, HarmoFL(**FEW), 2)
+    crossed = [[row for row in one.ledger if row["name"] == "amplitude"] for one in done]
+    assert [(row["direction"], row["bytes"]) for row in crossed[0]].count(("up", 100 * raw_toy.channels)) == 3
+    assert [(row["direction"], row["bytes"]) for row in crossed[0]].count(("down", 100 * raw_toy.channels)) == 3
+    assert not crossed[1]
+
+
+def test_a_site_that_joins_later_gets_the_window_with_the_weights(raw_toy):
+    done = rounds_of(raw_toy, HarmoFL(**FEW), 4, clients_per_round=1)
+    assert len(done[-1].state.took_part) > 1, "several sites have trained"
+    assert len({digest(State(0, {ENTRY: one.state.weights[ENTRY]}).to_bytes()) for one in done}) == 1
+
+
+def test_an_unseen_site_is_normalised_as_it_is(raw_toy):
+    method = HarmoFL(**FEW)
+    weights = rounds_of(raw_toy, method)[0].state.weights
+    network = raw_toy.network(method)
+    network.load_state_dict(weights)
+    plain = raw_toy.network(FedAvg())
+    plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
+    image = raw_toy.samples("east").batch(range(3)).image
+    seen = method.styles(State(1, {}, rounds_of(raw_toy, method)[0].state.memory), image)["all sites"]
+    assert torch.allclose(network.eval()(image), plain.eval()(seen), atol=1e-6)
+    assert not torch.allclose(seen, image, atol=0.05)
+
+
+def test_few_patients_share_no_amplitudes_and_images_stay(raw_toy):
+    with pytest.warns(UserWarning, match="shares no amplitudes"), pytest.warns(UserWarning, match="leaves images as"):
+        state = rounds_of(raw_toy, HarmoFL(min_patients=99))[0].state
+    assert not state.memory and not state.weights[ENTRY].any()
+    data = SiteData("a", Blobs.of("north"), None, None, stream(0, "share"))
+    assert HarmoFL(normalise=False).share(data, torch.nn.Linear(1, 1)) == {}
+
+
+def test_standardised_images_are_refused_before_anything_is_read(tiny_config):
+    with pytest.raises(UserError, match="data.standardise is true, .*set it to false"):
+        prepare(load(tiny_config, ["method.name=harmofl"]), None, True)
+    for method in (HarmoFL(), Stack((FedAvg(), HarmoFL()))):
+        method.check(64, 3, False)
+        with pytest.raises(UserError, match="data.standardise"):
+            method.check(64, 3, True)
+    HarmoFL(normalise=False).check(64, 3, True)
+
+
+def test_a_window_larger_than_the_image_is_refused():
+    with pytest.raises(UserError, match="method.half_width: 20 .*data.image_size is 32; choose at most 15"):
+        HarmoFL(half_width=20).check(32, 1, False)
+    HarmoFL(half_width=15).check(32, 1, False)
+
+
+@pytest.mark.parametrize("wrong", [{"half_width": -1}, {"perturbation": -0.1}, {"min_patients": 0}])
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        HarmoFL(**wrong)

@@ -1,0 +1,108 @@
+import pytest
+import torch
+
+from medfed.errors import UserError
+from medfed.federation.coordinator import federate
+from medfed.federation.local import LocalRound
+from medfed.federation.message import Message, State, digest
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation
+from medfed.functional.jigsaw import orders, shuffled
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.jigen import NAME, JiGen
+from medfed.networks.elcfs_unet import ElcfsUNet
+
+
+def first_round(toy, method):
+    return next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
+
+
+def local_round(toy, method) -> LocalRound:
+    return LocalRound("a", 1, toy.network(method).train(), toy.architecture, toy.task, Message("train", {}, {}, {"round": 1}),
+                      {}, stream(0, "x"), torch.device("cpu"))  # fmt: skip
+
+
+def term(toy, method) -> tuple[torch.Tensor, LocalRound]:
+    local = local_round(toy, method)
+    batch = toy.samples("north").batch(range(6))
+    output = FedAvg().loss(local, batch)[1]
+    return method.regulariser(local, output), local
+
+
+def test_of_weight_0_it_is_fedavg_to_the_bit_but_for_a_head_that_stays_as_it_was(any_toy):
+    method = JiGen(weight=0.0, ordered=1.0)
+    start, found = any_toy.start(method).weights, first_round(any_toy, method).state.weights
+    plain = first_round(any_toy, FedAvg()).state.weights
+    assert digest(State(1, {n: found[n] for n in plain}).to_bytes()) == digest(State(1, plain).to_bytes())
+    head = found.keys() - plain.keys()
+    assert head == {f"{NAME}.weight", f"{NAME}.bias"} and all(torch.equal(found[n], start[n]) for n in head)
+    other = first_round(any_toy, JiGen()).state.weights
+    assert any(not torch.equal(other[name], entry) for name, entry in plain.items())
+
+
+def test_the_term_is_the_cross_entropy_of_the_orders(any_toy):
+    """With a head of zeros every order is as likely: weight * log 31."""
+    method = JiGen(weight=0.5)
+    local = local_round(any_toy, method)
+    torch.nn.init.zeros_(getattr(local.network, NAME).weight), torch.nn.init.zeros_(getattr(local.network, NAME).bias)
+    output = FedAvg().loss(local, any_toy.samples("north").batch(range(6)))[1]
+    assert float(method.regulariser(local, output).detach()) == pytest.approx(0.5 * 3.43399, abs=1e-4)
+
+
+def test_the_head_sees_the_puzzles_embedding(any_toy):
+    """Ordered images, no grey: the term is the cross-entropy of order 0 at the raw images' own embedding."""
+    method = JiGen(weight=1.0, ordered=1.0, grey=0.0)
+    image = any_toy.samples("north").batch(range(6)).image[..., 1:31, 1:31]  # 30 pixels: three tiles of 10
+    image = torch.nn.functional.pad(image, (1, 1, 1, 1), mode="replicate")
+    local = local_round(any_toy, method)
+    place = any_toy.architecture.embedding or "down_4"
+    batch = any_toy.samples("north").batch(range(6))
+    features = local.forward(type(batch)(image, batch.label), (place,)).features[place]
+    pooled = features if features.ndim == 2 else features.flatten(2).mean(dim=2)
+    by_hand = torch.nn.functional.cross_entropy(getattr(local.network, NAME)(pooled), torch.zeros(6, dtype=torch.int64))
+    assert torch.allclose(term(any_toy, method)[0], by_hand, atol=1e-5)
+
+
+def test_a_share_of_the_images_is_ordered_and_every_other_order_is_as_likely():
+    """Of 20,000 puzzles 0.7 ordered, +- 4 * 0.0032, and each other order 200 times, +- 4.5 * 14."""
+    image, order = JiGen(grey=0.0)._puzzles(torch.rand(1, 1, 6, 6).expand(20_000, -1, -1, -1), stream(0, "puzzles"))
+    counts = order.bincount(minlength=31)
+    assert counts[0] / 20_000 == pytest.approx(0.7, abs=0.013) and (counts[1:] - 200).abs().max() < 64
+    assert torch.equal(image, shuffled(image[counts.new_tensor([int((order == 0).nonzero()[0, 0])])].expand_as(image),
+                                       orders()[order])), "each image is in the order that its label says"  # fmt: skip
+
+
+def test_tiles_are_grey_as_often_as_stated():
+    colour = torch.tensor([1.0, 0, 0])[:, None, None].expand(2000, 3, 3, 3)
+    image, _ = JiGen(grey=0.1)._puzzles(colour, stream(0, "puzzles"))
+    assert (image[:, 1] > 0).float().mean() == pytest.approx(0.1, abs=0.01)
+
+
+def test_the_puzzles_move_no_statistics_and_teach_the_network(any_toy):
+    _, plain = term(any_toy, JiGen(weight=0.0))
+    value, local = term(any_toy, JiGen())
+    before, after = dict(plain.network.named_buffers()), dict(local.network.named_buffers())
+    assert all(torch.equal(entry, after[name]) for name, entry in before.items())
+    value.backward()
+    entry = next(iter(local.network.parameters()))
+    assert entry.grad.abs().sum() > 0 and getattr(local.network, NAME).weight.grad.abs().sum() > 0
+
+
+def test_predictions_do_not_use_the_head(any_toy):
+    method, image = JiGen(), torch.rand(2, any_toy.channels, 32, 32)
+    wrapped, plain = any_toy.network(method).eval(), any_toy.network(FedAvg()).eval()
+    with torch.no_grad():
+        assert torch.equal(wrapped(image), plain(image)), "so an export leaves it out"
+
+
+def test_the_other_unet_has_a_place_for_it_too():
+    network = JiGen().wrap_network(ElcfsUNet(width=2).build(1, 1), ElcfsUNet(width=2))
+    assert getattr(network, NAME).in_features == 32
+
+
+@pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"ordered": 1.5}, {"grey": -0.1}, {"n_orders": 1}])
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        JiGen(**wrong)
+    with pytest.raises(UserError, match="3 x 3 tiles"):
+        JiGen().check(2, 1)

@@ -1,0 +1,201 @@
+import pytest
+import torch
+
+from conftest import Toy
+from medfed.batch import Batch
+from medfed.federation.coordinator import federate
+from medfed.federation.local import LocalRound
+from medfed.federation.message import Message, State, digest
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation
+from medfed.functional.challenge import kept_channels
+from medfed.functional.taps import altered, tapped
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.mixstyle import MixStyle
+from medfed.methods.rsc import RSC
+from medfed.methods.stack import Stack
+from medfed.networks.resnet import ResidualNetwork
+from medfed.networks.unet import UNet
+from medfed.tasks.classification import Classification
+
+ALL = {"sample_shares": (1.0,)}
+
+
+def bits(toy, method) -> str:
+    done = next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
+    return digest(State(1, done.state.weights).to_bytes())
+
+
+def local_round(toy, number: int = 1, architecture=None, task=None, channels=None) -> LocalRound:
+    architecture = architecture or toy.architecture
+    torch.manual_seed(0)
+    network = architecture.build(channels or toy.channels, toy.n_logits).train()
+    return LocalRound("a", number, network, architecture, task or toy.task, Message("train", {}, {}, {"round": number}),
+                      {}, stream(0, "x"), torch.device("cpu"))  # fmt: skip
+
+
+def batch_of(toy, n: int = 6) -> Batch:
+    return toy.samples("north").batch(range(n))
+
+
+@pytest.mark.parametrize("neutral", [{"position_share": 0.0, "channel_share": 0.0}, {"sample_shares": (0.0,)}],
+                         ids=["nothing left out", "no sample"])  # fmt: skip
+def test_neutral_settings_are_fedavg_to_the_bit(any_toy, neutral):
+    assert bits(any_toy, RSC(**neutral)) == bits(any_toy, FedAvg()) != bits(any_toy, RSC())
+
+
+@pytest.mark.parametrize("mask", ["positions", "channels"])
+def test_the_loss_is_that_of_features_masked_by_hand(mask):
+    """On a ResNet, the tail written out: mean over positions, then the linear head.
+
+    Of six samples those two count whose confidence fell most."""
+    toy, settings = Toy(), ResidualNetwork(depth=10, width=8)
+    task = Classification(("x", "y", "z"), 3, 64)
+    toy.n_logits = 3
+    rng = stream(0, "images")
+    batch = Batch(torch.rand(6, 3, 64, 64, generator=rng), torch.tensor([0, 1, 2, 0, 1, 2]))
+    local = local_round(toy, architecture=settings, task=task, channels=3)
+    with tapped(local.network, ("layer4",)) as seen:
+        logits = local.network(task.standardise(batch.image))
+    z, head = seen["layer4"].detach(), local.network.fc
+    weight = head.weight[batch.label]                                           # the gradient, times H W
+    if mask == "channels":
+        n = 20                                                                  # 64 / 3.2
+        keep = torch.ones(6, 64).scatter(1, weight.argsort(dim=1, descending=True)[:, :n], 0.0)
+        pooled = z.mean(dim=(2, 3)) * keep
+    else:
+        n = 2                                                                   # 4 / 3, rounded up
+        seen_as = torch.einsum("bchw,bc->bhw", z, weight).flatten(1)
+        keep = torch.ones(6, 4).scatter(1, seen_as.argsort(dim=1, descending=True)[:, :n], 0.0)
+        pooled = (z * keep.view(6, 1, 2, 2)).mean(dim=(2, 3))
+    muted = head(pooled)
+    fall = (logits.softmax(dim=1) - muted.softmax(dim=1)).gather(1, batch.label[:, None])[:, 0]
+    counts = fall >= fall.sort(descending=True).values[1]
+    assert fall[counts].min() > 0
+    expected = torch.nn.functional.cross_entropy(torch.where(counts[:, None], muted, logits), batch.label)
+    found, _ = RSC(mask=mask).loss(local_round(toy, architecture=settings, task=task, channels=3), batch)
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert found != torch.nn.functional.cross_entropy(logits, batch.label)
+
+
+def test_behind_pooling_and_a_linear_head_the_mean_gradient_is_the_same_at_every_position():
+    """Why positions are ranked by features times gradient, not by the paper's mean of the gradient."""
+    toy, settings = Toy(), ResidualNetwork(depth=10, width=8)
+    local = local_round(toy, architecture=settings, channels=3)
+    with tapped(local.network, ("layer4",)) as seen:
+        logits = local.network(torch.rand(2, 3, 96, 96))
+    gradient = torch.autograd.grad(logits.sum(), seen["layer4"])[0]
+    assert gradient.shape[2:] == (3, 3) and torch.equal(gradient, gradient[..., :1, :1].expand_as(gradient))
+
+
+def place_of(toy) -> str:
+    return toy.architecture.encoder_stages[-1] if toy.architecture.decoder_levels else toy.architecture.last_features
+
+
+def of_truth(values: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    if label.ndim == 1:
+        return torch.stack([row[number] for row, number in zip(values, label)])
+    return torch.stack([row[mask > 0].mean() for row, mask in zip(values, label)])
+
+
+def by_hand(toy, batch, n: int, share: float):
+    """The loss of channels muted at the last features (of a U-Net: at the bottleneck), from two whole passes."""
+    local = local_round(toy)
+    place = place_of(toy)
+    raw = local.forward(batch, (place,))
+    gradient = torch.autograd.grad(of_truth(raw.logits, batch.label).sum(), raw.features[place], retain_graph=True)[0]
+    keep = kept_channels(gradient, share)
+    with altered(local.network, {place: lambda z: z * keep}):
+        muted = local.forward(batch)
+    answer = torch.sigmoid if batch.label.ndim == 4 else lambda logits: logits.softmax(dim=1)
+    fall = of_truth(answer(raw.logits), batch.label) - of_truth(answer(muted.logits), batch.label)
+    counts = torch.zeros(len(fall), dtype=torch.bool)
+    counts[fall.topk(n).indices] = True
+    counts &= fall > 0
+    chosen = torch.stack([muted.logits[i] if count else raw.logits[i] for i, count in enumerate(counts)])
+    local.task.loss(chosen, batch.label).backward()
+    return local, counts
+
+
+def test_its_gradient_is_that_of_two_whole_passes(any_toy):
+    """What flows on from the first pass leaves one way back; the sum is the same."""
+    batch = batch_of(any_toy)
+    expected, counts = by_hand(any_toy, batch, 3, 0.5)
+    assert 0 < counts.sum() < len(counts), "or the test would not see which samples count"
+    local = local_round(any_toy)
+    RSC(mask="channels", channel_share=0.5, sample_shares=(0.5,)).loss(local, batch)[0].backward()
+    for (name, one), other in zip(local.network.named_parameters(), expected.network.parameters(), strict=True):
+        assert torch.allclose(one.grad, other.grad, atol=1e-5), name
+
+
+@pytest.mark.parametrize("mask", ["positions", "channels"])
+def test_only_the_first_pass_moves_the_statistics_of_batch_norm_and_hooks_are_gone(any_toy, mask):
+    buffers = []
+    for method in (RSC(mask=mask, **ALL), FedAvg()):
+        local = local_round(any_toy)
+        method.loss(local, batch_of(any_toy))
+        buffers.append({name: entry.clone() for name, entry in local.network.named_buffers()})
+        assert not any(part._forward_hooks for part in local.network.modules())
+    assert all(torch.equal(entry, buffers[1][name]) for name, entry in buffers[0].items())
+
+
+def test_regularisers_see_the_first_answer(any_toy):
+    _, output = RSC(**ALL).loss(local_round(any_toy), batch_of(any_toy))
+    _, plain = FedAvg().loss(local_round(any_toy), batch_of(any_toy))
+    assert torch.equal(output.logits, plain.logits) and output.logits.requires_grad
+
+
+def test_the_share_of_samples_grows_as_released():
+    method = RSC(**RSC.presets["released"])
+    assert [method._sample_share(number) for number in (1, 10, 11, 20, 21, 99)] == [0.3, 0.3, 0.5, 0.5, 0.7, 0.7]
+    assert {RSC()._sample_share(number) for number in (1, 50)} == {1 / 3}
+
+
+def test_positions_and_channels_take_turns_evenly(toy):
+    """400 coins: 200 +- 4 * 10; with a mask set, none is thrown."""
+    local = local_round(toy)
+    drawn = [RSC()._drawn(local) for _ in range(400)]
+    assert abs(drawn.count(("positions", 1 / 3)) - 200) < 40
+    assert set(drawn) == {("positions", 1 / 3), ("channels", 1 / 3.2)}
+    before = local.rng.get_state()
+    assert RSC(mask="channels")._drawn(local) == ("channels", 1 / 3.2) and torch.equal(local.rng.get_state(), before)
+
+
+def test_domainbeds_mask_of_pooled_features_is_the_mask_of_channels():
+    """Behind average pooling and a linear head: a pooled feature's gradient is its channel's mean one times H W."""
+    z = torch.rand(4, 12, 3, 3, dtype=torch.float64, generator=stream(0, "z")).requires_grad_()
+    weight = torch.randn(3, 12, dtype=torch.float64, generator=stream(0, "weight"))
+    label = torch.tensor([0, 1, 2, 0])
+    pooled = z.mean(dim=(2, 3))
+    logit = (pooled * weight[label]).sum()
+    of_pooled, of_map = torch.autograd.grad(logit, (pooled, z))
+    domainbed = of_pooled < of_pooled.sort(dim=1).values[:, [8]]  # above the 66.7th percentile goes: 4 of 12
+    settings = {**RSC.presets["domainbed"]}
+    keep = kept_channels(of_map, settings["channel_share"])
+    assert torch.equal(keep[..., 0, 0], domainbed.double())
+    assert torch.allclose((z * keep).mean(dim=(2, 3)), pooled * domainbed)
+
+
+def test_an_image_without_structures_counts_with_its_first_answer(toy):
+    batch = batch_of(toy)
+    batch = Batch(batch.image, torch.zeros_like(batch.label))
+    muted, plain = (method.loss(local_round(toy), batch)[0] for method in (RSC(**ALL), FedAvg()))
+    assert torch.equal(muted, plain)
+
+
+def test_stages_that_mix_styles_may_stand_before_it(any_toy):
+    method = Stack((RSC(), MixStyle(probability=1.0)))
+    assert bits(any_toy, method) not in (bits(any_toy, RSC()), bits(any_toy, MixStyle(probability=1.0)))
+
+
+def test_dropout_behind_the_features_does_no_harm():
+    toy = Toy(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3))
+    assert bits(toy, RSC()) == bits(toy, RSC())
+
+
+@pytest.mark.parametrize("wrong", [{"mask": "both"}, {"position_share": 1.2}, {"channel_share": -0.1},
+                                   {"rounds_each": 0},
+                                   {"sample_shares": ()}, {"sample_shares": (0.3, 2.0)}])  # fmt: skip
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        RSC(**wrong)

@@ -1,0 +1,140 @@
+import pytest
+import torch
+
+from conftest import ToyOfClasses
+from medfed.federation.coordinator import federate
+from medfed.federation.message import Message, State, digest
+from medfed.federation.seeds import stream
+from medfed.federation.settings import Federation, Training
+from medfed.functional.parameters import trained
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.scaffold import SCAFFOLD
+
+PLAIN_SGD = Training(batch_size=4, optimizer="sgd", learning_rate=0.05)
+SITES = ("north", "south", "west")
+
+
+def rounds_of(toy, method, rounds=2, engine=None, **settings):
+    engine = engine or toy.engine(method)
+    return list(federate(method, engine, toy.start(method), Federation(rounds=rounds, **settings), 0))
+
+
+def controls(memory) -> dict:
+    return {name: entry for name, entry in memory.items() if name.startswith("control/")}
+
+
+def test_the_first_round_is_fedavg_to_the_bit_and_the_second_is_not(any_toy):
+    found, plain = (rounds_of(any_toy, method) for method in (SCAFFOLD(), FedAvg()))
+    one, other = ([State(done.state.round, done.state.weights).to_bytes() for done in two] for two in (found, plain))
+    assert digest(one[0]) == digest(other[0]) and digest(one[1]) != digest(other[1])
+
+
+def test_the_mean_gradient_is_the_papers_control_for_plain_sgd(any_toy):
+    """c_k+ = c_k - c + (x - y) / (steps * learning rate), in a round whose correction is not 0."""
+    any_toy.settings = PLAIN_SGD
+    engine = any_toy.engine(SCAFFOLD())
+    site = engine.members[0]
+    method, network = SCAFFOLD(), site.network
+    names = list(trained(network))
+    rng = stream(0, "controls")
+    common, own = (
+        {n: torch.randn(network.get_parameter(n).shape, generator=rng) / 10 for n in names} for _ in range(2)
+    )
+    site.memory = {"control/" + name: entry.clone() for name, entry in own.items()}
+    start = any_toy.start(method).weights
+    answer = site.answer(Message("train", start, {"control/" + n: entry for n, entry in common.items()}, {"round": 1}))
+    assert answer.facts["steps"] == 3
+    for name in names:
+        expected = own[name] - common[name] + (start[name] - answer.weights[name]) / (3 * 0.05)
+        assert torch.allclose(site.memory["control/" + name], expected, atol=1e-4), name
+        assert torch.allclose(answer.tensors["change/" + name], expected - own[name], atol=1e-4)
+    assert not [name for name in site.memory if name.startswith(("sum/", "correction/"))]
+
+
+def test_every_step_takes_the_gradient_minus_the_sites_control_plus_the_common_one(any_toy):
+    """One step of plain SGD, so that the corrected and the plain one differ by lr (c - c_k) exactly."""
+    any_toy.settings = Training(batch_size=10, optimizer="sgd", learning_rate=0.5)
+    start, answers = any_toy.start(FedAvg()).weights, []
+    for corrected in (True, False):
+        site = any_toy.engine(SCAFFOLD() if corrected else FedAvg()).members[0]
+        names = list(trained(site.network))
+        if corrected:
+            site.memory = {"control/" + name: torch.full_like(start[name], 0.25) for name in names}
+        tensors = {"control/" + name: torch.full_like(start[name], 1.0) for name in names} if corrected else {}
+        answers.append(site.answer(Message("train", start, tensors, {"round": 1})))
+    found, plain = answers
+    for name, entry in start.items():
+        step = -0.5 * 0.75 if name in names else 0
+        change = found.weights[name].double() - plain.weights[name].double()
+        assert torch.allclose(change, torch.full_like(change, step), atol=1e-5), name
+    assert found.facts["loss"] == pytest.approx(plain.facts["loss"]), "the term adds nothing to what people read"
+
+
+def test_the_control_of_any_optimiser_is_the_mean_gradient(any_toy):
+    """One step of Adam: (x - y) / lr would be plus or minus 1; the control is the gradient itself."""
+    any_toy.settings = Training(batch_size=10, optimizer="adam")
+    site = any_toy.engine(SCAFFOLD()).members[0]
+    answer = site.answer(Message("train", any_toy.start(SCAFFOLD()).weights, {}, {"round": 1}))
+    gradients = {name: entry.grad for name, entry in trained(site.network).items() if entry.grad is not None}
+    assert gradients and all(torch.equal(site.memory["control/" + n], gradient) for n, gradient in gradients.items())
+    assert all(torch.equal(answer.tensors["change/" + n], gradient) for n, gradient in gradients.items())
+
+
+@pytest.mark.parametrize("weighing", ["examples", "uniform"])
+@pytest.mark.parametrize("per_round", [0, 2])
+def test_the_common_control_is_the_mean_of_the_sites(any_toy, weighing, per_round):
+    """Over all sites, those that never took part at 0: |S| / K of the mean change of those that did."""
+    method = SCAFFOLD(site_weights=weighing)
+    engine = any_toy.engine(method)
+    north = engine.members[0]
+    north.training = any_toy.samples("north", 30)
+    last = rounds_of(any_toy, method, 3, engine, clients_per_round=per_round)[-1]
+    shares = {"examples": {"north": 0.6, "south": 0.2, "west": 0.2}, "uniform": dict.fromkeys(SITES, 1 / 3)}[weighing]
+    common = controls(last.state.memory)
+    assert set(common) == {"control/" + name for name in trained(engine.members[0].network)}
+    for name, entry in common.items():
+        mean = sum(shares[site.name] * site.memory.get(name, torch.zeros_like(entry)) for site in engine.members)
+        assert torch.allclose(entry, mean, atol=1e-6), name
+
+
+def test_uniform_weights_count_every_site_once(any_toy):
+    updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
+               for site, w, n in (("a", 1.0, 1), ("b", 4.0, 5))}  # fmt: skip
+    state = State(0, {"w": torch.zeros(1)})
+    assert SCAFFOLD(site_weights="uniform").aggregate(state, updates)["w"] == 2.5
+    assert SCAFFOLD().aggregate(state, updates)["w"] == pytest.approx(3.5)
+
+
+def test_gradients_left_over_from_another_site_do_not_count(any_toy):
+    method = SCAFFOLD()
+    memories = []
+    for spoiled in (True, False):
+        site = any_toy.engine(method).members[0]
+        if spoiled:
+            for entry in site.network.parameters():
+                entry.grad = torch.full_like(entry, 100.0)
+        site.answer(Message("train", any_toy.start(method).weights, {}, {"round": 1}))
+        memories.append(controls(site.memory))
+    assert all(torch.equal(entry, memories[1][name]) for name, entry in memories[0].items())
+
+
+def test_batch_norm_that_stays_at_the_sites_is_not_corrected():
+    toy, method = ToyOfClasses(), SCAFFOLD()
+    engine = toy.engine(method, local_batch_norm=True)
+    done = rounds_of(toy, method, 3, engine)
+    local = engine.members[0].local_keys
+    expected = {"control/" + name for name in trained(engine.members[0].network) if name not in local}
+    assert set(controls(done[-1].state.memory)) == expected
+    sent = {row["name"] for row in done[-1].ledger if "change/" in str(row["name"])}
+    assert len(sent) == len(expected)
+
+
+def test_the_checkpoint_holds_the_common_control(any_toy):
+    last = rounds_of(any_toy, SCAFFOLD())[-1].state
+    again = State.from_bytes(last.to_bytes())
+    assert controls(again.memory) and all(torch.equal(e, again.memory[n]) for n, e in last.memory.items())
+
+
+def test_an_unknown_weighing_is_refused():
+    with pytest.raises(ValueError, match="site_weights"):
+        SCAFFOLD(site_weights="all")

@@ -1,0 +1,127 @@
+import copy
+
+import pytest
+import torch
+from torch.nn import functional
+
+from medfed.functional.taps import output_of
+from medfed.networks.densenet import DenseNetwork
+from medfed.networks.efficientnet_lite import EfficientNetLite
+from medfed.networks.resnet import ResidualNetwork
+from medfed.networks.stochastic import NAME, ClassGaussians, attach
+from medfed.outputs.bundle import _compiled
+
+SMALL = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
+KINDS = [SMALL, ResidualNetwork(depth=10, width=4), ResidualNetwork(depth=10, width=4, embedding_size=6),
+         EfficientNetLite(pretrained=False)]  # fmt: skip
+IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def build(settings, n_samples: int = 20, wrap: bool = True):
+    torch.manual_seed(0)
+    network = settings.build(3, 2)
+    if wrap:
+        attach(network, settings.embedding, settings.head, n_samples)
+    return network
+
+
+def logits(network, training: bool = False) -> torch.Tensor:
+    with torch.no_grad():
+        return network.train(training)(IMAGES)
+
+
+@pytest.mark.parametrize("settings", KINDS, ids=["densenet", "resnet", "resnet with embedding", "efficientnet"])
+def test_it_stands_on_every_network(settings):
+    network = build(settings)
+    assert set(build(settings, wrap=False).state_dict()) < set(network.state_dict())
+    assert not torch.equal(logits(network), logits(build(settings, wrap=False)))
+    assert torch.equal(logits(build(settings, 0)), logits(build(settings, wrap=False))), "no samples: mu alone"
+    found, batch = logits(network), IMAGES[1:2]
+    with torch.no_grad():
+        assert torch.allclose(network(batch), found[1:2], atol=1e-5), "an image has one answer, whatever is beside it"
+
+
+def test_beside_a_linear_embedding_rho_is_of_the_same_input():
+    network = build(KINDS[2])
+    assert getattr(network, NAME).spread.weight.shape == network.fc.embedding.weight.shape
+
+
+def test_the_answer_is_the_mean_softmax_over_the_fixed_draws():
+    network = build(SMALL, 5).eval()
+    layer, head = getattr(network, NAME), network.class_layers.out
+    seen = {}
+    network.class_layers.flatten.register_forward_hook(lambda m, i, o: seen.update(mu=o))
+    found = logits(network).softmax(dim=1)
+    sigma = functional.softplus(layer.spread(seen["mu"]))
+    each = torch.stack([functional.linear(seen["mu"] + sigma * e, head.weight, head.bias).softmax(1) for e in layer.draws])
+    assert torch.allclose(found, each.mean(dim=0), atol=1e-6) and layer.draws.shape == (5, head.in_features)
+    assert torch.equal(logits(network), logits(network))
+
+
+def test_draws_are_normal_the_same_everywhere_and_in_no_state_dict():
+    one, other = (getattr(build(s, 200), NAME) for s in (SMALL, SMALL))
+    assert torch.equal(one.draws, other.draws) and "draws" not in one.state_dict()
+    assert abs(float(one.draws.mean())) < 0.06 and float(one.draws.std()) == pytest.approx(1, abs=0.05)
+
+
+def test_training_draws_of_the_stated_distribution():
+    """sigma set to softplus(0) = 0.6931: 3 x 2000 passes of an embedding of 12; mean mu, deviation 0.69."""
+    network = build(SMALL)
+    layer = getattr(network, NAME).train()
+    torch.nn.init.zeros_(layer.spread.weight), torch.nn.init.zeros_(layer.spread.bias)
+    mu = torch.rand(3, layer.spread.in_features)
+    with torch.no_grad():
+        z = torch.stack([layer(mu, mu) for _ in range(2000)])
+    assert torch.allclose(z.mean(dim=0), mu, atol=0.08) and float((z - mu).std()) == pytest.approx(0.6931, rel=0.02)
+
+
+def test_a_pass_that_stopped_before_the_head_leaves_nothing_for_training():
+    """Evaluated up to the embedding alone, then trained: the head answers for its own input, as ever."""
+    network = build(SMALL)
+    with torch.no_grad():
+        output_of(network.eval(), "class_layers.flatten", IMAGES[:1])
+    torch.manual_seed(1)
+    found = logits(network, training=True)
+    fresh = build(SMALL)
+    torch.manual_seed(1)
+    assert torch.equal(found, logits(fresh, training=True))
+
+
+def test_a_copy_runs_on_its_own_layer():
+    network = build(SMALL)
+    twin = copy.deepcopy(network)
+    torch.nn.init.constant_(getattr(twin, NAME).spread.bias, 3.0)
+    assert not torch.equal(logits(twin), logits(network))
+    assert torch.equal(logits(network), logits(build(SMALL)))
+
+
+def test_it_is_traced_for_a_bundle():
+    script = _compiled(build(SMALL).eval(), torch.rand(2, 3, 32, 32))
+    assert torch.allclose(script(IMAGES), logits(build(SMALL)), atol=1e-5)
+
+
+def test_the_divergence_is_the_closed_form_and_0_for_equal_distributions():
+    """log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2 with m1 = C mu, s1 = C sigma; at r = 0 and softplus(1) for all."""
+    gaussians = ClassGaussians(3, 4).double()
+    mean, std = torch.rand(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    label = torch.tensor([0, 1, 2, 1, 0])
+    torch.nn.init.constant_(gaussians.scale, 1.5)
+    s2 = functional.softplus(torch.tensor(1.0, dtype=torch.float64))
+    by_hand = (s2 / (1.5 * std)).log() + ((1.5 * std) ** 2 + (1.5 * mean) ** 2) / (2 * s2**2) - 0.5
+    assert torch.allclose(gaussians.divergence(mean, std, label), by_hand.sum(dim=1))
+    torch.nn.init.ones_(gaussians.scale)
+    same = gaussians.divergence(torch.zeros(5, 4).double(), s2.expand(5, 4), label)
+    assert torch.allclose(same, torch.zeros(5).double(), atol=1e-7)
+
+
+def test_the_classes_distributions_are_trained_and_in_no_state_dict():
+    gaussians = torch.nn.ModuleDict({"private": ClassGaussians(2, 4), "open": torch.nn.Linear(4, 2)})
+    assert set(gaussians.state_dict()) == {"open.weight", "open.bias"} and len(list(gaussians.parameters())) == 5
+    gaussians.load_state_dict(gaussians.state_dict())
+    private = gaussians["private"]
+    torch.nn.init.constant_(private.mean, 4.0)
+    values = private.values()
+    private.fill({})
+    assert private.mean.sum() == 0 and private.scale.item() == 1 and (private.spread == 1).all()
+    private.fill(values)
+    assert (private.mean == 4).all()

@@ -1,0 +1,136 @@
+import copy
+
+import pytest
+import torch
+
+from medfed.errors import UserError
+from medfed.functional.draws import draw_mixing
+from medfed.functional.feature_style import mixed, moments
+from medfed.functional.histogram_matching import histogram_mixed
+from medfed.functional.style_noise import style_noised
+from medfed.networks.densenet import DenseNetwork
+from medfed.networks.style_layers import DSU, EFDMix, MixStyle, check_stages, put_in
+from medfed.networks.unet import UNet
+
+LAYERS = [MixStyle, EFDMix, DSU]
+every = pytest.mark.parametrize("layer", LAYERS)
+
+
+def maps(n: int = 4) -> torch.Tensor:
+    noise = torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    return noise * torch.arange(1, n + 1)[:, None, None, None]
+
+
+def seeded(layer, features):
+    torch.manual_seed(0)
+    return layer(features)
+
+
+@every
+def test_in_evaluation_with_probability_zero_and_for_one_image_it_returns_its_very_input(layer):
+    features = maps()
+    assert layer(1.0).eval()(features) is features
+    assert layer(0.0).train()(features) is features
+    assert layer(1.0).train()(maps(1)[:1]).equal(maps(1)[:1])
+
+
+@every
+def test_with_probability_zero_and_in_evaluation_it_draws_nothing(layer):
+    for quiet in (layer(0.0).train(), layer(1.0).eval(), layer(1.0).train()):
+        before = torch.get_rng_state()
+        quiet(maps() if not quiet.training or quiet.probability == 0 else maps(1))
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+@every
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(layer):
+    one = layer(1.0).train()
+    assert torch.equal(seeded(one, maps()), seeded(one, maps()))
+    assert not torch.equal(seeded(one, maps()), one(maps()))
+
+
+@every
+def test_it_acts_as_often_as_its_probability_says(layer):
+    """400 draws at 0.3: 120 +- 4 * 9.2."""
+    torch.manual_seed(0)
+    one, features = layer(0.3).train(), maps(2)
+    assert abs(sum(one(features) is not features for _ in range(400)) - 120) < 37
+
+
+def test_each_applies_its_own_mathematics():
+    features = maps()
+
+    def draws(function):
+        torch.manual_seed(0)
+        torch.rand(())
+        return function(torch.default_generator)
+
+    expected = [
+        draws(lambda rng: mixed(features, *draw_mixing(4, 0.1, rng))),
+        draws(lambda rng: histogram_mixed(features, *draw_mixing(4, 0.1, rng))),
+        draws(lambda rng: style_noised(features, rng)),
+    ]
+    for layer, found in zip(LAYERS, expected, strict=True):
+        assert torch.equal(seeded(layer(1.0).train(), features), found), layer
+
+
+def test_mixed_styles_lie_between_those_of_two_images():
+    features = maps()
+    before, after = moments(features)[1], moments(seeded(MixStyle(1.0, 5.0).train(), features))[1]
+    assert (after >= before.amin(dim=0) - 1e-4).all() and (after <= before.amax(dim=0) + 1e-4).all()
+    assert not torch.allclose(after, before, atol=1e-3)
+
+
+def wrapped(layer, settings, stages=(1, 2)):
+    torch.manual_seed(0)
+    return put_in(settings.build(1, 2), settings.encoder_stages, stages, layer)
+
+
+NETWORKS = [DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2)), UNet(features=(4, 4, 4, 8, 8, 4))]
+
+
+@every
+@pytest.mark.parametrize("settings", NETWORKS, ids=["densenet", "unet"])
+def test_a_network_with_it_has_the_entries_and_in_evaluation_the_answers_of_the_plain_one(layer, settings):
+    torch.manual_seed(0)
+    plain = settings.build(1, 2).eval()
+    network = wrapped(lambda: layer(1.0), settings)
+    assert list(network.state_dict()) == list(plain.state_dict())
+    image = torch.rand(3, 1, 32, 32)
+    assert torch.equal(network.eval()(image), plain(image))
+    assert not torch.equal(network.train()(image), plain.train()(image))
+
+
+@every
+@pytest.mark.parametrize("settings", NETWORKS, ids=["densenet", "unet"])
+def test_a_copy_and_a_trace_of_the_network_answer_as_it_does(layer, settings):
+    network = wrapped(lambda: layer(1.0), settings).eval()
+    copied, image = copy.deepcopy(network), torch.rand(2, 1, 32, 32)
+    traced = torch.jit.trace(network, torch.rand(2, 1, 32, 32))
+    assert torch.allclose(traced(image), network(image), atol=1e-6) and torch.equal(copied(image), network(image))
+    name = f"{layer.__name__.lower()}_1"
+    getattr(copied.train(), name).probability = getattr(copied, f"{layer.__name__.lower()}_2").probability = 0.0
+    image = torch.rand(3, 1, 32, 32)
+    assert torch.equal(copied(image), copied(image)), "the copy runs its own layers, which are off"
+    assert not torch.equal(network.train()(image), network(image)), "and the original still runs its own"
+
+
+@every
+def test_it_trains_through(layer):
+    network = wrapped(lambda: layer(1.0), NETWORKS[1]).train()
+    network(torch.rand(3, 1, 32, 32)).square().mean().backward()
+    assert all(torch.isfinite(p.grad).all() for p in network.parameters())
+    assert network.conv_0.conv_0.conv.weight.grad.abs().sum() > 0
+
+
+def test_a_stage_that_is_not_there_and_one_named_twice_are_refused_with_a_sentence():
+    with pytest.raises(UserError, match="method.stages: .*has 2 stages; leave out"):
+        wrapped(DSU, NETWORKS[0], (1, 3))
+    with pytest.raises(UserError, match="MixStyle stands behind stage 1 twice"):
+        put_in(wrapped(MixStyle, NETWORKS[0]), NETWORKS[0].encoder_stages, (1,), MixStyle)
+
+
+@pytest.mark.parametrize("stages, probability", [((), 0.5), ((0, 1), 0.5), ((1, 1), 0.5), ((1,), 1.1)])
+def test_impossible_settings_are_refused(stages, probability):
+    with pytest.raises(ValueError, match="stages|probability"):
+        check_stages(stages, probability)
