@@ -25,7 +25,7 @@ from medfed.outputs.run_folder import RunFolder, RunIsBusy
 from medfed.outputs.table import aligned, to_csv, to_json, to_markdown, to_text
 from medfed.programs import add_common_flags, overrides, run_program
 from medfed.resuming import open_run
-from medfed.simulation import bar_over, task_of
+from medfed.simulation import bar_over, check_local_entries, task_of
 from medfed.train import run
 
 
@@ -95,9 +95,10 @@ def every_method(config: Config, dataset: Dataset) -> tuple[list[str], dict[str,
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # each run says its own
             try:
-                method = _config_of(config, name, "", config.seed).method
-                method.check(dataset.image_size, dataset.channels, dataset.standardise)
-                method.wrap_network(config.network.build(task.channels, task.out_channels), config.network)
+                own = _config_of(config, name, "", config.seed)
+                own.method.check(dataset.image_size, dataset.channels, dataset.standardise)
+                network = own.network.build(task.channels, task.out_channels)
+                check_local_entries(own, own.method.wrap_network(network, own.network))
             except UserError as error:
                 refused[name] = str(error)
     return [name for name in names if name not in refused], refused
@@ -240,6 +241,7 @@ def _table(finished: list[Fold], role: str) -> Table:
             "selection": found["selection"],
             "data": found["data"],
             "task": task,
+            "transductive_by": found.get("transductive_by") or ["tent"] * bool(found.get("transductive")),
         })
     structures = list(dict.fromkeys(row.get("structure", ALL) for result in results for row in result["rows"]))
     return build_table(results, structures, baseline="fedavg", role=role)

@@ -76,7 +76,7 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
     network = build_network(config, task).to(device)
     if config.evaluation.tent:
         Tent(network)  # it would refuse after all rounds
-    _check_local_entries(config, network)
+    check_local_entries(config, network)
     members, onlooker = _members(config, task, network, dataset, splits, clients, quiet)
     start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()})
     engine = discovery.find("engines", config.federation.engine)(members, sites_folder, onlooker=onlooker)
@@ -177,8 +177,9 @@ def _clients(config: Config, splits: dict[str, Split]) -> dict[str, Split]:
     return found
 
 
-def _check_local_entries(config: Config, network: nn.Module) -> None:
-    """What a method keeps at the clients belongs to no site where these are handed the people of several."""
+def check_local_entries(config: Config, network: nn.Module) -> None:
+    """What a method keeps at the clients belongs to no site where these are handed the people of several, and to no
+    round but the last. UserError."""
     if not config.method.local_keys(network):
         return
     if config.federation.clients:
@@ -186,10 +187,10 @@ def _check_local_entries(config: Config, network: nn.Module) -> None:
             f"{config.source}: federation.clients: {config.method_name} keeps entries of the network at each client, "
             f"and scores are by site; expected 0, got {config.federation.clients}"
         )
-    if config.federation.selection == "validation_site":
+    if config.federation.selection != "last":
         raise UserError(
-            f"{config.source}: federation.selection: {config.method_name} keeps entries of the network at each site, so "
-            "no round has a whole model for the validation site; set it to last"
+            f"{config.source}: federation.selection: {config.method_name} keeps entries of the network at each site, and "
+            f"those of earlier rounds are not kept; expected last, got {config.federation.selection}"
         )
 
 

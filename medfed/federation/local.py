@@ -81,6 +81,7 @@ class LocalRound:
     memory: stays at this site between rounds, as tensors; a method may change it.
     rng: the stream of this site and round; draw on the CPU, then move.
     training, validation: the site's own images, not those that a method made of them.
+    local_keys: entries of the network that stay at this site, whoever asked for that.
     learning_rate, n_steps: of this round's optimiser, and how many steps it takes.
     kept_bytes: how much of what a method makes of the images may stay in memory.
     """
@@ -96,6 +97,7 @@ class LocalRound:
     device: torch.device
     training: Samples | None = None
     validation: Samples | None = None
+    local_keys: frozenset[str] = frozenset()
     learning_rate: float = 0.0
     n_steps: int = 0
     kept_bytes: int = 2 * 2**30

@@ -31,6 +31,7 @@ class Method:
 
     # Named settings, chosen by `method.preset`: our recommendation, the paper's equations, the authors' public code.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
+    fills_network: ClassVar[bool] = False  # `on_round_start` puts entries into the network: first in a stack
     shares_every_round: ClassVar[bool] = False  # `share` before every round, or once before the first
     unseen_bn: ClassVar[str] = "average"  # `medfed.unseen_batch_norm`: whose entries a site that took no part gets
 

@@ -133,6 +133,7 @@ class Site:
             device=next(self.network.parameters()).device,
             training=self.training,
             validation=self.validation,
+            local_keys=self.local_keys,
             learning_rate=self.settings.learning_rate_in(number, self.rounds),
             kept_bytes=self.kept_bytes,
         )

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from medfed.functional.weights import Weights, average
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # what PyTorch's normalisation layers call theirs
+# What PyTorch's normalisation layers call theirs, and `networks.amplitude_normaliser` the common amplitudes.
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "window")
 
 
 def is_statistic(name: str, entry: Tensor) -> bool:

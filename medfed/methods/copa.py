@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,8 @@ class COPA(Method):
     """
 
     weight: float = 1.0
+
+    fills_network: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.weight < 0:

@@ -121,6 +121,11 @@ class EpiFCR(Method):
         """Bring the site's own model, or the weights that it starts from, to the device."""
         if not self._exchanges and not self.random_classifier:
             return
+        if local.local_keys:
+            raise UserError(
+                "method: Epi-FCR sends a site's own model to another, and here BatchNorm must stay at its site (FedBN, or "
+                "federation.batch_norm: local); use one of the two"
+            )
         if local.network.get_submodule(local.architecture.head)._forward_hooks:
             raise UserError(
                 "method: Epi-FCR swaps heads, and another of the stack adds to the head (StableFDG's attention); set "

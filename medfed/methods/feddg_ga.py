@@ -30,7 +30,7 @@ class FedDGGA(Method):
 
     A site sends the loss of the model that it trained, with it, and before the next round that of the average which
     came of it: two numbers a round (8 bytes), both over its validation images (its training images, where it keeps
-    none apart), in evaluation mode.
+    none apart), in evaluation mode. The model comes down twice a round: to be measured, and to be trained.
 
     Args:
         step: d, at least 0. 0 leaves the average uniform. Of few sites it is large: the site with the largest distance

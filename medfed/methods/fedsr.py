@@ -68,6 +68,8 @@ class FedSR(Method):
         "released": {"site_weights": "uniform"},
     }
 
+    fills_network: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         for name in ("l2", "cmi", "n_samples"):
             if getattr(self, name) < 0:

@@ -69,6 +69,8 @@ class HarmoFL(Method):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"half_width": 0}}
 
+    fills_network: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         for name in ("half_width", "perturbation"):
             if getattr(self, name) < 0:

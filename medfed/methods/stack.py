@@ -87,7 +87,8 @@ class Stack(Method):
         return samples
 
     def on_round_start(self, local: LocalRound) -> None:
-        for i, method in enumerate(self.methods):
+        """Those first that put something into the network, so that the others see what will be trained."""
+        for i, method in sorted(enumerate(self.methods), key=lambda one: not one[1].fills_network):
             with _view(local, i) as own:
                 method.on_round_start(own)
 

@@ -109,8 +109,15 @@ def build_table(
         if any(measures.is_known(row, shown[0]) for rows in of_structure.values() for row in rows)
     )
     head = _head(data, selection, seeds, blocks, measures, role)
-    notes = _notes(runs, methods, sites, seeds, baseline, blocks, measures, role)
+    notes = (*_notes(runs, methods, sites, seeds, baseline, blocks, measures, role), *_transductive(results))
     return Table(data, selection, seeds, tuple(sites), baseline, head, blocks, notes)
+
+
+def _transductive(results: Sequence[dict]) -> list[str]:
+    """Which methods looked at the test images beside the one that they predicted."""
+    found = {result["method"]: result.get("transductive_by") for result in results}
+    return [f"{method}: TRANSDUCTIVE ({', '.join(by)}): predictions depend on other test images of the site, without labels"
+            for method, by in sorted(found.items()) if by]  # fmt: skip
 
 
 def kind_of_data(data: str) -> str:

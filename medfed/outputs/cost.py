@@ -46,21 +46,24 @@ def cost_of(folder: RunFolder) -> Cost:
     """From a run's `timings.csv` and `ledger.csv`."""
     timings = folder.timings()
     shares_every_round = sum(row["share"] is not None for row in timings) > 1
-    a_client = {what: [row[what] / row["n_clients"] for row in timings if row[what] is not None and row["n_clients"]]
-                for what in ("share", "train")}  # fmt: skip
-    train = median(a_client["train"][1:] or a_client["train"]) if a_client["train"] else None
-    share = median(a_client["share"]) if a_client["share"] else 0.0
-    first = a_client["train"][0] - train if train is not None else 0.0
+    volume, n_once = _bytes(folder, shares_every_round)
+    n_sharing = {row["round"]: row["n_clients"] if shares_every_round else n_once for row in timings}  # once: all sites
+    shared = [row["share"] / max(1, n_sharing[row["round"]]) for row in timings if row["share"] is not None]
+    trained = [row["train"] / row["n_clients"] for row in timings if row["n_clients"]]
+    train = median(trained[1:] or trained) if trained else None
+    share = median(shared) if shared else 0.0
+    first = trained[0] - train if train is not None else 0.0
     return Cost(
         train_s=train,
         share_s=None if train is None else share * shares_every_round,
         once_s=None if train is None else max(0.0, first) + share * (not shares_every_round),
         aggregate_s=median(row["aggregate"] for row in timings) if timings else None,
-        **_bytes(folder, shares_every_round),
+        **volume,
     )
 
 
-def _bytes(folder: RunFolder, shares_every_round: bool) -> dict[str, float]:
+def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float], int]:
+    """Of a client, by direction; and how many shared before the first round."""
     total, letters = dict.fromkeys(("up", "down", "up_once", "down_once"), 0), set()
     once_sites = set()
     for row in folder.ledger():
@@ -69,9 +72,8 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> dict[str, float]:
         once = row["kind"] == "share" and not shares_every_round
         total[row["direction"] + "_once" * once] += int(row["bytes"])
         (once_sites if once else letters).add(row["site"] if once else (row["round"], row["site"]))
-    return {
-        name: found / max(1, len(once_sites) if name.endswith("once") else len(letters)) for name, found in total.items()
-    }
+    counts = {name: max(1, len(once_sites) if name.endswith("once") else len(letters)) for name in total}
+    return {name: found / counts[name] for name, found in total.items()}, len(once_sites)
 
 
 def mean_cost(costs: Sequence[Cost]) -> Cost:

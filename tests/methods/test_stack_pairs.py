@@ -5,9 +5,13 @@ import warnings
 import pytest
 import torch
 
+from conftest import ToyOfClasses
 from medfed.discovery import find
+from medfed.errors import UserError
 from medfed.federation.coordinator import federate
+from medfed.federation.message import Message, digest
 from medfed.federation.settings import Federation
+from medfed.functional.fourier import unpack_window
 
 FEW = {"min_patients": 1}
 RUN = {
@@ -43,3 +47,40 @@ def test_what_papers_combine_runs(any_toy, parts):
 def test_what_cannot_be_combined_says_why(parts, why):
     with pytest.raises(ValueError, match=why):
         stack(parts)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["fedprox first", "fedsr first"])
+def test_what_fills_the_network_comes_first_in_any_order(order):
+    """FedProx holds to the weights of the round's start; FedSR's own r and C are none of its business, nor another site's."""
+    toy = ToyOfClasses()
+    parts = [("fedprox", {"mu": 1.0}), ("fedsr", {})]
+    method = stack([parts[i] for i in order])
+    letter = Message("train", toy.start(method).weights, {}, {"round": 1})
+    alone, after_another = toy.engine(method).members, toy.engine(method).members
+    after_another[0].answer(letter)
+    assert digest(alone[1].answer(letter).to_bytes()) == digest(after_another[1].answer(letter).to_bytes())
+
+
+@pytest.mark.parametrize("aggregation", [("fednova", {}), ("fedgma", {"step": 2.0})], ids=["fednova", "fedgma"])
+def test_the_common_amplitudes_are_not_taken_for_learned_weights(toy, aggregation):
+    method = stack([("harmofl", FEW), aggregation])
+    engine = toy.engine(method)
+    engine.members[0].training = toy.samples("north", 20)
+    done = next(federate(method, engine, toy.start(method), Federation(rounds=1), 0))
+    window = next(entry for name, entry in done.state.weights.items() if name.endswith("window"))
+    sent = unpack_window(done.state.memory["0/amplitude"])
+    assert torch.allclose(window, sent, atol=1e-6)
+
+
+def test_what_stays_at_a_site_stays_there_under_scaffold_and_epi_fcr():
+    toy = ToyOfClasses()
+    for name, settings in (("scaffold", {}), ("epi_fcr", FEW)):
+        method = find("methods", name)(**settings)
+        engine = toy.engine(method, local_batch_norm=True)
+        if name == "epi_fcr":
+            with pytest.raises(UserError, match="must stay at its site"):
+                next(federate(method, engine, toy.start(method), Federation(rounds=1), 0))
+            continue
+        done = next(federate(method, engine, toy.start(method), Federation(rounds=1), 0))
+        up = [row["name"] for row in done.ledger if row["direction"] == "up"]
+        assert any("class_layers.out" in row for row in up) and not any("norm" in row for row in up)
