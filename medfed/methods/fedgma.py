@@ -29,9 +29,8 @@ class FedGMA(Method):
         votes: a sign counts once a site ("uniform"), or as often as the site has images ("examples"). Only the vote:
             the change is weighed by images either way.
 
-    Of three sites of equal vote A is 1 or 1/3 (0 only if nothing moved, or one site did not and the other two
-    disagree), so any tau from above 1/3 to 1 does the same: two against one counts a third. Of few sites tau is a
-    switch.
+    Of three sites of equal vote that all moved a weight, A is 1 or 1/3, so any tau from above 1/3 to 1 does the same:
+    two against one counts a third. Of few sites tau is a switch. (Where one site did not move, A is 2/3 or 0.)
 
     Votes count sites alike as in a public benchmark's code, which otherwise doubles changes that agree and drops,
     instead of shrinking, those that do not; we follow the paper there.

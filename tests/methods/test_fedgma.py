@@ -37,9 +37,15 @@ def test_what_stays_at_the_sites_stays_out():
     assert set(FedGMA().aggregate(START, updates([1.0, 1.0], [1.0, 1.0], [1.0, 1.0]))) == {"w"}
 
 
-def test_three_sites_make_tau_a_switch(any_toy):
-    one, other = (weights(any_toy, FedGMA(tau=tau)) for tau in (0.34, 0.9))
-    assert digest(one.to_bytes()) == digest(other.to_bytes())
+def test_three_sites_make_tau_a_switch():
+    """Where all three moved. A site that did not (a unit that stayed dark) leaves 2/3, which tau can tell from 1."""
+    ends = updates(*torch.randn(3, 200, generator=torch.Generator().manual_seed(0)).tolist())
+    start = State(0, {"w": torch.zeros(200)})
+    low, high, off = (FedGMA(tau=tau).aggregate(start, ends)["w"] for tau in (0.34, 1.0, 0.33))
+    assert torch.equal(low, high) and not torch.equal(low, off)
+    still = updates([1.0, 1.0], [1.0, 1.0], [0.0, 1.0])
+    low, high = (FedGMA(tau=tau).aggregate(START, still)["w"] for tau in (0.34, 0.9))
+    assert low.tolist() == pytest.approx([0.5, 1]) and high.tolist() == pytest.approx([1 / 3, 1])
 
 
 @pytest.mark.parametrize("wrong", [{"tau": 1.5}, {"step": 0.0}, {"votes": "all"}])
