@@ -9,7 +9,7 @@ import sys
 from medfed import __version__
 from medfed.discovery import KINDS, known, suggestion
 from medfed.errors import UserError
-from medfed.programs import programs, run_program
+from medfed.programs import module_of, programs, run_program
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def _dispatch(arguments: list[str]) -> int:
         raise UserError(f"no program '{word}'. {suggestion(word, programs())}")
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())  # `python -m` has it: a dotted name in a config may mean a file here
-    return importlib.import_module(f"medfed.{word}").main(rest)
+    return importlib.import_module(module_of(word)).main(rest)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from medfed import discovery, site_names, strict_yaml, typed
 from medfed.datasets.base import Dataset
 from medfed.errors import UserError
 from medfed.federation.method import Method
+from medfed.federation.privacy import Privacy
 from medfed.federation.settings import Federation, Training
 from medfed.networks.base import NetworkSettings
 from medfed.overrides import DEFAULT_PRESET, Override, apply, origin
@@ -33,7 +34,7 @@ class Config:
 
     Args:
         data, network, method: what is learned from, with what, and how the sites work together.
-        training, federation, evaluation: what all methods of one comparison share.
+        training, federation, evaluation, privacy: what all methods of one comparison share.
         seed: at least 0; every random draw follows from it.
         device: "auto" (CUDA where there is one), "cpu" or "cuda".
         preset: the named settings of the method that its values started from.
@@ -48,6 +49,7 @@ class Config:
     training: Training = Training()
     federation: Federation = Federation()
     evaluation: Evaluation = Evaluation()
+    privacy: Privacy = Privacy()
     preset: str = field(default=DEFAULT_PRESET, metadata={"derived": True})
     source: str = field(default="", compare=False, metadata={"derived": True})
 
@@ -89,12 +91,15 @@ def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
     return _assemble(document, source, [Override.parse(override) for override in overrides])
 
 
-def changed(config: Config, changes: Mapping[str, object]) -> Config:
+def changed(config: Config, changes: Mapping[str, object], more: Sequence[Override] = ()) -> Config:
     """A config with other values at some dotted keys (`{"federation.unseen_site": "BIDMC"}`), checked as a file is.
 
     Changing a `name` or the `preset` restarts its block, as in `load_text`.
+
+    Args:
+        more: changes that a flag of a program asked for, which a message then names.
     """
-    overrides = [Override.of(key, value) for key, value in changes.items()]
+    overrides = [*(Override.of(key, value) for key, value in changes.items()), *more]
     return _assemble(resolved(config), config.source, overrides)
 
 

@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
-from medfed import discovery
-from medfed.config import Config, changed, load, resolved
-from medfed.datasets.base import Dataset
+from medfed.config import load, resolved
 from medfed.errors import UserError
 from medfed.files import write_atomically
+from medfed.grid import Fold, every_method, parse_varied, plan
 from medfed.metrics import classification_summary, summary
 from medfed.metrics.classification_summary import ALL
-from medfed.overrides import Override
 from medfed.outputs.comparison import Table, build_table
 from medfed.outputs.cost import NOTE, Cost, cost_csv, cost_lines, cost_of, mean_cost
 from medfed.outputs.latex import to_latex
-from medfed.outputs.run_folder import RunFolder, RunIsBusy
+from medfed.outputs.published_section import Ran, to_published_markdown
+from medfed.outputs.run_folder import RunIsBusy
 from medfed.outputs.table import aligned, to_csv, to_json, to_markdown, to_text
 from medfed.programs import add_common_flags, overrides, run_program
 from medfed.resuming import open_run
-from medfed.simulation import bar_over, check_local_entries, task_of
+from medfed.simulation import bar_over
 from medfed.train import run
-
-
-@dataclass(frozen=True)
-class Fold:
-    """One cell of the grid: one method, one unseen site, one seed."""
-
-    method: str
-    site: str
-    config: Config
-    folder: RunFolder
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -50,6 +37,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--methods", nargs="+", default=["fedavg", "elcfs"], metavar="NAME",
                         help="default: fedavg elcfs. With settings: ccst:k=1,style=single. Several at once: ccst+elcfs. "
                              "all: every method that works on this task, as it is by default")
+    parser.add_argument("--vary", action="append", default=[], metavar="KEY=V1,V2,...",
+                        help="run every method with each of these values of a setting, as rows of their own; given "
+                             "several times, with each combination: --vary federation.participating=1,2,3")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each fold: seed, seed + 1, ...")
     parser.add_argument("--sites", nargs="+", metavar="SITE", help="leave out these sites only")
     add_common_flags(parser)
@@ -63,6 +53,7 @@ def _work(args: argparse.Namespace) -> int:
                         "--leave-two-sites-out does so with a validation site beside it")
     if args.seeds < 1:
         raise UserError(f"--seeds {args.seeds}: at least 1 is needed")
+    varied = parse_varied(args.vary)
     config = load(args.config, overrides(args))
     left = "two_sites" if args.leave_two_sites_out else "one_site"
     out = args.out or Path("runs") / f"{Path(config.source).stem}-leave_{left}_out"
@@ -71,7 +62,7 @@ def _work(args: argparse.Namespace) -> int:
     methods, refused = args.methods, {}
     if methods == ["all"]:
         methods, refused = every_method(config, dataset)
-    folds = plan(config, out, methods, args.seeds, names, args.sites, args.leave_two_sites_out)
+    folds = plan(config, out, methods, args.seeds, names, args.sites, args.leave_two_sites_out, varied)
     if out.exists() and not args.resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(f"{out}: holds runs of this comparison; go on with --resume, or start another with --out")
     left_out = run_folds(folds, args.quiet)
@@ -87,103 +78,17 @@ def _work(args: argparse.Namespace) -> int:
     return 1 if left_out else 0
 
 
-def every_method(config: Config, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
-    """FedAvg and all others that work on this task with their defaults; and why each of the rest does not."""
-    task, refused = task_of(config, dataset), {}
-    names = ["fedavg", *(name for name in discovery.known("methods") if name not in ("fedavg", "stack"))]
-    for name in names:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # each run says its own
-            try:
-                own = _config_of(config, name, "", config.seed)
-                own.method.check(dataset.image_size, dataset.channels, dataset.standardise)
-                network = own.network.build(task.channels, task.out_channels)
-                check_local_entries(own, own.method.wrap_network(network, own.network))
-            except UserError as error:
-                refused[name] = str(error)
-    return [name for name in names if name not in refused], refused
-
-
-def plan(
-    config: Config, out: Path, methods: list[str], n_seeds: int, names: list[str], sites: list[str] | None,
-    two_out: bool = False,
-) -> list[Fold]:
-    """The grid, seed by seed, so that a table is complete as early as it can be; `sites` narrows the found `names`.
-
-    Args:
-        names: sorted. With `two_out` the next one after the unseen site is the validation site; after the last, the
-            first.
-    """
-    for site in sites or []:
-        if site not in names:
-            raise UserError(f"--sites {site}: no such site in {config.data.root}; found {', '.join(names)}")
-    if len(names) < 2:
-        raise UserError(f"{config.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}")
-    if two_out and len(names) < 3:
-        raise UserError(f"{config.data.root}: leaving two sites out needs at least three, found {', '.join(names)}")
-    validates = dict(zip(names, [*names[1:], names[0]], strict=True)) if two_out else {}
-    return [
-        Fold(method, site, _config_of(config, method, site, seed, validates.get(site)),
-             RunFolder(out / method.replace(":", "-") / _apart(site, validates.get(site)) / f"seed_{seed}"))
-        for seed in range(config.seed, config.seed + n_seeds)
-        for site in sites or names
-        for method in methods
-    ]
-
-
-def _apart(site: str, validation: str | None) -> str:
-    """The folder of the runs that leave these sites out."""
-    return f"unseen_{site}" + (f"-validation_{validation}" if validation else "")
-
-
-def _config_of(config: Config, method: str, site: str, seed: int, validation: str | None = None) -> Config:
-    """The given config with another method and other sites left out.
-
-    Args:
-        validation: the validation site; None leaves the config's.
-        method: a name (its settings as in the config where it is the same, else its defaults), `name:key=value,...` to
-            set some, or several of these joined by + to stack them.
-    """
-    changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
-    changes |= {"federation.validation_site": validation} if validation else {}
-    blocks = [_parsed(part, method) for part in method.split("+")]
-    if len(blocks) > 1:
-        own = {key: value for key, value in resolved(config)["method"].items() if key != "preset"}
-        changes["method.name"] = "stack"
-        changes["method.methods"] = [
-            {**(own if name == config.method_name else {}), "name": name,
-             **{".".join(one.path): one.value for one in settings}}
-            for name, settings in blocks
-        ]  # fmt: skip
-    else:
-        (name, settings), = blocks
-        changes |= {} if name == config.method_name else {"method.name": name}
-        changes |= {"method." + ".".join(one.path): one.value for one in settings}
-    return changed(config, changes)
-
-
-def _parsed(part: str, method: str) -> tuple[str, list[Override]]:
-    """`ccst:k=1,style=single` as a name and its settings; values hold no comma and no plus."""
-    name, _, settings = part.partition(":")
-    try:
-        found = [Override.parse(one) for one in settings.split(",") if one]
-    except UserError as error:
-        raise UserError(f"--methods {method}: {str(error).removeprefix('--set ')}") from error
-    if any(one.path == ("name",) for one in found):
-        raise UserError(f"--methods {method}: a name among the settings; expected it before the colon")
-    return name, found
-
-
 def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
     """Run what is not done yet; folds that another process holds are left to it and returned."""
     busy = []
     with tqdm(total=len(folds), desc="folds", unit="fold", disable=quiet, dynamic_ncols=True, position=1) as bar:
         for fold in folds:
-            bar.set_description_str(f"{fold.method}, unseen {fold.site}, seed {fold.config.seed}")
+            bar.set_description_str(f"{fold.row.label}, unseen {fold.site}, seed {fold.config.seed}")
             try:
                 with fold.folder.locked():
                     started = (fold.folder.path / "config.yaml").is_file()
                     open_run(fold.folder, fold.config, resume=started)
+                    fold.row.write(fold.folder.path)
                     run(fold.config, fold.folder, quiet)
             except RunIsBusy:
                 busy.append(fold)
@@ -194,8 +99,8 @@ def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
 def write_table(folds: list[Fold], out: Path, two_out: bool = False) -> str:
     """`table.md`, `.csv`, `.json`, `.tex` and `cost.csv` from the folds that are finished; the tables as text.
 
-    With `two_out` a second table is of the validation sites: in `table.md` and the text below the first, and in
-    `validation.csv` and `validation.json`.
+    `table.md` ends with what was published on the same data. With `two_out` a second table is of the validation sites:
+    in `table.md` and the text below the first, and in `validation.csv` and `validation.json`.
     """
     finished = [fold for fold in folds if fold.folder.is_finished()]
     table = _table(finished, "unseen")
@@ -214,16 +119,21 @@ def write_table(folds: list[Fold], out: Path, two_out: bool = False) -> str:
     head, *lines = cost_lines(costs)
     ruled = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
     written = "\n".join(f"| {' | '.join(line)} |" for line in ruled)
-    write_atomically(out / "table.md", f"{markdown}\n### Cost\n\n{written}\n\n- {NOTE}\n")
+    published = to_published_markdown(resolved(finished[0].config)["data"], table.data, list(map(_ran, finished)))
+    write_atomically(out / "table.md", f"{markdown}\n### Cost\n\n{written}\n\n- {NOTE}\n{published}")
     return f"{text}\n\ncost\n{aligned([[(word, '') for word in line] for line in (head, *lines)], False)}\nnote: {NOTE}"
 
 
+def _ran(fold: Fold) -> Ran:
+    return Ran(fold.config.method_name, fold.row.changes, resolved(fold.config)["method"])
+
+
 def _costs(finished: list[Fold]) -> dict[str, Cost]:
-    """By method, the mean over its runs."""
+    """By row, the mean over its runs."""
     found: dict[str, list[Cost]] = {}
     for fold in finished:
-        found.setdefault(fold.method, []).append(cost_of(fold.folder))
-    return {method: mean_cost(costs) for method, costs in found.items()}
+        found.setdefault(fold.row.label, []).append(cost_of(fold.folder))
+    return {label: mean_cost(costs) for label, costs in found.items()}
 
 
 def _table(finished: list[Fold], role: str) -> Table:
@@ -234,7 +144,8 @@ def _table(finished: list[Fold], role: str) -> Table:
         task = found.get("task", "segmentation")
         read_cases = (classification_summary if task == "classification" else summary).read_cases
         results.append({
-            "method": fold.method,
+            "method": fold.row.label,
+            "baseline": fold.row.baseline,
             f"{role}_site": getattr(fold.config.federation, f"{role}_site"),
             "seed": fold.config.seed,
             "rows": [row for row in read_cases(fold.folder.path / "cases.csv") if row["role"] == role],
@@ -244,7 +155,7 @@ def _table(finished: list[Fold], role: str) -> Table:
             "transductive_by": found.get("transductive_by") or ["tent"] * bool(found.get("transductive")),
         })
     structures = list(dict.fromkeys(row.get("structure", ALL) for result in results for row in result["rows"]))
-    return build_table(results, structures, baseline="fedavg", role=role)
+    return build_table(results, structures, role=role)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,23 @@ def unseen_weights(simulation: Simulation, weights: Mapping[str, Tensor]) -> dic
     return {**weights, **average([site.local_entries() for site in sites], images / images.sum())}
 
 
+def boundary_distances(simulation: Simulation, weights: Mapping[str, Tensor]) -> dict[str, float]:
+    """What `evaluation.boundary_distance` asks for, at each site that takes no part.
+
+    Empty where it is not asked for, or no image has an outline. Source sites tell it when they validate.
+    """
+    task, onlooker = simulation.task, simulation.engine.onlooker
+    if isinstance(task, Classification) or not task.evaluation.boundary_distance:
+        return {}
+    cases = {site: cases for site, cases in simulation.unseen.items() if cases}
+    samples = {site: task.prepare(map(simulation.dataset.load, found)) for site, found in cases.items()}
+    samples |= {onlooker.name: onlooker.samples} if onlooker else {}
+    levels = next(iter(simulation.engine.members)).architecture.decoder_levels
+    simulation.network.load_state_dict(unseen_weights(simulation, weights))
+    found = {site: task.validate(simulation.network, images, levels) for site, images in samples.items()}
+    return {site: facts["boundary_distance"] for site, facts in found.items() if "boundary_distance" in facts}
+
+
 def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: tqdm, ratios: Rows | None) -> Rows:
     network = _predictor(simulation, role)
     if isinstance(simulation.task, Classification):

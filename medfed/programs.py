@@ -18,7 +18,7 @@ from medfed.discovery import PACKAGE, first_line
 from medfed.errors import UserError
 from medfed.memory import keep_freed_memory
 
-PROGRAMS = ("train", "evaluate", "export", "report", "data", "codec", "benchmark")
+PROGRAMS = ("train", "evaluate", "export", "report", "audit", "federation", "site", "data", "codec", "benchmark")
 INTERRUPTED, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 15, 13))  # as shells count signals
 _ADVICE = {
     errno.ENOSPC: "free some space and go on with --resume",
@@ -37,8 +37,17 @@ class Terminated(KeyboardInterrupt):
 
 def programs() -> dict[str, str]:
     """The programs that there are, with the first line of each file's docstring. Imports none of them."""
-    paths = {name: PACKAGE / f"{name}.py" for name in PROGRAMS}
-    return {name: first_line(path) for name, path in paths.items() if path.is_file()}
+    return {name: first_line(path) for name in PROGRAMS if (path := _file(name)).is_file()}
+
+
+def _file(name: str) -> Path:
+    """`medfed/NAME.py`, or the door of a package."""
+    return PACKAGE / name / "__main__.py" if (PACKAGE / name).is_dir() else PACKAGE / f"{name}.py"
+
+
+def module_of(name: str) -> str:
+    """What to import for a program's `main`."""
+    return f"medfed.{_file(name).relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}"
 
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:

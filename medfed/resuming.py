@@ -16,6 +16,10 @@ from medfed.simulation import Simulation
 MAY_CHANGE = (
     "device",
     "evaluation.",
+    "federation.answer_seconds",
+    "federation.largest_change",
+    "federation.on_bad_update",
+    "federation.quorum",
     "federation.rounds",
     "federation.validate_every",
     "training.batch_size",

@@ -1,10 +1,12 @@
-"""The pictures of a run: curves, boxes, the best, median and worst unseen patients, and the sites' styles."""
+"""The pictures of a run: curves, boxes, unseen patients (telling ones, and some that no score chose), and styles."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Collection, Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -13,21 +15,31 @@ from medfed.evaluator import unseen_weights
 from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.site import Site
-from medfed.outputs import attention_pictures, class_pictures, pictures, style_pictures
+from medfed.outputs import attention_pictures, choice, class_pictures, pictures, style_pictures
 from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.style_map import Restyled, style_map
 from medfed.simulation import Simulation
-from medfed.tasks.classification import Classification
+from medfed.tasks.classification import Classification, Pictures
 
-HISTOGRAM_IMAGES = 16
+SAME_CASES, SAME_IMAGES = 3, 10
+STYLED_IMAGES = 32  # of each site, in the pictures of all its styles
 MOST_SHOWN = 8  # sites in the pictures of styles; of more clients the first, and no histograms
 
 
-def draw_all(simulation: Simulation, method: Method, state: State, rows: list[dict], folder: RunFolder) -> None:
-    """Write `pictures/*.png`."""
+def draw_all(
+    simulation: Simulation, method: Method, state: State, rows: list[dict], folder: RunFolder,
+    boundary_distances: Mapping[str, float],
+) -> None:
+    """Write `pictures/*.png`.
+
+    Args:
+        boundary_distances: of sites that took no part, where they were measured.
+    """
     where = folder.path / "pictures"
     where.mkdir(exist_ok=True)
     label = "synthetic phantom data" if simulation.dataset.is_phantom else "real data"
-    pictures.training_curves(folder.history(), where / "training_curves.png", label)
+    ends = {name: (state.round, distance) for name, distance in boundary_distances.items()}
+    pictures.training_curves(folder.history(), where / "training_curves.png", label, ends)
     if isinstance(simulation.task, Classification):
         _draw_classes(simulation, simulation.task, method, state, rows, where, label)
     else:
@@ -45,14 +57,19 @@ def _draw_classes(
     if len(task.classes) > 2:
         class_pictures.confusion(rows, where / "confusion.png", label)
     cases = {case.patient: case for cases in simulation.unseen.values() for case in cases}
-    shown = class_pictures.telling([row for row in rows if row["role"] == "unseen"])
     read = partial(simulation.dataset.read_image, notices=[])
-    if shown:
-        images = [task.prepare([cases[row["patient"]]], read).batch([0]).image[0] for row in shown]
-        class_pictures.examples(
-            [{"row": row, "image": image} for row, image in zip(shown, images, strict=True)], where / "examples.png", label
-        )
-        _draw_attention(simulation, method, state, shown, torch.stack(images), where, label)
+
+    def with_images(chosen: list[dict]) -> list[dict]:
+        images = (task.prepare([cases[row["patient"]]], read).batch([0]).image[0] for row in chosen)
+        return [{"row": row, "image": image} for row, image in zip(chosen, images, strict=True)]
+
+    if same := choice.same_for_all(rows, SAME_IMAGES):
+        class_pictures.same_examples(with_images(same), where / "same_examples.png", label)
+    if shown := class_pictures.telling([row for row in rows if row["role"] == "unseen"]):
+        found = with_images(shown)
+        class_pictures.examples(found, where / "examples.png", label)
+        images = torch.stack([case["image"] for case in found])
+        _draw_attention(simulation, method, state, shown, images, where, label)
 
 
 def _draw_attention(
@@ -72,8 +89,19 @@ def _draw_attention(
 
 def _draw_masks(simulation: Simulation, state: State, rows: list[dict], where: Path, label: str) -> None:
     pictures.site_boxes(rows, where / "site_boxes.png", label)
-    if cases := _telling_cases(simulation, state, rows):
-        pictures.overlays(cases, where / "unseen_cases.png", label)
+    dice, telling = choice.mean_dice(rows), choice.best_median_worst(rows)
+    same = [row["patient"] for row in choice.same_for_all(rows, SAME_CASES)]
+    cases = _predicted(simulation, state, {*telling.values(), *same})
+    if telling:
+        shown = [
+            cases[name] | {"title": f"{word}: {cases[name]['name']}, Dice {dice[name]:.3f}"}
+            for word, name in telling.items()
+        ]
+        pictures.overlays(shown, where / "unseen_cases.png", label)
+    if same:
+        told = {name: f"Dice {dice[name]:.3f}" if name in dice else "nothing to find, nothing found" for name in same}
+        shown = [cases[name] | {"title": f"{cases[name]['name']}\n{told[name]}"} for name in same]
+        pictures.overlays(shown, where / "same_cases.png", label, same=True)
 
 
 def _draw_styles(simulation: Simulation, method: Method, state: State, where: Path, label: str) -> None:
@@ -93,43 +121,48 @@ def _draw_styles(simulation: Simulation, method: Method, state: State, where: Pa
         )  # fmt: skip
         style_pictures.style_grid(rows, where / "style_grid.png", label, axes)
         if not hidden:
-            both = {member.name: _before_and_after(member, method, state) for member in simulation.engine.members}
+            found = {member.name: _restyled(member, method, state) for member in simulation.engine.members}
+            both = {name: (one.images, torch.cat([one.images, *one.styled.values()])) for name, one in found.items()}
             class_pictures.histograms(both, where / "histograms.png", label)
+            _draw_style_map({name: one for name, one in found.items() if one.styled}, where / "tsne.png", label)
 
 
-def _before_and_after(site: Site, method: Method, state: State) -> tuple[Tensor, Tensor]:
-    """Some of a site's training images, evenly spread, and the same in the styles of all sites (its own: as they are)."""
-    n = len(site.training)
-    images = site.training.batch(range(0, n, max(1, n // HISTOGRAM_IMAGES))).image
+def _draw_style_map(sites: dict[str, Restyled], path: Path, label: str) -> None:
+    """Where scikit-learn is there, and sites to compare."""
+    if find_spec("sklearn") is None:
+        warnings.warn(
+            f"pictures/{path.name} is not drawn: it needs scikit-learn, which pip install \"medfed[pictures]\" brings",
+            stacklevel=2,
+        )
+    elif len(sites) > 1:
+        style_map(sites, path, label)
+
+
+def _restyled(site: Site, method: Method, state: State) -> Restyled:
+    """Some of a site's training images, evenly spread, and the same in the styles of the others."""
+    samples, n = site.training, len(site.training)
+    chosen = torch.linspace(0, n - 1, min(n, STYLED_IMAGES)).round().long().tolist()
+    images = samples.batch(chosen).image
     styled = {name: found for name, found in method.styles(state, images).items() if name != site.name}
-    return images, torch.cat([images, *styled.values()])
+    of_whom = [case.subject for case in samples.cases] if isinstance(samples, Pictures) else samples.patient.tolist()
+    return Restyled(images, styled, [of_whom[place] for place in chosen])
 
 
-def _telling_cases(simulation: Simulation, state: State, rows: list[dict]) -> list[dict]:
-    """Best, median and worst unseen patient by mean Dice, predicted once more."""
-    cases = {case.patient: case for cases in simulation.unseen.values() for case in cases}
-    dice: dict[str, list[float]] = {}
-    for row in rows:
-        if row["role"] == "unseen" and row["dice"] is not None:
-            dice.setdefault(row["patient"], []).append(row["dice"])
-    ranked = sorted(dice, key=lambda patient: (-fmean(dice[patient]), patient))
-    if not ranked:
-        return []
-    places = {"best": 0, "median": len(ranked) // 2, "worst": len(ranked) - 1}
-    shown = []
+def _predicted(simulation: Simulation, state: State, patients: Collection[str]) -> dict[str, dict]:
+    """Unseen cases as `pictures.overlays` takes them, each predicted once more."""
     simulation.network.load_state_dict(unseen_weights(simulation, state.weights))
-    for word, place in places.items():
-        case = cases[ranked[place]]
+    found = {}
+    for case in (case for cases in simulation.unseen.values() for case in cases if case.patient in patients):
         volume = simulation.dataset.load(case)
-        shown.append({
-            "title": f"{word}: {case.site} {case.patient}, Dice {fmean(dice[case.patient]):.3f}",
+        found[case.patient] = {
+            "name": f"{case.site} {case.patient}",
             "image": _for_display(volume.image.as_tensor()),
             "reference": volume.mask.as_tensor(),
             "prediction": simulation.task.predict(simulation.network, volume),
             "spacing": volume.spacing_mm,
             **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
-        })
-    return shown
+        }
+    return found
 
 
 def _for_display(image):

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from medfed import discovery, site_names
-from medfed.config import Config
+from medfed import discovery, privacy_budget, site_names
+from medfed.config import Config, to_yaml
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.checking import MOST_HASHED, duplicates
 from medfed.datasets.partitions import partition
@@ -20,6 +20,7 @@ from medfed.engines.in_process import InProcess
 from medfed.errors import UserError
 from medfed.federation.message import State
 from medfed.federation.onlooker import Onlooker
+from medfed.federation.seeds import number as stream_number
 from medfed.federation.seeds import seeded_layers
 from medfed.federation.site import Site
 from medfed.functional.weights import batch_norm_entries
@@ -56,20 +57,9 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
             unseen one, before any training.
     """
     dataset = config.data.ready(None if quiet else bar_over("making the phantom"))
-    source, validating, unseen = _sites(config, dataset)
-    cases = dataset.cases_of([*source, *validating, *unseen])
-    if sum(map(len, cases.values())) <= MOST_HASHED:
-        _refuse_duplicates(dataset, sum(cases.values(), []))
-    splits = {site: split(cases[site], config.seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
-    for site, parts in splits.items():
-        if not parts.train:
-            raise UserError(
-                f"{dataset.root}: the site {site} has no training images in its published split; split by patient, or "
-                "leave the site out in data.sites"
-            )
-    clients = _clients(config, splits)
-    splits |= {site: Split([], cases[site], []) for site in validating}
+    splits, clients, unseen = _people(config, dataset)
     task = task_of(config, dataset)
+    privacy_budget.check(config.privacy)
     config.network.check_image_size(dataset.image_size)
     config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
     device = pick_device(config.device)
@@ -79,8 +69,33 @@ def prepare(config: Config, sites_folder: Path | None, quiet: bool) -> Simulatio
     check_local_entries(config, network)
     members, onlooker = _members(config, task, network, dataset, splits, clients, quiet)
     start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()})
-    engine = discovery.find("engines", config.federation.engine)(members, sites_folder, onlooker=onlooker)
-    return Simulation(dataset, task, network, engine, start, splits, {site: cases[site] for site in unseen}, clients)
+    engine = discovery.find("engines", config.federation.engine)(
+        members, sites_folder, onlooker=onlooker, settings=config.federation, plan=to_yaml(config), source=config.source
+    )
+    return Simulation(dataset, task, network, engine, start, splits, unseen, clients)
+
+
+def member(config: Config, name: str) -> Site | Onlooker:
+    """One site or client alone, the same as in a simulation; the images of no other are read.
+
+    Raises:
+        UserError: as `prepare`, and if there is no such site.
+    """
+    dataset = config.data.ready(None)
+    splits, clients, _ = _people(config, dataset)
+    task = task_of(config, dataset)
+    network = build_network(config, task).to(pick_device(config.device))
+    with tqdm(disable=True) as bar:
+        images = SiteImages(dataset, task, bar)
+        if name == config.federation.validation_site:
+            return Onlooker(name, images.samples(splits[name].validation), task, network)
+        held = clients or splits
+        if name not in held:
+            raise UserError(f"{dataset.root}: no site '{name}' trains here. {discovery.suggestion(name, held)}")
+        site = _site(config, task, network, name, held[name], images, KEPT_BYTES)
+    images.say_notices(splits)
+    _say_small_batches([site], config)
+    return site
 
 
 def task_of(config: Config, dataset: Dataset) -> Segmentation | Classification:
@@ -128,6 +143,24 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def _people(config: Config, dataset: Dataset) -> tuple[dict[str, Split], dict[str, Split], dict[str, list[Case]]]:
+    """Who is where: the splits of the source sites and, last, the validation site; the clients; the unseen site's cases."""
+    source, validating, unseen = _sites(config, dataset)
+    cases = dataset.cases_of([*source, *validating, *unseen])
+    if sum(map(len, cases.values())) <= MOST_HASHED:
+        _refuse_duplicates(dataset, sum(cases.values(), []))
+    splits = {site: split(cases[site], config.seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
+    for site, parts in splits.items():
+        if not parts.train:
+            raise UserError(
+                f"{dataset.root}: the site {site} has no training images in its published split; split by patient, or "
+                "leave the site out in data.sites"
+            )
+    clients = _clients(config, splits)
+    splits |= {site: Split([], cases[site], []) for site in validating}
+    return splits, clients, {site: cases[site] for site in unseen}
+
+
 def _sites(config: Config, dataset: Dataset) -> tuple[list[str], list[str], list[str]]:
     """Names of the sites that train, of the validation site and of the unseen one, if there are such."""
     names = dataset.site_names()
@@ -153,9 +186,28 @@ def _sites(config: Config, dataset: Dataset) -> tuple[list[str], list[str], list
         raise UserError(
             f"{dataset.root}: the {which} {only}, so none is left to train on; add one, or leave {keys} out"
         )
+    source = taking_part(config, source)
     if len(source) == 1 and config.federation.clients < 2:
         warnings.warn(f"only one site ('{source[0]}') trains: this is local training, not a federation", stacklevel=2)
     return source, *([name] if name else [] for name in apart.values())
+
+
+def taking_part(config: Config, source: list[str]) -> list[str]:
+    """Those of the source sites that train (`federation.participating`), in the order given.
+
+    A site's place in the draw depends on the seed and its name alone: on no other site, nor on how many are wanted.
+    """
+    wanted = config.federation.participating
+    if wanted is None:
+        return source
+    if wanted > len(source):
+        raise UserError(
+            f"{config.source}: federation.participating: {wanted} sites are to train, but only {len(source)} "
+            f"({', '.join(source)}) {'is' if len(source) == 1 else 'are'} neither unseen nor the validation site; expected "
+            f"at most {len(source)}, or null for all"
+        )
+    drawn = sorted(source, key=lambda site: stream_number(config.seed, "participating", site))[:wanted]
+    return [site for site in source if site in drawn]
 
 
 def _clients(config: Config, splits: dict[str, Split]) -> dict[str, Split]:
@@ -249,6 +301,7 @@ def _site(
         seed=config.seed,
         rounds=config.federation.rounds,
         kept_bytes=kept_bytes,
+        privacy=config.privacy,
     )
 
 

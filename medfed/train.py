@@ -5,23 +5,25 @@ from __future__ import annotations
 import argparse
 import errno
 import hashlib
-import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-import torch
 from tqdm import tqdm
 
+from medfed import privacy_budget
 from medfed.config import Config, load, to_yaml
 from medfed.datasets import reading
 from medfed.datasets.splits import Split
+from medfed.determinism import fix_bits
+from medfed.engines.in_process import InProcess
 from medfed.errors import UserError
-from medfed.evaluator import evaluate, unseen_weights
+from medfed.evaluator import boundary_distances, evaluate, unseen_weights
 from medfed.federation.coordinator import federate
 from medfed.federation.message import State
 from medfed.federation.selection import RULES
@@ -38,6 +40,9 @@ from medfed.simulation import Simulation, prepare
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
 from medfed.unseen_batch_norm import transductive_by
+
+if TYPE_CHECKING:
+    from medfed.engines.flare.hospitals import Hospitals
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -78,8 +83,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
     """Do whatever of a run is not done yet; the folder is locked and `open_run` let it. The content of summary.json."""
     if folder.is_finished() and (folder.path / "model.safetensors").is_file() and not changes(folder, config):
         return folder.read_json("summary.json")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS gives other bits each time
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    fix_bits()
     with notices(folder, quiet) as said:
         simulation = prepare(config, folder.path / "sites", quiet)
         state = state_to_go_on_from(folder, simulation)
@@ -87,7 +91,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
             check_data(folder, simulation)
             _check_selection(config, simulation)
             _begin(folder, config, simulation, state, said)
-            last = train(config, simulation, folder, state, quiet)
+            last = train(config, simulation.engine, folder, state, quiet)
             chosen = RULES[config.federation.selection](folder.history())
             final = last if chosen == last.round else folder.load_state(chosen)
             ratios: list[dict] = []
@@ -96,13 +100,19 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
             if ratios:
                 write_ratios(folder.path / "ratios.csv", ratios)
             folder.save_model(unseen_weights(simulation, final.weights))
+            distances = boundary_distances(simulation, final.weights)
             try:
-                draw_all(simulation, config.method, final, rows, folder)
+                draw_all(simulation, config.method, final, rows, folder, distances)
             except Exception as error:  # noqa: BLE001  a picture is not worth the result of days
                 warnings.warn(f"a picture could not be drawn: {error!r}", stacklevel=1)
             found = _summary(config, simulation, final, rows, said)
+            by_site = privacy_budget.releases(folder.ledger(), final.weights)
+            if budget := privacy_budget.told(config.privacy, by_site):
+                found["privacy"] = budget
             if ratios:
                 found["vertical_ratio"] = {"of": list(simulation.dataset.ratio_of), **summarise_ratios(ratios)}
+            if distances:
+                found["boundary_distance"] = distances
             folder.write_json("summary.json", found)
     return found
 
@@ -139,13 +149,19 @@ def _check_selection(config: Config, simulation: Simulation) -> None:
         )
 
 
-def train(config: Config, simulation: Simulation, folder: RunFolder, state: State, quiet: bool) -> State:
-    """Run the rounds that `state` has not seen, each committed to the folder; the state after the last one."""
+def train(
+    config: Config, engine: InProcess | Hospitals, folder: RunFolder, state: State, quiet: bool,
+    whole: Callable[[State], None] = lambda last: None,
+) -> State:
+    """Run the rounds that `state` has not seen, each committed to the folder; the state after the last one.
+
+    Args:
+        whole: called with that, while the engine still runs.
+    """
     settings = config.federation
     if not folder.rounds():
         folder.save_state(state)
     folder.truncate(state.round)
-    engine = simulation.engine
     engine.restore(state.took_part)
     n_sites = min(settings.clients_per_round or len(engine.sites()), len(engine.sites()))
     with RoundProgress(state.round, settings.rounds, n_sites, quiet) as progress:
@@ -158,11 +174,15 @@ def train(config: Config, simulation: Simulation, folder: RunFolder, state: Stat
                 folder.save_round(done, best)
                 progress.round_done(done.history)
                 state = done.state
+            whole(state)
         except KeyboardInterrupt as stop:
             raise type(stop)(
-                f"stopped in round {folder.rounds()[-1] + 1} of {settings.rounds}; {folder.path} holds all before it, "
+                f"stopped in round {min(folder.rounds()[-1] + 1, settings.rounds)} of {settings.rounds}; {folder.path} holds all before it, "
                 "and the sites that had finished. Go on with the same command and --resume"
             ) from stop
+        finally:
+            engine.close()
+    engine.restore(state.took_part)  # the evaluator wants what the sites keep
     return state
 
 

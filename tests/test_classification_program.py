@@ -9,7 +9,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from medfed import data, evaluate, train
+from medfed import data, evaluate, grid, train
 from medfed.datasets.base import Case
 from medfed.datasets.camelyon17 import Camelyon17
 from medfed.datasets.splits import split
@@ -20,7 +20,7 @@ from medfed.tasks.classification import Classification
 FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv", "timings.csv",
          "history.csv", "model.safetensors", "pictures", "states", "sites", "run.lock"}  # fmt: skip
 PICTURES = {"training_curves.png", "reliability.png", "roc.png", "examples.png", "style_gallery.png", "style_grid.png",
-            "histograms.png"}  # fmt: skip
+            "histograms.png", "same_examples.png", "tsne.png"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_settings_that_are_none_name_the_flag(method, config, tmp_path, capsys):
 def test_the_part_of_a_stack_that_the_config_has_keeps_its_settings(config):
     from medfed.config import load
 
-    found = evaluate._config_of(load(config), "ccst+fedavg", "hospital_5", 3)
+    found = grid.config_of(load(config), "ccst+fedavg", "hospital_5", 3)
     assert found.method.methods[0].k == 2 and found.method.methods[0].min_patients == 1
 
 

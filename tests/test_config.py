@@ -107,12 +107,12 @@ BAD_VALUES = {
     "unknown block": (
         "trainings: {}",
         "a.yaml: trainings: unknown key. Did you mean 'training'? "
-        "Known: data, network, method, seed, device, training, federation, evaluation",
+        "Known: data, network, method, seed, device, training, federation, evaluation, privacy",
     ),
     "unknown key in evaluation": (
         "evaluation: {treshold: 0.5}",
         "a.yaml: evaluation.treshold: unknown key. Did you mean 'threshold'? Known: threshold, largest_component, "
-        "tent, tent_learning_rate",
+        "tent, tent_learning_rate, boundary_distance",
     ),
     "text for a whole number": (
         'federation: {rounds: "3"}',
@@ -163,7 +163,7 @@ BAD_VALUES = {
     "device": ("device: gpu", "a.yaml: device must be one of auto, cpu, cuda, got 'gpu'"),
     "engine": (
         "federation: {engine: in_proces}",
-        "a.yaml: federation.engine: no engine 'in_proces'. Did you mean 'in_process'? Known: in_process",
+        "a.yaml: federation.engine: no engine 'in_proces'. Did you mean 'in_process'? Known: in_process, nvflare, processes",
     ),
     "twice": (
         "seed: 1\nseed: 2", "a.yaml: line 10, column 1: the key 'seed' already stands in line 9; keep one of them",

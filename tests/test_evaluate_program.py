@@ -1,7 +1,7 @@
 import csv
 import json
 
-from medfed import evaluate
+from medfed import evaluate, report
 from medfed.config import load
 from medfed.outputs.run_folder import RunFolder
 
@@ -72,6 +72,54 @@ def test_two_sites_are_left_out_and_both_reported(tiny_config, tmp_path, capsys)
     assert markdown.index("## Unseen sites") < markdown.index("## Validation sites")
 
 
+def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored(tiny_config, tmp_path, capsys):
+    out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg", "elcfs")
+    assert compare(tiny_config, out, *vary, "--sites", "UCL") == 0
+    said = capsys.readouterr().out
+    assert "p against fedavg" in said and "against fedavg with the same varied settings" in said
+    trained = {}
+    for method in ("fedavg", "elcfs"):
+        for k in (1, 2):
+            run = out / f"{method}--federation.participating={k}" / "unseen_UCL" / "seed_3"
+            summary = json.loads((run / "summary.json").read_text())
+            row = json.loads((run / "row.json").read_text())
+            assert row == {"method": method, "varied": [f"federation.participating={k}"]}
+            trained[method, k] = set(summary["source_sites"])
+            with open(run / "cases.csv", newline="") as file:
+                assert {row["site"] for row in csv.DictReader(file)} <= trained[method, k] | {"UCL"}
+            for name in ("patients", "seen"):
+                assert set(summary[name] if name == "patients" else summary[name]["sites"]) <= trained[method, k]
+            read = json.loads((run / "data.json").read_text())["files"]
+            assert {case.partition("/")[0] for case in read} == trained[method, k]
+            assert {row["site"] for row in RunFolder(run).ledger()} == trained[method, k]
+    assert len(trained["fedavg", 1]) == 1 and trained["fedavg", 1] < trained["fedavg", 2] == {"BMC", "HK"}
+    assert all(trained["elcfs", k] == trained["fedavg", k] for k in (1, 2))
+    table = json.loads((out / "table.json").read_text())
+    assert [line["method"] for line in table["blocks"][0]["lines"]] == [
+        f"{method}, federation.participating={k}" for method in ("fedavg", "elcfs") for k in (1, 2)
+    ]
+    with open(out / "cost.csv", newline="") as file:
+        assert len({row["method"] for row in csv.DictReader(file)}) == 4
+    markdown = (out / "table.md").read_text()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+    assert "## As published" in markdown and "ELCFS, Table 2" in markdown and "SYNTHETIC" in markdown
+    assert "also run here" not in markdown, "all have a varied setting that no paper's row names"
+    assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
+    assert capsys.readouterr().out == said
+    assert report.main([str(out), "--quiet"]) == 0
+    assert "elcfs, federation.participating=2" in (out / "report.html").read_text()
+
+
+def test_a_fold_of_another_process_is_left_to_it(tiny_config, tmp_path, capsys):
+    out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg")
+    with RunFolder(out / "fedavg--federation.participating=1" / "unseen_UCL" / "seed_3").locked():
+        assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 1
+    assert "1 of 2 runs are in the hands of another process" in capsys.readouterr().out
+    assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 0
+    assert capsys.readouterr().out.count("fedavg, federation.participating=1") > 1
+
+
 def refused(capsys, code: int, *words: str) -> None:
     said = capsys.readouterr().err.strip().splitlines()
     assert code == 2 and len(said) == 1 and all(word in said[0] for word in words), said
@@ -83,5 +131,8 @@ def test_mistakes_are_one_line(tiny_config, tmp_path, capsys):
     refused(capsys, compare(tiny_config, tmp_path / "a", "--methods", "elcf"), "elcf", "elcfs")
     refused(capsys, compare(tiny_config, tmp_path / "b", "--sites", "Mars"), "Mars", "UCL")
     refused(capsys, compare(tiny_config, tmp_path / "c", "--seeds", "0"), "--seeds 0")
+    many = ("--vary", "federation.participating=1,3")
+    refused(capsys, compare(tiny_config, tmp_path / "e", *many), "3 sites are to train", "at most 2")
+    assert not (tmp_path / "e").exists()
     refused(capsys, evaluate.main([str(tiny_config), "--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]",
                                    "--out", str(tmp_path / "d"), "--quiet"]), "at least three", "BMC, UCL")

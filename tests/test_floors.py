@@ -44,7 +44,8 @@ def imports(path: Path) -> set[str]:
 
 
 def room(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+    """A `__main__.py` is a door of the programs, wherever it is."""
+    return "__main__" if path.name == "__main__.py" else path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
 def floor(name: str) -> int:

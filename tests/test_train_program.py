@@ -7,11 +7,12 @@ import safetensors.torch
 import torch
 from conftest import tiny_yaml
 
-from medfed import train
+from medfed import run_pictures, train
 from medfed.outputs.run_folder import RunFolder
 
 FILES = ("config.yaml", "environment.json", "cases.csv", "summary.json", "ledger.csv", "history.csv", "model.safetensors")
-PICTURES = ("histograms.png", "style_grid.png", "training_curves.png", "site_boxes.png", "unseen_cases.png", "style_gallery.png")
+PICTURES = ("histograms.png", "style_grid.png", "training_curves.png", "site_boxes.png", "unseen_cases.png", "style_gallery.png",
+            "same_cases.png", "tsne.png")
 
 
 def run(config, out, *more: str) -> int:
@@ -38,6 +39,26 @@ def test_a_run_leaves_every_file_and_picture(finished):
     assert all((out / name).stat().st_size for name in FILES)
     assert {p.name for p in (out / "pictures").iterdir()} == set(PICTURES)
     assert RunFolder(out).rounds() == [1, 2]
+
+
+def test_without_scikit_learn_a_notice_names_the_extra_and_no_map_is_drawn(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_pictures, "find_spec", lambda name: None)
+    for method, n in (("elcfs", 1), ("fedavg", 0)):
+        out = tmp_path / method
+        assert run(finished[0], out, "--set", f"method.name={method}", "--set", "federation.rounds=1") == 0
+        notices = json.loads((out / "summary.json").read_text())["notices"]
+        assert sum("medfed[pictures]" in notice for notice in notices) == n
+        assert not (out / "pictures" / "tsne.png").exists() and (out / "pictures" / "same_cases.png").exists()
+
+
+def test_the_distance_of_outlines_is_measured_at_the_unseen_site_at_the_end_alone(finished, tmp_path):
+    assert run(finished[0], tmp_path / "run", "--set", "evaluation.boundary_distance=true") == 0
+    history = rows(tmp_path / "run" / "history.csv")
+    assert all(0 < float(row[f"boundary_distance/{site}"]) < 2 for row in history for site in ("BMC", "HK"))
+    assert "UCL" not in "".join(history[0])
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())["boundary_distance"]
+    assert found.keys() == {"UCL"} and 0 < found["UCL"] < 2
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
 
 
 def test_the_summary_says_what_a_score_depends_on(finished):

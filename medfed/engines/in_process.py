@@ -12,11 +12,13 @@ from pathlib import Path
 from torch import Tensor
 
 from medfed.errors import UserError
-from medfed.federation.message import Message, digest, pack, unpack
+from medfed.federation.message import Message, digest, failed, pack, unpack
 from medfed.federation.onlooker import Onlooker
+from medfed.federation.settings import Federation
 from medfed.federation.site import Site
 from medfed.files import read_sealed, seal, stage, write_atomically
 
+UNKNOWN = -1  # in place of the round that a site's memory is of, where it stopped half way
 KEPT_ROUNDS = 2  # a coordinator that was killed goes back one round at most
 WITHOUT_MEMORY = ".without_memory.json"  # no site's name begins with a dot
 ADVICE = "put back a copy, or start another run with --out"
@@ -37,12 +39,17 @@ class InProcess:
             and repeats no site's finished round; None keeps nothing.
         on_answer: told the kind, the site, and how many of how many sites have answered.
         onlooker: the validation site, if there is one. It is not among `sites`.
+        settings, plan, source: the federation's, and for engines whose sites are built elsewhere the whole config as YAML
+            and what to call it.
     """
 
     members: list[Site]
     folder: Path | None = None
     on_answer: Callable[[str, str, int, int], None] | None = None
     onlooker: Onlooker | None = None
+    settings: Federation = Federation()
+    plan: str = ""
+    source: str = ""
     _trained: dict[str, int] = field(default_factory=dict)  # the round that a site last trained in
     _resting: set[str] = field(default_factory=set)  # sites whose memory is in their file alone
 
@@ -87,10 +94,17 @@ class InProcess:
         if path.is_file() and (kept := _read(path)).asked == asked:  # it has answered this very letter before
             site.memory, answer, commit = kept.memory, kept.answer, None
         else:
-            if site.name in self._resting:
-                site.memory = _read(self._path(site.name, self._trained[site.name])).memory
-            answer = site.answer(message).to_bytes()
-            commit = _stage(path, asked, answer, site.memory)
+            last = message.facts.get("last", 0)
+            if self._trained.get(site.name, 0) != last or site.name in self._resting:
+                site.memory = self._memory_after(site.name, last)
+            try:
+                answer = site.answer(message).to_bytes()
+            except UserError as why:
+                if self.settings.on_bad_update != "drop":
+                    raise
+                self._trained[site.name] = UNKNOWN
+                return failed(str(why)).to_bytes(), None
+            commit = _stage(path, asked, answer, site.memory, self._path(site.name, last))
         self._resting.discard(site.name)
         self._trained[site.name] = number
         return answer, commit
@@ -101,17 +115,24 @@ class InProcess:
         Raises:
             UserError: if a site's file is gone; its optimiser would silently start again.
         """
-        without = self._without_memory() if took_part else {}
         for site in self.members:
             if number := took_part.get(site.name):
-                path = self._path(site.name, number)
-                if path.is_file():
-                    site.memory = _read(path).memory
-                elif number not in without.get(site.name, ()):
-                    raise UserError(f"{path}: is missing, and with it what {site.name} keeps between rounds; {ADVICE}")
+                site.memory = self._memory_after(site.name, number)
                 self._trained[site.name] = number
                 if number < max(took_part.values()):
                     self._rest(site)
+
+    def close(self) -> None:
+        """After the last exchange: nothing runs that must be ended."""
+
+    def _memory_after(self, name: str, number: int) -> dict[str, Tensor]:
+        """What a site kept after a round that counted; nothing before the first."""
+        path = self._path(name, number)
+        if path.is_file():
+            return _read(path).memory
+        if number and name not in self._without_memory():
+            raise UserError(f"{path}: is missing, and with it what {name} keeps between rounds; {ADVICE}")
+        return {}
 
     def _rest_others(self, messages: Mapping[str, Message]) -> None:
         for site in self.members:
@@ -162,8 +183,12 @@ class _Kept:
     memory: dict[str, Tensor]
 
 
-def _stage(path: Path, asked: str, answer: bytes, memory: Mapping[str, Tensor]) -> Callable[[], None]:
-    """The answer goes in as it is: its bytes, after their number."""
+def _stage(path: Path, asked: str, answer: bytes, memory: Mapping[str, Tensor], last: Path) -> Callable[[], None]:
+    """The answer goes in as it is: its bytes, after their number.
+
+    Args:
+        last: the file of the round that counted last, which is kept until another counts.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = len(answer).to_bytes(8, "little"), answer, pack({"memory": memory}, {"asked": asked})
     commit = stage(path, seal(*parts), *parts)
@@ -171,7 +196,8 @@ def _stage(path: Path, asked: str, answer: bytes, memory: Mapping[str, Tensor]) 
     def finish() -> None:
         commit()
         for old in sorted(path.parent.glob("round_*"))[:-KEPT_ROUNDS]:
-            old.unlink()
+            if old != last:
+                old.unlink()
 
     return finish
 

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from medfed.errors import UserError
-from medfed.federation import ledger
+from medfed.federation import checks, ledger
+from medfed.federation.checks import Answers, Expected, Rejection
 from medfed.federation.engine import Engine
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method
 from medfed.federation.seeds import stream
 from medfed.federation.selection import VALIDATION_SITE
 from medfed.federation.settings import Federation
-from medfed.functional.weights import check_same_entries, first_not_finite
+from medfed.functional.robust import change_length
+from medfed.functional.weights import first_not_finite
 
 Row = dict[str, object]
+Made = TypeVar("Made")
+NEVER = 0  # in `State.took_part`, of a site that shared nothing before round 1 and so trains in no round
 
 
 @dataclass(frozen=True)
@@ -39,10 +46,11 @@ class Round:
 
 @dataclass(frozen=True)
 class _Record:
-    """What is written down while a round goes on."""
+    """What is written down while a round goes on, and how many images each site counted since this process began."""
 
     ledger: list[Row] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    examples: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
@@ -60,11 +68,14 @@ def federate(
     on from its state later gives the same bits.
     """
     record = _Record()
+    _check_numbers(engine, settings)
     if state.round == 0 and not method.shares_every_round:
-        state = _share(method, engine, state, engine.sites(), seed, record)
+        sites = engine.sites()
+        state, sharers = _share(method, engine, state, sites, settings, seed, record)
+        state = replace(state, took_part=dict.fromkeys(sorted(set(sites) - set(sharers)), NEVER))
     while state.round < settings.rounds:
         done = _round(method, engine, state, settings, seed, record)
-        state, record = done.state, _Record()
+        state, record = done.state, _Record(examples=record.examples)
         yield done
 
 
@@ -73,34 +84,61 @@ def _round(
 ) -> Round:
     """One round. The clients' weights live as long as this call: never two rounds of them at once."""
     number = state.round + 1
-    chosen = _choose(engine.sites(), settings.clients_per_round, stream(seed, "clients", number))
+    chosen = _choose(_sites(engine, state), settings.clients_per_round, stream(seed, "clients", number))
     if method.shares_every_round:
-        state = _share(method, engine, state, chosen, seed, record)
-    common = Message("train", state.weights, {}, {"round": number})
-    extras = {site: method.broadcast(state, site) for site in chosen}
-    letters = {site: replace(common, tensors=extras[site]) if extras[site] else common for site in chosen}
-    updates = _exchange(engine, "train", letters, number, record)
-    _check_updates(number, state, updates)
-    with record.timing("aggregate"):
+        state, chosen = _share(method, engine, state, chosen, settings, seed, record)
+    letters = _letters(method, state, chosen, number)
+    updates = _exchange(engine, "train", letters, number, state, settings, record)
+
+    def put_together(updates: Answers) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         memory = method.remember(state, updates, stream(seed, "remember", number))
-        weights = method.aggregate(replace(state, memory=memory), updates)
-    took_part = {**state.took_part, **dict.fromkeys(chosen, number)}
+        return memory, method.aggregate(replace(state, memory=memory), updates)
+
+    with record.timing("aggregate"):
+        (memory, weights), updates = _use(put_together, updates, "train", number, len(letters), settings)
+        _check_finite(number, state, updates, {**weights, **memory})
+    record.examples.update({site: update.facts["examples"] for site, update in updates.items()})
+    took_part = {**state.took_part, **dict.fromkeys(updates, number)}
     state = State(number, {**state.weights, **weights}, memory, took_part)
     history = _history(engine, state, settings, updates, record)
-    return Round(state, history, record.ledger, record.seconds, len(chosen))
+    return Round(state, history, record.ledger, record.seconds, len(letters))
+
+
+def _letters(method: Method, state: State, chosen: list[str], number: int) -> dict[str, Message]:
+    """One object for all sites that get the same. `last` tells a site which of its rounds counted last: from there it
+    goes on, whatever it did in rounds that did not."""
+    letters: dict[str, Message] = {}
+    common: dict[int, Message] = {}
+    for site in chosen:
+        last = state.took_part.get(site, 0)
+        facts = {"round": number, "last": last}
+        letter = common.setdefault(last, Message("train", state.weights, {}, facts))
+        tensors = method.broadcast(state, site)
+        letters[site] = replace(letter, tensors=tensors) if tensors else letter
+    return letters
 
 
 def _share(
-    method: Method, engine: Engine, state: State, sites: list[str], seed: int, record: _Record
-) -> State:
-    """Ask every site for what the method shares, and let the method remember it."""
+    method: Method, engine: Engine, state: State, sites: list[str], settings: Federation, seed: int, record: _Record
+) -> tuple[State, list[str]]:
+    """Ask every site for what the method shares, and let the method remember it; with the sites that shared."""
     if type(method).share is Method.share:
-        return state
+        return state, sites
     number = state.round + 1
     asked = dict.fromkeys(sites, Message("share", state.weights, {}, {"round": number}))
-    answers = _exchange(engine, "share", asked, number, record)
-    shared = {site: answer.tensors for site, answer in answers.items()}
-    return replace(state, memory=method.combine(state, shared, stream(seed, "combine", number)))
+    answers = _exchange(engine, "share", asked, number, state, settings, record)
+
+    def put_together(answers: Answers) -> dict[str, Tensor]:
+        shared = {site: answer.tensors for site, answer in answers.items()}
+        return method.combine(state, shared, stream(seed, "combine", number))
+
+    memory, answers = _use(put_together, answers, "share", number, len(asked), settings)
+    return replace(state, memory=memory), list(answers)
+
+
+def _sites(engine: Engine, state: State) -> list[str]:
+    """Those of the run: a site that shared nothing before round 1 is as if it were not there."""
+    return [site for site in engine.sites() if state.took_part.get(site) != NEVER]
 
 
 def _choose(sites: list[str], n: int, rng: torch.Generator) -> list[str]:
@@ -111,36 +149,85 @@ def _choose(sites: list[str], n: int, rng: torch.Generator) -> list[str]:
 
 
 def _exchange(
-    engine: Engine, kind: str, messages: Mapping[str, Message], number: int, record: _Record
-) -> dict[str, Message]:
+    engine: Engine, kind: str, messages: Mapping[str, Message], number: int, state: State, settings: Federation,
+    record: _Record,
+) -> Answers:  # fmt: skip
+    """The answers that count, by site; whatever came is in the ledger."""
     with record.timing(kind):
         answers = engine.exchange(kind, messages)
     record.ledger.extend([*ledger.entries(number, "down", messages), *ledger.entries(number, "up", answers)])
-    return dict(sorted(answers.items()))
+    expected = Expected(kind, number, state.weights, record.examples, settings.largest_change)
+    accepted, rejected = checks.judge(messages, answers, expected)
+    _tell(rejected, accepted, len(messages), settings)
+    return accepted
 
 
-def _check_updates(number: int, state: State, updates: Mapping[str, Message]) -> None:
-    """Refuse by name what would spoil the average: one NaN, an entry that is missing or broadcasts, no examples."""
-    names = sorted(set().union(*(update.weights for update in updates.values())))
-    for site, update in updates.items():
-        if name := first_not_finite({**update.weights, **update.tensors}):
-            raise UserError(
-                f"{site}: its update of round {number} is not finite (first in '{name}'); training diverged there, try a "
-                "smaller training.learning_rate or look at the site's images with python -m medfed.data check"
-            )
-        try:
-            check_same_entries({name: state.weights[name] for name in names if name in state.weights}, update.weights)
-        except ValueError as error:
-            raise UserError(f"{site}: its update of round {number} does not fit the network: {error}") from error
-        examples = update.facts.get("examples")
-        if type(examples) is not int or examples < 1:
-            raise UserError(f"{site}: its update of round {number} counts {examples} examples; expected at least 1")
+def _use(
+    put_together: Callable[[Answers], Made], answers: Answers, kind: str, number: int, n_asked: int,
+    settings: Federation,
+) -> tuple[Made, Answers]:  # fmt: skip
+    """What the method makes of the answers, and of which; those are left out that lack what it needs."""
+    try:
+        return put_together(answers), answers
+    except UserError:
+        raise
+    except Exception:  # noqa: BLE001  raised again, unless it is some sites' doing
+        rejected = checks.unusable(put_together, answers, kind, number)
+        if not rejected:
+            raise
+    bad = {rejection.site for rejection in rejected}
+    answers = {site: answer for site, answer in answers.items() if site not in bad}
+    _tell(rejected, answers, n_asked, settings)
+    return put_together(answers), answers
+
+
+def _tell(rejected: list[Rejection], left: Iterable[str], n_asked: int, settings: Federation) -> None:
+    """Say which answers do not count, and end the run where they are bad and that was asked for, or too many."""
+    if not rejected:
+        return
+    bad = [rejection for rejection in rejected if rejection.is_bad]
+    if bad and settings.on_bad_update == "stop":
+        raise UserError(f"{'; '.join(map(str, bad))}; {bad[0].advice}")
+    left, needed = list(left), settings.quorum or n_asked
+    if len(left) < needed:
+        which = f" ({', '.join(left)})" if left else ""
+        raise UserError(
+            f"round {rejected[0].round}: {len(left)} of {n_asked} sites{which} are left, and federation.quorum needs "
+            f"{settings.quorum or 'all'} ({'; '.join(map(str, rejected))}); go on with --resume when more sites answer"
+        )
+    for rejection in rejected:
+        warnings.warn(f"{rejection}, and is left out", UserWarning, stacklevel=2)
+
+
+def _check_numbers(engine: Engine, settings: Federation) -> None:
+    """Refuse before the first round what no round could hold."""
+    n_asked = min(settings.clients_per_round or len(engine.sites()), len(engine.sites()))
+    if settings.quorum > n_asked:
+        raise UserError(f"federation.quorum: is {settings.quorum}, but {n_asked} sites take part in a round; lower it")
+    if settings.largest_change is not None and n_asked < 3:
+        raise UserError(
+            f"federation.largest_change: needs at least 3 sites a round, to know whose change is large, and {n_asked} "
+            "take part; leave it out"
+        )
+
+
+def _check_finite(number: int, state: State, updates: Answers, made: Mapping[str, Tensor]) -> None:
+    """Numbers that are finite one by one can still be too large together."""
+    if name := first_not_finite(made):
+        lengths = {site: change_length(state.weights, update.weights) for site, update in updates.items()}
+        raise UserError(
+            f"{max(lengths, key=lengths.get)}: its update of round {number} changes most, and what all updates make "
+            f"together is not finite (first in '{name}'); {checks.ADVICE}"
+        )
 
 
 def _history(
     engine: Engine, state: State, settings: Federation, updates: Mapping[str, Message], record: _Record
 ) -> Row:
-    """Mean training loss over the sites, and the validation scores of the new weights where this round has them."""
+    """Mean training loss over the sites, and the validation scores of the new weights where this round has them.
+
+    What else sites tell when they validate is there under its own name, mean and by site.
+    """
     row: Row = {"round": state.round, "train_loss": _mean(update.facts["loss"] for update in updates.values())}
     row |= {f"train_loss/{site}": update.facts["loss"] for site, update in updates.items()}
     row["validation_score"] = None
@@ -148,14 +235,17 @@ def _history(
         # Where sites keep entries to themselves there is no whole model yet that another site could validate.
         whole = all(state.weights.keys() <= update.weights.keys() for update in updates.values())
         onlooker = settings.validation_site if whole else ""
-        names = [*engine.sites(), *([onlooker] if onlooker else [])]
+        names = [*_sites(engine, state), *([onlooker] if onlooker else [])]
         asked = dict.fromkeys(names, Message("validate", state.weights, {}, {"round": state.round}))
-        answers = _exchange(engine, "validate", asked, state.round, record)
+        answers = _exchange(engine, "validate", asked, state.round, state, settings, record)
         scores = {site: answer.facts["score"] for site, answer in answers.items() if "score" in answer.facts}
         alone = scores.pop(onlooker, None)
         row["validation_score"] = _mean(scores.values()) if scores else None
         row |= {f"validation_score/{site}": score for site, score in scores.items()}
         row |= {VALIDATION_SITE: alone} if onlooker else {}
+        for name in sorted({name for answer in answers.values() for name in answer.facts} - {"score"}):
+            found = {site: answer.facts[name] for site, answer in answers.items() if name in answer.facts}
+            row |= {name: _mean(found.values()), **{f"{name}/{site}": value for site, value in found.items()}}
     return row
 
 

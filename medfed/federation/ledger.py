@@ -11,7 +11,7 @@ COLUMNS = ("round", "site", "direction", "kind", "name", "shape", "dtype", "byte
 
 
 def entries(round_number: int, direction: str, messages: Mapping[str, Message]) -> list[dict[str, object]]:
-    """One row a tensor and a fact.
+    """One row a tensor and a fact, also of what is then not accepted: it has left its site all the same.
 
     Args:
         direction: "up" (left the site) or "down" (came to the site).

@@ -44,7 +44,9 @@ class Task(Protocol):
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch: ...
 
-    def validate(self, network: nn.Module, samples: Samples) -> dict[str, float]: ...
+    def validate(
+        self, network: nn.Module, samples: Samples, decoder_levels: Sequence[str] = ()
+    ) -> dict[str, float]: ...
 
 
 class Architecture(Protocol):

@@ -42,6 +42,15 @@ class Message:
         return Message(header["kind"], groups.get("weights", {}), groups.get("tensors", {}), header["facts"])
 
 
+def failed(why: str) -> Message:
+    """In place of an answer, where there is none.
+
+    Args:
+        why: a clause, such as "gave no answer within 60 s".
+    """
+    return Message("failed", facts={"why": why})
+
+
 @dataclass(frozen=True)
 class State:
     """Everything that the coordinator needs to go on: a checkpoint is exactly this.
@@ -49,7 +58,8 @@ class State:
     round: rounds finished; 0 before the first.
     weights: the global state dict.
     memory: what the method keeps at the coordinator, by name.
-    took_part: the last round that each site trained in.
+    took_part: the last round that each site trained in, of those that counted; 0 of a site that failed to share before
+        round 1 and so never does.
     """
 
     round: int

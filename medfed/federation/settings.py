@@ -64,6 +64,8 @@ class Federation:
         unseen_site: the site that takes no part in training and is tested at the end; empty trains on all.
         validation_site: a second site that never trains and shares nothing; it only tells how good each validated
             round is on its images. Empty has none.
+        participating: how many of the source sites train: the first so many in an order that the seed draws, so that 2 has
+            the site of 1. The others are as if they were not there: nobody reads or scores their images. null is all.
         clients: how many clients the training people of the sites are handed out to; 0 makes each site a client.
         partition: of `clients`: "domains" (each holds one site's images), "heterogeneous" (`mixing` between that and
             all alike) or "dirichlet" (shares of each site drawn at random).
@@ -73,16 +75,24 @@ class Federation:
         rounds: communication rounds.
         local_epochs: passes over its images that a site makes in a round.
         clients_per_round: how many clients, drawn at random each round, take part; 0 is all of them.
+        quorum: how many sites' answers must be left for a round to count, without those that did not come or were not
+            accepted; 0 is all that were asked.
+        on_bad_update: what an answer does that `federation.checks` does not accept: "stop" the run, or "drop" the site
+            from this round, which goes on where `quorum` sites are left.
+        largest_change: how many times the median length of the sites' changes one may be; null does not judge it. Needs
+            at least 3 sites.
         validate_every: rounds between two validations on the source sites' validation patients; the last round always.
         selection: which round is the result: "last", or "source_validation" (the best mean validation score over the
             clients) or "validation_site" (the best score on it). Never chosen on the unseen site.
         batch_norm: "average" its parameters and statistics over the sites (the counters by maximum), or keep them
             "local": each source site is scored with its own, an unseen site with their average.
-        engine: what carries the messages.
+        engine: what carries the messages: "in_process", "processes" (one a site), "nvflare" (NVIDIA FLARE's simulator).
+        answer_seconds: how long a site in a process of its own may take for an answer; 0 waits as long as it works.
     """
 
     unseen_site: str = ""
     validation_site: str = ""
+    participating: int | None = None
     clients: int = 0
     partition: str = "domains"
     mixing: float = 0.1
@@ -91,10 +101,14 @@ class Federation:
     rounds: int = 100
     local_epochs: int = 1
     clients_per_round: int = 0
+    quorum: int = 0
+    on_bad_update: str = "stop"
+    largest_change: float | None = None
     validate_every: int = 1
     selection: str = "last"
     batch_norm: str = "average"
     engine: str = "in_process"
+    answer_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         _one_of("selection", self.selection, tuple(RULES))
@@ -102,7 +116,10 @@ class Federation:
         _require(self.rounds >= 1, "rounds must be at least 1", self.rounds)
         _require(self.local_epochs >= 1, "local_epochs must be at least 1", self.local_epochs)
         _require(self.clients_per_round >= 0, "clients_per_round must be at least 0", self.clients_per_round)
+        _require(self.answer_seconds >= 0, "answer_seconds must be at least 0", self.answer_seconds)
         _require(self.validate_every >= 1, "validate_every must be at least 1", self.validate_every)
+        if self.participating is not None:
+            _require(self.participating >= 1, "participating must be at least 1, or null for all", self.participating)
         if self.batch_norm == "local" and self.selection != "last":
             raise ValueError("selection must be 'last' when batch_norm is 'local': earlier local entries are not kept")
         if self.validation_site and self.validation_site == self.unseen_site:
@@ -111,11 +128,20 @@ class Federation:
                 "another site"
             )
         self._check_clients()
+        self._check_answers()
 
     def partition_told(self) -> str:
         """The rule that hands the sites' people out, with the number that it goes by."""
         number = {"heterogeneous": f" {self.mixing:g}", "dirichlet": f" {self.concentration:g}"}
         return self.partition + number.get(self.partition, "")
+
+    def _check_answers(self) -> None:
+        _one_of("on_bad_update", self.on_bad_update, ("stop", "drop"))
+        _require(self.quorum >= 0, "quorum must be at least 0", self.quorum)
+        most = self.clients_per_round
+        _require(not most or self.quorum <= most, f"quorum must be at most clients_per_round ({most})", self.quorum)
+        if self.largest_change is not None:
+            _require(self.largest_change >= 1, "largest_change must be at least 1, or null", self.largest_change)
 
     def _check_clients(self) -> None:
         _one_of("partition", self.partition, PARTITIONS)

@@ -15,6 +15,7 @@ from medfed.errors import UserError
 from medfed.federation.local import Architecture, LocalRound, Samples, SiteData, Task
 from medfed.federation.message import Message, digest, pack
 from medfed.federation.method import Method
+from medfed.federation.privacy import Privacy, protect
 from medfed.federation.seeds import seeded_layers, stream
 from medfed.federation.settings import Training
 from medfed.functional.weights import check_same_entries
@@ -38,6 +39,8 @@ class Site:
         local_keys: entries of the state dict that stay here.
         local_epochs: passes over the images in a round.
         kept_bytes: how much of what the method makes of the images may stay in memory.
+        privacy: the noise on whatever leaves.
+        noise_seed: what that is drawn from; a hospital's is its secret, a simulation's (None) follows from the seed.
         rounds: of the whole training, for a learning rate that follows them.
     """
 
@@ -54,6 +57,8 @@ class Site:
     seed: int
     rounds: int = 1
     kept_bytes: int = 2 * 2**30
+    privacy: Privacy = Privacy()
+    noise_seed: int | None = None
     progress: Progress | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
     _expanded: tuple[str, Samples] | None = None
@@ -61,17 +66,20 @@ class Site:
     def terms(self) -> str:
         """Everything beside the letter and its own images that decides what this site answers."""
         rounds = None if self.settings.schedule == "constant" else self.rounds
-        return repr((self.settings, self.method, self.local_epochs, rounds, self.seed, sorted(self.local_keys)))
+        terms = (self.settings, self.method, self.local_epochs, rounds, self.seed, sorted(self.local_keys), self.privacy)
+        return repr(terms)
 
     def answer(self, message: Message) -> Message:
         """Do what the coordinator asks: "share", "train" or "validate"."""
-        if message.kind == "share":
-            return self._share(message)
-        if message.kind == "train":
-            return self._train(message)
-        if message.kind == "validate":
-            return self._validate(message)
-        raise ValueError(f"{self.name}: cannot answer a message of kind '{message.kind}'")
+        kinds = {"share": self._share, "train": self._train, "validate": self._validate}
+        if message.kind not in kinds:
+            raise ValueError(f"{self.name}: cannot answer a message of kind '{message.kind}'")
+        answer = kinds[message.kind](message)
+        if self.privacy == Privacy():
+            return answer
+        # By the letter too: the same noise on two answers would leave when one is taken from the other.
+        rng = stream(self.seed if self.noise_seed is None else self.noise_seed, "noise", digest(message.to_bytes()))
+        return protect(answer, message, self.privacy, rng)
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Put the global weights, overlaid by what stays at this site, into the network."""
@@ -94,7 +102,8 @@ class Site:
         if self.validation is None:
             return Message("validate")
         self.load(message.weights)
-        return Message("validate", facts=self.task.validate(self.network, self.validation))
+        facts = self.task.validate(self.network, self.validation, self.architecture.decoder_levels)
+        return Message("validate", facts=facts)
 
     def _train(self, message: Message) -> Message:
         self.load(message.weights)

@@ -53,7 +53,7 @@ class ELCFS(Method):
         meta_step: beta, the size of the inner step.
         temperature: tau of the boundary loss.
         views: restyled copies of each image: n draws n other sites at random; 0 takes one from every other site.
-        ratio: "uniform" draws r from U(0, 1); "one" swaps the window whole.
+        ratio: "uniform" draws r from U(0, 1); a number in [0, 1] is r itself; "one" swaps the window whole, as 1 does.
         exchange, episodic: switches for ablations; without `exchange` the outer step sees the raw images, without
             `episodic` it runs at theta.
         decoder_levels: how many of the last decoder levels feed the boundary loss.
@@ -90,7 +90,7 @@ class ELCFS(Method):
     meta_step: float = 1e-3
     temperature: float = 0.05
     views: int = 1
-    ratio: str = "uniform"
+    ratio: str | float = "uniform"
     exchange: bool = True
     episodic: bool = True
     decoder_levels: int = 2
@@ -110,8 +110,8 @@ class ELCFS(Method):
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 0.5:
             raise ValueError(f"alpha must lie in [0, 0.5), got {self.alpha}")
-        if self.ratio not in ("uniform", "one"):
-            raise ValueError(f"ratio must be 'uniform' or 'one', got '{self.ratio}'")
+        if not (self.ratio in ("uniform", "one") if isinstance(self.ratio, str) else 0 <= self.ratio <= 1):
+            raise ValueError(f"ratio must be 'uniform', 'one' or a number in [0, 1], got '{self.ratio}'")
         if self.denominator not in ("positive_and_negatives", "negatives"):
             raise ValueError(f"denominator must be 'positive_and_negatives' or 'negatives', got '{self.denominator}'")
         if not 0 < self.bank_share <= 1:
@@ -195,8 +195,8 @@ class ELCFS(Method):
         self, image: Tensor, analysis: Analysis, banks: list[Tensor], donors: list[int], rng: torch.Generator
     ) -> Tensor:
         which, ratio = torch.rand(2, len(donors), generator=rng)
-        if self.ratio == "one":
-            ratio = torch.ones_like(ratio)
+        if self.ratio != "uniform":
+            ratio = torch.full_like(ratio, 1.0 if self.ratio == "one" else self.ratio)
         drawn = [banks[d][int(u * len(banks[d]))] for d, u in zip(donors, which.tolist(), strict=True)]
         window = unpack_window(torch.stack(drawn), image.dim() - 2).to(image)
         return restyle(image, analysis, window, ratio.to(image)).clamp(0, 1)  # the range of prepared images

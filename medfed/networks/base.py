@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,6 +60,10 @@ class NetworkSettings:
         if self.weights:
             for notice in pretrained.fill(network, Path(self.weights), self.may_be_fresh(), self.own_name):
                 warnings.warn(notice, stacklevel=2)
+
+    def without_weights(self) -> NetworkSettings:
+        """The same network with fresh weights: what a site needs, as the first weights come with the first letter."""
+        return replace(self, weights="")
 
     def own_name(self, name: str) -> str:
         """The network's name of an entry that a file of pretrained weights calls `name`."""

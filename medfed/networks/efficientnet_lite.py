@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -73,6 +73,10 @@ class EfficientNetLite(NetworkSettings):
             drop_connect_rate=self.drop_connect,
             norm=("batch", {"eps": 1e-3}),  # the authors' momentum of 0.01 in place of 0.1 is for very many batches
         )
+
+    def without_weights(self) -> EfficientNetLite:
+        """As `NetworkSettings`; the packaged weights are not needed either."""
+        return replace(self, weights="", pretrained=False)
 
     def weights_file(self) -> Path | None:
         return super().weights_file() or (packaged_weights() if self.pretrained else None)

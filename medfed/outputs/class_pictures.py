@@ -14,7 +14,9 @@ import numpy as np
 
 from medfed.metrics import classification
 from medfed.metrics.classification_summary import arrays, classes_of
-from medfed.outputs.canvas import BLACK, GREEN, LINES, SEEN, UNSEEN, VERMILION, as_array, save, sheet, show, tidy
+from medfed.outputs.canvas import (
+    BLACK, GREEN, LINES, SEEN, UNSEEN, VERMILION, as_array, legend, save, sheet, show, tidy,
+)  # fmt: skip
 
 N_COLUMNS = 5
 N_LEVELS = 64  # bins of a grey-level histogram
@@ -104,19 +106,37 @@ def examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> Non
     groups = [[case for case in cases if case["row"]["correct"] == correct] for correct in (1, 0)]
     figure = sheet(1.0 + 2.1 * max(3, *map(len, groups)), 6.0)
     panels = figure.subplots(2, max(1, *map(len, groups)), squeeze=False)
-    for line, group, name, colour in zip(panels, groups, ("right", "wrong"), (GREEN, VERMILION)):
+    for line, group, name in zip(panels, groups, ("right", "wrong")):
         for axes in line:
             axes.set_axis_off()
         for axes, case in zip(line, group):
-            row = case["row"]
-            axes.set_axis_on()
-            show(axes, as_array(case["image"]))
-            axes.spines[:].set(color=colour, linewidth=2.5)
-            told = f"{row['predicted']} {100 * _confidence(row):.1f} %"
-            axes.set_title(f"{row['site']}\n{_short(row['patient'])}\nis {row['label']}\ntaken for {told}", fontsize=8)
+            _example(axes, case)
         said = f"most confident\n{name}" if group else f"none {name}"
         line[0].text(-0.12, 0.5, said, transform=line[0].transAxes, rotation=90, ha="right", va="center", fontsize=10)
     save(figure, path, f"Telling images of the unseen site ({data_label})")
+
+
+def same_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+    """Images that no score chose, in the order given: those of two methods differ in words and frames alone.
+
+    Args:
+        cases: as `examples`.
+    """
+    figure, panels = _panels(len(cases), 2.4)
+    for axes, case in zip(panels, cases):
+        _example(axes, case)
+    frames = [("s", GREEN, "told right"), ("s", VERMILION, "told wrong")]
+    legend(figure, frames)
+    save(figure, path, f"The same images of the unseen site for every method ({data_label})")
+
+
+def _example(axes, case: Mapping) -> None:
+    row = case["row"]
+    axes.set_axis_on()
+    show(axes, as_array(case["image"]))
+    axes.spines[:].set(color=GREEN if row["correct"] else VERMILION, linewidth=2.5)
+    told = f"{row['predicted']} {100 * _confidence(row):.1f} %"
+    axes.set_title(f"{row['site']}\n{_short(row['patient'])}\nis {row['label']}\ntaken for {told}", fontsize=8)
 
 
 def histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label: str) -> None:

@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 
 from medfed.errors import UserError
 from medfed.metrics.classification_summary import ALL
+from medfed.outputs.comparison_row import BASELINE
 from medfed.outputs.measures import Measures, of
 
 COLUMN = {  # what a column is, by the role of its sites
@@ -75,13 +76,14 @@ class Table:
 
 
 def build_table(
-    results: Sequence[dict], structures: Sequence[str], baseline: str = "fedavg", role: str = "unseen"
+    results: Sequence[dict], structures: Sequence[str], baseline: str = BASELINE, role: str = "unseen"
 ) -> Table:
     """Compare methods over unseen sites, or over the validation sites of leaving two sites out.
 
     Args:
         results: one a run: {method, unseen_site, seed, rows (of the unseen site alone), selection, data} and, where
-            images are classified, `task` "classification". For validation sites: `validation_site`, and its rows.
+            images are classified, `task` "classification". For validation sites: `validation_site`, and its rows. Of a
+            method with varied settings, `baseline`: the one of the same values, which it is tested against instead.
         structures: in the order in which the table shows them; "all" for classification.
         baseline: the method that the others are tested against.
         role: "unseen" or "validation", whose sites are the columns.
@@ -99,17 +101,18 @@ def build_table(
     measures = of(task)
     runs = _by_run(results, role)
     methods, sites = (tuple(dict.fromkeys(key[place] for key in runs)) for place in (0, 1))
-    methods, sites = sorted(methods, key=lambda name: name != baseline), sorted(sites)
+    against = {result["method"]: result.get("baseline", baseline) for result in results}
+    methods, sites = sorted(methods, key=lambda name: name != against[name]), sorted(sites)
     seeds = tuple(sorted({seed for _, _, seed in runs}))
     blocks = tuple(
-        _block(of_structure, methods, sites, structure, shown, baseline, measures)
+        _block(of_structure, against, methods, sites, structure, shown, measures)
         for structure in structures
         for of_structure in [_of_structure(runs, structure)]
         for shown in measures.shown
         if any(measures.is_known(row, shown[0]) for rows in of_structure.values() for row in rows)
     )
     head = _head(data, selection, seeds, blocks, measures, role)
-    notes = (*_notes(runs, methods, sites, seeds, baseline, blocks, measures, role), *_transductive(results))
+    notes = (*_notes(runs, against, methods, sites, seeds, baseline, blocks, measures, role), *_transductive(results))
     return Table(data, selection, seeds, tuple(sites), baseline, head, blocks, notes)
 
 
@@ -153,10 +156,10 @@ def _of_structure(runs: Runs, structure: str) -> Runs:
 
 
 def _block(
-    runs: Runs, methods, sites, structure: str, shown: tuple, baseline: str, measures: Measures
+    runs: Runs, against: dict[str, str], methods, sites, structure: str, shown: tuple, measures: Measures
 ) -> Block:
     metric, name, unit, factor, higher = shown
-    lines = tuple(_line(runs, method, sites, metric, factor, baseline, measures) for method in methods)
+    lines = tuple(_line(runs, method, sites, metric, factor, against[method], measures) for method in methods)
     return Block(structure, metric, name, unit, higher, lines)
 
 
@@ -206,7 +209,8 @@ def _head(
 
 
 def _notes(
-    runs: Runs, methods, sites, seeds, baseline: str, blocks: Sequence[Block], measures: Measures, role: str
+    runs: Runs, against: dict[str, str], methods, sites, seeds, baseline: str, blocks: Sequence[Block],
+    measures: Measures, role: str,
 ) -> tuple[str, ...]:
     missing = [(m, s, seed) for m in methods for s in sites for seed in seeds if (m, s, seed) not in runs]
     notes = [f"not run: {m}, {role} {s}, seed {seed}" for m, s, seed in missing]
@@ -214,10 +218,11 @@ def _notes(
         patients = {frozenset(row["patient"] for row in rows) for key, rows in runs.items() if key[1] == site}
         if len(patients) > 1:
             notes.append(f"{site}: the runs do not score the same patients; their means cannot be compared")
-    if baseline in methods and len(methods) > 1:
+    if any(other in methods and other != method for method, other in against.items()):
+        same = " with the same varied settings" if len(set(against.values())) > 1 else ""
         notes.append(
-            f"p: Wilcoxon signed-rank against {baseline}, two-sided, over {measures.tested}, not corrected for the "
-            "number of methods"
+            f"p: Wilcoxon signed-rank against {baseline}{same}, two-sided, over {measures.tested}, not corrected for "
+            "the number of methods"
         )
     lines = [line for block in blocks for line in block.lines]
     reasons = {(line.method, line.reason) for line in lines if line.reason and line.n is not None}

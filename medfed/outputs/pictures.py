@@ -19,18 +19,26 @@ REFERENCE, PREDICTION = SKY, YELLOW
 MOST_NAMED = 12  # curves that a legend can name; of more clients all are grey
 
 
-def training_curves(history: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+def training_curves(
+    history: Sequence[Mapping], path: str | Path, data_label: str, ends: Mapping[str, tuple[int, float]] | None = None
+) -> None:
     """Training loss and validation score by round, mean over sites, with a thin line a site where there is one.
+
+    Where it was measured also how far the features of outlines are from those of the background beside them.
 
     That of a validation site is dashed and in the colour of what took no part.
 
     Args:
         history: rows {round, train_loss, validation_score (None where not validated)}, and `train_loss/SITE` and
-            `validation_score/SITE` where known; `validation_site_score` where there is a validation site.
+            `validation_score/SITE` where known; `validation_site_score` where there is a validation site; likewise
+            `boundary_distance`.
+        ends: (round, boundary distance) of each site that took no part: a point, as it is measured once.
     """
-    figure = sheet(9.5, 3.8)
-    loss, dice = figure.subplots(1, 2)
-    for axes, key, name in ((loss, "train_loss", "training loss"), (dice, "validation_score", "validation score")):
+    shown = [("train_loss", "training loss"), ("validation_score", "validation score")]
+    if any(row.get("boundary_distance") is not None for row in history):
+        shown.append(("boundary_distance", "feature distance, boundary to background"))
+    figure = sheet(4.75 * len(shown), 3.8)
+    for axes, (key, name) in zip(figure.subplots(1, len(shown)), shown):
         sites = sorted({column for row in history for column in row if column.startswith(f"{key}/")})
         if len(sites) > MOST_NAMED:
             for column in sites:
@@ -43,6 +51,8 @@ def training_curves(history: Sequence[Mapping], path: str | Path, data_label: st
         if key == "validation_score":
             alone = {"color": UNSEEN, "linestyle": "--", "linewidth": 2, "label": "validation site"}
             _curve(axes, history, "validation_site_score", **alone)
+        for (site, end), marker in zip((ends or {}).items() if key == "boundary_distance" else (), "D*"):
+            axes.plot(*end, marker, color=UNSEEN, markersize=8, label=f"{site}, took no part")
         axes.set(xlabel="round", ylabel=name)
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         tidy(axes)
@@ -80,29 +90,33 @@ def site_boxes(rows: Sequence[Mapping], path: str | Path, data_label: str) -> No
     save(figure, path, f"Scores of each case by site ({data_label})")
 
 
-def overlays(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+def overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, same: bool = False) -> None:
     """Reference and prediction as contours on the image: three slices of a volume, or the whole of a picture.
 
     Args:
+        same: of each case one slice, that with most of the reference, in a frame that no prediction moves: of the same
+            cases two methods have the same pixels, but for the second contour.
         cases: {title (which case, its Dice), image (C, H, W, D) in [0, 1], reference and prediction (S, H, W, D),
             spacing (mm along H, W, D, or None)} and, for volumes, `affine` (4, 4) where known, to show them as
             radiologists do: front up, the patient's right on the left. Without spacing H is rows (a picture); else H
             runs to the patient's left and W to the back, unless `affine` tells otherwise.
     """
     shown = [_upright(case) for case in cases]
-    n_slices = max(len(_slices(case)) for case in shown)
+    slices = [[_fullest_slice(case)] if same else _slices(case) for case in shown]
+    n_slices = max(map(len, slices))
     shape = (len(shown), n_slices) if n_slices > 1 else (1, len(shown))  # pictures stand side by side
     figure = sheet(max(6.0, 3.5 * shape[1]), 3.8 * shape[0] + 0.9)
     panels = figure.subplots(*shape, squeeze=False).reshape(len(shown), n_slices)
-    for line, case in zip(panels, shown):
-        slices, region = _slices(case), _region(case)
-        for axes, index in zip(line, slices):
+    for line, case, places in zip(panels, shown, slices):
+        region = _region(*(case[key].astype(bool) for key in ("reference", "prediction")[: 1 if same else 2]))
+        for axes, index in zip(line, places):
             _draw_slice(axes, case, index, region)
-        for axes in line[len(slices) :]:
+        for axes in line[len(places) :]:
             axes.set_visible(False)
-        line[len(slices) // 2].set_title(case["title"], fontsize=10)
+        line[len(places) // 2].set_title(case["title"], fontsize=10)
     legend(figure, [("-", REFERENCE, "reference"), ("--", PREDICTION, "prediction")], dark=True)
-    save(figure, path, f"Prediction against reference ({data_label})")
+    said = ", the same cases for every method" if same else ""
+    save(figure, path, f"Prediction against reference{said} ({data_label})")
 
 
 def _curve(axes, history: Sequence[Mapping], key: str, **style) -> None:
@@ -165,9 +179,15 @@ def _slices(case: Mapping) -> list[int]:
     return sorted({int(found[round(share * (len(found) - 1))]) for share in (0.1, 0.5, 0.9)})
 
 
-def _region(case: Mapping) -> list[tuple[float, float]]:
+def _fullest_slice(case: Mapping) -> int:
+    """The first of those with most of the reference; the middle one where there is none."""
+    sizes = case["reference"].astype(bool).any(axis=0).sum(axis=(0, 1))
+    return int(sizes.argmax()) if sizes.any() else len(sizes) // 2
+
+
+def _region(*masks: np.ndarray) -> list[tuple[float, float]]:
     """The (first, last) row and column to show: all that is marked in any slice, and half as much around it."""
-    marked = (case["reference"].astype(bool) | case["prediction"].astype(bool)).any(axis=(0, 3))
+    marked = np.logical_or.reduce(masks).any(axis=(0, 3))
     if not marked.any():
         return [(-0.5, size - 0.5) for size in marked.shape]
     found = [np.flatnonzero(marked.any(axis=axis)) for axis in (1, 0)]
@@ -194,4 +214,7 @@ def _draw_slice(axes, case: Mapping, index: int, region: Sequence[tuple[float, f
     n_slices = case["image"].shape[3]
     said = [f"slice {index + 1} of {n_slices}"] if n_slices > 1 else []
     said += [f"no {key}" for key in ("reference", "prediction") if not case[key][..., index].any()]
-    axes.set_xlabel(", ".join(said), fontsize=9)
+    rows, columns = np.nonzero(case["prediction"][..., index].any(axis=0))
+    if len(rows) and (rows.min() < top or rows.max() > bottom or columns.min() < left or columns.max() > right):
+        said.append("prediction goes on outside")
+    axes.set_xlabel(", ".join(said) or " ", fontsize=9)  # a line in any case: no panel is larger than another method's

@@ -84,9 +84,9 @@ class RunFolder:
 
         A kill before the checkpoint leaves rows of a round that does not count; `truncate` drops them on resume.
         """
-        self._append("ledger.csv", LEDGER_COLUMNS, done.ledger)
+        append_rows(self.path / "ledger.csv", LEDGER_COLUMNS, done.ledger)
         timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds}
-        self._append("timings.csv", TIMING_COLUMNS, [timing])
+        append_rows(self.path / "timings.csv", TIMING_COLUMNS, [timing])
         self.write_history([*self.history(), done.history])
         self.save_state(done.state)
         for old in self.rounds()[:-KEPT_STATES]:
@@ -155,13 +155,14 @@ class RunFolder:
             with open(path, newline="", encoding="utf-8", errors="replace") as file:
                 yield from (row for row in csv.DictReader(file) if None not in row.values() and None not in row)
 
-    def _append(self, name: str, columns: Iterable[str], rows: list[Mapping[str, Any]]) -> None:
-        path = self.path / name
-        text = _as_csv(columns, rows, header=not path.is_file())
-        with open(path, "a", newline="", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+
+def append_rows(path: Path, columns: Iterable[str], rows: list[Mapping[str, Any]]) -> None:
+    """Add rows to a table in CSV, with its header if it is new; on the disk when this returns."""
+    text = _as_csv(columns, rows, header=not path.is_file())
+    with open(path, "a", newline="", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> str:

@@ -103,7 +103,15 @@ def _closing_head(summary: dict, spread: str) -> list[str]:
     method = f"{summary['method']}; " if "method" in summary else ""
     which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
     chosen = f"{method}round{which} by the rule '{summary['selection']}'; {spread}"
-    return [kind_of_data(summary["data"]), chosen, *_clients(summary)]
+    return [kind_of_data(summary["data"]), chosen, *_clients(summary), *_privacy(summary)]
+
+
+def _privacy(summary: dict) -> list[str]:
+    """Such as: noise on what left the sites: epsilon 12.3 for delta 1e-05, of all that a site holds."""
+    if not (found := summary.get("privacy")):
+        return []
+    worth = "no bound" if found["epsilon"] == "none" else f"epsilon {found['epsilon']:.3g} for delta {found['delta']:g}"
+    return [f"noise on what left the sites: {worth}, of all that a site holds"]
 
 
 def _clients(summary: dict) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,9 @@ from torch import Tensor, nn
 
 from medfed.datasets.base import Volume
 from medfed.batch import Batch
+from medfed.functional.taps import tapped
 from medfed.tasks.augmentation import draw_affine, warp
+from medfed.tasks.boundary_distance import N_LEVELS, boundary_distance
 
 DICE_SMOOTHING = 1e-5
 PERCENTILES = (0.5, 99.5)  # of a volume whose format fixes no range: what becomes 0 and 1
@@ -42,12 +44,16 @@ class Evaluation:
         tent: adapt the network to each site's test images while predicting (`medfed.networks.tent`). Transductive: it
             sees the unseen site's images, without their labels, and every result says so.
         tent_learning_rate: of that adaptation.
+        boundary_distance: at each validation a source site also tells one number, the mean distance of features along
+            outlines from those of the background beside them (ELCFS, Figure 7); at sites that take no part it is
+            measured once, at the end. Of masks only.
     """
 
     threshold: float = 0.5
     largest_component: bool = False
     tent: bool = False
     tent_learning_rate: float = 1e-3
+    boundary_distance: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
@@ -117,7 +123,7 @@ class Segmentation:
         resize = Resized("image", size, mode="trilinear", align_corners=False, anti_aliasing=True)
         return Compose([Orientationd("image", axcodes="RAS", labels=AXES), scale, resize])
 
-    def prepare(self, volumes: Sequence[Volume]) -> Slices:
+    def prepare(self, volumes: Iterable[Volume]) -> Slices:
         """Slices for training and validation, in the order of the volumes."""
         to_slices = self.preprocessing()
         size = (self.image_size, self.image_size, -1)
@@ -151,24 +157,35 @@ class Segmentation:
         return criterion(logits, label.to(logits.dtype))
 
     @torch.no_grad()
-    def validate(self, network: nn.Module, samples: Slices) -> dict[str, float]:
+    def validate(
+        self, network: nn.Module, samples: Slices, decoder_levels: Sequence[str] = ()
+    ) -> dict[str, float]:
         """Mean Dice over patients and structures on the prepared slices.
 
         Left out where neither reference nor prediction has the structure; a false alarm counts as 0.
+
+        Args:
+            decoder_levels: the network's, finest first; with `evaluation.boundary_distance` they are looked at.
         """
         network.eval()
         device = next(network.parameters()).device
+        taps = decoder_levels[:N_LEVELS] if self.evaluation.boundary_distance else ()
+        distances: list[Tensor] = []
         hits = torch.zeros(int(samples.patient.max()) + 1, self.out_channels, dtype=torch.float64)
         total = torch.zeros_like(hits)
         for start in range(0, len(samples), SLICES_AT_ONCE):
             part = slice(start, start + SLICES_AT_ONCE)
-            logits = network(self.standardise(samples.images[part].to(device)))
+            with tapped(network, taps) as features:
+                logits = network(self.standardise(samples.images[part].to(device)))
+            if taps:
+                distances += boundary_distance([features[name] for name in taps], samples.labels[part].to(device)).cpu()
             found = (logits.sigmoid() > self.evaluation.threshold).cpu()
             truth = samples.labels[part].bool()
             hits.index_add_(0, samples.patient[part], (found & truth).sum(dim=(-2, -1)).double())
             total.index_add_(0, samples.patient[part], (found.sum((-2, -1)) + truth.sum((-2, -1))).double())
         present = total > 0
-        return {"score": float((2 * hits[present] / total[present]).mean()) if bool(present.any()) else 0.0}
+        score = float((2 * hits[present] / total[present]).mean()) if bool(present.any()) else 0.0
+        return {"score": score, **({"boundary_distance": float(torch.stack(distances).mean())} if distances else {})}
 
     def postprocessing(self, preprocessing: Compose) -> Compose:
         """From {"pred": probabilities on the prepared grid} to masks (S, H, W, D) in the geometry of the file."""

@@ -18,7 +18,7 @@ SETTINGS = Federation(rounds=2)
 
 # What small images, or few of them, ask for, and what a task has no room for.
 TOY = {"elcfs": {"alpha": 0.1}, "ccst": {"min_patients": 1}, "fisc": {"min_patients": 1},
-       "stable_fdg": {"min_patients": 1, "stages": (1, 2)}}  # fmt: skip
+       "stable_fdg": {"min_patients": 1, "stages": (1, 2)}, "trimmed_mean": {"trim": 0.0}}  # fmt: skip
 TOY_MASKS = {"fedsr": {"l2": 0.0, "cmi": 0.0, "stochastic": False}, "stable_fdg": {"attention": False}}
 
 

@@ -146,6 +146,17 @@ def test_released_swaps_the_mean_brightness_whole(toy):
         assert min((view - c).abs().max() for c in candidates) < 1e-7
 
 
+def test_a_fixed_ratio_lies_between_the_image_and_the_whole_swap(toy):
+    """Before clipping the view is linear in r: at 0 the image, at 1 the swap, at 0.5 halfway, of the same donors."""
+    bank = bank_of("south")
+    views = {r: ELCFS(alpha=ALPHA, ratio=r)._restyled(local_round(ELCFS(alpha=ALPHA), toy, bank), batch()).image
+             for r in (0.0, 0.5, 1, "one")}  # fmt: skip
+    assert torch.allclose(views[0.0], batch().image, atol=1e-6) and torch.equal(views[1], views["one"])
+    inside = (views[0.0] > 0.01) & (views[0.0] < 0.99) & (views[1] > 0.01) & (views[1] < 0.99)
+    assert inside.any() and torch.allclose(views[0.5][inside], (views[0.0] + views[1])[inside] / 2, atol=1e-6)
+    assert not torch.allclose(views[0.0], views[1], atol=1e-2)
+
+
 def test_alone_it_still_trains(toy):
     local = local_round(method := ELCFS(alpha=ALPHA), toy)
     loss, _ = method.loss(local, batch())
@@ -206,6 +217,8 @@ def test_nothing_image_like_is_ever_sent(toy):
         ({"alpha": 0.5}, "alpha must lie in"),
         ({"alpha": -0.1}, "alpha must lie in"),
         ({"ratio": "half"}, "ratio must be"),
+        ({"ratio": 1.5}, "ratio must be"),
+        ({"ratio": -0.1}, "ratio must be"),
         ({"denominator": "all"}, "denominator must be"),
         ({"bank_share": 0.0}, "bank_share must lie in"),
         ({"temperature": 0.0}, "temperature must be above 0"),

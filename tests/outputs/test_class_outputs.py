@@ -171,6 +171,15 @@ def test_examples_without_a_wrong_image_say_so(drawn):
     class_pictures.examples([], "", "real data")
 
 
+def test_the_same_images_keep_their_places_and_frames_tell_right_from_wrong(drawn):
+    rows = rows_of("A", [1, 0, 1])
+    class_pictures.same_examples([{"row": row, "image": np.zeros((3, 4, 4))} for row in rows], "", "real data")
+    panels = [axes for axes in drawn["figure"].axes if axes.get_visible()]
+    assert [axes.get_title().splitlines()[1] for axes in panels] == ["i00", "i01", "i02"]
+    colours = [axes.spines["left"].get_edgecolor() for axes in panels]
+    assert colours[0] == colours[2] != colours[1]
+
+
 def test_histograms_share_their_bins_and_add_up_to_all_pixels(drawn):
     images = np.linspace(0, 1, 2 * 3 * 16).reshape(2, 3, 4, 4)
     class_pictures.histograms({"A": (images, images * 0.5), "B": (images**2, images)}, "", "real data")

@@ -176,6 +176,46 @@ def test_a_far_false_positive_is_inside_the_shown_region(drawn):
     assert drawn["figure"].axes[0].get_xlim()[1] >= 11
 
 
+def test_the_same_case_is_on_the_same_pixels_whatever_was_predicted(tmp_path):
+    """Where neither contour is, two methods' pictures agree; the slice is that with most of the reference."""
+    case = volume_case()
+    case["reference"][0, 2:5, 4:7, 2] = 1
+    far = torch.zeros_like(case["reference"])
+    far[0, 0, 0, 2] = 1
+    shown = []
+    for name, prediction in (("a", case["reference"]), ("b", far), ("c", 0 * far)):
+        told = {"title": "A 1\nDice 0.500", "prediction": prediction}
+        pictures.overlays([volume_case() | case | told, picture_case()], tmp_path / name, "real data", same=True)
+        shown.append(np.asarray(Image.open(tmp_path / name).convert("RGB")).astype(int))
+    for other in shown[1:]:
+        assert other.shape == shown[0].shape
+        assert 0 < (np.abs(other - shown[0]).sum(axis=2) > 0).mean() < 0.1
+
+
+def test_of_the_same_cases_the_slice_is_that_with_most_of_the_reference(drawn):
+    case = volume_case()
+    case["reference"][0, 2:5, 4:7, 2] = 1
+    case["prediction"] = torch.zeros_like(case["reference"])
+    case["prediction"][0, 0, 0, 2] = 1
+    pictures.overlays([case, picture_case()], "x.png", "real data", same=True)
+    volume, picture = drawn["figure"].axes
+    assert volume.get_xlabel() == "slice 3 of 6" and picture.get_xlabel() == "no prediction"
+    wide = volume_case(**{key: torch.zeros(1, 60, 60, 6) for key in ("image", "reference", "prediction")})
+    wide["reference"][0, 30, 30, 2] = 1
+    wide["prediction"][0, 1, 1, 2] = 1
+    pictures.overlays([wide], "x.png", "real data", same=True)
+    assert drawn["figure"].axes[0].get_xlabel() == "slice 3 of 6, prediction goes on outside"
+    assert drawn["figure"].axes[0].get_xlim()[0] > 20
+
+
+def test_boundary_distances_have_a_panel_and_a_point_for_who_took_no_part(drawn):
+    history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
+    pictures.training_curves(history, "x.png", "real data", {"U": (6, 0.3)})
+    panel = drawn["figure"].axes[2]
+    assert [line.get_label() for line in panel.lines] == ["mean over sites", "U, took no part"]
+    assert panel.lines[1].get_xydata().tolist() == [[6, 0.3]]
+
+
 def test_the_gallery_shows_every_style_and_what_changed(drawn):
     """Half the intensity of an image of 0.8 is a change of -0.4 everywhere."""
     image = torch.full((1, 6, 4), 0.8)

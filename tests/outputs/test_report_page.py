@@ -208,6 +208,33 @@ def test_a_picture_that_lies_over_another_is_not_shown_a_second_time(tmp_path):
     assert [text.count(base64.b64encode(png(width)).decode()) for width in (5, 6)] == [1, 1]
 
 
+def test_the_same_cases_of_all_methods_come_before_the_best_and_worst_of_each(tmp_path):
+    runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
+    for width, run in enumerate(runs, start=5):
+        (run / "pictures" / "same_cases.png").write_bytes(png(width))
+    text = page_of(*runs)
+    same, own = text.index("pixel on pixel"), text.index("Each method shows its own")
+    assert same < own and text.count(base64.b64encode(png(5)).decode()) == 1
+    assert text.index(base64.b64encode(png(5)).decode()) < text.index(base64.b64encode(png(6)).decode()) < own
+
+
+def test_the_same_cases_have_room_before_all_others(tmp_path, monkeypatch):
+    runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
+    for run in runs:
+        (run / "pictures" / "same_cases.png").write_bytes(png())
+    monkeypatch.setattr(page_module.pictures, "Budget", lambda: Budget(left=2 * len(png())))
+    text = page_of(*runs)
+    assert "pixel on pixel" in text and "Each method shows its own" not in text
+
+
+def test_the_distance_of_outlines_has_a_chart_with_who_took_no_part(tmp_path):
+    assert "feature distance" not in page_of(made_run(tmp_path / "without"))
+    run = made_run(tmp_path / "a", boundary_distance={"C": 0.2})
+    head = "round,train_loss,validation_score,boundary_distance"
+    (run / "history.csv").write_text(f"{head}\n1,1.0,0.5,0.1\n2,0.9,0.6,0.3\n")
+    assert "C, took no part" in page_of(run)
+
+
 def test_where_training_started_is_told(tmp_path):
     start = {"file": "imagenet.safetensors", "sha256": "ab" * 32}
     assert "imagenet.safetensors (SHA-256 abababababab)" in page_of(made_run(tmp_path / "a", start_weights=start))

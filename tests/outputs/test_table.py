@@ -165,6 +165,21 @@ def test_runs_of_different_patients_are_noted():
     assert any("A: the runs do not score the same patients" in note for note in build_table(results, ["disc"]).notes)
 
 
+def test_a_row_with_varied_settings_is_tested_against_the_baseline_with_the_same():
+    """elcfs, k=1 beats fedavg, k=1 on every patient, and equals fedavg, k=2; k=3 has no FedAvg beside it."""
+    low, high = [0.5 + 0.01 * k for k in range(8)], [0.6 + 0.02 * k for k in range(8)]
+    scores = {"elcfs, k=1": high, "elcfs, k=2": high, "elcfs, k=3": high, "fedavg, k=1": low, "fedavg, k=2": high}
+    results = [result(m, "A", dice) | {"baseline": f"fedavg, {m[-3:]}"} for m, dice in scores.items()]
+    table = build_table(results, ["disc"])
+    assert [found.method for found in block(table).lines][:2] == ["fedavg, k=1", "fedavg, k=2"]
+    assert line(table, "elcfs, k=1").p == pytest.approx(2 / 2**8), "exact and two-sided: all eight better"
+    assert line(table, "elcfs, k=2").p is None and line(table, "elcfs, k=2").n == 8
+    assert line(table, "elcfs, k=3").n is None and "fedavg, k=3 was not run" in line(table, "elcfs, k=3").reason
+    assert line(table, "fedavg, k=2").reason == "the baseline"
+    assert sum("against fedavg with the same varied settings" in note for note in table.notes) == 1
+    assert not any("the same varied" in note for note in build_table(two_methods(), ["disc"]).notes)
+
+
 def test_structures_keep_their_order_and_the_baseline_comes_first():
     results = two_methods()[::-1]
     for found in results:

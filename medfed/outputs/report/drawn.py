@@ -15,7 +15,11 @@ from medfed.outputs.report.markup import Markup, join, tag
 from medfed.outputs.report.run_data import ROLES, Comparison, Run
 from medfed.outputs.table import block_title
 
-MEASURES = (("train_loss", "training loss"), ("validation_score", "validation score"))
+MEASURES = (
+    ("train_loss", "training loss"),
+    ("validation_score", "validation score"),
+    ("boundary_distance", "feature distance, boundary to background"),  # where it was measured
+)
 BOXES = (
     "Box: median and quartiles; whiskers: the last case within 1.5 boxes; points: cases (of many, those outside the "
     "whiskers); crosses: missed or false alarms."
@@ -76,6 +80,11 @@ def curves_of_run(run: Run) -> list[Markup]:
         mean = Curve("mean over sites", _points(run.history, key), "mean")
         alone = Curve("validation site", _points(run.history, "validation_site_score"), "unseen d1")
         alone = [alone] if key == "validation_score" and alone.points else []
+        ends = run.summary.get(key) if key == "boundary_distance" else None
+        alone += [
+            Curve(f"{site}, took no part", [(run.summary["selected_round"], value)], f"unseen d{place}")
+            for place, (site, value) in enumerate((ends or {}).items())
+        ]
         many = len(sites) > MOST_NAMED
         shown = [*([] if many else sites), *alone, mean]
         entries = [(swatch(curve.class_), curve.name) for curve in shown]

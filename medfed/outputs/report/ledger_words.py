@@ -54,6 +54,10 @@ _FACTS = {
     "loss": Words("mean training loss", "How hard the site's images are for the network on the whole."),
     "score": Words("mean validation score", "How well the network does on the site's validation images on the whole."),
     "dice": Words("mean validation Dice", "How well the network does on the site's validation images on the whole."),
+    "boundary_distance": Words(
+        "mean distance of boundary from background features",
+        "How sharply the network draws outlines on the site's validation images on the whole.",
+    ),
     "round": Words("number of the round", "Nothing about people."),
 }
 _TENSORS = {

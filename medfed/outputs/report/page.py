@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medfed.outputs.comparison import PHANTOM
-from medfed.outputs.report import drawn, ledger_section, pictures, repeat, score_tables, what_was_run
+from medfed.outputs.report import (
+    drawn,
+    ledger_section,
+    pictures,
+    published_section,
+    repeat,
+    score_tables,
+    what_was_run,
+)
 from medfed.outputs.report.markup import Markup, in_script_or_style, join, lines, tag
 from medfed.outputs.report.run_data import Comparison, Run
 
@@ -46,6 +54,7 @@ def _comparison_section(found: Comparison, place: int, budget: pictures.Budget) 
         _part("Case by case", drawn.boxes_of_comparison(found), "charts", drawn.BOXES),
         _part("Training", drawn.curves_of_comparison(found), "charts"),
         _part("Unseen cases, method beside method", pictures.side_by_side(found, budget)),
+        _part("As published", published_section.section(found)),
     )  # fmt: skip
     return f"comparison-{place}", name, content
 

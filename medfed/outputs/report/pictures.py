@@ -14,14 +14,17 @@ from medfed.outputs.report.run_data import Comparison, Run
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MOST_BYTES = 32 << 20  # of all pictures of a page; a browser opens that at once
 DRAWN = ("training_curves", "site_boxes")  # the page draws these itself
-OVERLAYS = ("unseen_cases", "examples")
+SAME, TELLING = ("same_cases", "same_examples"), ("unseen_cases", "examples")
 CAPTIONS = {
+    "same_cases": "Unseen cases that no score chose: reference and prediction as contours",
+    "same_examples": "Unseen images that no score chose and what the network said",
     "unseen_cases": "Best, median and worst unseen case: reference and prediction as contours",
     "examples": "Telling unseen images and what the network said",
     "attention": "Where the network looked in unseen images",
     "roc": "Receiver operating characteristic by site",
     "reliability": "Reliability: how often the network is right by how sure it is",
     "confusion": "Confusion: true class by predicted class",
+    "tsne": "Styles of the sites' training images before and after restyling, by t-SNE",
     "histograms": "Grey levels of the sites before and after restyling",
     "style_gallery": "A training image in the styles of the other sites",
     "style_grid": "An image of each site in the style of each other site",
@@ -62,16 +65,20 @@ def of_run(run: Run, budget: Budget) -> list[Markup]:
 
 
 def side_by_side(comparison: Comparison, budget: Budget) -> list[Markup]:
-    """For each unseen site the overlays of its methods, of one seed; a slider where there is script."""
-    found = []
-    for site in sorted({run.unseen for run in comparison.runs}):
-        for name in OVERLAYS:
+    """For each unseen site the overlays of its methods, of one seed; a slider where there is script.
+
+    First those of the same cases, then each method's best, median and worst.
+    """
+    stacks: dict[str, list[Markup]] = {site: [] for site in sorted({run.unseen for run in comparison.runs})}
+    for name in (*SAME, *TELLING):  # where there is no room for all, the same cases of every site
+        for site, drawn in stacks.items():
             paths = _of_first_seed([run for run in comparison.runs if run.unseen == site], name)
             images = [(method, data) for method, path in paths.items() if (data := budget.read(path))]
             if len(images) > 1:
-                stack = _stack(f"{CAPTIONS[name]}, at {site}", images, comparison.runs[0].data_label)
-                found.append(tag("details", tag("summary", site), stack, open=not found))
-    return found
+                caption = f"{CAPTIONS[name]}, at {site}"
+                drawn.append(_stack(caption, images, comparison.runs[0].data_label, name in SAME))
+    found = [(site, drawn) for site, drawn in stacks.items() if drawn]
+    return [tag("details", tag("summary", site), *drawn, open=not k) for k, (site, drawn) in enumerate(found)]
 
 
 def _of_first_seed(runs: list[Run], name: str) -> dict[str, Path]:
@@ -84,12 +91,13 @@ def _of_first_seed(runs: list[Run], name: str) -> dict[str, Path]:
     return max(sorted(by_seed.items()), key=lambda found: len(found[1]))[1] if by_seed else {}
 
 
-def _stack(caption: str, images: list[tuple[str, bytes]], data_label: str) -> Markup:
+def _stack(caption: str, images: list[tuple[str, bytes]], data_label: str, same: bool) -> Markup:
     layers = []
     for method, data in images:
         content = tag("p", method, class_="method"), _image(data, f"{caption}: {method}")
         layers.append(tag("div", *content, class_="layer", data_method=method))
-    told = f"{caption}. Each method shows its own best, median and worst, so the titles above the images may differ"
+    own = "Each method shows its own best, median and worst, so the titles above the images may differ"
+    told = f"{caption}. {'All methods show the same, pixel on pixel' if same else own}"
     return figure_block(told, data_label, tag("div", "\n", lines(*layers), class_="layers"), class_="compare")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from medfed.outputs.comparison_row import Row
 from medfed.outputs.report.markup import Markup, lines, tag
 from medfed.outputs.report.run_data import Comparison, Run
 
@@ -33,10 +34,19 @@ def _of_comparison(found: Comparison) -> Markup:
     seeds = sorted({run.summary["seed"] for run in found.runs})
     two = all(run.summary.get("validation_site") for run in found.runs)
     words = ["python", "-m", "medfed.evaluate", "config.yaml", f"--leave-{'two-sites' if two else 'one-site'}-out",
-             "--methods", *first, *_sites(found), "--seed", str(seeds[0]), "--seeds", str(len(seeds)),
+             "--methods", *dict.fromkeys(run.row.method for run in found.runs), *_vary([run.row for run in found.runs]),
+             *_sites(found), "--seed", str(seeds[0]), "--seeds", str(len(seeds)),
              "--out", "runs/again"]  # fmt: skip
     said = "This trains and tests them all; any one run is repeated by its own config with python -m medfed.train."
     return lines(tag("h3", found.name), _code(shlex.join(words)), tag("p", said), *map(_config, first.values()))
+
+
+def _vary(rows: Sequence[Row]) -> list[str]:
+    """`--vary KEY=V1,V2` for each varied setting."""
+    values: dict[str, dict[str, None]] = {}
+    for key, _, value in (one.partition("=") for row in rows for one in row.varied):
+        values.setdefault(key, {})[value] = None
+    return [word for key, found in values.items() for word in ("--vary", f"{key}={','.join(found)}")]
 
 
 def _sites(found: Comparison) -> list[str]:

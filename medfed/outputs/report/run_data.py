@@ -13,18 +13,18 @@ from medfed.errors import UserError
 from medfed.metrics import classification_summary, summary
 from medfed.metrics.classification_summary import ALL
 from medfed.outputs.comparison import Table, build_table
+from medfed.outputs.comparison_row import FILE, Row, read_row, row_of_folder
 from medfed.outputs.report.ledger_sums import Ledger, read_ledger
 from medfed.outputs.run_folder import RunFolder
 from medfed.strict_yaml import parse, read
 
 FOLDS = "*/unseen_*/seed_*"  # where medfed.evaluate keeps the runs of a comparison
-BASELINE = "fedavg"
 ROLES = ("seen", "validation", "unseen")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: what its folder tells, and the name of its method as the page shows it."""
+    """A finished run: what its folder tells, and the label of its row as the page shows it."""
 
     path: Path
     method: str
@@ -34,6 +34,7 @@ class Run:
     rows: list[dict]
     history: list[dict]
     ledger: Ledger
+    row: Row
 
     @property
     def task(self) -> str:
@@ -69,8 +70,11 @@ class Comparison:
     n_unfinished: int = 0
 
 
-def read_run(path: Path, method: str | None = None) -> Run:
+def read_run(path: Path, row: Row | None = None) -> Run:
     """Read a run's folder.
+
+    Args:
+        row: where the folder does not tell its row; None is that of its method alone.
 
     Raises:
         UserError: if it is not finished, or a file of it is missing or damaged.
@@ -89,7 +93,8 @@ def read_run(path: Path, method: str | None = None) -> Run:
     read_cases = (classification_summary if found.get("task") == "classification" else summary).read_cases
     ledger = read_ledger(path, sites=found.get("source_sites") or ())
     rows = read_cases(path / "cases.csv")
-    return Run(path, method or found["method"], found, config, text, rows, folder.history(), ledger)
+    row = row or read_row(path, found["method"])
+    return Run(path, row.label, found, config, text, rows, folder.history(), ledger, row)
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -129,7 +134,7 @@ def read_all(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Run
     jobs = [(path, fold) for path in paths for fold in (folds[path][0] if path in folds else [path])]
     read: dict[Path, list[Run]] = {path: [] for path in paths}
     for path, fold in progress(jobs):
-        read[path].append(read_run(fold, _method_of(path, fold) if path in folds else None))
+        read[path].append(read_run(fold, _older_row(path, fold) if path in folds else None))
     comparisons = [_comparison(str(path), read[path], True, n) for path, (_, n) in folds.items()]
     single = _told_apart([run for path in paths if path not in folds for run in read[path]])
     if len({(run.method, run.unseen, run.summary["seed"]) for run in single}) > 1:
@@ -137,10 +142,9 @@ def read_all(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Run
     return single, comparisons
 
 
-def _method_of(comparison: Path, fold: Path) -> str:
-    """The method as medfed.evaluate was given it, which its folder's name holds without the colon."""
-    parts = fold.relative_to(comparison).parts[0].split("+")
-    return "+".join(part.replace("-", ":", 1) for part in parts)
+def _older_row(comparison: Path, fold: Path) -> Row | None:
+    """Of a fold that has no file to tell its row."""
+    return None if (fold / FILE).is_file() else row_of_folder(fold.relative_to(comparison).parts[0])
 
 
 def _told_apart(runs: list[Run]) -> list[Run]:
@@ -151,7 +155,7 @@ def _told_apart(runs: list[Run]) -> list[Run]:
 
 
 def _comparison(name: str, runs: list[Run], is_a_folder: bool, n_unfinished: int = 0) -> Comparison:
-    runs = sorted(runs, key=lambda run: run.method != BASELINE)
+    runs = sorted(runs, key=lambda run: run.method != run.row.baseline)
     roles = ["unseen"] + ["validation"] * all(run.summary.get("validation_site") for run in runs)
     tables, why = [], None
     try:
@@ -169,6 +173,7 @@ def _table(runs: list[Run], role: str) -> Table:
     results = [
         {
             "method": run.method,
+            "baseline": run.row.baseline,
             f"{role}_site": run.summary[f"{role}_site"],
             "seed": run.summary["seed"],
             "rows": [row for row in run.rows if row["role"] == role],
@@ -179,4 +184,4 @@ def _table(runs: list[Run], role: str) -> Table:
         for run in runs
     ]
     structures = list(dict.fromkeys(row.get("structure", ALL) for result in results for row in result["rows"]))
-    return build_table(results, structures, baseline=BASELINE, role=role)
+    return build_table(results, structures, role=role)

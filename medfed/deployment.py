@@ -1,0 +1,164 @@
+"""A coordinator's side: prepare a federation of real hospitals, and run it over NVIDIA FLARE."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from medfed import site_names, strict_yaml
+from medfed.config import Config, changed, load, resolved, to_yaml
+from medfed.deployment_files import README, hospital_file, project_file
+from medfed.determinism import fix_bits
+from medfed.engines.flare.job import RELAY, check_names
+from medfed.engines.flare.kit import Kit
+from medfed.errors import UserError
+from medfed.federation.message import Message, State
+from medfed.federation.selection import RULES
+from medfed.files import read_sealed, seal, write_atomically
+from medfed.outputs.environment import environment, versions
+from medfed.outputs.run_folder import RunFolder
+from medfed.programs import add_common_flags, overrides, run_program
+from medfed.resuming import changes
+from medfed.simulation import build_network, task_of
+from medfed.train import notices, train
+
+PLAN, START, RUN = "plan.yaml", "start.state", "run"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns 0 when the work is done, 2 for a mistake that the user can mend."""
+    parser = argparse.ArgumentParser(prog="python -m medfed.federation", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    prepares = commands.add_parser("prepare", help="write the plan, a file for each hospital, and what FLARE needs")
+    prepares.add_argument("config", type=Path, help="a YAML file, as for medfed.train")
+    prepares.add_argument("--sites", nargs="+", metavar="SITE", help="the hospitals; those in data.root, if not given")
+    prepares.add_argument("--host", default="localhost", help="the name under which hospitals reach the coordinator")
+    prepares.add_argument("--port", type=int, default=8002, help="the port for that; the next one is for FLARE's console")
+    add_common_flags(prepares)
+    runs = commands.add_parser("run", help="be the coordinator: start FLARE's server and train with whoever joined")
+    runs.add_argument("folder", type=Path, help="what prepare wrote")
+    runs.add_argument("--kits", type=Path, help="what `nvflare provision` wrote (the folder with one kit each)")
+    runs.add_argument("--join-seconds", type=float, default=600.0, help="how long to wait for the hospitals")
+    runs.add_argument("--resume", action="store_true", help="go on after the last finished round")
+    runs.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    args = parser.parse_args(argv)
+    work = {"prepare": _prepare, "run": _run}[args.command]
+    return run_program("medfed.federation", lambda: work(args))
+
+
+def _prepare(args: argparse.Namespace) -> int:
+    config = load(args.config, overrides(args))
+    out = args.out or Path("federations") / Path(config.source).stem
+    if (out / PLAN).exists():
+        raise UserError(f"{out}: holds a federation already; choose another folder with --out")
+    dataset = config.data.ready(None)
+    sites = args.sites or [name for name in dataset.site_names() if name != config.federation.unseen_site]
+    plan = _plan(config, sites)
+    task = task_of(plan, dataset)
+    plan.network.check_image_size(dataset.image_size)
+    plan.method.check(dataset.image_size, dataset.channels, dataset.standardise)
+    network = build_network(config, task)
+    start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}).to_bytes()
+    (out / "hospitals").mkdir(parents=True, exist_ok=True)
+    write_atomically(out / START, seal(start), start)
+    for site in sites:
+        write_atomically(out / "hospitals" / f"{site}.yaml", hospital_file(site, plan))
+    write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
+    write_atomically(out / "README.md", README.format(
+        folder=out, host=args.host, sites=", ".join(sites), first=sites[0], method=plan.method_name,
+        rounds=plan.federation.rounds,
+    ))
+    write_atomically(out / PLAN, to_yaml(plan))
+    print(f"The federation of {len(sites)} hospitals is in {out}; {out / 'README.md'} has the commands for both sides.")
+    return 0
+
+
+def _plan(config: Config, sites: list[str]) -> Config:
+    """The config as all hospitals agree on it: nobody is unseen, and each puts its own folder in place of data.root."""
+    federation = config.federation
+    for key in ("clients", "validation_site", "participating"):
+        if getattr(federation, key):
+            raise UserError(f"{config.source}: federation.{key}: {getattr(federation, key)} is for simulations; leave it out of a "
+                            "federation of hospitals")
+    if len(sites) < 2:
+        raise UserError(f"--sites: a federation has at least two hospitals, got {', '.join(sites) or 'none'}")
+    try:
+        site_names.check(sites)
+    except ValueError as error:
+        raise UserError(f"--sites: {error}") from error
+    check_names(sites)
+    values = {"federation.unseen_site": "", "data.sites": [], "data.root": "data", "data.if_missing": "error"}
+    known = resolved(config)["data"]
+    config = replace(config, network=config.network.without_weights())
+    return changed(config, {key: value for key, value in values.items() if not key.startswith("data.") or key[5:] in known})
+
+
+def _run(args: argparse.Namespace) -> int:
+    if importlib.util.find_spec("nvflare") is None:
+        raise UserError("a federation over a network needs NVIDIA FLARE, which is not installed; pip install 'medfed[nvflare]'")
+    from medfed.engines.flare.hospitals import Hospitals
+
+    plan, start, sites = _read(args.folder)
+    kits = args.kits or args.folder / "kits" / "medfed" / "prod_00"
+    server, admin = _kits(kits, sites)
+    fix_bits()
+    folder = RunFolder(args.folder / RUN)
+    with folder.locked():
+        done = folder.rounds()
+        if done and not args.resume:
+            raise UserError(f"{folder.path}: holds a run that has finished round {done[-1]}; go on with --resume")
+        if done and (other := changes(folder, plan)):
+            raise UserError(f"{args.folder / PLAN}: is not the plan that the run began with ({'; '.join(other[:5])}), and the "
+                            "hospitals go by that; undo the change, or prepare another federation")
+        state = folder.load_state(done[-1]) if done else start
+        folder.write_json("environment.json", environment())
+        folder.write_text("config.yaml", to_yaml(plan))
+        engine = Hospitals(sites, server, admin, folder.path, plan.federation, args.join_seconds)
+        try:
+            server.start(folder.path / "server.log")
+            with notices(folder, args.quiet):
+                last = train(plan, engine, folder, state, args.quiet,
+                             whole=lambda end: _say_goodbye(plan, engine, folder, end))
+        finally:
+            server.stop()
+        print(f"{last.round} rounds with {len(sites)} hospitals are in {folder.path}: model.safetensors, history.csv, ledger.csv.")
+    return 0
+
+
+def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -> None:
+    """The model of the round that the rule chooses, for the coordinator and every hospital that still listens."""
+    chosen = RULES[plan.federation.selection](folder.history())
+    final = last if chosen == last.round else folder.load_state(chosen)
+    folder.save_model(final.weights)
+    engine.exchange("end", dict.fromkeys(engine.sites(), Message("end", final.weights, {}, {"round": last.round})))
+    config = hashlib.sha256(to_yaml(plan).encode()).hexdigest()
+    folder.write_json("federation.json", {"sites": engine.sites(), "selection": plan.federation.selection,
+                                          "selected_round": final.round, "rounds": last.round, "seed": plan.seed,
+                                          "took_part": last.took_part, "config_sha256": config, "versions": versions()})
+
+
+def _read(folder: Path) -> tuple[Config, State, list[str]]:
+    if not ((folder / PLAN).is_file() and (folder / START).is_file()):
+        raise UserError(f"{folder}: holds no federation; make one with python -m medfed.federation prepare CONFIG --out {folder}")
+    plan = load(folder / PLAN)
+    start = State.from_bytes(read_sealed(folder / START, "prepare the federation again"))
+    return replace(plan, source=str(folder / PLAN)), start, sorted(path.stem for path in (folder / "hospitals").glob("*.yaml"))
+
+
+def _kits(kits: Path, sites: list[str]) -> tuple[Kit, Path]:
+    """The server's kit and the console's, among those of the hospitals."""
+    found = [path for path in sorted(kits.glob("*")) if (path / "startup").is_dir()]
+    servers = [path for path in found if (path / "startup" / "fed_server.json").is_file()]
+    consoles = [path for path in found if (path / "startup" / "fed_admin.json").is_file()]
+    if len(servers) != 1 or not consoles:
+        raise UserError(f"{kits}: expected the kits of one server and of a console, found {', '.join(p.name for p in found) or 'none'}; "
+                        "make them with nvflare provision, as the federation's README says")
+    return Kit(servers[0], (RELAY,)), consoles[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""NVIDIA FLARE: its two halves, the job that joins them, and the line to the round loop."""

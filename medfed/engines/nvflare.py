@@ -1,0 +1,95 @@
+"""NVIDIA FLARE's simulator carries the messages: every site in FLARE's own processes, on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from medfed.engines.flare.job import LINE_FILE, SITE_FILE, allow_list, check_names, write_job
+from medfed.engines.flare.line import FlareLine
+from medfed.engines.processes import Processes
+from medfed.errors import UserError
+from medfed.federation.message import Message
+
+SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
+MOST_SITES = 100  # FLARE's simulator takes no more
+
+
+@dataclass
+class NVFlare(Processes):
+    """As `processes`, but the letters go through FLARE's server and clients, as they would between hospitals.
+
+    FLARE's log is `flare.log` beside the sites' folders.
+    """
+
+    _flare: FlareLine | None = field(default=None, init=False)
+
+    def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        """All sites at once, as fast as FLARE's clients ask for work."""
+        self._flare = self._flare or FlareLine(self._simulator)
+        n_answers = 0
+
+        def answered(site: str, answer: Message) -> None:
+            nonlocal n_answers
+            n_answers += 1
+            if self.on_answer:
+                self.on_answer(kind, site, n_answers, len(messages))
+
+        return self._flare.exchange(kind, messages, self.settings.answer_seconds, answered)
+
+    def close(self) -> None:
+        """End the simulator, and with it the sites' processes."""
+        if self._flare:
+            self._flare.close()
+
+    def _simulator(self, line: dict[str, str]) -> _Simulator:
+        if importlib.util.find_spec("nvflare") is None:
+            raise UserError("federation.engine: nvflare needs NVIDIA FLARE, which is not installed; "
+                            "pip install 'medfed[nvflare]', or take in_process")
+        names = [*self.sites(), *([self.onlooker.name] if self.onlooker else [])]
+        if len(names) > MOST_SITES:
+            raise UserError(f"federation.engine: FLARE's simulator takes {MOST_SITES} sites, got {len(names)}; "
+                            "take in_process or processes")
+        check_names(names)
+        workspace = Path(tempfile.mkdtemp(prefix="medfed_flare_"))
+        local = workspace / "local"
+        local.mkdir()
+        (local / "resources.json").write_text(json.dumps(allow_list()))
+        (local / SITE_FILE).write_text(json.dumps({name: self._job(name) for name in names}))
+        (local / LINE_FILE).write_text(json.dumps(line))
+        return _Simulator(workspace, names, self.folder / "flare.log")
+
+
+class _Simulator:
+    """The simulator as a process of its own."""
+
+    def __init__(self, workspace: Path, names: list[str], log: Path) -> None:
+        self._workspace, self._log = workspace, log
+        job = write_job(workspace / "local" / "job", names)
+        command = [sys.executable, "-m", SIMULATOR, str(job), "-w", str(workspace), "-c", ",".join(names),
+                   "-t", str(len(names))]  # fmt: skip
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "ab") as file:
+            self._process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True,
+                                             env={**os.environ, "MEDFED_FLARE": str(workspace)})
+
+    def ended(self) -> str | None:
+        code = self._process.poll()
+        return None if code is None else f"the simulator's process ended with exit code {code}; see {self._log}"
+
+    def stop(self) -> None:
+        """It ends by itself when the line is closed; not for ever, though."""
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, 9)
+            self._process.wait()
+        shutil.rmtree(self._workspace, ignore_errors=True)

@@ -1,0 +1,122 @@
+"""What a hospital agreed to, and the guard that holds every letter and every answer against it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from torch import Tensor
+
+from medfed.federation.message import Message, n_bytes
+from medfed.functional.weights import check_same_entries, first_not_finite
+
+KINDS = ("share", "train", "validate", "end")
+FACTS = frozenset({"round", "last"})  # all that a coordinator may say beside tensors
+MOST_BYTES_DOWN = 2 << 30  # of statistics in one letter
+
+
+class Refused(Exception):
+    """A letter or an answer that the hospital did not agree to; the text is a sentence."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What may leave a hospital, and how often.
+
+    Args:
+        sends: names of the tensors that may leave beside weights; `*` stands for anything.
+        rounds: of training, in all.
+        megabytes_per_round: that may leave, all answers of a round together.
+        answers_per_round: how often one kind of letter is answered in a round: once, and again where an answer was lost.
+    """
+
+    sends: tuple[str, ...] = ()
+    rounds: int = 100
+    megabytes_per_round: float = 100.0
+    answers_per_round: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "megabytes_per_round", "answers_per_round"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+
+    def lets(self, name: str) -> bool:
+        """Whether a tensor of that name may leave beside weights."""
+        return any(fnmatchcase(name, known) for known in self.sends)
+
+
+@dataclass
+class Guard:
+    """Stands between the wire and a site.
+
+    Args:
+        network: the site's own state dict: what weights may look like.
+        stays: entries of it that never leave.
+        shares: the rounds in which the method shares: "never", "once" (before round 1) or "every round".
+        answered: how often each kind was answered in each round ("train 3"); outlives a restart if whoever holds it does.
+        sent_bytes: what left in each round, likewise.
+    """
+
+    agreement: Agreement
+    network: Mapping[str, Tensor]
+    stays: frozenset[str] = frozenset()
+    shares: str = "never"
+    answered: Counter[str] = field(default_factory=Counter)
+    sent_bytes: Counter[str] = field(default_factory=Counter)
+
+    def check_letter(self, message: Message) -> None:
+        """Raises Refused, before anything of it is used."""
+        if message.kind not in KINDS:
+            raise Refused(f"was asked to '{message.kind}'; agreed to {', '.join(KINDS)} and nothing else")
+        self._check_facts(message)
+        number = message.facts["round"]
+        if message.kind == "share" and (self.shares == "never" or (self.shares == "once" and number > 1)):
+            when = "never shares" if self.shares == "never" else "shares before round 1 alone"
+            raise Refused(f"was asked to share in round {number}; the method that it agreed to {when}")
+        done = self.answered[f"{message.kind} {number}"]
+        if done >= self.agreement.answers_per_round:
+            raise Refused(f"was asked to {message.kind} in round {number} more than {done} times")
+        self._check_weights(message)
+        if (size := sum(map(n_bytes, message.tensors.values()))) > MOST_BYTES_DOWN:
+            raise Refused(f"was sent {size / 2**20:.0f} MB of statistics; takes {MOST_BYTES_DOWN >> 20}")
+        if name := first_not_finite(message.tensors):
+            raise Refused(f"was sent '{name}', which is not finite")
+
+    def check_answer(self, letter: Message, answer: Message) -> None:
+        """Raises Refused if it holds what may not leave; notes it otherwise."""
+        number = letter.facts["round"]
+        if strange := sorted(set(answer.weights) - (set(self.network) - self.stays)):
+            raise Refused(f"'{strange[0]}' was about to leave; no weight of that name was agreed to")
+        if strange := [name for name in answer.tensors if not self.agreement.lets(name)]:
+            raise Refused(f"'{strange[0]}' was about to leave; agreed to {', '.join(self.agreement.sends) or 'none'}")
+        size = sum(n_bytes(entry) for group in (answer.weights, answer.tensors) for entry in group.values())
+        limit = self.agreement.megabytes_per_round * 1e6
+        if self.sent_bytes[str(number)] + size > limit:
+            raise Refused(f"{size / 1e6:.1f} MB were about to leave in round {number}, after "
+                          f"{self.sent_bytes[str(number)] / 1e6:.1f} MB; agreed to {limit / 1e6:g}")
+        self.answered[f"{letter.kind} {number}"] += 1
+        self.sent_bytes[str(number)] += size
+
+    def _check_facts(self, message: Message) -> None:
+        if not isinstance(message.facts, dict):
+            raise Refused(f"was told {type(message.facts).__name__} for facts; expected them by name")
+        if strange := sorted(set(message.facts) - FACTS):
+            raise Refused(f"was told '{strange[0]}'; a coordinator says {' and '.join(sorted(FACTS))} alone")
+        number = message.facts.get("round")
+        if any(type(fact) is not int for fact in message.facts.values()) or number is None:
+            raise Refused(f"was told round {number!r}; expected a whole number")
+        if not 1 <= number <= self.agreement.rounds:
+            raise Refused(f"was asked for round {number}; agreed to rounds 1 to {self.agreement.rounds}")
+        if not 0 <= message.facts.get("last", 0) < number:
+            raise Refused(f"was told that round {message.facts['last']} counted last, before round {number}")
+
+    def _check_weights(self, message: Message) -> None:
+        wanted = {name: entry for name, entry in self.network.items() if name not in self.stays or name in message.weights}
+        try:
+            check_same_entries(wanted, message.weights)
+        except ValueError as error:
+            raise Refused(f"was sent weights that do not fit its network: {error}") from error
+        if name := first_not_finite(message.weights):
+            raise Refused(f"was sent weights that are not finite (first in '{name}')")

@@ -1,0 +1,85 @@
+"""Gaussian noise on what leaves a site, as the very last step: whatever the method is, it cannot get around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from medfed.federation.message import Message
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The `privacy` block of a config: the Gaussian mechanism at each site (Dwork & Roth 2014, appendix A), before it sends.
+
+    What a site sends is clipped to a length, so that other images there could move it by twice that at most, and noise
+    of `noise` times this much goes on every number. So the guarantee is for all that a site holds: it covers each of
+    its people, and is harder to earn than one for a single person. What it comes to in (epsilon, delta) over all rounds
+    is in `summary.json`, from an accountant that is not ours (`medfed.privacy_budget`). It covers weights and
+    statistics; the number of images, the number of steps, the mean loss and the validation score leave as they are.
+
+    Args:
+        clip: greatest L2 length of the change of a round, over all floating-point entries; 0 neither clips nor adds noise.
+        noise: standard deviation of the noise over 2 * clip, at least 0.
+        statistics_clip, statistics_noise: the same of the tensors that a method sends beside the weights, all those of
+            one message together, and not of their change.
+        delta: for which epsilon is told, in (0, 1).
+    """
+
+    clip: float = 0.0
+    noise: float = 0.0
+    statistics_clip: float = 0.0
+    statistics_noise: float = 0.0
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("clip", "noise", "statistics_clip", "statistics_noise"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        for noise, clip in (("noise", "clip"), ("statistics_noise", "statistics_clip")):
+            if getattr(self, noise) and not getattr(self, clip):
+                raise ValueError(f"{noise} is {getattr(self, noise)}, which has no scale without {clip} above 0; set that too")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"delta must lie in (0, 1), got {self.delta}")
+
+
+def protect(answer: Message, letter: Message, privacy: Privacy, rng: torch.Generator) -> Message:
+    """The answer, clipped and with noise; as it is where `privacy` asks for nothing.
+
+    Args:
+        letter: what was asked, with the weights from which the site went on.
+        rng: must be secret where the answer leaves a hospital: who can draw the noise again can take it away.
+    """
+    if privacy.clip and answer.weights:
+        names = [name for name, entry in answer.weights.items() if entry.is_floating_point()]
+        change = {name: answer.weights[name].double() - letter.weights[name].double() for name in names}
+        noised = _noised(change, privacy.clip, privacy.noise, rng)
+        moved = {name: _possible(name, letter.weights[name].double() + noised[name]).to(answer.weights[name].dtype)
+                 for name in names}  # fmt: skip
+        answer = replace(answer, weights={**answer.weights, **moved})
+    if privacy.statistics_clip and answer.tensors:
+        sent = {name: entry.double() for name, entry in answer.tensors.items() if entry.is_floating_point()}
+        noised = _noised(sent, privacy.statistics_clip, privacy.statistics_noise, rng)
+        moved = {name: entry.to(answer.tensors[name].dtype) for name, entry in noised.items()}
+        answer = replace(answer, tensors={**answer.tensors, **moved})
+    return answer
+
+
+def _noised(tensors: Tensors, clip: float, noise: float, rng: torch.Generator) -> dict[str, Tensor]:
+    """Float64 tensors, shortened together to `clip` where they are longer, each number with noise."""
+    length = math.sqrt(sum(float(entry.square().sum()) for entry in tensors.values()))
+    scale = min(1.0, clip / length) if length else 1.0
+    deviation = 2 * clip * noise
+    return {name: entry * scale + deviation * torch.randn(entry.shape, generator=rng, dtype=torch.float64)
+            for name, entry in tensors.items()}  # fmt: skip
+
+
+def _possible(name: str, entry: Tensor) -> Tensor:
+    """BatchNorm divides by the root of its running variance, which noise may take below 0."""
+    return entry.clamp(min=0) if name.rpartition(".")[2] == "running_var" else entry

@@ -1,0 +1,77 @@
+"""What stands between the wire and a hospital's site: the guard, the hospital's own ledger, and the end."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+
+from medfed.engines.in_process import InProcess
+from medfed.federation.agreement import Agreement, Guard
+from medfed.federation.ledger import COLUMNS, entries
+from medfed.federation.message import Message
+from medfed.federation.method import Method
+from medfed.federation.site import Site
+from medfed.files import write_atomically
+from medfed.outputs.run_folder import append_rows
+
+COUNTS, LEDGER, MODEL, SECRET = "answered.json", "ledger.csv", "model.safetensors", "noise.key"
+
+
+@dataclass
+class HospitalDesk:
+    """Answers letters as the site does, within what the hospital agreed to, and writes down what crossed its border."""
+
+    site: Site
+    folder: Path
+    agreement: Agreement
+
+    def __post_init__(self) -> None:
+        kept = self.folder / COUNTS
+        told = json.loads(kept.read_text()) if kept.is_file() else {"answered": {}, "sent_bytes": {}}
+        self.guard = Guard(self.agreement, self.site.network.state_dict(), self.site.local_keys, _shares(self.site.method),
+                           Counter(told["answered"]), Counter(told["sent_bytes"]))
+        self.site.noise_seed = _secret(self.folder / SECRET)
+        self._engine = InProcess([self.site], self.folder)
+
+    def answer(self, letter: Message) -> Message:
+        """The answer to a letter.
+
+        Raises:
+            Refused: if the letter or the answer is not what the hospital agreed to; then nothing leaves.
+        """
+        self.guard.check_letter(letter)
+        if letter.kind == "end":
+            write_atomically(self.folder / MODEL, safetensors.torch.save(letter.weights))
+            answer = Message("end")
+        else:
+            answer = self._engine.exchange(letter.kind, {self.site.name: letter})[self.site.name]
+        self.guard.check_answer(letter, answer)
+        self._write_down(letter, answer)
+        return answer
+
+    def _write_down(self, letter: Message, answer: Message) -> None:
+        """Before the answer leaves: a ledger that lacks what left would be worth nothing."""
+        number, name = letter.facts["round"], self.site.name
+        rows = [*entries(number, "down", {name: letter}), *entries(number, "up", {name: answer})]
+        append_rows(self.folder / LEDGER, COLUMNS, rows)
+        counts = {"answered": self.guard.answered, "sent_bytes": self.guard.sent_bytes}
+        write_atomically(self.folder / COUNTS, json.dumps(counts, sort_keys=True))
+
+
+def _secret(path: Path) -> int:
+    """A number that never leaves the hospital, the same after a restart."""
+    if not path.is_file():
+        write_atomically(path, str(secrets.randbits(63)))
+        path.chmod(0o600)
+    return int(path.read_text())
+
+
+def _shares(method: Method) -> str:
+    if type(method).share is Method.share:
+        return "never"
+    return "every round" if method.shares_every_round else "once"

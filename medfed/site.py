@@ -1,0 +1,230 @@
+"""A hospital's side: check the data, show what would leave, agree, join the federation, and leave when it is over."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from medfed import strict_yaml, typed
+from medfed.config import Config, changed, load, to_yaml
+from medfed.datasets.check_report import to_text
+from medfed.datasets.checking import check
+from medfed.determinism import fix_bits
+from medfed.engines.flare.job import EXECUTOR, SITE_FILE, hospital_rights
+from medfed.engines.flare.kit import Kit
+from medfed.errors import UserError
+from medfed.federation.agreement import Agreement
+from medfed.federation.message import State
+from medfed.federation.site import Site
+from medfed.hospital_desk import LEDGER, MODEL
+from medfed.outputs.table import aligned
+from medfed.programs import run_program
+from medfed.rehearsal import rehearse
+from medfed.simulation import bar_over, member
+
+LOOK_SECONDS = 0.5
+FAREWELL_SECONDS = 3.0  # for the last answer to reach the coordinator
+OWN = ("data", "device")  # what a hospital decides of the plan; all else is the federation's
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """A hospital's own file; beside these keys it holds what of the plan is the hospital's own (`data`, `device`).
+
+    Args:
+        site: its name in the federation.
+        plan: the config that all sites agreed on, as the coordinator sent it; relative to this file, as `kit` and `folder`.
+        kit: FLARE's startup kit of this site.
+        folder: for its ledger, its log, the final model, and what it must not lose when it is stopped.
+        agrees: what may leave.
+    """
+
+    site: str
+    plan: str = "plan.yaml"
+    kit: str = "kit"
+    folder: str = "medfed_site"
+    agrees: Agreement = Agreement()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns 0 when the federation is over, or after --rehearse; 2 for a mistake that the user can mend."""
+    parser = argparse.ArgumentParser(prog="python -m medfed.site", description=__doc__)
+    parser.add_argument("file", type=Path, help="this hospital's YAML; medfed.federation prepare writes one to fill in")
+    parser.add_argument("--yes", action="store_true", help="agree to what is shown, without being asked")
+    parser.add_argument("--rehearse", action="store_true", help="show what would leave, and stop there")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    args = parser.parse_args(argv)
+    return run_program("medfed.site", lambda: _work(args))
+
+
+def _work(args: argparse.Namespace) -> int:
+    hospital, config = read(args.file)
+    fix_bits()
+    _check_data(config, args.quiet)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the report has said it; and one site is no federation yet
+        site = member(config, hospital.site)
+    if not isinstance(site, Site):
+        raise UserError(f"{args.file}: site: '{hospital.site}' is the plan's validation site, which shares nothing; it is not "
+                        "asked over a network yet")
+    rows = what_leaves(site, config)
+    print(_told(rows, site, config))
+    check_agreed(rows, site, config, hospital.agrees)
+    if args.rehearse:
+        return 0
+    if not args.yes and not _yes("\nDo you agree that this leaves, every round? [yes/no] "):
+        print("Nothing was sent.")
+        return 0
+    join(hospital, config, args.quiet)
+    folder = Path(hospital.folder)
+    print(f"The federation is over. The model is {folder / MODEL}; what crossed the border is in {folder / LEDGER}.")
+    return 0
+
+
+def read(path: Path) -> tuple[Hospital, Config]:
+    """A hospital's file, with paths as seen from here, and the plan with this hospital's own values."""
+    document = strict_yaml.parse(strict_yaml.read(path), str(path))
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: expected blocks of keys and values, such as site, plan, kit, data")
+    own = {key: document.pop(key) for key in OWN if key in document}
+    try:
+        hospital = typed.build(Hospital, document, "", lambda cls, block, key: (cls, block, ()))
+    except typed.Wrong as wrong:
+        raise UserError(f"{path}: {wrong}") from wrong
+    places = {name: str(path.parent / getattr(hospital, name)) for name in ("plan", "kit", "folder")}
+    hospital = replace(hospital, **places)
+    told = dict(_dotted(own))
+    if isinstance(told.get("data.root"), str):
+        told["data.root"] = str(path.parent / told["data.root"])
+    _check_names(Path(hospital.plan))
+    config = changed(load(hospital.plan), told)
+    if hospital.agrees.rounds < config.federation.rounds:
+        raise UserError(f"{path}: agrees.rounds: {hospital.agrees.rounds}, but the plan has {config.federation.rounds} rounds; "
+                        "raise it, or talk to the coordinator")
+    return hospital, replace(config, source=str(path))
+
+
+def _check_names(plan: Path) -> None:
+    """Before the plan is loaded: a dotted name in it would import, and so run, whatever is installed here."""
+    document = strict_yaml.parse(strict_yaml.read(plan), str(plan))
+    for key, name in _dotted(document if isinstance(document, dict) else {}):
+        if key.rpartition(".")[2] == "name" and "." in str(name):
+            raise UserError(f"{plan}: {key}: '{name}' is code from outside medfed, which no plan may name; ask the coordinator for one "
+                            "with medfed's own methods, networks and datasets")
+
+
+def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested blocks, also of those in lists, by dotted key."""
+    for name, value in block.items():
+        here = typed.dotted(key, name)
+        blocks = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+        for inner in [value] if isinstance(value, Mapping) else blocks:
+            yield from _dotted(inner, here)
+        if not isinstance(value, Mapping) and not blocks:
+            yield here, value
+
+
+def _check_data(config: Config, quiet: bool) -> None:
+    """The report of `medfed.data check`; UserError if anything is wrong, as nothing was sent yet."""
+    dataset = config.data.ready(None)
+    report = check(dataset, dataset.allow_duplicates, None if quiet else bar_over("checking the data"))
+    print(to_text(report))
+    if report.problems:
+        raise UserError(f"{dataset.root}: {len(report.problems)} problems in the data; mend them and come back, nothing was sent")
+
+
+def _yes(question: str) -> bool:
+    """Whether a person says so; where nobody can be asked, nobody does."""
+    try:
+        return input(question).strip().lower() == "yes"
+    except EOFError:
+        return False
+
+
+def what_leaves(site: Site, config: Config) -> list[dict[str, object]]:
+    """What one round would send, as rows of the ledger (`medfed.rehearsal`)."""
+    weights = {name: entry.detach().cpu().clone() for name, entry in site.network.state_dict().items()}
+    return rehearse(site, State(0, weights), config.seed)
+
+
+def check_agreed(rows: list[dict[str, object]], site: Site, config: Config, agreement: Agreement) -> None:
+    """UserError if the method sends what the hospital did not agree to, or more of it."""
+    tensors = {row["name"] for row in rows if row["dtype"] != "fact"} - set(site.network.state_dict())
+    if strange := sorted(name for name in tensors if not agreement.lets(name)):
+        which = ", ".join(f"'{name}'" for name in strange[:5]) + (f" and {len(strange) - 5} more" if len(strange) > 5 else "")
+        raise UserError(f"{config.source}: agrees.sends: {config.method_name} would send {which}, not in it; add it if you "
+                        "agree that it leaves")
+    total = sum(row["bytes"] for row in rows) / 1e6
+    if total > agreement.megabytes_per_round:
+        raise UserError(f"{config.source}: agrees.megabytes_per_round: {agreement.megabytes_per_round:g}, but a round sends "
+                        f"{total:.1f} MB; raise it if you agree")
+
+
+def _told(rows: list[dict[str, object]], site: Site, config: Config) -> str:
+    """A table of that."""
+    network = set(site.network.state_dict())
+    shown = [["kind", "what", "shape", "type", "bytes"]]
+    for kind in ("share", "train", "validate"):
+        own = [row for row in rows if row["kind"] == kind]
+        entries = [row for row in own if row["name"] in network]
+        if entries:
+            n, size = len(entries), sum(row["bytes"] for row in entries)
+            shown.append([kind, f"weights of the network ({n} tensors)", "", "", f"{size:,}"])
+        shown += [[kind, row["name"], row["shape"], row["dtype"], f"{row['bytes']:,}"] for row in own if row not in entries]
+    total = sum(row["bytes"] for row in rows) / 1e6
+    head = (f"What would leave {site.name}, to the coordinator, in a round of {config.method_name} "
+            f"({config.federation.rounds} rounds; {len(site.training)} training images stay):\n")
+    return "\n".join([head, aligned([[(word, "") for word in line] for line in shown], False, n_left=4),
+                      f"\n{total:.2f} MB a round. None of this is anonymous: weights and statistics tell about the images they "
+                      "were made from; python -m medfed.audit measures how much."])
+
+
+def join(hospital: Hospital, config: Config, quiet: bool) -> None:
+    """Start FLARE's client with this hospital's kit, and wait until the coordinator says that it is over.
+
+    Raises:
+        UserError: if it is over already, or FLARE or the kit is missing, or FLARE's client ends early.
+    """
+    if importlib.util.find_spec("nvflare") is None:
+        raise UserError("joining needs NVIDIA FLARE, which is not installed; pip install 'medfed[nvflare]'")
+    folder, kit = Path(hospital.folder), Kit(Path(hospital.kit), (EXECUTOR,), hospital_rights())
+    kit.check()
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / MODEL).is_file():
+        raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to take part in another, give `folder` "
+                        "another name")
+    job = {"config": to_yaml(config), "source": config.source, "site": hospital.site, "folder": str(folder.resolve()),
+           "directory": os.getcwd(), "threads": torch.get_num_threads(),
+           "agreement": asdict(hospital.agrees)}  # fmt: skip
+    kit.write(SITE_FILE, {hospital.site: job})
+    plan = hashlib.sha256(Path(hospital.plan).read_bytes()).hexdigest()
+    print(f"Joining as {hospital.site} with the plan {plan[:12]}. Ctrl-C leaves; the same command comes back.")
+    kit.start(folder / "flare.log")
+    try:
+        with tqdm(desc=f"{hospital.site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
+            while not (folder / MODEL).is_file():
+                if kit.ended():
+                    raise UserError(f"FLARE's client ended before the federation did; see {folder / 'flare.log'}, then come back "
+                                    "with the same command")
+                time.sleep(LOOK_SECONDS)
+                bar.update(0)
+                bar.refresh()
+        time.sleep(FAREWELL_SECONDS)
+    finally:
+        kit.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The median, the trimmed mean and norm clipping, as methods; their mathematics is in test_robust.py."""
+
+import pytest
+import torch
+
+from medfed.errors import UserError
+from medfed.federation.coordinator import federate
+from medfed.federation.message import Message, State, digest
+from medfed.federation.settings import Federation
+from medfed.functional.robust import change_length, coordinate_median, learned
+from medfed.methods.coordinate_median import CoordinateMedian
+from medfed.methods.elcfs import ELCFS
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.norm_clipping import NormClipping
+from medfed.methods.stack import Stack
+from medfed.methods.trimmed_mean import TrimmedMean
+
+METHODS = [CoordinateMedian(), TrimmedMean(0.3), NormClipping()]
+
+
+def last(toy, method, sites=("north", "south", "west"), start=None, rounds=2):
+    *_, done = federate(method, toy.engine(method, sites), start or toy.start(method), Federation(rounds=rounds), 0)
+    return done.state
+
+
+def updates(*values, examples=None):
+    counts = examples or [1] * len(values)
+    return {
+        f"s{i}": Message("train", {"w": torch.tensor([value])}, {}, {"examples": n})
+        for i, (value, n) in enumerate(zip(values, counts, strict=True))
+    }
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+def test_the_order_of_the_sites_does_not_matter(any_toy, method):
+    one, other = (digest(last(any_toy, method, order).to_bytes()) for order in (("north", "south", "west"),
+                                                                              ("west", "north", "south")))
+    assert one == other
+
+
+@pytest.mark.parametrize("method", [*METHODS, TrimmedMean(0.0)], ids=repr)
+def test_it_is_the_rule_that_a_stack_uses(toy, method):
+    own = Stack((ELCFS(alpha=0.1, min_patients=1), method))
+    assert own.aggregate(State(0, {"w": torch.zeros(1)}), updates(1.0, 2.0, 9.0)) == \
+        method.aggregate(State(0, {"w": torch.zeros(1)}), updates(1.0, 2.0, 9.0))
+    assert all(torch.isfinite(entry).all() for entry in last(toy, own, rounds=1).weights.values())
+
+
+def test_two_that_aggregate_do_not_stack():
+    with pytest.raises(ValueError, match="CoordinateMedian and TrimmedMean each define 'aggregate'"):
+        Stack((CoordinateMedian(), TrimmedMean()))
+
+
+def test_nothing_clipped_is_fedavg_to_the_bit(any_toy):
+    start = any_toy.start(FedAvg())
+    found = last(any_toy, NormClipping(bound=1e9, times=1e9), start=start)
+    assert digest(found.to_bytes()) == digest(last(any_toy, FedAvg(), start=start).to_bytes())
+
+
+def test_clipping_by_the_median_shows(any_toy):
+    """The control of the test above."""
+    start = any_toy.start(FedAvg())
+    assert digest(last(any_toy, NormClipping(), start=start).to_bytes()) != \
+        digest(last(any_toy, FedAvg(), start=start).to_bytes())
+
+
+def test_a_site_of_its_own_is_clipped_by_nothing(any_toy):
+    start = any_toy.start(FedAvg())
+    one, other = (last(any_toy, method, ("north",), start) for method in (NormClipping(), FedAvg()))
+    assert digest(one.to_bytes()) == digest(other.to_bytes())
+
+
+def test_no_trim_of_sites_of_one_size_is_fedavg_to_the_bit(any_toy):
+    """Each toy site has ten images."""
+    start = any_toy.start(FedAvg())
+    one, other = (last(any_toy, method, ("north", "south"), start) for method in (TrimmedMean(0.0), FedAvg()))
+    assert digest(one.to_bytes()) == digest(other.to_bytes())
+
+
+def test_a_number_of_images_that_a_site_claims_gives_it_no_say():
+    state, claimed = State(0, {"w": torch.zeros(1)}), [1, 1, 10**8]
+    for method in (CoordinateMedian(), TrimmedMean(0.3), NormClipping(bound=1e9, site_weights="uniform")):
+        plain = method.aggregate(state, updates(1.0, 2.0, 9.0))["w"]
+        assert torch.equal(method.aggregate(state, updates(1.0, 2.0, 9.0, examples=claimed))["w"], plain)
+    assert NormClipping(bound=1e9).aggregate(state, updates(1.0, 2.0, 9.0, examples=claimed))["w"] > 8.9
+
+
+@pytest.mark.parametrize(("trim", "n", "cut"), [(0.2, 3, 1), (0.2, 5, 1), (0.2, 6, 2), (0.25, 4, 1), (0.1, 30, 3)])
+def test_what_is_cut_is_rounded_up(trim, n, cut):
+    """All are 0 but `cut` ones: as many as are cut at an end. One more would show."""
+    state = State(0, {"w": torch.zeros(1)})
+    for ones, gone in ((cut, True), (cut + 1, False)):
+        found = TrimmedMean(trim).aggregate(state, updates(*[1.0] * ones, *[0.0] * (n - ones)))
+        assert (found["w"].item() == 0) is gone
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_too_few_sites_to_trim_are_told(n):
+    with pytest.raises(UserError, match=rf"method.trim: cuts 1 at each end of {n} sites \(s0.*let more sites take"):
+        TrimmedMean().aggregate(State(0, {}), updates(*range(n)))
+
+
+@pytest.mark.parametrize(("make", "sentence"), [
+    (lambda: TrimmedMean(0.5), r"trim must lie in \[0, 0.5\), got 0.5"),
+    (lambda: TrimmedMean(float("nan")), r"trim must lie in"),
+    (lambda: NormClipping(bound=0.0), "bound must be above 0, or null, got 0.0"),
+    (lambda: NormClipping(times=-1.0), "times must be above 0, got -1.0"),
+    (lambda: NormClipping(site_weights="by size"), "site_weights must be 'examples' or 'uniform', got 'by size'"),
+])  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+def test_where_sites_keep_batch_norm_the_rest_is_put_together(any_toy):
+    for method in METHODS:
+        engine = any_toy.engine(method, local_batch_norm=True)
+        start = any_toy.start(method)
+        (done,) = federate(method, engine, start, Federation(rounds=1), 0)
+        local = engine.members[0].local_keys
+        assert all(torch.equal(done.state.weights[name], start.weights[name]) for name in local)
+
+
+def test_the_median_of_a_federation_is_that_of_its_updates(any_toy):
+    engine, start = any_toy.engine(CoordinateMedian()), any_toy.start(CoordinateMedian())
+    sent = engine.exchange("train", dict.fromkeys(engine.sites(), Message("train", start.weights, {}, {"round": 1})))
+    expected = coordinate_median([answer.weights for answer in sent.values()])
+    found = last(any_toy, CoordinateMedian(), start=start, rounds=1).weights
+    assert all(torch.equal(found[name], entry) for name, entry in expected.items())
+    assert change_length(start.weights, learned(found)) > 0

@@ -1,0 +1,150 @@
+"""A coordinator's side, up to where FLARE begins."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import tiny_yaml
+
+from medfed import deployment, strict_yaml
+from medfed import site as hospital_program
+from medfed.config import load
+from medfed.federation.message import State
+from medfed.files import read_sealed
+from medfed.simulation import prepare
+
+SITES = ("BMC", "HK", "UCL")
+
+
+def changed(tmp_path, tiny_phantom, **more: str) -> Path:
+    path = tmp_path / "tiny.yaml"
+    keys = "".join(f"{key}: {value}, " for key, value in more.items())
+    path.write_text(tiny_yaml(tiny_phantom).replace("unseen_site: UCL, ", keys))
+    return path
+
+
+@pytest.fixture
+def config(tmp_path, tiny_phantom) -> Path:
+    return changed(tmp_path, tiny_phantom)
+
+
+def run(*words: object) -> int:
+    return deployment.main([str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory, tiny_phantom) -> Path:
+    folder = tmp_path_factory.mktemp("prepared")
+    where = ["--out", folder / "federation", "--host", "hub.example", "--port", 9002]
+    assert run("prepare", changed(folder, tiny_phantom), *where) == 0
+    return folder / "federation"
+
+
+def test_it_writes_what_its_readme_names(prepared):
+    text = (prepared / "README.md").read_text()
+    for name in re.findall(rf"{re.escape(str(prepared))}/([\w.]+)", text):
+        assert (prepared / name).exists() or name in ("kits", "run"), name
+    assert {path.name for path in prepared.iterdir()} == {
+        "README.md", "plan.yaml", "start.state", "project.yml", "hospitals"}  # fmt: skip
+    assert {path.stem for path in (prepared / "hospitals").iterdir()} == set(SITES)
+    assert "{" not in text and "hub.example" in text
+
+
+def test_the_plan_names_no_path_of_this_machine(prepared, tiny_phantom):
+    texts = [path.read_text() for path in (prepared / "plan.yaml", *(prepared / "hospitals").iterdir())]
+    assert not any(str(tiny_phantom.parent) in text or "/tmp" in text or str(Path.home()) in text for text in texts)
+    plan = load(prepared / "plan.yaml")
+    assert (plan.data.root, plan.data.sites, plan.data.if_missing) == ("data", (), "error")
+    assert plan.federation.unseen_site == ""
+
+
+def test_everything_else_of_the_config_is_the_plans(prepared, config):
+    plan, asked = load(prepared / "plan.yaml"), load(config)
+    assert (plan.method, plan.network, plan.training, plan.federation, plan.seed) == (
+        asked.method, asked.network, asked.training, asked.federation, asked.seed)  # fmt: skip
+
+
+def test_training_begins_where_a_simulation_begins(prepared, config):
+    start = State.from_bytes(read_sealed(prepared / "start.state", ""))
+    expected = prepare(load(config), None, quiet=True).start
+    assert start.round == 0 and list(start.weights) == list(expected.weights)
+    assert all(torch.equal(entry, expected.weights[name]) for name, entry in start.weights.items())
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_hospitals_file_loads_and_agrees_to_no_statistic_yet(prepared, tmp_path, site):
+    (tmp_path / f"{site}.yaml").write_text((prepared / "hospitals" / f"{site}.yaml").read_text())
+    (tmp_path / "plan.yaml").write_text((prepared / "plan.yaml").read_text())
+    hospital, config = hospital_program.read(tmp_path / f"{site}.yaml")
+    assert hospital.site == site and hospital.agrees.sends == () and hospital.agrees.rounds == 2
+    assert Path(config.data.root) == tmp_path / "data" and Path(hospital.kit) == tmp_path / "kit"
+
+
+def test_flares_project_names_everybody(prepared):
+    project = strict_yaml.parse((prepared / "project.yml").read_text(), "project.yml")
+    people = {person["name"]: person for person in project["participants"]}
+    assert set(people) == {*SITES, "hub.example", "coordinator@medfed.org"}
+    assert (people["hub.example"]["fed_learn_port"], people["hub.example"]["admin_port"]) == (9002, 9003)
+    assert len({people[site]["org"] for site in SITES} | {"coordinator"}) == 4
+
+
+@pytest.mark.parametrize(("key", "value"), [("clients", "4"), ("validation_site", "UCL"), ("participating", "2")])
+def test_what_is_for_simulations_is_refused(tmp_path, tiny_phantom, capsys, key, value):
+    path = changed(tmp_path, tiny_phantom, **{key: value})
+    assert run("prepare", path, "--out", tmp_path / "out") == 2
+    assert f"federation.{key}: {value} is for simulations" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("sites", "sentence"), [
+    (["HK"], "a federation has at least two hospitals, got HK"),
+    (["HK", "HK"], "'HK' is there twice"),
+    (["HK", "../HK"], "may not hold /"),
+    (["HK", "a b"], "NVIDIA FLARE cannot name a site 'a b'"),
+])  # fmt: skip
+def test_names_that_are_none_are_refused(config, tmp_path, capsys, sites, sentence):
+    assert run("prepare", config, "--out", tmp_path / "out", "--sites", *sites) == 2
+    assert sentence in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_federation_is_never_written_over(prepared, config, capsys):
+    before = (prepared / "start.state").read_bytes()
+    assert run("prepare", config, "--out", prepared, "--seed", 9) == 2
+    assert "holds a federation already" in capsys.readouterr().err and (prepared / "start.state").read_bytes() == before
+
+
+@pytest.mark.parametrize("gone", ["plan.yaml", "start.state"])
+def test_running_what_is_no_federation_is_refused(prepared, tmp_path, capsys, gone):
+    pytest.importorskip("nvflare")
+    for path in prepared.iterdir():
+        if path.is_file() and path.name != gone:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert run("run", tmp_path) == 2
+    assert "holds no federation; make one with python -m medfed.federation prepare" in capsys.readouterr().err
+
+
+def test_running_without_kits_says_how_to_make_them(prepared, capsys):
+    pytest.importorskip("nvflare")
+    assert run("run", prepared) == 2
+    sentence = "expected the kits of one server and of a console, found none; make them with nvflare provision"
+    assert sentence in capsys.readouterr().err
+    assert not (prepared / "run").exists()
+
+
+def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("nvflare")
+    monkeypatch.setattr(deployment, "_kits", lambda *_: (None, None))
+    start = State.from_bytes(read_sealed(prepared / "start.state", ""))
+    folder = deployment.RunFolder(tmp_path / "run")
+    for path in prepared.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    folder.path.mkdir()
+    folder.save_state(State(1, start.weights))
+    other = (prepared / "plan.yaml").read_text().replace("learning_rate: 0.01", "learning_rate: 0.02")
+    folder.write_text("config.yaml", other)
+    assert run("run", tmp_path) == 2
+    assert "holds a run that has finished round 1; go on with --resume" in capsys.readouterr().err
+    assert run("run", tmp_path, "--resume") == 2
+    assert "is not the plan that the run began with (training.learning_rate: 0.02 -> 0.01)" in capsys.readouterr().err
