@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.util
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from medfed import site_names, strict_yaml
+from medfed import privacy_budget, site_names, strict_yaml
 from medfed.config import Config, changed, load, resolved, to_yaml
 from medfed.deployment_files import README, hospital_file, project_file
 from medfed.determinism import fix_bits
@@ -19,14 +20,15 @@ from medfed.errors import UserError
 from medfed.federation.message import Message, State
 from medfed.federation.selection import RULES
 from medfed.files import read_sealed, seal, write_atomically
+from medfed.metrics import classification_summary, summary
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import RunFolder
 from medfed.programs import add_common_flags, overrides, run_program
 from medfed.resuming import changes
 from medfed.simulation import build_network, task_of
-from medfed.train import notices, train
+from medfed.train import images_told, notices, train
 
-PLAN, START, RUN = "plan.yaml", "start.state", "run"
+PLAN, START, IMAGES, RUN = "plan.yaml", "start.state", "images.json", "run"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -56,6 +58,7 @@ def _prepare(args: argparse.Namespace) -> int:
     if (out / PLAN).exists():
         raise UserError(f"{out}: holds a federation already; choose another folder with --out")
     dataset = config.data.ready(None)
+    privacy_budget.check(config.privacy)
     sites = args.sites or [name for name in dataset.site_names() if name != config.federation.unseen_site]
     plan = _plan(config, sites)
     task = task_of(plan, dataset)
@@ -65,6 +68,8 @@ def _prepare(args: argparse.Namespace) -> int:
     start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}).to_bytes()
     (out / "hospitals").mkdir(parents=True, exist_ok=True)
     write_atomically(out / START, seal(start), start)
+    images = images_told(task, dataset, dataset.cases(dataset.site_names()[0])[0])
+    write_atomically(out / IMAGES, json.dumps({**images, "dataset": dataset.card.title}, indent=2))
     for site in sites:
         write_atomically(out / "hospitals" / f"{site}.yaml", hospital_file(site, plan))
     write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
@@ -126,6 +131,7 @@ def _run(args: argparse.Namespace) -> int:
         finally:
             server.stop()
         print(f"{last.round} rounds with {len(sites)} hospitals are in {folder.path}: model.safetensors, history.csv, ledger.csv.")
+        print(f"A MONAI bundle for a hospital: python -m medfed.export {folder.path}")
     return 0
 
 
@@ -135,10 +141,26 @@ def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -
     final = last if chosen == last.round else folder.load_state(chosen)
     folder.save_model(final.weights)
     engine.exchange("end", dict.fromkeys(engine.sites(), Message("end", final.weights, {}, {"round": last.round})))
-    config = hashlib.sha256(to_yaml(plan).encode()).hexdigest()
-    folder.write_json("federation.json", {"sites": engine.sites(), "selection": plan.federation.selection,
-                                          "selected_round": final.round, "rounds": last.round, "seed": plan.seed,
-                                          "took_part": last.took_part, "config_sha256": config, "versions": versions()})
+    images = json.loads((folder.path.parent / IMAGES).read_text())
+    by_site = privacy_budget.releases(folder.ledger(), final.weights)
+    folder.write_json("summary.json", {
+        **(classification_summary if images["classes"] else summary).summarise([], plan.seed),
+        "data": "not stated",  # a coordinator sees none
+        "dataset": images.pop("dataset"),
+        "images": images,
+        "method": plan.method_name,
+        "unseen_site": None,
+        "source_sites": engine.sites(),
+        "took_part": last.took_part,
+        "selection": plan.federation.selection,
+        "selected_round": final.round,
+        "rounds": last.round,
+        "seed": plan.seed,
+        "config_sha256": hashlib.sha256(to_yaml(plan).encode()).hexdigest(),
+        "versions": versions(),
+        "method_facts": plan.method.facts(final),
+        "privacy": privacy_budget.told(plan.privacy, by_site),
+    })
 
 
 def _read(folder: Path) -> tuple[Config, State, list[str]]:

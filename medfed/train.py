@@ -19,6 +19,7 @@ from tqdm import tqdm
 from medfed import privacy_budget
 from medfed.config import Config, load, to_yaml
 from medfed.datasets import reading
+from medfed.datasets.base import Case, Dataset
 from medfed.datasets.splits import Split
 from medfed.determinism import fix_bits
 from medfed.engines.in_process import InProcess
@@ -206,7 +207,7 @@ def _summary(config: Config, simulation: Simulation, final: State, rows: list, s
             for site, s in simulation.splits.items()
         },
         **({"clients": _clients(config, simulation)} if simulation.clients else {}),
-        "images": _images(simulation),
+        "images": images_told(simulation.task, simulation.dataset, next(iter(simulation.splits.values())).train[0]),
         "selection": federation.selection,
         "selected_round": final.round,
         "rounds": federation.rounds,
@@ -240,14 +241,17 @@ def _clients(config: Config, simulation: Simulation) -> dict[str, object]:
     }
 
 
-def _images(simulation: Simulation) -> dict[str, object]:
-    """What a bundle must know of the images, so that exporting needs none of them."""
-    task, first = simulation.task, next(iter(simulation.splits.values())).train[0]
-    known = simulation.dataset.intensity_range
+def images_told(task: Segmentation | Classification, dataset: Dataset, first: Case) -> dict[str, object]:
+    """What a bundle must know of the images, so that exporting needs none of them.
+
+    Args:
+        first: any case, for the kind of its file.
+    """
+    known = dataset.intensity_range
     return {
         "channels": task.channels,
-        "structures": list(simulation.dataset.structures),
-        "classes": list(simulation.dataset.classes),
+        "structures": list(dataset.structures),
+        "classes": list(dataset.classes),
         "intensity_range": known and list(known),
         "standardised": task.standardised,
         "pictures": reading.is_picture(first.image),

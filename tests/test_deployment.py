@@ -111,7 +111,7 @@ def test_a_hospital_that_is_killed_costs_its_round_alone(federation, tmp_path, t
     assert {(tmp_path / site / f"medfed_{site}" / "model.safetensors").read_bytes() for site in HOSPITALS} == {model}
     assert not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(one.info["cmdline"] or [])]
     check_bits(federation, tmp_path, tiny_phantom, monkeypatch)
-    told = json.loads((federation / "run" / "federation.json").read_text())["took_part"]
+    told = json.loads((federation / "run" / "summary.json").read_text())["took_part"]
     assert told["BMC"] == told["UCL"] == ROUNDS
     print("HK took part last in round", told["HK"])
 

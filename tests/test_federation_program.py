@@ -1,6 +1,8 @@
 """A coordinator's side, up to where FLARE begins."""
 
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ from conftest import tiny_yaml
 
 from medfed import deployment, strict_yaml
 from medfed import site as hospital_program
-from medfed.config import load
+from medfed.config import load, to_yaml
+from medfed.export import export
 from medfed.federation.message import State
 from medfed.files import read_sealed
 from medfed.simulation import prepare
@@ -46,7 +49,7 @@ def test_it_writes_what_its_readme_names(prepared):
     for name in re.findall(rf"{re.escape(str(prepared))}/([\w.]+)", text):
         assert (prepared / name).exists() or name in ("kits", "run"), name
     assert {path.name for path in prepared.iterdir()} == {
-        "README.md", "plan.yaml", "start.state", "project.yml", "hospitals"}  # fmt: skip
+        "README.md", "plan.yaml", "start.state", "images.json", "project.yml", "hospitals"}  # fmt: skip
     assert {path.stem for path in (prepared / "hospitals").iterdir()} == set(SITES)
     assert "{" not in text and "hub.example" in text
 
@@ -148,3 +151,27 @@ def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp
     assert "holds a run that has finished round 1; go on with --resume" in capsys.readouterr().err
     assert run("run", tmp_path, "--resume") == 2
     assert "is not the plan that the run began with (training.learning_rate: 0.02 -> 0.01)" in capsys.readouterr().err
+
+
+def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
+    """The coordinator saw no image, and its card says so; the weights in the bundle are those of the last round."""
+    shutil.copytree(prepared, tmp_path / "federation")
+    folder = deployment.RunFolder(tmp_path / "federation" / "run")
+    folder.path.mkdir()
+    plan, last = load(prepared / "plan.yaml"), State.from_bytes(read_sealed(prepared / "start.state", ""))
+    last = replace(last, round=1, took_part=dict.fromkeys(SITES, 1))
+    folder.write_history([{"round": 1, "train_loss": 0.5, "validation_score": None}])
+    folder.write_text("config.yaml", to_yaml(plan))
+    said_goodbye = []
+
+    class Heard:
+        sites = staticmethod(lambda: list(SITES))
+        exchange = staticmethod(lambda kind, letters: said_goodbye.append((kind, set(letters))))
+
+    deployment._say_goodbye(plan, Heard, folder, last)
+    assert said_goodbye == [("end", set(SITES))]
+    bundle = export(folder.path)
+    found = torch.load(bundle / "models" / "model.pt", weights_only=True)
+    assert all(torch.equal(entry, last.weights[name]) for name, entry in found.items()) and found
+    card = (bundle / "docs" / "README.md").read_text()
+    assert "the origin of its images is not stated" in card and "BMC, HK, UCL" in card

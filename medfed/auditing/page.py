@@ -51,7 +51,7 @@ def _leaving(result: Mapping[str, Any], label: str) -> Markup:
         ("Site", result["site"]),
         ("Images and people in training", f"{result['n_images']} images of {result['n_people']} people"),
         ("Method", result["method"]),
-        ("Before training", sent_words(result)),
+        ("Before training", sent_words(result).removeprefix("before training ")),
         ("In every round", "the weights of the network, which are not measured here"),
         ("Seed", result["seed"]),
         ("Versions", ", ".join(f"{name} {number}" for name, number in result["versions"].items())),
