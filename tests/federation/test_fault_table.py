@@ -23,7 +23,7 @@ SUBSETS = [some for n in range(1, 5) for some in combinations(SITES, n)]
 NEVER_STARTS, DIES, LATE = "never starts", "dies in training", "late"
 TWICE, OLD = "answers twice", "answers for an old round"
 START = State(0, {"w": torch.zeros(4, dtype=torch.float64), "count": torch.zeros((), dtype=torch.int64)})
-DEADLINE_SECONDS = 2
+DEADLINE_SECONDS = 20
 
 
 @dataclass
