@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import json
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +66,10 @@ def _prepare(args: argparse.Namespace) -> int:
     plan.network.check_image_size(dataset.image_size)
     plan.method.check(dataset.image_size, dataset.channels, dataset.standardise)
     network = build_network(config, task)
+    if plan.federation.batch_norm == "local" or plan.method.local_keys(network):
+        raise UserError(f"{config.source}: {plan.method_name} keeps entries of the network at each site, so that no site's letter has the "
+                        "whole model, and there is none to hand out at the end; choose another method for hospitals, with "
+                        "federation.batch_norm: average")
     start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}).to_bytes()
     (out / "hospitals").mkdir(parents=True, exist_ok=True)
     write_atomically(out / START, seal(start), start)
@@ -108,6 +113,7 @@ def _run(args: argparse.Namespace) -> int:
     from medfed.engines.flare.hospitals import Hospitals
 
     plan, start, sites = _read(args.folder)
+    privacy_budget.check(plan.privacy)
     kits = args.kits or args.folder / "kits" / "medfed" / "prod_00"
     server, admin = _kits(kits, sites)
     fix_bits()
@@ -140,7 +146,6 @@ def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -
     chosen = RULES[plan.federation.selection](folder.history())
     final = last if chosen == last.round else folder.load_state(chosen)
     folder.save_model(final.weights)
-    engine.exchange("end", dict.fromkeys(engine.sites(), Message("end", final.weights, {}, {"round": last.round})))
     images = json.loads((folder.path.parent / IMAGES).read_text())
     by_site = privacy_budget.releases(folder.ledger(), final.weights)
     folder.write_json("summary.json", {
@@ -161,6 +166,11 @@ def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -
         "method_facts": plan.method.facts(final),
         "privacy": privacy_budget.told(plan.privacy, by_site),
     })
+    # Last, as hospitals leave with it: a coordinator that is killed before this is gone on with, and says it then.
+    letters = dict.fromkeys(engine.sites(), Message("end", final.weights, {}, {"round": last.round}))
+    for site, answer in engine.exchange("end", letters).items():
+        if answer.kind == "failed":
+            warnings.warn(f"{site}: did not get the final model ({answer.facts['why']}); send it model.safetensors", stacklevel=2)
 
 
 def _read(folder: Path) -> tuple[Config, State, list[str]]:

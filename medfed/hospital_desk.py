@@ -35,7 +35,7 @@ class HospitalDesk:
         told = json.loads(kept.read_text()) if kept.is_file() else {"answered": {}, "sent_bytes": {}}
         self.guard = Guard(self.agreement, self.site.network.state_dict(), self.site.local_keys, _shares(self.site.method),
                            Counter(told["answered"]), Counter(told["sent_bytes"]))
-        self.site.noise_seed = _secret(self.folder / SECRET)
+        self.site.noise_key = _secret(self.folder / SECRET)
         self._engine = InProcess([self.site], self.folder)
 
     def answer(self, letter: Message) -> Message:
@@ -63,12 +63,15 @@ class HospitalDesk:
         write_atomically(self.folder / COUNTS, json.dumps(counts, sort_keys=True))
 
 
-def _secret(path: Path) -> int:
-    """A number that never leaves the hospital, the same after a restart."""
+def _secret(path: Path) -> bytes:
+    """32 bytes that never leave the hospital, the same after a restart."""
     if not path.is_file():
-        write_atomically(path, str(secrets.randbits(63)))
-        path.chmod(0o600)
-    return int(path.read_text())
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.unlink(missing_ok=True)
+        unfinished.touch(mode=0o600)  # before anything is in it
+        unfinished.write_bytes(secrets.token_bytes(32))
+        unfinished.replace(path)
+    return path.read_bytes()
 
 
 def _shares(method: Method) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from medfed.config import load
 from medfed.determinism import fix_bits
 from medfed.errors import UserError
 from medfed.federation.message import Message
+from medfed.federation.privacy import Privacy
 from medfed.federation.site import Site
 from medfed.simulation import member
 
@@ -44,6 +46,8 @@ class MedfedClient(ClientAlgo):
         self._update: Message | None = None
         self._round, self._aborted = 0, False
         self._site.progress = self._stop_if_aborted
+        if site.privacy != Privacy():
+            site.noise_key = secrets.token_bytes(32)  # what follows from the config's seed, the host could draw again
 
     @classmethod
     def of_config(cls, config: str | Path, site: str, overrides: Sequence[str] = ()) -> MedfedClient:
@@ -84,9 +88,15 @@ class MedfedClient(ClientAlgo):
         extra, self._aborted = extra or {}, False
         number = int(extra.get(ROUND, self._round + 1))
         facts = {"round": number, "last": int(extra.get(LAST, self._round))}
-        tensors = {name: torch.as_tensor(entry).clone() for name, entry in (data.statistics or {}).items()}
+        told = {name: entry for name, entry in (data.statistics or {}).items() if name not in set(FlStatistics)}
+        tensors = {name: torch.as_tensor(entry).clone() for name, entry in told.items()}
+        before = copy.deepcopy(self._site.memory)
         # A copy at once: the weights are still the network's own, which another site of this process may use next.
-        self._update = copy.deepcopy(self._site.answer(Message("train", self._weights_of(data), tensors, facts)))
+        try:
+            self._update = copy.deepcopy(self._site.answer(Message("train", self._weights_of(data), tensors, facts)))
+        except BaseException:
+            self._site.memory = before  # a round that stopped half way counts for nothing
+            raise
         self._round = number
 
     def get_weights(self, extra: dict | None = None) -> ExchangeObject:

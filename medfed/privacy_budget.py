@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -27,12 +28,18 @@ def releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) -> dic
     Args:
         entries: names of the network's state dict; every other tensor is a statistic.
     """
-    network, found = set(entries), {}
+    network, rows = set(entries), Counter()
     for row in ledger:
         if row["direction"] == "up" and row["dtype"] != "fact":
             group = "weights" if row["name"] in network else "statistics"
-            found.setdefault(row["site"], {"weights": set(), "statistics": set()})[group].add((row["kind"], row["round"]))
-    return {site: Releases(len(groups["weights"]), len(groups["statistics"])) for site, groups in found.items()}
+            rows[row["site"], group, row["kind"], row["round"], row["name"]] += 1
+    messages: dict[tuple, int] = {}  # an answer that came twice has left twice
+    for (*message, _), n in rows.items():
+        messages[tuple(message)] = max(n, messages.get(tuple(message), 0))
+    found: dict[str, Counter] = {}
+    for (site, group, *_), n in messages.items():
+        found.setdefault(site, Counter())[group] += n
+    return {site: Releases(groups["weights"], groups["statistics"]) for site, groups in found.items()}
 
 
 def check(privacy: Privacy) -> None:
@@ -62,5 +69,7 @@ def told(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str, object]
         return None
     worst = max((epsilon(privacy, released) for released in by_site.values()), default=math.inf)
     return {"epsilon": worst if math.isfinite(worst) else "none", "delta": privacy.delta,
-            "of": "all that a site holds; weights and statistics that left it, all rounds together",
-            "not_covered": "numbers of images and steps, mean losses, validation scores"}  # fmt: skip
+            "of": "all that a site holds; weights and statistics that left it, all rounds together, as the coordinator's ledger "
+                  "has them: a coordinator that asks again, or loses answers, has got more",
+            "not_covered": "numbers of images and steps, mean losses, validation scores, whole numbers such as BatchNorm's "
+                           "counters, and which statistics there are and in what shape"}  # fmt: skip

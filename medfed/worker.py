@@ -56,9 +56,9 @@ def serve(line: Connection) -> None:
             answer = _desk(job, folder, lambda *step: line.send_bytes(STEP + json.dumps(step).encode()))
             line.send_bytes(READY)
             while True:
-                line.send_bytes(_answered(answer, line.recv_bytes()))
+                line.send_bytes(_answered(answer, line.recv_bytes(), "agreement" in job))
     except UserError as error:
-        line.send_bytes(SAID + str(error).encode())
+        line.send_bytes(SAID + _said(str(error), "agreement" in job))
 
 
 def _desk(job: dict, folder: Path, on_step: Callable[[str, int, int], None]) -> Answer:
@@ -70,18 +70,28 @@ def _desk(job: dict, folder: Path, on_step: Callable[[str, int, int], None]) -> 
     return lambda letter: engine.exchange(letter.kind, {site.name: letter})[site.name]
 
 
-def _answered(answer: Answer, letter: bytes) -> bytes:
+def _answered(answer: Answer, letter: bytes, of_hospital: bool) -> bytes:
     """A frame: the answer, or why there is none. Our own mistakes end the process, with their traceback in the log."""
     try:
         return ANSWER + answer(Message.from_bytes(letter)).to_bytes()
-    except (UserError, Refused) as error:
+    except Refused as error:  # speaks of the letter alone
         return SAID + str(error).encode()
+    except UserError as error:
+        return SAID + _said(str(error), of_hospital)
     except (ValueError, MemoryError, OSError) as error:  # a full disk is an OSError
-        return SAID + f"{type(error).__name__}: {error}".encode()
+        return SAID + _said(f"{type(error).__name__}: {error}", of_hospital)
     except RuntimeError as error:
         if "out of memory" not in str(error):
             raise
-        return SAID + f"out of memory: {error}".encode()
+        return SAID + _said(f"out of memory: {error}", of_hospital)
+
+
+def _said(why: str, of_hospital: bool) -> bytes:
+    """A sentence that names files, and so people, does not leave a hospital: it goes to the hospital's own log."""
+    if of_hospital:
+        print(why, file=sys.stderr, flush=True)
+        why = "could not do it; the hospital's own log says why"
+    return why.encode()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from medfed import deployment, strict_yaml
 from medfed import site as hospital_program
 from medfed.config import load, to_yaml
 from medfed.export import export
-from medfed.federation.message import State
+from medfed.federation.message import Message, State, failed
 from medfed.files import read_sealed
 from medfed.simulation import prepare
 
@@ -166,12 +166,25 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
 
     class Heard:
         sites = staticmethod(lambda: list(SITES))
-        exchange = staticmethod(lambda kind, letters: said_goodbye.append((kind, set(letters))))
 
-    deployment._say_goodbye(plan, Heard, folder, last)
+        @staticmethod
+        def exchange(kind, letters):
+            said_goodbye.append((kind, set(letters)))
+            return {"BMC": Message("end"), "HK": failed("is gone")}
+
+    with pytest.warns(UserWarning, match="HK: did not get the final model"):
+        deployment._say_goodbye(plan, Heard, folder, last)
     assert said_goodbye == [("end", set(SITES))]
     bundle = export(folder.path)
     found = torch.load(bundle / "models" / "model.pt", weights_only=True)
     assert all(torch.equal(entry, last.weights[name]) for name, entry in found.items()) and found
     card = (bundle / "docs" / "README.md").read_text()
     assert "the origin of its images is not stated" in card and "BMC, HK, UCL" in card
+
+
+def test_methods_that_leave_entries_at_the_sites_are_refused(tmp_path, tiny_phantom, capsys):
+    """There would be no whole model to hand out."""
+    path = changed(tmp_path, tiny_phantom, batch_norm="local")
+    assert run("prepare", path, "--out", tmp_path / "out") == 2
+    assert "keeps entries of the network at each site" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

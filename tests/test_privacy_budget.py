@@ -43,6 +43,7 @@ def test_releases_are_counted_in_the_ledger_by_message():
             row("a", "train", "1", "b"), row("a", "train", "2", "w"), row("a", "train", "2", "loss", dtype="fact"),
             row("b", "train", "1", "w", direction="down")]  # fmt: skip
     assert releases(rows, ["w", "b"]) == {"a": Releases(2, 1)}
+    assert releases([*rows, rows[4]], ["w", "b"]) == {"a": Releases(3, 1)}, "what came twice has left twice"
 
 
 def test_without_the_accountant_noise_is_refused_before_training(monkeypatch):

@@ -88,7 +88,7 @@ class InProcess:
         """The answer, and what puts the site's new file in its place, if there is one."""
         message = Message.from_bytes(letter)
         if self.folder is None or message.kind != "train":
-            return site.answer(message).to_bytes(), None
+            return self._answer(site, message), None
         number = message.facts["round"]
         asked, path = digest(letter, site.terms().encode()), self._path(site.name, number)
         if path.is_file() and (kept := _read(path)).asked == asked:  # it has answered this very letter before
@@ -97,17 +97,23 @@ class InProcess:
             last = message.facts.get("last", 0)
             if self._trained.get(site.name, 0) != last or site.name in self._resting:
                 site.memory = self._memory_after(site.name, last)
-            try:
-                answer = site.answer(message).to_bytes()
-            except UserError as why:
-                if self.settings.on_bad_update != "drop":
-                    raise
-                self._trained[site.name] = UNKNOWN
-                return failed(str(why)).to_bytes(), None
+            self._trained[site.name] = UNKNOWN  # until it is done: what stops half way leaves half a memory
+            answer = self._answer(site, message)
+            if Message.from_bytes(answer).kind == "failed":
+                return answer, None
             commit = _stage(path, asked, answer, site.memory, self._path(site.name, last))
         self._resting.discard(site.name)
         self._trained[site.name] = number
         return answer, commit
+
+    def _answer(self, site: Site | Onlooker, message: Message) -> bytes:
+        """What a site cannot do is an answer too, where the federation goes on without it."""
+        try:
+            return site.answer(message).to_bytes()
+        except UserError as why:
+            if self.settings.on_bad_update != "drop":
+                raise
+            return failed(str(why)).to_bytes()
 
     def restore(self, took_part: Mapping[str, int]) -> None:
         """Give every site the memory that it had after the round that it last took part in (`State.took_part`).

@@ -75,6 +75,10 @@ class Guard:
         if message.kind == "share" and (self.shares == "never" or (self.shares == "once" and number > 1)):
             when = "never shares" if self.shares == "never" else "shares before round 1 alone"
             raise Refused(f"was asked to share in round {number}; the method that it agreed to {when}")
+        latest = max((int(key.split()[1]) for key in self.answered if key.startswith("train ")), default=0)
+        if number < latest - 1:
+            raise Refused(f"was asked to {message.kind} in round {number}, and has trained in round {latest}; a coordinator "
+                          "goes back one round at most")
         done = self.answered[f"{message.kind} {number}"]
         if done >= self.agreement.answers_per_round:
             raise Refused(f"was asked to {message.kind} in round {number} more than {done} times")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from medfed.errors import UserError
 from medfed.federation.message import Message
 
 Tensors = Mapping[str, Tensor]
@@ -49,35 +52,54 @@ class Privacy:
             raise ValueError(f"delta must lie in (0, 1), got {self.delta}")
 
 
-def protect(answer: Message, letter: Message, privacy: Privacy, rng: torch.Generator) -> Message:
+def protect(answer: Message, letter: Message, privacy: Privacy, key: bytes) -> Message:
     """The answer, clipped and with noise; as it is where `privacy` asks for nothing.
 
     Args:
         letter: what was asked, with the weights from which the site went on.
-        rng: must be secret where the answer leaves a hospital: who can draw the noise again can take it away.
+        key: from which the noise follows, of 32 bytes or more; a secret where the answer leaves a hospital, for who can
+            draw the noise again can take it away, and another one for another answer, for the same noise on two of them
+            goes when one is taken from the other.
+
+    Raises:
+        UserError: if a number is not finite: clipping would do nothing.
     """
     if privacy.clip and answer.weights:
         names = [name for name, entry in answer.weights.items() if entry.is_floating_point()]
         change = {name: answer.weights[name].double() - letter.weights[name].double() for name in names}
-        noised = _noised(change, privacy.clip, privacy.noise, rng)
+        noised = _noised(change, privacy.clip, privacy.noise, key + b"weights")
         moved = {name: _possible(name, letter.weights[name].double() + noised[name]).to(answer.weights[name].dtype)
                  for name in names}  # fmt: skip
         answer = replace(answer, weights={**answer.weights, **moved})
     if privacy.statistics_clip and answer.tensors:
         sent = {name: entry.double() for name, entry in answer.tensors.items() if entry.is_floating_point()}
-        noised = _noised(sent, privacy.statistics_clip, privacy.statistics_noise, rng)
+        noised = _noised(sent, privacy.statistics_clip, privacy.statistics_noise, key + b"statistics")
         moved = {name: entry.to(answer.tensors[name].dtype) for name, entry in noised.items()}
         answer = replace(answer, tensors={**answer.tensors, **moved})
     return answer
 
 
-def _noised(tensors: Tensors, clip: float, noise: float, rng: torch.Generator) -> dict[str, Tensor]:
+def normal(key: bytes, n: int) -> Tensor:
+    """(n,) float64 draws of the standard normal distribution, from SHAKE-256.
+
+    PyTorch's generator for the CPU has 32 bits of seed, however long the number that it is given: whoever knows what an
+    answer should be like tries them all in a few hours.
+    """
+    bits = np.frombuffer(hashlib.shake_256(key).digest(8 * n), dtype="<u8") >> np.uint64(11)
+    return torch.special.ndtri(torch.from_numpy((bits.astype(np.float64) + 0.5) * 2.0**-53))
+
+
+def _noised(tensors: Tensors, clip: float, noise: float, key: bytes) -> dict[str, Tensor]:
     """Float64 tensors, shortened together to `clip` where they are longer, each number with noise."""
     length = math.sqrt(sum(float(entry.square().sum()) for entry in tensors.values()))
+    if not math.isfinite(length):
+        raise UserError("what it would send is not finite, so that no clipping bounds it, and nothing leaves; training diverged")
     scale = min(1.0, clip / length) if length else 1.0
     deviation = 2 * clip * noise
-    return {name: entry * scale + deviation * torch.randn(entry.shape, generator=rng, dtype=torch.float64)
-            for name, entry in tensors.items()}  # fmt: skip
+    return {
+        name: entry * scale + (deviation * normal(key + name.encode(), entry.numel()).reshape(entry.shape) if noise else 0.0)
+        for name, entry in tensors.items()
+    }
 
 
 def _possible(name: str, entry: Tensor) -> Tensor:

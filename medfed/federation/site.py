@@ -40,7 +40,7 @@ class Site:
         local_epochs: passes over the images in a round.
         kept_bytes: how much of what the method makes of the images may stay in memory.
         privacy: the noise on whatever leaves.
-        noise_seed: what that is drawn from; a hospital's is its secret, a simulation's (None) follows from the seed.
+        noise_key: what that is drawn from: 32 bytes that are a hospital's secret; a simulation's follows from the seed.
         rounds: of the whole training, for a learning rate that follows them.
     """
 
@@ -58,7 +58,7 @@ class Site:
     rounds: int = 1
     kept_bytes: int = 2 * 2**30
     privacy: Privacy = Privacy()
-    noise_seed: int | None = None
+    noise_key: bytes = b""
     progress: Progress | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
     _expanded: tuple[str, Samples] | None = None
@@ -77,9 +77,10 @@ class Site:
         answer = kinds[message.kind](message)
         if self.privacy == Privacy():
             return answer
-        # By the letter too: the same noise on two answers would leave when one is taken from the other.
-        rng = stream(self.seed if self.noise_seed is None else self.noise_seed, "noise", digest(message.to_bytes()))
-        return protect(answer, message, self.privacy, rng)
+        secret = self.noise_key or f"simulation {self.seed}".encode()
+        # By the answer too: only the very same answer to the very same letter may get the same noise again.
+        of = digest(secret, self.name.encode(), repr(self.privacy).encode(), message.to_bytes(), answer.to_bytes())
+        return protect(answer, message, self.privacy, secret + bytes.fromhex(of))
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Put the global weights, overlaid by what stays at this site, into the network."""

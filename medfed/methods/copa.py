@@ -17,7 +17,7 @@ from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
 from medfed.functional.weights import average
 
-HEADS, OWN = "heads/", "own_head/"
+HEADS, OWN, HEAD = "heads/", "own_head/", "head/"  # in the coordinator's memory, a site's, and an answer
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,15 @@ class COPA(Method):
         return local.task.loss(output.logits, batch.label) + self.weight * torch.stack(through).mean(), output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """The head's entries by their names in the state dict, as the coordinator knows no network; and into memory."""
+        """head/ENTRY with the names of the state dict, as the coordinator knows no network; and into memory."""
         head = {name: entry.detach().cpu().clone() for name, entry in _head_entries(local).items()}
         local.memory.update({OWN + name: entry for name, entry in head.items()})
-        return head
+        return {HEAD + name: entry for name, entry in head.items()}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """heads/SITE/ENTRY of all sites that ever took part, as they last were."""
-        new = {f"{HEADS}{site}/{name}": e for site, update in updates.items() for name, e in update.tensors.items()}
+        new = {f"{HEADS}{site}/{name.removeprefix(HEAD)}": e
+               for site, update in updates.items() for name, e in update.tensors.items()}  # fmt: skip
         return dict(sorted({**state.memory, **new}.items()))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:

@@ -28,6 +28,8 @@ Arguments = Mapping[str, Any]
 
 def _unets(given: Arguments) -> Iterator[NetworkSettings]:
     norm = given["norm"]
+    if not all(type(n) is int for n in given["features"]):
+        raise ValueError(f"features are {given['features']}")
     yield UNet(tuple(given["features"]), str(norm[0] if isinstance(norm, (list, tuple)) else norm).lower(), given["dropout"])
 
 
@@ -151,7 +153,7 @@ class Bundle(NetworkSettings):
                 continue
             try:
                 found = json.loads(file.read_text(encoding="utf-8")).get("network_def")
-            except (ValueError, AttributeError) as error:
+            except (ValueError, AttributeError, RecursionError) as error:
                 raise UserError(f"{file}: is no JSON object ({error}); copy the bundle again") from error
             if isinstance(found, dict):
                 if strange := [key for key, value in found.items() if _is_code(value)]:
