@@ -27,7 +27,8 @@ from medfed.outputs.run_folder import RunFolder
 from medfed.programs import add_common_flags, overrides, run_program
 from medfed.resuming import changes
 from medfed.simulation import build_network, task_of
-from medfed.train import images_told, notices, train
+from medfed.run_summary import images_told
+from medfed.train import notices, train
 
 PLAN, START, IMAGES, RUN = "plan.yaml", "start.state", "images.json", "run"
 

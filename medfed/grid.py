@@ -15,7 +15,8 @@ from medfed.errors import UserError
 from medfed.outputs.comparison_row import BASELINE, Row
 from medfed.outputs.run_folder import RunFolder
 from medfed.overrides import Override
-from medfed.simulation import check_local_entries, task_of, taking_part
+from medfed.people import taking_part
+from medfed.simulation import check_local_entries, task_of
 
 FIXED = {  # what no --vary may change, and why
     "method.name": "--methods says which methods are compared",

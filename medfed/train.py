@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import argparse
 import errno
-import hashlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from medfed import privacy_budget
 from medfed.config import Config, load, to_yaml
-from medfed.datasets import reading
-from medfed.datasets.base import Case, Dataset
 from medfed.datasets.splits import Split
 from medfed.determinism import fix_bits
 from medfed.engines.in_process import InProcess
@@ -28,19 +23,16 @@ from medfed.evaluator import boundary_distances, evaluate, unseen_weights
 from medfed.federation.coordinator import federate
 from medfed.federation.message import State
 from medfed.federation.selection import RULES
-from medfed.metrics import classification_summary, summary
 from medfed.metrics.ratio import summarise_ratios, write_ratios
-from medfed.outputs.environment import environment, versions
+from medfed.outputs.environment import environment
 from medfed.outputs.progress import RoundProgress
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.table import closing_table
 from medfed.programs import add_common_flags, overrides, run_program
 from medfed.resuming import changes, check_data, open_run, state_to_go_on_from
 from medfed.run_pictures import draw_all
+from medfed.run_summary import summaries, summarise
 from medfed.simulation import Simulation, prepare
-from medfed.tasks.classification import Classification
-from medfed.tasks.segmentation import Segmentation
-from medfed.unseen_batch_norm import transductive_by
 
 if TYPE_CHECKING:
     from medfed.engines.flare.hospitals import Hospitals
@@ -106,7 +98,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
                 draw_all(simulation, config.method, final, rows, folder, distances)
             except Exception as error:  # noqa: BLE001  a picture is not worth the result of days
                 warnings.warn(f"a picture could not be drawn: {error!r}", stacklevel=1)
-            found = _summary(config, simulation, final, rows, said)
+            found = summarise(config, simulation, final, rows, said)
             by_site = privacy_budget.releases(folder.ledger(), final.weights)
             if budget := privacy_budget.told(config.privacy, by_site):
                 found["privacy"] = budget
@@ -185,77 +177,6 @@ def train(
             engine.close()
     engine.restore(state.took_part)  # the evaluator wants what the sites keep
     return state
-
-
-def summaries(task: Segmentation | Classification) -> ModuleType:
-    """The module that knows the rows of a task."""
-    return classification_summary if isinstance(task, Classification) else summary
-
-
-def _summary(config: Config, simulation: Simulation, final: State, rows: list, said: list[str]) -> dict[str, object]:
-    federation, engine, looked = config.federation, simulation.engine, transductive_by(simulation)
-    return {
-        **summaries(simulation.task).summarise(rows, config.seed),
-        "data": "phantom" if simulation.dataset.is_phantom else "real",
-        "dataset": simulation.dataset.card.title,
-        "method": config.method_name,
-        "unseen_site": federation.unseen_site or None,
-        **({"validation_site": federation.validation_site} if federation.validation_site else {}),
-        "source_sites": sorted(site for site, patients in simulation.splits.items() if patients.train),
-        "patients": {
-            site: {"train": len(s.train), "validation": len(s.validation), "test": len(s.test)}
-            for site, s in simulation.splits.items()
-        },
-        **({"clients": _clients(config, simulation)} if simulation.clients else {}),
-        "images": images_told(simulation.task, simulation.dataset, next(iter(simulation.splits.values())).train[0]),
-        "selection": federation.selection,
-        "selected_round": final.round,
-        "rounds": federation.rounds,
-        "seed": config.seed,
-        "config_sha256": hashlib.sha256(to_yaml(config).encode()).hexdigest(),
-        "versions": versions(),
-        "start_weights": _start_weights(config),
-        "sites_kept_entries": any(site.local_keys for site in engine.members),
-        "method_facts": config.method.facts(final),
-        "transductive": bool(looked),
-        **({"transductive_by": looked} if looked else {}),
-        "notices": said,
-    }
-
-
-def _start_weights(config: Config) -> dict[str, str] | None:
-    """The file of pretrained weights, if training started from one."""
-    path = config.network.weights_file()
-    return path and {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-
-
-def _clients(config: Config, simulation: Simulation) -> dict[str, object]:
-    """How the sites' people were handed out, and how many images a client has."""
-    federation, n = config.federation, len(simulation.clients)
-    images = sorted(len(patients.train) for patients in simulation.clients.values())
-    return {
-        "n": n,
-        "per_round": min(federation.clients_per_round or n, n),
-        "partition": federation.partition_told(),
-        "training_images": {"fewest": images[0], "median": median(images), "most": images[-1]},
-    }
-
-
-def images_told(task: Segmentation | Classification, dataset: Dataset, first: Case) -> dict[str, object]:
-    """What a bundle must know of the images, so that exporting needs none of them.
-
-    Args:
-        first: any case, for the kind of its file.
-    """
-    known = dataset.intensity_range
-    return {
-        "channels": task.channels,
-        "structures": list(dataset.structures),
-        "classes": list(dataset.classes),
-        "intensity_range": known and list(known),
-        "standardised": task.standardised,
-        "pictures": reading.is_picture(first.image),
-    }
 
 
 @contextmanager

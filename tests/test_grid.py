@@ -7,7 +7,7 @@ import pytest
 from medfed.config import changed, load
 from medfed.errors import UserError
 from medfed.grid import parse_varied, plan
-from medfed.simulation import taking_part
+from medfed.people import taking_part
 
 SITES = ["BMC", "HK", "UCL"]
 

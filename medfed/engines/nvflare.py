@@ -35,15 +35,7 @@ class NVFlare(Processes):
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """All sites at once, as fast as FLARE's clients ask for work."""
         self._flare = self._flare or FlareLine(self._simulator)
-        n_answers = 0
-
-        def answered(site: str, answer: Message) -> None:
-            nonlocal n_answers
-            n_answers += 1
-            if self.on_answer:
-                self.on_answer(kind, site, n_answers, len(messages))
-
-        return self._flare.exchange(kind, messages, self.settings.answer_seconds, answered)
+        return self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_answer)
 
     def close(self) -> None:
         """End the simulator, and with it the sites' processes."""

@@ -65,15 +65,7 @@ class Hospitals:
         self._wait_for_sites()
         if self._missing and self._missing & self._connected():
             self._flare.close()
-        n_answers = 0
-
-        def answered(site: str, answer: Message) -> None:
-            nonlocal n_answers
-            n_answers += 1
-            if self.on_answer:
-                self.on_answer(kind, site, n_answers, len(messages))
-
-        answers = self._flare.exchange(kind, messages, self.settings.answer_seconds, answered)
+        answers = self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_answer)
         # A site that says why it has no answer is there.
         self._missing = {site for site, answer in answers.items()
                          if answer.kind == "failed" and answer.facts["why"].startswith(NO_ANSWER)}  # fmt: skip

@@ -52,13 +52,13 @@ class FlareLine:
 
     def exchange(
         self, kind: str, messages: Mapping[str, Message], seconds: float,
-        on_answer: Callable[[str, Message], None],
+        on_answer: Callable[[str, str, int, int], None] | None = None,
     ) -> dict[str, Message]:
         """An answer a site, `failed` where there is none; a job that breaks is started again for the sites that are left.
 
         Args:
             seconds: how long a site may take; 0 waits as long as the job runs.
-            on_answer: told each answer as it comes.
+            on_answer: told the kind, the site, and how many of how many sites have answered.
         """
         answers: dict[str, Message] = {}
         self._broken = 0
@@ -66,8 +66,10 @@ class FlareLine:
             try:
                 self._connect()
                 for site, answer in self._ask(kind, left, seconds):
+                    is_first = site not in answers
                     answers[site] = answer
-                    on_answer(site, answer)
+                    if on_answer and is_first:
+                        on_answer(kind, site, len(answers), len(messages))
             except (EOFError, OSError) as error:
                 self._give_up_or_again(left, answers, str(error))
         return dict(sorted(answers.items()))

@@ -81,10 +81,11 @@ def breaking_after(n: int) -> Relay:
 def exchange(jobs: FakeJobs, seconds: float = 0.0, **settings):
     heard, line = [], FlareLine(jobs, **settings)
     began = time.monotonic()
-    answers = line.exchange("train", ASKED, seconds, lambda site, _: heard.append(site))
+    answers = line.exchange("train", ASKED, seconds, lambda *told: heard.append(told))
     line.close()
     assert time.monotonic() - began < 30
-    return answers, heard
+    assert [told[2:] for told in heard] == [(n, len(ASKED)) for n in range(1, len(heard) + 1)]
+    return answers, [site for _, site, *_ in heard]
 
 
 def test_each_site_gets_its_letter_and_what_goes_to_two_crosses_once():
@@ -99,7 +100,7 @@ def test_one_job_serves_many_exchanges():
     jobs = FakeJobs(echo)
     line = FlareLine(jobs)
     for _ in range(3):
-        assert len(line.exchange("train", ASKED, 0.0, lambda *_: None)) == 3
+        assert len(line.exchange("train", ASKED, 0.0)) == 3
     line.close()
     assert len(jobs.requests) == 3 and jobs.stopped == 1
 
@@ -169,7 +170,7 @@ def test_a_job_that_ends_before_its_relay_comes_says_how():
         return job
 
     line = FlareLine(ending)
-    answers = line.exchange("train", ASKED, 0.0, lambda *_: None)
+    answers = line.exchange("train", ASKED, 0.0)
     assert answers["north"].facts["why"] == "gave no answer: FLARE's job ended: FLARE says FINISHED:ABNORMAL"
 
 
@@ -196,7 +197,7 @@ def test_without_a_limit_it_waits_as_long_as_the_job_runs():
         return made[-1]
 
     line = FlareLine(start)
-    answers = line.exchange("train", ASKED, 0.0, lambda *_: None)
+    answers = line.exchange("train", ASKED, 0.0)
     release.set()
     assert len(made) == MOST_JOBS and answers["west"].facts["why"].endswith("FLARE says FINISHED:ABORTED")
 
@@ -214,7 +215,7 @@ def test_a_stranger_at_the_door_is_not_let_in():
         threading.Thread(target=stranger, daemon=True).start()
         return _Job(real)
 
-    answers = FlareLine(start).exchange("train", ASKED, 0.0, lambda *_: None)
+    answers = FlareLine(start).exchange("train", ASKED, 0.0)
     assert {answer.kind for answer in answers.values()} == {"train"}
 
 
@@ -223,7 +224,7 @@ def test_a_sentence_for_the_user_is_no_break():
         raise UserError("federation.engine: nvflare needs NVIDIA FLARE")
 
     with pytest.raises(UserError, match="needs NVIDIA FLARE"):
-        FlareLine(start).exchange("train", ASKED, 0.0, lambda *_: None)
+        FlareLine(start).exchange("train", ASKED, 0.0)
 
 
 def test_no_descriptor_is_left():
