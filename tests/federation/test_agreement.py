@@ -10,7 +10,7 @@ from conftest import Toy
 from medfed.federation.agreement import MOST_BYTES_DOWN, Agreement, Guard, Refused
 from medfed.federation.message import Message
 from medfed.federation.site import Site
-from medfed.hospital_desk import COUNTS, LEDGER, MODEL, HospitalDesk
+from medfed.hospital_desk import COUNTS, LEDGER, MODEL, SECRET, HospitalDesk
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.stable_fdg import StableFDG
@@ -156,3 +156,20 @@ def test_the_end_leaves_the_model_and_sends_nothing(tmp_path, never_called):
 def test_an_agreement_to_nothing_is_refused(values):
     with pytest.raises(ValueError, match="must be above 0"):
         Agreement(**values)
+
+
+def test_a_coordinator_goes_back_one_round_at_most(tmp_path, never_called):
+    """A round asked again with other weights would give a second look at the same images."""
+    asked = desk(tmp_path)
+    asked.guard.answered["train 3"] = 1
+    asked.guard.check_letter(letter(round=2, last=1))
+    with pytest.raises(Refused, match="was asked to train in round 1, and has trained in round 3"):
+        asked.answer(letter())
+
+
+def test_the_key_of_the_noise_is_secret_and_outlives_a_restart(tmp_path):
+    first = desk(tmp_path).site.noise_key
+    key = tmp_path / SECRET
+    assert len(first) == 32 and key.stat().st_mode & 0o077 == 0 and desk(tmp_path).site.noise_key == first
+    (tmp_path / "other").mkdir()
+    assert desk(tmp_path / "other").site.noise_key != first
