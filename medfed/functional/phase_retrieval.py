@@ -22,6 +22,7 @@ from torch.nn import functional
 
 REDUCING = 200  # the last steps of a start reduce the error alone
 LOOK_EVERY, EXACT = 250, 1e-3  # after so many steps a start that fits this well ends the search
+FITS = 5e-3  # where no start fits this well, others are tried: of images of 32 to 80 pixels, two in three starts do
 
 
 class Retrieved(NamedTuple):
@@ -33,7 +34,7 @@ class Retrieved(NamedTuple):
 
 def retrieve(
     amplitude: Tensor, known: Tensor, support: Tensor, rng: torch.Generator, n_steps: int = 4000, n_starts: int = 4,
-    beta: float = 0.6,
+    n_waves: int = 4, beta: float = 0.6,
 ) -> Retrieved:
     """The image that fits the amplitudes best, from several random starts; the choice needs no original.
 
@@ -42,6 +43,7 @@ def retrieve(
         known: the same shape, bool; where False, the amplitude is not looked at.
         support: (H, W), bool: outside it the image is 0.
         n_steps: per start; fewer where one fits.
+        n_starts: at a time. n_waves: how many times as many, at most, while none fits.
         beta: how hard a pixel that breaks a constraint is pushed back, in (0, 1]; 0.9 is usual, and stays away from
             the solution more often.
 
@@ -56,15 +58,14 @@ def retrieve(
         )
     if not bool(known.any()):
         raise ValueError("no amplitude is known")
-    image = torch.rand(n_starts, height, width, generator=rng, dtype=amplitude.dtype) * support
-    for step in range(1, n_steps + 1):
-        image = _step(image, amplitude, known, support, None if step > n_steps - REDUCING else beta)
-        if step % LOOK_EVERY == 0 and min(_residuals(_kept(image, support), amplitude, known)) < EXACT:
+    best: Retrieved | None = None
+    for _ in range(n_waves):
+        starts = torch.rand(n_starts, height, width, generator=rng, dtype=amplitude.dtype) * support
+        found = _wave(starts, amplitude, known, support, n_steps, beta)
+        best = found if best is None or found.residual < best.residual else best
+        if best.residual < FITS:
             break
-    image = _kept(image, support)
-    errors = _residuals(image, amplitude, known)
-    best = min(range(n_starts), key=errors.__getitem__)
-    return Retrieved(image[best], errors[best])
+    return best
 
 
 def aligned(found: Tensor, original: Tensor) -> Tensor:
@@ -106,6 +107,20 @@ def detail_correlation(found: Tensor, original: Tensor, inside: Tensor, sigma_px
     outside = functional.max_pool2d((~inside).to(found)[None, None], 2 * reach + 1, 1, reach)[0, 0]
     core = outside == 0
     return correlation(detail(found, sigma_px), detail(original, sigma_px), core if int(core.sum()) > 16 else inside)
+
+
+def _wave(
+    image: Tensor, amplitude: Tensor, known: Tensor, support: Tensor, n_steps: int, beta: float
+) -> Retrieved:
+    """The best of the starts (B, H, W) after `n_steps`, or as soon as one fits."""
+    for step in range(1, n_steps + 1):
+        image = _step(image, amplitude, known, support, None if step > n_steps - REDUCING else beta)
+        if step % LOOK_EVERY == 0 and min(_residuals(_kept(image, support), amplitude, known)) < EXACT:
+            break
+    image = _kept(image, support)
+    errors = _residuals(image, amplitude, known)
+    best = min(range(len(image)), key=errors.__getitem__)
+    return Retrieved(image[best], errors[best])
 
 
 def _step(image: Tensor, amplitude: Tensor, known: Tensor, support: Tensor, beta: float | None) -> Tensor:

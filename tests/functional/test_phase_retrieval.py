@@ -108,3 +108,16 @@ def test_shapes_that_do_not_fit_are_refused():
         retrieve(torch.ones(8, 8), torch.ones(8, 8, dtype=torch.bool), support, torch.Generator())
     with pytest.raises(ValueError, match="no amplitude is known"):
         retrieve(torch.ones(8, 5), torch.zeros(8, 5, dtype=torch.bool), support, torch.Generator())
+
+
+def test_starts_go_on_until_one_fits_and_no_longer():
+    """Whether one start finds the image hangs on the last bit of the arithmetic; whether any of many does, hardly."""
+    _, amplitude, support = padded_problem(image_of())
+    known = torch.ones_like(amplitude, dtype=torch.bool)
+    for seed in range(6):
+        found = retrieve(amplitude, known, support, torch.Generator().manual_seed(seed), 300, n_starts=1, n_waves=40)
+        assert found.residual < 5e-3
+    rng, spent = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    retrieve(amplitude, known, support, rng, n_steps=10, n_starts=1, n_waves=3)
+    torch.rand(3, *support.shape, generator=spent, dtype=amplitude.dtype)  # nothing fits in ten steps
+    assert torch.equal(rng.get_state(), spent.get_state())
