@@ -11,7 +11,7 @@ from tqdm import tqdm
 from medfed.config import load, resolved
 from medfed.errors import UserError
 from medfed.files import write_atomically
-from medfed.grid import Fold, every_method, parse_varied, plan
+from medfed.grid import Fold, check_rows, every_method, parse_varied, plan
 from medfed.metrics import classification_summary, summary
 from medfed.metrics.classification_summary import ALL
 from medfed.outputs.comparison import Table, build_table
@@ -65,6 +65,7 @@ def _work(args: argparse.Namespace) -> int:
     folds = plan(config, out, methods, args.seeds, names, args.sites, args.leave_two_sites_out, varied)
     if out.exists() and not args.resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(f"{out}: holds runs of this comparison; go on with --resume, or start another with --out")
+    check_rows(folds)
     left_out = run_folds(folds, args.quiet)
     print(write_table(folds, out, args.leave_two_sites_out))
     if left_out:

@@ -41,19 +41,35 @@ class Fold:
 
 def every_method(config: Config, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
     """FedAvg and all others that work on this task with their defaults; and why each of the rest does not."""
-    task, refused = task_of(config, dataset), {}
+    task_of(config, dataset)  # refuses a network that suits no method here
+    refused = {}
     names = [BASELINE, *(name for name in discovery.known("methods") if name not in (BASELINE, "stack"))]
     for name in names:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # each run says its own
-            try:
-                own = config_of(config, name, "", config.seed)
-                own.method.check(dataset.image_size, dataset.channels, dataset.standardise)
-                network = own.network.build(task.channels, task.out_channels)
-                check_local_entries(own, own.method.wrap_network(network, own.network))
-            except UserError as error:
-                refused[name] = str(error)
+        try:
+            _check_fits(config_of(config, name, "", config.seed), dataset)
+        except UserError as error:
+            refused[name] = str(error)
     return [name for name in names if name not in refused], refused
+
+
+def check_rows(folds: Sequence[Fold]) -> None:
+    """UserError for a row that would end the comparison at its first run, hours after the others began."""
+    for fold in {fold.row: fold for fold in reversed(folds)}.values():
+        try:
+            _check_fits(fold.config, fold.config.data.ready())
+        except UserError as error:
+            raise UserError(f"{fold.row.label}: {error}; or leave it out. Nothing was trained") from error
+
+
+def _check_fits(config: Config, dataset: Dataset) -> None:
+    """UserError where the method does not work with the task, the images' size and channels, or the network."""
+    task = task_of(config, dataset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # each run says its own
+        config.network.check_image_size(dataset.image_size)
+        config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
+        network = config.network.build(task.channels, task.out_channels)
+        check_local_entries(config, config.method.wrap_network(network, config.network))
 
 
 def parse_varied(texts: Sequence[str]) -> list[list[Override]]:

@@ -125,6 +125,16 @@ def refused(capsys, code: int, *words: str) -> None:
     assert code == 2 and len(said) == 1 and all(word in said[0] for word in words), said
 
 
+def test_a_row_that_could_not_train_is_found_before_the_first_trains(tiny_config, tmp_path, capsys):
+    out = tmp_path / "comparison"
+    code = compare(tiny_config, out, "--methods", "fedavg", "harmofl")
+    refused(capsys, code, "harmofl", "data.standardise", "method.normalise", "Nothing was trained")
+    assert not out.exists()
+    code = compare(tiny_config, out, "--methods", "fedavg", "--vary", "data.image_size=32,24")
+    refused(capsys, code, "fedavg, data.image_size=24", "data.image_size")
+    assert not out.exists()
+
+
 def test_mistakes_are_one_line(tiny_config, tmp_path, capsys):
     assert evaluate.main([str(tiny_config)]) == 2
     assert "--leave-one-site-out" in capsys.readouterr().err
