@@ -81,9 +81,10 @@ def _work(args: argparse.Namespace) -> int:
 
 def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
     """Run what is not done yet; folds that another process holds are left to it and returned."""
-    busy = []
-    with tqdm(total=len(folds), desc="folds", unit="fold", disable=quiet, dynamic_ncols=True, position=1) as bar:
-        for fold in folds:
+    busy, done = [], [fold.folder.is_finished() for fold in folds]
+    with tqdm(total=len(folds), initial=sum(done), desc="folds", unit="fold", disable=quiet, dynamic_ncols=True,
+              position=1) as bar:  # the time left is that of the runs that are left
+        for fold, was_done in zip(folds, done, strict=True):
             bar.set_description_str(f"{fold.row.label}, unseen {fold.site}, seed {fold.config.seed}")
             try:
                 with fold.folder.locked():
@@ -93,7 +94,7 @@ def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
                     run(fold.config, fold.folder, quiet)
             except RunIsBusy:
                 busy.append(fold)
-            bar.update(1)
+            bar.update(not was_done)
     return busy
 
 
