@@ -128,6 +128,18 @@ def test_the_numbers_of_a_comparison_are_those_of_its_own_table(tmp_path):
     assert "python -m medfed.evaluate config.yaml --leave-one-site-out --methods fedavg elcfs:alpha=0.1" in page
 
 
+def test_a_comparison_tells_what_methods_cost_and_which_of_them_looked_at_test_images(tmp_path):
+    """A site shares 4 x 5 numbers once, of 4 bytes each."""
+    comparison = made_comparison(tmp_path / "all")
+    for path in comparison.glob("elcfs/*/*/summary.json"):
+        path.write_text(path.read_text().replace('"notices"', '"transductive_by": ["tent"], "notices"'))
+    assert main([str(comparison), "--quiet"]) == 0
+    page = (comparison / "report.html").read_text()
+    assert "elcfs: TRANSDUCTIVE (tent)" in page and "fedavg: TRANSDUCTIVE" not in page
+    cost = page.partition("A client&#x27;s seconds and bytes in a round")[2].partition("</table>")[0]
+    assert ">up once kB</th>" in cost and cost.count('<td data-value="0.08">0.080</td>') == 2
+
+
 def test_a_changed_config_is_noticed(tmp_path):
     run = made_run(tmp_path / "run")
     (run / "config.yaml").write_text(CONFIG.replace("METHOD", "fedavg"))

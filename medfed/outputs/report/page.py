@@ -9,6 +9,7 @@ from pathlib import Path
 
 from medfed.outputs.comparison import PHANTOM
 from medfed.outputs.report import (
+    cost_table,
     drawn,
     ledger_section,
     pictures,
@@ -54,6 +55,7 @@ def _comparison_section(found: Comparison, place: int, budget: pictures.Budget) 
         _part("Case by case", drawn.boxes_of_comparison(found), "charts", drawn.BOXES),
         _part("Training", drawn.curves_of_comparison(found), "charts"),
         _part("Unseen cases, method beside method", pictures.side_by_side(found, budget)),
+        _part("Cost", cost_table.section(found)),
         _part("As published", published_section.section(found)),
     )  # fmt: skip
     return f"comparison-{place}", name, content

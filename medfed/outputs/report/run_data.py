@@ -41,6 +41,11 @@ class Run:
         return self.summary.get("task", "segmentation")
 
     @property
+    def transductive_by(self) -> list[str]:
+        """What looked at test images while predicting."""
+        return self.summary.get("transductive_by") or ["tent"] * bool(self.summary.get("transductive"))
+
+    @property
     def data_label(self) -> str:
         """What every caption ends with."""
         return "PHANTOM data" if self.summary["data"] == "phantom" else f"{self.summary['data'].upper()} data"
@@ -180,6 +185,7 @@ def _table(runs: list[Run], role: str) -> Table:
             "selection": run.summary["selection"],
             "data": run.summary["data"],
             "task": run.task,
+            "transductive_by": run.transductive_by,
         }
         for run in runs
     ]
