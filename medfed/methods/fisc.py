@@ -26,6 +26,7 @@ from medfed.transforms.restyled_view import RestyledView
 VIEW = "fisc"
 STYLE, CLUSTERS = "style/", "clusters/"
 AT_ONCE = 32  # images encoded at a time
+CLASSES, MASKS = 0.2, 0.0  # regularisation where no value is given
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class FISC(Method):
     with the embeddings z of x and z' of x', in L_con of length one.
 
     Args:
-        contrast, regularisation: weights of the two terms; 0 switches one off.
+        contrast, regularisation: weights of the two terms; 0 switches one off. Without a value the regulariser weighs
+            0.2 where images are classified (the code's, for PACS) and nothing on masks.
         margin: of the triplets.
         site_clusters, common_clusters: which partition of FINCH the site and the coordinator take: "first", "last", or
             "none" for the mean over all images, or sites.
@@ -71,7 +73,8 @@ class FISC(Method):
     Greyscale: the paper's appendix C expects nothing of the method there, as styles then hardly differ.
 
     Segmentation (ours): z is the mean feature inside a structure (finest decoder level), z' that of the second view, and
-    the negative another structure's or the background ring's, of any image of the second views.
+    the negative another structure's or the background ring's, of any image of the second views. The regulariser is off:
+    these few features draw the mask themselves, and made small, the contrast of their directions overrules the mask.
 
         what                         medfed              paper               released
         alpha                        0.5                 1                   0.5
@@ -82,7 +85,7 @@ class FISC(Method):
     """
 
     contrast: float = 0.75
-    regularisation: float = 0.2
+    regularisation: float | None = None
     margin: float = 0.3
     site_clusters: str = "last"
     common_clusters: str = "last"
@@ -114,7 +117,7 @@ class FISC(Method):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got '{getattr(self, name)}'")
         for name in ("contrast", "regularisation", "margin", "noise", "noise_scale"):
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         for name in ("ring_width", "min_patients"):
             if getattr(self, name) < 1:
@@ -127,7 +130,7 @@ class FISC(Method):
 
     @property
     def _compares(self) -> bool:
-        return self.contrast > 0 or self.regularisation > 0
+        return self.contrast > 0 or self.regularisation != 0
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         self._style_transfer.check(image_size, channels)
@@ -202,6 +205,7 @@ class FISC(Method):
             return loss, output
         weights = dict(local.network.named_parameters())  # so that this pass moves no statistics of BatchNorm
         second = local.forward(Batch(batch.views[VIEW], batch.label), (place,), weights)
+        regularisation = (CLASSES if embedding else MASKS) if self.regularisation is None else self.regularisation
         z, second_z = output.features[place].flatten(1), second.features[place].flatten(1)
         kinds, anchors = batch.label, torch.ones_like(batch.label, dtype=torch.bool)
         if not embedding:
@@ -212,7 +216,7 @@ class FISC(Method):
         chosen, used = chosen.to(z.device), anchors & found.to(z.device)
         contrast = triplet(z[used], second_z[used], second_z[chosen[used]], self.margin)     # eq. 5-6
         size = z.square().mean() + second_z.square().mean()                                  # eq. 7
-        return loss + self.contrast * contrast + self.regularisation * size, output
+        return loss + self.contrast * contrast + regularisation * size, output
 
     def _of_regions(self, features: Tensor, second: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Embeddings of the structures and rings that are there, in both views; which each is; whether a structure."""

@@ -35,7 +35,7 @@ def test_without_its_terms_it_is_fedavg_to_the_bit(any_toy):
     method = FISC(contrast=0.0, regularisation=0.0, **FEW)
     found, plain = (State(1, first_round(any_toy, m).state.weights) for m in (method, FedAvg()))
     assert digest(found.to_bytes()) == digest(plain.to_bytes())
-    other = State(1, first_round(any_toy, FISC(**FEW)).state.weights)
+    other = State(1, first_round(any_toy, FISC(margin=3.0, **FEW)).state.weights)
     assert digest(other.to_bytes()) != digest(plain.to_bytes())
 
 
@@ -167,6 +167,14 @@ def test_the_second_pass_teaches_the_network(any_toy):
     assert not torch.allclose(*gradients)
 
 
+def test_without_a_value_the_regulariser_is_the_codes_for_classes_and_off_on_masks(any_toy):
+    def loss(method):
+        return float(method.loss(local_round(any_toy, method), batch_of(any_toy))[0].detach())
+
+    usual = 0.2 if any_toy.architecture.embedding else 0.0
+    assert loss(FISC()) == loss(FISC(regularisation=usual)) != loss(FISC(regularisation=0.2 - usual))
+
+
 def test_frozen_batch_norm_keeps_its_statistics(any_toy):
     method = FISC(freeze_batch_norm=True, **FEW)
     start = any_toy.start(method).weights
@@ -195,7 +203,7 @@ def test_impossible_settings_are_refused(wrong):
 @pytest.mark.filterwarnings("ignore:.*(method.k is|along the masks)")
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["fisc first", "ccst first"])
 def test_in_a_stack_with_ccst_its_terms_count_in_either_order(any_toy, order):
-    both = FISC(**FEW), CCST(k=2, **FEW)
+    both = FISC(margin=3.0, **FEW), CCST(k=2, **FEW)
     stacked = first_round(any_toy, Stack(tuple(both[i] for i in order))).state.weights
     alone = first_round(any_toy, Stack((both[1],))).state.weights
     assert any(not torch.equal(entry, alone[name]) for name, entry in stacked.items())
