@@ -56,8 +56,22 @@ python -m medfed.site {first}.yaml
 
 The first checks the data and shows what would leave; nothing is sent. The hospital writes down what is more than weights under
 `agrees.sends`. The second asks, joins and ends with the federation.
-Ctrl-C leaves; the same command comes back. The hospital's own privacy filters of FLARE (`local/privacy.json` of the kit) act
-on what leaves: weights are a DXO of kind WEIGHTS, everything else of kind STATISTICS.
+Ctrl-C leaves; the same command comes back.
+
+FLARE's privacy filters act on what leaves, if the hospital writes a file `kit/local/privacy.json` before it joins:
+
+```json
+{{"scopes": [{{"name": "hospital", "task_result_filters": [
+    {{"path": "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy",
+     "args": {{"percentile": 10, "gamma": 4}}}}]}}],
+ "default_scope": "hospital"}}
+```
+
+Weights come to a filter as a DXO of kind WEIGHTS, everything else as STATISTICS. They are weights, not what changed in
+them: the filter above sets the smallest tenth to 0 and cuts at 4, and is for networks without batch norm. A class of the
+hospital's own goes in `kit/local/custom`. No job can name a filter, or another scope than this one. If a filter takes an
+entry out or makes it NaN, the coordinator refuses the update and says whose it is. The hospital's ledger is written
+before its filters act; `kit/JOB/audit.log` has a line each time that one did.
 """
 
 

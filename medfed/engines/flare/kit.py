@@ -31,10 +31,14 @@ class Kit:
     _process: subprocess.Popen | None = field(default=None, init=False)
 
     def check(self) -> None:
-        """UserError unless it is a participant's kit."""
+        """UserError unless it is a participant's kit, and its own filters are such that FLARE applies them."""
         if not (self.path / "startup" / "sub_start.sh").is_file():
             raise UserError(f"{self.path}: is no startup kit of NVIDIA FLARE (no startup/sub_start.sh); name the folder that "
                             "the coordinator sent, unpacked")
+        if (own := self.path / "local" / "privacy.json").is_file():
+            from medfed.engines.flare.filters import check_filters  # late: it needs FLARE, and a rehearsal does not
+
+            check_filters(own)
 
     def write(self, name: str, content: object) -> None:
         """A file of the participant's own, for its eyes alone: FLARE never sends the `local` folder anywhere."""

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import torch
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.decomposers import numpy_decomposers
@@ -18,6 +18,10 @@ GROUPS = {"weights": DataKind.WEIGHTS, "tensors": DataKind.STATISTICS}
 HEADER = "medfed"  # the entry of the meta data that holds everything but tensors, as JSON
 SECONDS = "medfed_seconds"  # the header of a letter that says how long the site may take
 WHY = "medfed_why"  # the header of a reply that says in a clause why there is no answer
+FILTERED = {
+    ReturnCode.TASK_DATA_FILTER_ERROR: "a privacy filter of its own did not let the letter in; the site's log says why",
+    ReturnCode.TASK_RESULT_FILTER_ERROR: "a privacy filter of its own let nothing out; the site's log says why",
+}
 
 
 def register() -> None:
@@ -48,7 +52,7 @@ def to_message(shareable: Shareable) -> Message:
         ValueError: if it is no message of ours.
     """
     if (code := shareable.get_return_code()) != ReturnCode.OK:
-        return failed(str(shareable.get_header(WHY) or f"FLARE says {code}"))
+        return failed(str(shareable.get_header(WHY) or FILTERED.get(code) or f"FLARE says {code}"))
     dxo = from_shareable(shareable)
     if dxo.data_kind != DataKind.COLLECTION or not isinstance(dxo.get_meta_prop(HEADER), str):
         raise ValueError(f"expected a collection with '{HEADER}' among its meta data, got {dxo.data_kind}")
@@ -66,4 +70,7 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 def _tensors(dxo: DXO | None, order: list[str]) -> dict[str, Tensor]:
     data = dxo.data if dxo else {}
+    if how := dxo and dxo.get_meta_prop(MetaKey.PROCESSED_ALGORITHM):  # from FLARE's own that encrypt or pack
+        raise ValueError(f"a filter of its own made '{how}' of it, and a coordinator must see an update to check it "
+                         "and to average it; take that filter out of its privacy.json")
     return {name: torch.from_numpy(np.array(data[name])) for name in order if name in data}

@@ -1,14 +1,18 @@
+import json
+
 import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("nvflare")
 
-from nvflare.apis.dxo import DXO, DataKind, from_shareable  # noqa: E402
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable  # noqa: E402
 from nvflare.apis.dxo_filter import DXOFilter  # noqa: E402
+from nvflare.apis.filter import ContentBlockedException  # noqa: E402
 from nvflare.apis.fl_constant import ReturnCode  # noqa: E402
 from nvflare.apis.fl_context import FLContext  # noqa: E402
 from nvflare.apis.shareable import Shareable, make_reply  # noqa: E402
+from nvflare.app_common.filters.dxo_blocker import DXOBlocker  # noqa: E402
 from nvflare.fuel.utils import fobs  # noqa: E402
 
 from medfed.engines.flare.messages import HEADER, register, to_message, to_shareable  # noqa: E402
@@ -101,7 +105,21 @@ def test_a_reason_comes_as_a_reason():
 
 
 def test_an_error_of_flares_own_is_a_reason_too():
-    assert to_message(make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR)) == failed("FLARE says TASK_RESULT_FILTER_ERROR")
+    assert to_message(make_reply(ReturnCode.TASK_ABORTED)) == failed("FLARE says TASK_ABORTED")
+
+
+def test_so_is_a_filter_that_blocks():
+    with pytest.raises(ContentBlockedException):
+        DXOBlocker([DataKind.STATISTICS]).process(to_shareable(MESSAGE), FLContext())
+    found = to_message(make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR))  # what FLARE sends then
+    assert found.kind == "failed" and "privacy filter of its own let nothing out" in found.facts["why"]
+
+
+def test_what_a_filter_encrypted_or_packed_is_told_as_that():
+    part = DXO(DataKind.WEIGHTS, {"w": "ciphertext"}, {MetaKey.PROCESSED_ALGORITHM: "CKKS"})  # as HEModelEncryptor does
+    header = json.dumps({"kind": "train", "facts": {}, "order": {"weights": ["w"], "tensors": []}})
+    with pytest.raises(ValueError, match="a filter of its own made 'CKKS' of it, and a coordinator must see an update"):
+        to_message(DXO(DataKind.COLLECTION, {"weights": part}, {HEADER: header}).to_shareable())
 
 
 def told(header: object) -> Shareable:
