@@ -80,7 +80,7 @@ def _prepare(args: argparse.Namespace) -> int:
         write_atomically(out / "hospitals" / f"{site}.yaml", hospital_file(site, plan))
     write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
     write_atomically(out / "README.md", README.format(
-        folder=out, host=args.host, sites=", ".join(sites), first=sites[0], method=plan.method_name,
+        folder=out, host=args.host, sites=_sites_told(sites, plan), first=sites[0], method=plan.method_name,
         rounds=plan.federation.rounds,
     ))
     write_atomically(out / PLAN, to_yaml(plan))
@@ -88,15 +88,28 @@ def _prepare(args: argparse.Namespace) -> int:
     return 0
 
 
+def _sites_told(sites: list[str], plan: Config) -> str:
+    onlooker = plan.federation.validation_site
+    return ", ".join(f"{site} (which only validates)" if site == onlooker else site for site in sites)
+
+
 def _plan(config: Config, sites: list[str]) -> Config:
     """The config as all hospitals agree on it: nobody is unseen, and each puts its own folder in place of data.root."""
     federation = config.federation
-    for key in ("clients", "validation_site", "participating"):
+    for key in ("clients", "participating"):
         if getattr(federation, key):
             raise UserError(f"{config.source}: federation.{key}: {getattr(federation, key)} is for simulations; leave it out of a "
                             "federation of hospitals")
-    if len(sites) < 2:
-        raise UserError(f"--sites: a federation has at least two hospitals, got {', '.join(sites) or 'none'}")
+    onlooker = federation.validation_site
+    if onlooker not in ["", *sites]:
+        raise UserError(f"{config.source}: federation.validation_site: '{onlooker}' is not among --sites "
+                        f"({', '.join(sites)}); name it there as well")
+    if federation.selection == "validation_site" and not onlooker:
+        raise UserError(f"{config.source}: federation.selection: 'validation_site' needs federation.validation_site; "
+                        "name one")
+    if len(sites) < 2 + bool(onlooker):
+        alone = f", and {onlooker} only validates" if onlooker else ""
+        raise UserError(f"--sites: a federation has at least two hospitals, got {', '.join(sites) or 'none'}{alone}")
     try:
         site_names.check(sites)
     except ValueError as error:
@@ -149,6 +162,7 @@ def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -
     folder.save_model(final.weights)
     images = json.loads((folder.path.parent / IMAGES).read_text())
     by_site = privacy_budget.releases(folder.ledger(), final.weights)
+    onlooker = plan.federation.validation_site
     folder.write_json("summary.json", {
         **(classification_summary if images["classes"] else summary).summarise([], plan.seed),
         "data": "not stated",  # a coordinator sees none
@@ -156,6 +170,7 @@ def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -
         "images": images,
         "method": plan.method_name,
         "unseen_site": None,
+        **({"validation_site": onlooker} if onlooker else {}),
         "source_sites": engine.sites(),
         "took_part": last.took_part,
         "selection": plan.federation.selection,
@@ -168,7 +183,8 @@ def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -
         "privacy": privacy_budget.told(plan.privacy, by_site),
     })
     # Last, as hospitals leave with it: a coordinator that is killed before this is gone on with, and says it then.
-    letters = dict.fromkeys(engine.sites(), Message("end", final.weights, {}, {"round": last.round}))
+    everyone = [*engine.sites(), *([onlooker] if onlooker else [])]
+    letters = dict.fromkeys(everyone, Message("end", final.weights, {}, {"round": last.round}))
     for site, answer in engine.exchange("end", letters).items():
         if answer.kind == "failed":
             warnings.warn(f"{site}: did not get the final model ({answer.facts['why']}); send it model.safetensors", stacklevel=2)

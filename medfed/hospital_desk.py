@@ -9,32 +9,53 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors.torch
+from tqdm import tqdm
 
+from medfed.config import Config
 from medfed.engines.in_process import InProcess
-from medfed.federation.agreement import Agreement, Guard
+from medfed.federation.agreement import ONLOOKING, Agreement, Guard
 from medfed.federation.ledger import COLUMNS, entries
 from medfed.federation.message import Message
 from medfed.federation.method import Method
+from medfed.federation.onlooker import Onlooker
 from medfed.federation.site import Site
 from medfed.files import write_atomically
 from medfed.outputs.run_folder import append_rows
+from medfed.simulation import build_network, member, pick_device, task_of
+from medfed.site_images import SiteImages
 
 COUNTS, LEDGER, MODEL, SECRET = "answered.json", "ledger.csv", "model.safetensors", "noise.key"
+
+
+def resident(config: Config, name: str) -> Site | Onlooker:
+    """A hospital's site, where there is the folder of no other; one that only validates does so with all its images."""
+    if name != config.federation.validation_site:
+        return member(config, name)
+    dataset = config.data.ready(None)
+    task = task_of(config, dataset)
+    with tqdm(disable=True) as bar:
+        samples = SiteImages(dataset, task, bar).samples(dataset.cases_of([name])[name])
+    return Onlooker(name, samples, task, build_network(config, task).to(pick_device(config.device)))
 
 
 @dataclass
 class HospitalDesk:
     """Answers letters as the site does, within what the hospital agreed to, and writes down what crossed its border."""
 
-    site: Site
+    site: Site | Onlooker
     folder: Path
     agreement: Agreement
 
     def __post_init__(self) -> None:
         kept = self.folder / COUNTS
-        told = json.loads(kept.read_text()) if kept.is_file() else {"answered": {}, "sent_bytes": {}}
-        self.guard = Guard(self.agreement, self.site.network.state_dict(), self.site.local_keys, _shares(self.site.method),
-                           Counter(told["answered"]), Counter(told["sent_bytes"]))
+        told = json.loads(kept.read_text()) if kept.is_file() else {"answered": {}, "sent_bytes": {}, "sent": {}}
+        self.guard = Guard(self.agreement, self.site.network.state_dict(), answered=Counter(told["answered"]),
+                           sent_bytes=Counter(told["sent_bytes"]), sent=told.get("sent", {}))  # fmt: skip
+        if isinstance(self.site, Onlooker):
+            self.guard.kinds = ONLOOKING
+            self._engine = InProcess([], self.folder, onlooker=self.site)
+            return
+        self.guard.stays, self.guard.shares = self.site.local_keys, _shares(self.site.method)
         self.site.noise_key = _secret(self.folder / SECRET)
         self._engine = InProcess([self.site], self.folder)
 
@@ -59,7 +80,7 @@ class HospitalDesk:
         number, name = letter.facts["round"], self.site.name
         rows = [*entries(number, "down", {name: letter}), *entries(number, "up", {name: answer})]
         append_rows(self.folder / LEDGER, COLUMNS, rows)
-        counts = {"answered": self.guard.answered, "sent_bytes": self.guard.sent_bytes}
+        counts = {"answered": self.guard.answered, "sent_bytes": self.guard.sent_bytes, "sent": self.guard.sent}
         write_atomically(self.folder / COUNTS, json.dumps(counts, sort_keys=True))
 
 

@@ -1,4 +1,4 @@
-"""What would leave a site: one round on a few of its images, before anything is sent."""
+"""What would leave a site: one round on a few of its images, before anything is sent, held against the agreement."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from medfed.batch import Batch
+from medfed.config import Config
+from medfed.errors import UserError
 from medfed.federation import ledger
+from medfed.federation.agreement import Agreement
 from medfed.federation.local import Samples
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method
+from medfed.federation.onlooker import Onlooker
 from medfed.federation.seeds import stream
 from medfed.federation.site import Site
+from medfed.outputs.table import aligned
 
 BATCHES = 2  # of training, in a rehearsal
 
@@ -49,5 +54,51 @@ def rehearse(site: Site, start: State, seed: int) -> list[dict[str, object]]:
         rows += ledger.entries(1, "up", {site.name: shared})
     letter = Message("train", state.weights, method.broadcast(state, site.name), {"round": 1, "last": 0})
     rows += ledger.entries(1, "up", {site.name: few.answer(letter)})
+    return [*rows, *_validated(site, state)]
+
+
+def _validated(site: Site | Onlooker, state: State) -> list[dict[str, object]]:
     asked = Message("validate", state.weights, {}, {"round": 1})
-    return [*rows, *ledger.entries(1, "up", {site.name: site.answer(asked)})]
+    return ledger.entries(1, "up", {site.name: site.answer(asked)})
+
+
+def what_leaves(site: Site | Onlooker, config: Config) -> list[dict[str, object]]:
+    """What one round would send, as rows of the ledger."""
+    weights = {name: entry.detach().cpu().clone() for name, entry in site.network.state_dict().items()}
+    state = State(0, weights)
+    return _validated(site, state) if isinstance(site, Onlooker) else rehearse(site, state, config.seed)
+
+
+def check_agreed(rows: list[dict[str, object]], site: Site | Onlooker, config: Config, agreement: Agreement) -> None:
+    """UserError if the method sends what the hospital did not agree to, or more of it."""
+    tensors = {row["name"] for row in rows if row["dtype"] != "fact"} - set(site.network.state_dict())
+    if strange := sorted(name for name in tensors if not agreement.lets(name)):
+        which = ", ".join(f"'{name}'" for name in strange[:5]) + (f" and {len(strange) - 5} more" if len(strange) > 5 else "")
+        raise UserError(f"{config.source}: agrees.sends: {config.method_name} would send {which}, not in it; add it if you "
+                        "agree that it leaves")
+    total = sum(row["bytes"] for row in rows) / 1e6
+    if total > agreement.megabytes_per_round:
+        raise UserError(f"{config.source}: agrees.megabytes_per_round: {agreement.megabytes_per_round:g}, but a round sends "
+                        f"{total:.1f} MB; raise it if you agree")
+
+
+def told(rows: list[dict[str, object]], site: Site | Onlooker, config: Config) -> str:
+    """A table of what would leave, and what it means."""
+    network = set(site.network.state_dict())
+    shown = [["kind", "what", "shape", "type", "bytes"]]
+    for kind in ("share", "train", "validate"):
+        own = [row for row in rows if row["kind"] == kind]
+        entries = [row for row in own if row["name"] in network]
+        if entries:
+            n, size = len(entries), sum(row["bytes"] for row in entries)
+            shown.append([kind, f"weights of the network ({n} tensors)", "", "", f"{size:,}"])
+        shown += [[kind, row["name"], row["shape"], row["dtype"], f"{row['bytes']:,}"] for row in own if row not in entries]
+    total = sum(row["bytes"] for row in rows) / 1e6
+    onlooks = isinstance(site, Onlooker)
+    stays = f"{len(site.samples)} images stay" if onlooks else f"{len(site.training)} training images stay"
+    head = (f"What would leave {site.name}, to the coordinator, in a round of {config.method_name} "
+            f"({config.federation.rounds} rounds; {stays}):\n")
+    meaning = ("It validates alone: nothing is trained here." if onlooks else
+               f"{total:.2f} MB a round. None of this is anonymous: weights and statistics tell about the images they "
+               "were made from; python -m medfed.audit measures how much.")  # fmt: skip
+    return "\n".join([head, aligned([[(word, "") for word in line] for line in shown], False, n_left=4), "\n" + meaning])

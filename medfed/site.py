@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -10,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,16 +28,14 @@ from medfed.engines.flare.job import EXECUTOR, SITE_FILE, hospital_rights
 from medfed.engines.flare.kit import Kit
 from medfed.errors import UserError
 from medfed.federation.agreement import Agreement
-from medfed.federation.message import State
-from medfed.federation.site import Site
-from medfed.hospital_desk import LEDGER, MODEL
-from medfed.outputs.table import aligned
+from medfed.hospital_desk import LEDGER, MODEL, resident
 from medfed.programs import run_program
-from medfed.rehearsal import rehearse
-from medfed.simulation import bar_over, member
+from medfed.rehearsal import check_agreed, told, what_leaves
+from medfed.simulation import bar_over
 
 LOOK_SECONDS = 0.5
 FAREWELL_SECONDS = 3.0  # for the last answer to reach the coordinator
+LOCK = "medfed.lock"  # in the kit
 OWN = ("data", "device")  # what a hospital decides of the plan; all else is the federation's
 
 
@@ -75,12 +75,9 @@ def _work(args: argparse.Namespace) -> int:
     _check_data(config, args.quiet)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the report has said it; and one site is no federation yet
-        site = member(config, hospital.site)
-    if not isinstance(site, Site):
-        raise UserError(f"{args.file}: site: '{hospital.site}' is the plan's validation site, which shares nothing; it is not "
-                        "asked over a network yet")
+        site = resident(config, hospital.site)
     rows = what_leaves(site, config)
-    print(_told(rows, site, config))
+    print(told(rows, site, config))
     check_agreed(rows, site, config, hospital.agrees)
     if args.rehearse:
         return 0
@@ -105,11 +102,14 @@ def read(path: Path) -> tuple[Hospital, Config]:
         raise UserError(f"{path}: {wrong}") from wrong
     places = {name: str(path.parent / getattr(hospital, name)) for name in ("plan", "kit", "folder")}
     hospital = replace(hospital, **places)
-    told = dict(_dotted(own))
-    if isinstance(told.get("data.root"), str):
-        told["data.root"] = str(path.parent / told["data.root"])
+    values = dict(_dotted(own))
+    if isinstance(values.get("data.root"), str):
+        values["data.root"] = str(path.parent / values["data.root"])
     _check_names(Path(hospital.plan))
-    config = changed(load(hospital.plan), told)
+    config = load(hospital.plan)
+    if config.federation.validation_site != hospital.site:  # it has no folder here
+        values |= {"federation.validation_site": "", "federation.selection": "last"}
+    config = changed(config, values)
     if hospital.agrees.rounds < config.federation.rounds:
         raise UserError(f"{path}: agrees.rounds: {hospital.agrees.rounds}, but the plan has {config.federation.rounds} rounds; "
                         "raise it, or talk to the coordinator")
@@ -153,67 +153,53 @@ def _yes(question: str) -> bool:
         return False
 
 
-def what_leaves(site: Site, config: Config) -> list[dict[str, object]]:
-    """What one round would send, as rows of the ledger (`medfed.rehearsal`)."""
-    weights = {name: entry.detach().cpu().clone() for name, entry in site.network.state_dict().items()}
-    return rehearse(site, State(0, weights), config.seed)
-
-
-def check_agreed(rows: list[dict[str, object]], site: Site, config: Config, agreement: Agreement) -> None:
-    """UserError if the method sends what the hospital did not agree to, or more of it."""
-    tensors = {row["name"] for row in rows if row["dtype"] != "fact"} - set(site.network.state_dict())
-    if strange := sorted(name for name in tensors if not agreement.lets(name)):
-        which = ", ".join(f"'{name}'" for name in strange[:5]) + (f" and {len(strange) - 5} more" if len(strange) > 5 else "")
-        raise UserError(f"{config.source}: agrees.sends: {config.method_name} would send {which}, not in it; add it if you "
-                        "agree that it leaves")
-    total = sum(row["bytes"] for row in rows) / 1e6
-    if total > agreement.megabytes_per_round:
-        raise UserError(f"{config.source}: agrees.megabytes_per_round: {agreement.megabytes_per_round:g}, but a round sends "
-                        f"{total:.1f} MB; raise it if you agree")
-
-
-def _told(rows: list[dict[str, object]], site: Site, config: Config) -> str:
-    """A table of that."""
-    network = set(site.network.state_dict())
-    shown = [["kind", "what", "shape", "type", "bytes"]]
-    for kind in ("share", "train", "validate"):
-        own = [row for row in rows if row["kind"] == kind]
-        entries = [row for row in own if row["name"] in network]
-        if entries:
-            n, size = len(entries), sum(row["bytes"] for row in entries)
-            shown.append([kind, f"weights of the network ({n} tensors)", "", "", f"{size:,}"])
-        shown += [[kind, row["name"], row["shape"], row["dtype"], f"{row['bytes']:,}"] for row in own if row not in entries]
-    total = sum(row["bytes"] for row in rows) / 1e6
-    head = (f"What would leave {site.name}, to the coordinator, in a round of {config.method_name} "
-            f"({config.federation.rounds} rounds; {len(site.training)} training images stay):\n")
-    return "\n".join([head, aligned([[(word, "") for word in line] for line in shown], False, n_left=4),
-                      f"\n{total:.2f} MB a round. None of this is anonymous: weights and statistics tell about the images they "
-                      "were made from; python -m medfed.audit measures how much."])
-
-
 def join(hospital: Hospital, config: Config, quiet: bool) -> None:
     """Start FLARE's client with this hospital's kit, and wait until the coordinator says that it is over.
 
     Raises:
-        UserError: if it is over already, or FLARE or the kit is missing, or FLARE's client ends early.
+        UserError: if it is over already, or FLARE or the kit is missing, or another process takes part with this kit, or
+            FLARE's client ends early.
     """
     if importlib.util.find_spec("nvflare") is None:
         raise UserError("joining needs NVIDIA FLARE, which is not installed; pip install 'medfed[nvflare]'")
     folder, kit = Path(hospital.folder), Kit(Path(hospital.kit), (EXECUTOR,), hospital_rights())
     kit.check()
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / MODEL).is_file():
-        raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to take part in another, give `folder` "
-                        "another name")
-    job = {"config": to_yaml(config), "source": config.source, "site": hospital.site, "folder": str(folder.resolve()),
-           "directory": os.getcwd(), "threads": torch.get_num_threads(),
-           "agreement": asdict(hospital.agrees)}  # fmt: skip
-    kit.write(SITE_FILE, {hospital.site: job})
-    plan = hashlib.sha256(Path(hospital.plan).read_bytes()).hexdigest()
-    print(f"Joining as {hospital.site} with the plan {plan[:12]}. Ctrl-C leaves; the same command comes back.")
+    with _alone(kit.path):
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / MODEL).is_file():
+            raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to take part in another, give `folder` "
+                            "another name")
+        job = {"config": to_yaml(config), "source": config.source, "site": hospital.site, "folder": str(folder.resolve()),
+               "directory": os.getcwd(), "threads": torch.get_num_threads(),
+               "agreement": asdict(hospital.agrees)}  # fmt: skip
+        kit.write(SITE_FILE, {hospital.site: job})
+        plan = hashlib.sha256(Path(hospital.plan).read_bytes()).hexdigest()
+        print(f"Joining as {hospital.site} with the plan {plan[:12]}. Ctrl-C leaves; the same command comes back.")
+        _take_part(hospital.site, kit, folder, quiet)
+
+
+@contextmanager
+def _alone(kit: Path) -> Iterator[None]:
+    """Hold the kit; a second program with it is refused at once. The lock dies with its process, also by kill -9."""
+    with open(kit / LOCK, "a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            raise UserError(f"{kit}: {lock.read().strip() or 'another process'} takes part with this kit already; wait for it, or "
+                            "end it with Ctrl-C and come back") from error
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()}\n")
+        lock.flush()
+        yield
+        lock.truncate(0)
+
+
+def _take_part(site: str, kit: Kit, folder: Path, quiet: bool) -> None:
+    """Run FLARE's client until the model is there."""
     kit.start(folder / "flare.log")
     try:
-        with tqdm(desc=f"{hospital.site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
+        with tqdm(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
             while not (folder / MODEL).is_file():
                 if kit.ended():
                     raise UserError(f"FLARE's client ended before the federation did; see {folder / 'flare.log'}, then come back "

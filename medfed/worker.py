@@ -19,7 +19,7 @@ from medfed.engines.site_process import ANSWER, NOTE, READY, SAID, STEP
 from medfed.errors import UserError
 from medfed.federation.agreement import Agreement, Refused
 from medfed.federation.message import Message
-from medfed.hospital_desk import HospitalDesk
+from medfed.hospital_desk import HospitalDesk, resident
 from medfed.memory import keep_freed_memory
 from medfed.simulation import member
 
@@ -62,10 +62,13 @@ def serve(line: Connection) -> None:
 
 
 def _desk(job: dict, folder: Path, on_step: Callable[[str, int, int], None]) -> Answer:
-    site = member(load_text(job["config"], job["source"]), job["site"])
-    site.progress = on_step
+    config = load_text(job["config"], job["source"])
     if "agreement" in job:
+        site = resident(config, job["site"])
+        site.progress = on_step
         return HospitalDesk(site, folder, Agreement(**{**job["agreement"], "sends": tuple(job["agreement"]["sends"])})).answer
+    site = member(config, job["site"])
+    site.progress = on_step
     engine = InProcess([site], folder)
     return lambda letter: engine.exchange(letter.kind, {site.name: letter})[site.name]
 

@@ -1,5 +1,6 @@
 """A coordinator's side, up to where FLARE begins."""
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -51,7 +52,9 @@ def test_it_writes_what_its_readme_names(prepared):
     assert {path.name for path in prepared.iterdir()} == {
         "README.md", "plan.yaml", "start.state", "images.json", "project.yml", "hospitals"}  # fmt: skip
     assert {path.stem for path in (prepared / "hospitals").iterdir()} == set(SITES)
-    assert "{" not in text and "hub.example" in text
+    assert not re.search(r"{\w*}", text) and "hub.example" in text
+    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    assert json.loads(block)["default_scope"] == "hospital"
 
 
 def test_the_plan_names_no_path_of_this_machine(prepared, tiny_phantom):
@@ -92,12 +95,44 @@ def test_flares_project_names_everybody(prepared):
     assert len({people[site]["org"] for site in SITES} | {"coordinator"}) == 4
 
 
-@pytest.mark.parametrize(("key", "value"), [("clients", "4"), ("validation_site", "UCL"), ("participating", "2")])
+@pytest.mark.parametrize(("key", "value"), [("clients", "4"), ("participating", "2")])
 def test_what_is_for_simulations_is_refused(tmp_path, tiny_phantom, capsys, key, value):
     path = changed(tmp_path, tiny_phantom, **{key: value})
     assert run("prepare", path, "--out", tmp_path / "out") == 2
     assert f"federation.{key}: {value} is for simulations" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_hospital_that_only_validates_is_one_of_the_sites(tmp_path, tiny_phantom):
+    path = changed(tmp_path, tiny_phantom, validation_site="UCL", selection="validation_site")
+    assert run("prepare", path, "--out", tmp_path / "out") == 0
+    plan = load(tmp_path / "out" / "plan.yaml")
+    assert (plan.federation.validation_site, plan.federation.selection) == ("UCL", "validation_site")
+    assert {file.stem for file in (tmp_path / "out" / "hospitals").iterdir()} == set(SITES)
+    project = strict_yaml.parse((tmp_path / "out" / "project.yml").read_text(), "project.yml")
+    assert "UCL" in {person["name"] for person in project["participants"]}
+    assert "BMC, HK, UCL (which only validates)" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("keys", "sites", "sentence"), [
+    ({"validation_site": "UCL"}, ["BMC", "HK"], "federation.validation_site: 'UCL' is not among --sites (BMC, HK)"),
+    ({"validation_site": "UCL"}, ["BMC", "UCL"], "at least two hospitals, got BMC, UCL, and UCL only validates"),
+    ({"selection": "validation_site"}, SITES, "federation.selection: 'validation_site' needs federation.validation_site"),
+])  # fmt: skip
+def test_a_validation_site_that_makes_no_sense_is_refused(tmp_path, tiny_phantom, capsys, keys, sites, sentence):
+    path = changed(tmp_path, tiny_phantom, **keys)
+    assert run("prepare", path, "--out", tmp_path / "out", "--sites", *sites) == 2
+    assert sentence in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_coordinator_asks_it_for_no_training(tmp_path):
+    pytest.importorskip("nvflare")
+    from medfed.engines.flare.hospitals import Hospitals
+    from medfed.engines.flare.kit import Kit
+    from medfed.federation.settings import Federation
+
+    engine = Hospitals(list(SITES), Kit(tmp_path), tmp_path, tmp_path, Federation(validation_site="HK"))
+    assert engine.sites() == ["BMC", "UCL"] and engine.names == list(SITES)
 
 
 @pytest.mark.parametrize(("sites", "sentence"), [
@@ -173,8 +208,15 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
             return {"BMC": Message("end"), "HK": failed("is gone")}
 
     with pytest.warns(UserWarning, match="HK: did not get the final model"):
-        deployment._say_goodbye(plan, Heard, folder, last)
+            deployment._say_goodbye(plan, Heard, folder, last)
     assert said_goodbye == [("end", set(SITES))]
+    onlooked = replace(plan, federation=replace(plan.federation, validation_site="VUMC"))
+    with pytest.warns(UserWarning, match="HK: did not get the final model"):
+        deployment._say_goodbye(onlooked, Heard, folder, last)
+    assert said_goodbye[1:] == [("end", {*SITES, "VUMC"})]
+    assert folder.read_json("summary.json")["validation_site"] == "VUMC"
+    with pytest.warns(UserWarning, match="HK: did not get the final model"):
+        deployment._say_goodbye(plan, Heard, folder, last)
     bundle = export(folder.path)
     found = torch.load(bundle / "models" / "model.pt", weights_only=True)
     assert all(torch.equal(entry, last.weights[name]) for name, entry in found.items()) and found

@@ -1,7 +1,10 @@
 """A hospital's side, up to where FLARE begins: what it is shown, what it is asked, and what it refuses."""
 
 import csv
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +78,57 @@ def test_a_rehearsal_shows_what_the_ledger_of_a_run_then_has(hospital, tiny_phan
     assert "In a round" not in text and not joined and not (tmp_path / "medfed_HK").exists()
 
 
+@pytest.fixture
+def with_validation_site(hospital, tmp_path):
+    """The plan names a validation site."""
+
+    def write(site: str) -> Path:
+        plan = tmp_path / "plan.yaml"
+        more = f"federation: {{selection: validation_site, validation_site: {site}, "
+        plan.write_text(plan.read_text().replace("federation: {", more))
+        return hospital()
+
+    return write
+
+
+def test_a_hospital_that_only_validates_sends_scores_and_agrees_to_no_statistic(with_validation_site, capsys, joined):
+    assert run(with_validation_site("HK"), "--yes") == 0
+    text = capsys.readouterr().out
+    found = shown(text)
+    assert {kind for kind, _ in found} == {"validate"} and ("validate", "score") in found
+    assert {row[1] for row in found.values()} == {"fact"}
+    assert " images stay):" in text and "It validates alone: nothing is trained here." in text and joined == ["HK"]
+
+
+def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(tiny_phantom, tmp_path, with_validation_site):
+    from medfed.federation.agreement import Agreement, Refused
+    from medfed.federation.message import Message
+    from medfed.hospital_desk import HospitalDesk, resident
+
+    (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom).replace("rounds: 2", "rounds: 2, validation_site: HK"))
+    simulation = prepare(load(tmp_path / "tiny.yaml"), None, quiet=True)
+    letter = Message("validate", simulation.start.weights, {}, {"round": 1})
+    expected = simulation.engine.onlooker.answer(letter)
+    _, config = program.read(with_validation_site("HK"))
+    desk = HospitalDesk(resident(config, "HK"), tmp_path, Agreement())
+    assert desk.answer(letter) == expected and len(desk.site.samples) == len(simulation.engine.onlooker.samples)
+    for kind in ("train", "share"):
+        with pytest.raises(Refused, match=f"was asked to '{kind}'; agreed to validate, end and nothing else"):
+            desk.answer(Message(kind, simulation.start.weights, {}, {"round": 1}))
+    desk.answer(Message("validate", simulation.start.weights, {}, {"round": 1, "last": 1}))
+    assert desk.answer(Message("end", simulation.start.weights, {}, {"round": 2})) == Message("end")
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+def test_where_another_hospital_validates_this_one_trains_without_its_folder(with_validation_site, tmp_path):
+    from medfed.federation.site import Site
+    from medfed.hospital_desk import resident
+
+    path = with_validation_site("UCL")
+    _, config = program.read(path)
+    assert isinstance(resident(config, "HK"), Site) and config.federation.validation_site == ""
+
+
 def test_what_was_not_agreed_to_is_shown_and_refused(hospital, capsys, joined):
     assert run(hospital(), "--yes") == 2
     out, err = capsys.readouterr()
@@ -116,7 +170,7 @@ def test_yes_joins(hospital, joined, monkeypatch):
 
 def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, capsys, joined, monkeypatch):
     path = hospital("windows")
-    monkeypatch.setattr(program, "member", None)  # calling it would fail
+    monkeypatch.setattr(program, "resident", None)  # calling it would fail
     next(p for p in sorted((tmp_path / "data" / "HK").iterdir()) if "egmentation" in p.name).unlink()
     assert run(path, "--yes") == 2
     assert "problems in the data; mend them and come back, nothing was sent" in capsys.readouterr().err and not joined
@@ -156,6 +210,39 @@ def test_a_client_that_ends_early_is_told(with_kit, tmp_path, capsys):
     assert run(with_kit, "--yes") == 2
     err = capsys.readouterr().err
     assert "FLARE's client ended before the federation did; see " in err and "medfed_HK/flare.log" in err
+
+
+def test_a_second_program_with_the_same_kit_is_refused(with_kit, tmp_path, capsys, monkeypatch):
+    """It would write its own job over the first one's, and its client would take the first one's place."""
+    monkeypatch.setattr(Kit, "start", None)  # calling it would fail
+    monkeypatch.setattr(Kit, "write", None)
+    with program._alone(tmp_path / "kit"):
+        assert run(with_kit, "--yes") == 2
+    assert re.search(r"kit: process \d+ takes part with this kit already; wait for it", capsys.readouterr().err)
+
+
+HOLDER = """
+import fcntl, sys, time
+lock = open(sys.argv[1], "a+")
+fcntl.flock(lock, fcntl.LOCK_EX)
+lock.write("process 1")
+lock.flush()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_lock_of_a_process_that_was_killed_does_not_block(tmp_path):
+    command = [sys.executable, "-c", HOLDER, tmp_path / program.LOCK]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match="process 1 takes part"), program._alone(tmp_path):
+        pass
+    holder.kill()
+    holder.wait()
+    for _ in range(2):
+        with program._alone(tmp_path):
+            pass
 
 
 def test_a_model_that_is_there_is_never_thrown_away(with_kit, tmp_path, capsys, monkeypatch):

@@ -88,6 +88,8 @@ class InProcess:
         """The answer, and what puts the site's new file in its place, if there is one."""
         message = Message.from_bytes(letter)
         if self.folder is None or message.kind != "train":
+            if self.folder and "last" in message.facts and isinstance(site, Site) and site.local_keys:
+                self._go_back(site, message.facts["last"])
             return self._answer(site, message), None
         number = message.facts["round"]
         asked, path = digest(letter, site.terms().encode()), self._path(site.name, number)
@@ -95,8 +97,7 @@ class InProcess:
             site.memory, answer, commit = kept.memory, kept.answer, None
         else:
             last = message.facts.get("last", 0)
-            if self._trained.get(site.name, 0) != last or site.name in self._resting:
-                site.memory = self._memory_after(site.name, last)
+            self._go_back(site, last)
             self._trained[site.name] = UNKNOWN  # until it is done: what stops half way leaves half a memory
             answer = self._answer(site, message)
             if Message.from_bytes(answer).kind == "failed":
@@ -139,6 +140,13 @@ class InProcess:
         if number and name not in self._without_memory():
             raise UserError(f"{path}: is missing, and with it what {name} keeps between rounds; {ADVICE}")
         return {}
+
+    def _go_back(self, site: Site, last: int) -> None:
+        """Give a site the memory of the round that counted last, where it has another one at hand."""
+        if self._trained.get(site.name, 0) != last or site.name in self._resting:
+            site.memory = self._memory_after(site.name, last)
+            self._trained[site.name] = last
+            self._resting.discard(site.name)
 
     def _rest_others(self, messages: Mapping[str, Message]) -> None:
         for site in self.members:

@@ -9,10 +9,11 @@ from fnmatch import fnmatchcase
 
 from torch import Tensor
 
-from medfed.federation.message import Message, n_bytes
+from medfed.federation.message import Message, digest, n_bytes
 from medfed.functional.weights import check_same_entries, first_not_finite
 
 KINDS = ("share", "train", "validate", "end")
+ONLOOKING = ("validate", "end")  # of a site that only validates
 FACTS = frozenset({"round", "last"})  # all that a coordinator may say beside tensors
 MOST_BYTES_DOWN = 2 << 30  # of statistics in one letter
 
@@ -28,7 +29,8 @@ class Agreement:
     Args:
         sends: names of the tensors that may leave beside weights; `*` stands for anything.
         rounds: of training, in all.
-        megabytes_per_round: that may leave, all answers of a round together.
+        megabytes_per_round: that may leave, all answers of a round together; the very same answer to the very same
+            letter, sent again where it was lost, tells nothing new and counts once.
         answers_per_round: how often one kind of letter is answered in a round: once, and again where an answer was lost.
     """
 
@@ -54,22 +56,26 @@ class Guard:
     Args:
         network: the site's own state dict: what weights may look like.
         stays: entries of it that never leave.
+        kinds: of letters that are answered at all.
         shares: the rounds in which the method shares: "never", "once" (before round 1) or "every round".
         answered: how often each kind was answered in each round ("train 3"); outlives a restart if whoever holds it does.
         sent_bytes: what left in each round, likewise.
+        sent: the digests of what left in each round, and of what it answered, likewise.
     """
 
     agreement: Agreement
     network: Mapping[str, Tensor]
     stays: frozenset[str] = frozenset()
+    kinds: tuple[str, ...] = KINDS
     shares: str = "never"
     answered: Counter[str] = field(default_factory=Counter)
     sent_bytes: Counter[str] = field(default_factory=Counter)
+    sent: dict[str, list[str]] = field(default_factory=dict)
 
     def check_letter(self, message: Message) -> None:
         """Raises Refused, before anything of it is used."""
-        if message.kind not in KINDS:
-            raise Refused(f"was asked to '{message.kind}'; agreed to {', '.join(KINDS)} and nothing else")
+        if message.kind not in self.kinds:
+            raise Refused(f"was asked to '{message.kind}'; agreed to {', '.join(self.kinds)} and nothing else")
         self._check_facts(message)
         number = message.facts["round"]
         if message.kind == "share" and (self.shares == "never" or (self.shares == "once" and number > 1)):
@@ -95,12 +101,20 @@ class Guard:
             raise Refused(f"'{strange[0]}' was about to leave; no weight of that name was agreed to")
         if strange := [name for name in answer.tensors if not self.agreement.lets(name)]:
             raise Refused(f"'{strange[0]}' was about to leave; agreed to {', '.join(self.agreement.sends) or 'none'}")
-        size = sum(n_bytes(entry) for group in (answer.weights, answer.tensors) for entry in group.values())
+        of = digest(letter.to_bytes()) + digest(answer.to_bytes())
+        if of not in self.sent.get(str(number), []):
+            entries = [*answer.weights.values(), *answer.tensors.values()]
+            self._count(number, sum(map(n_bytes, entries)))
+            # No letter comes of rounds before these.
+            self.sent = {key: known for key, known in self.sent.items() if int(key) >= number - 1}
+            self.sent.setdefault(str(number), []).append(of)
+        self.answered[f"{letter.kind} {number}"] += 1
+
+    def _count(self, number: int, size: int) -> None:
         limit = self.agreement.megabytes_per_round * 1e6
         if self.sent_bytes[str(number)] + size > limit:
             raise Refused(f"{size / 1e6:.1f} MB were about to leave in round {number}, after "
                           f"{self.sent_bytes[str(number)] / 1e6:.1f} MB; agreed to {limit / 1e6:g}")
-        self.answered[f"{letter.kind} {number}"] += 1
         self.sent_bytes[str(number)] += size
 
     def _check_facts(self, message: Message) -> None:
@@ -113,8 +127,9 @@ class Guard:
             raise Refused(f"was told round {number!r}; expected a whole number")
         if not 1 <= number <= self.agreement.rounds:
             raise Refused(f"was asked for round {number}; agreed to rounds 1 to {self.agreement.rounds}")
-        if not 0 <= message.facts.get("last", 0) < number:
-            raise Refused(f"was told that round {message.facts['last']} counted last, before round {number}")
+        before = number + (message.kind == "validate")  # after a round, and with what it left
+        if not 0 <= message.facts.get("last", 0) < before:
+            raise Refused(f"was told that round {message.facts['last']} counted last, before round {before}")
 
     def _check_weights(self, message: Message) -> None:
         wanted = {name: entry for name, entry in self.network.items() if name not in self.stays or name in message.weights}

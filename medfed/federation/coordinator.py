@@ -105,17 +105,20 @@ def _round(
 
 
 def _letters(method: Method, state: State, chosen: list[str], number: int) -> dict[str, Message]:
+    letters = _with_last("train", state, chosen, number)
+    for site, letter in letters.items():
+        if tensors := method.broadcast(state, site):
+            letters[site] = replace(letter, tensors=tensors)
+    return letters
+
+
+def _with_last(kind: str, state: State, sites: Iterable[str], number: int) -> dict[str, Message]:
     """One object for all sites that get the same. `last` tells a site which of its rounds counted last: from there it
     goes on, whatever it did in rounds that did not."""
-    letters: dict[str, Message] = {}
     common: dict[int, Message] = {}
-    for site in chosen:
-        last = state.took_part.get(site, 0)
-        facts = {"round": number, "last": last}
-        letter = common.setdefault(last, Message("train", state.weights, {}, facts))
-        tensors = method.broadcast(state, site)
-        letters[site] = replace(letter, tensors=tensors) if tensors else letter
-    return letters
+    lasts = {site: state.took_part.get(site, 0) for site in sites}
+    return {site: common.setdefault(last, Message(kind, state.weights, {}, {"round": number, "last": last}))
+            for site, last in lasts.items()}  # fmt: skip
 
 
 def _share(
@@ -125,7 +128,7 @@ def _share(
     if type(method).share is Method.share:
         return state, sites
     number = state.round + 1
-    asked = dict.fromkeys(sites, Message("share", state.weights, {}, {"round": number}))
+    asked = _with_last("share", state, sites, number)
     answers = _exchange(engine, "share", asked, number, state, settings, record)
 
     def put_together(answers: Answers) -> dict[str, Tensor]:
@@ -236,7 +239,8 @@ def _history(
         whole = all(state.weights.keys() <= update.weights.keys() for update in updates.values())
         onlooker = settings.validation_site if whole else ""
         names = [*_sites(engine, state), *([onlooker] if onlooker else [])]
-        asked = dict.fromkeys(names, Message("validate", state.weights, {}, {"round": state.round}))
+        everyone = dict.fromkeys(names, Message("validate", state.weights, {}, {"round": state.round}))
+        asked = everyone if whole else _with_last("validate", state, names, state.round)
         answers = _exchange(engine, "validate", asked, state.round, state, settings, record)
         scores = {site: answer.facts["score"] for site, answer in answers.items() if "score" in answer.facts}
         alone = scores.pop(onlooker, None)

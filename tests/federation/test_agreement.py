@@ -131,12 +131,72 @@ def test_what_stays_at_the_site_is_no_weight_that_may_leave():
 
 
 def test_the_megabytes_of_a_round_are_those_of_all_its_answers(tmp_path, monkeypatch):
-    half = Message("train", tensors={"windows": torch.ones(150_000)})
-    monkeypatch.setattr(Site, "answer", lambda self, message: half)
+    halves(monkeypatch, 1.0, 2.0)
     desk(tmp_path).answer(letter("validate"))
     with pytest.raises(Refused, match="0.6 MB were about to leave in round 1, after 0.6 MB; agreed to 1"):
         desk(tmp_path).answer(letter("validate"))
-    assert json.loads((tmp_path / COUNTS).read_text()) == {"answered": {"validate 1": 1}, "sent_bytes": {"1": 600_000}}
+    counts = json.loads((tmp_path / COUNTS).read_text())
+    assert (counts["answered"], counts["sent_bytes"]) == ({"validate 1": 1}, {"1": 600_000})
+
+
+def halves(monkeypatch, *values: float) -> None:
+    """The site's answers, one after another, of 0.6 MB each."""
+    answers = iter([Message("train", tensors={"windows": torch.full((150_000,), value)}) for value in values])
+    monkeypatch.setattr(Site, "answer", lambda self, message: next(answers))
+
+
+def test_the_very_same_answer_to_the_very_same_letter_counts_once_and_is_written_down_again(tmp_path, monkeypatch):
+    """As where a coordinator lost it; also after a restart here."""
+    halves(monkeypatch, 1.0, 1.0, 1.0)
+    for times in (1, 2):
+        desk(tmp_path).answer(letter("validate"))
+        counts = json.loads((tmp_path / COUNTS).read_text())
+        assert (counts["answered"], counts["sent_bytes"]) == ({"validate 1": times}, {"1": 600_000})
+        assert (tmp_path / LEDGER).read_text().count("1,north,up,train,windows,150000,float32,600000") == times
+    with pytest.raises(Refused, match="was asked to validate in round 1 more than 2 times"):
+        desk(tmp_path).answer(letter("validate"))
+
+
+OTHERS = {
+    "another kind": lambda first: letter("train"),
+    "other weights": lambda first: replace(first, weights={name: entry + 1 for name, entry in first.weights.items()}),
+    "other facts": lambda first: replace(first, facts={"round": 1, "last": 0}),
+    "other tensors": lambda first: replace(first, tensors={"x": torch.zeros(1)}),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_the_same_answer_to_another_letter_counts_again(tmp_path, monkeypatch, other):
+    """That two letters have one answer is something to know."""
+    halves(monkeypatch, 1.0, 1.0)
+    first = letter("validate")
+    desk(tmp_path).answer(first)
+    with pytest.raises(Refused, match="after 0.6 MB; agreed to 1"):
+        desk(tmp_path).answer(OTHERS[other](first))
+
+
+def test_an_answer_that_differs_in_one_bit_counts_again(tmp_path, monkeypatch):
+    halves(monkeypatch, 0.0, -0.0)
+    desk(tmp_path).answer(letter("validate"))
+    with pytest.raises(Refused, match="after 0.6 MB; agreed to 1"):
+        desk(tmp_path).answer(letter("validate"))
+
+
+def test_what_left_in_rounds_that_no_letter_comes_of_is_not_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(Site, "answer", lambda self, message: Message(message.kind))
+    for number in (1, 2, 3):
+        desk(tmp_path).answer(letter("validate", round=number))
+    assert list(json.loads((tmp_path / COUNTS).read_text())["sent"]) == ["2", "3"]
+
+
+def test_to_validate_goes_by_what_the_round_itself_left_and_training_does_not(tmp_path):
+    guard = desk(tmp_path).guard
+    guard.check_letter(letter("validate", round=2, last=2))
+    for kind in ("train", "share"):
+        with pytest.raises(Refused, match="was told that round 2 counted last, before round 2"):
+            guard.check_letter(letter(kind, round=2, last=2))
+    with pytest.raises(Refused, match="was told that round 3 counted last"):
+        guard.check_letter(letter("validate", round=2, last=3))
 
 
 def test_what_was_agreed_to_is_answered_and_written_down(tmp_path):

@@ -33,7 +33,7 @@ class Hospitals:
     missing site has come back to is started again before the next letters.
 
     Args:
-        names: the sites that are expected.
+        names: the sites that are expected, the validation site (`federation.validation_site`) among them.
         server, admin: the coordinator's startup kits; the server runs on this machine.
         folder: for the job and FLARE's log.
         join_seconds: how long to wait for sites to join before the first letters.
@@ -56,7 +56,7 @@ class Hospitals:
         self._waited = False
 
     def sites(self) -> list[str]:
-        return sorted(self.names)
+        return sorted(set(self.names) - {self.settings.validation_site})
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Answers, `failed` where a site gave none in time or is not there."""

@@ -8,6 +8,7 @@ import socket
 import struct
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from medfed.federation.message import Message, failed
 
 MOST_JOBS = 3  # that may break in one exchange before it is given up
 LOOK_SECONDS = 0.2
+NOTE = b"\0"  # how a frame begins that is a note for the user, where one might begin with a site's name
 
 
 class Job(Protocol):
@@ -49,12 +51,15 @@ class FlareLine:
     _job: Job | None = field(default=None, init=False)
     _line: Connection | None = field(default=None, init=False)
     _broken: int = field(default=0, init=False)
+    _is_idle: bool = field(default=False, init=False)
 
     def exchange(
         self, kind: str, messages: Mapping[str, Message], seconds: float,
         on_answer: Callable[[str, str, int, int], None] | None = None,
     ) -> dict[str, Message]:
         """An answer a site, `failed` where there is none; a job that breaks is started again for the sites that are left.
+
+        Of an answer that nobody waits for any more a warning says whose it is; it is not among these.
 
         Args:
             seconds: how long a site may take; 0 waits as long as the job runs.
@@ -77,6 +82,9 @@ class FlareLine:
     def close(self) -> None:
         """End the job."""
         if self._line:
+            with suppress(EOFError, OSError):
+                while self._is_idle and self._line.poll():
+                    _tell(self._line.recv_bytes())
             self._line.close()
         if self._job:
             self._job.stop()
@@ -92,13 +100,18 @@ class FlareLine:
             else:
                 places[site] = len(letters)
                 letters.append((message, message.to_bytes()))
+        self._is_idle = False
         request = {"kind": kind, "sites": places, "n_letters": len(letters), "seconds": seconds}
         self._line.send_bytes(json.dumps(request).encode())
         for _, letter in letters:
             self._line.send_bytes(letter)
         limit = seconds + self.grace_seconds if seconds else None
-        while site := self._frame(limit):
-            yield site.decode(), Message.from_bytes(self._frame(self.grace_seconds))
+        while frame := self._frame(limit):
+            if frame.startswith(NOTE):
+                _tell(frame)
+            else:
+                yield frame.decode(), Message.from_bytes(self._frame(self.grace_seconds))
+        self._is_idle = True
 
     def _frame(self, limit: float | None) -> bytes:
         """What comes next on the line; EOFError if the job ends first, or nothing comes in time."""
@@ -148,3 +161,7 @@ class FlareLine:
         self._broken += 1
         if self._broken >= MOST_JOBS:
             answers |= {site: failed(f"{NO_ANSWER}: FLARE's job ended: {why}") for site in left if site not in answers}
+
+
+def _tell(note: bytes) -> None:
+    warnings.warn(note.removeprefix(NOTE).decode(), stacklevel=2)

@@ -10,16 +10,23 @@ from pathlib import Path
 
 from nvflare.apis.client import Client as Site
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from medfed.engines.flare.job import LINE_FILE, NO_ANSWER
+from medfed.engines.flare.late_answers import LateAnswers
+from medfed.engines.flare.line import NOTE
 from medfed.engines.flare.messages import SECONDS, register, to_message, to_shareable
 from medfed.federation.message import Message, failed
 
 CHECK_SECONDS = 0.05
+LAST_WORDS_SECONDS = 5.0  # after its time is over, for a site to say that it stopped: it is there, then
+MOST_WHY = 300  # letters of a reason
 
 
 class Relay(Controller):
@@ -31,6 +38,20 @@ class Relay(Controller):
     def __init__(self) -> None:
         super().__init__(task_check_period=CHECK_SECONDS)
         register()
+        self._late = LateAnswers()
+
+    def set_communicator(self, communicator: WFCommSpec) -> None:
+        """A site asks, before it sends an answer, whether its task still stands, and sends none where it does not."""
+        super().set_communicator(communicator)
+        check = communicator.process_task_check
+
+        def checked(task_id: str, fl_ctx: FLContext) -> ClientTask | None:
+            task = check(task_id, fl_ctx)
+            if task is None:
+                self._late.came(task_id, fl_ctx.get_peer_context().get_identity_name())
+            return task
+
+        communicator.process_task_check = checked
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to prepare."""
@@ -44,9 +65,10 @@ class Relay(Controller):
         told = json.loads(where.read_text())
         with Client(told["address"], "AF_UNIX", authkey=bytes.fromhex(told["key"])) as line:
             while not abort_signal.triggered:
-                if not line.poll(CHECK_SECONDS):
-                    continue
                 try:
+                    self._tell(line)
+                    if not line.poll(CHECK_SECONDS):
+                        continue
                     request = json.loads(line.recv_bytes())
                     letters = [line.recv_bytes() for _ in range(request["n_letters"])]
                     self._carry(line, request, letters, abort_signal, fl_ctx)
@@ -57,50 +79,86 @@ class Relay(Controller):
         self, line: Connection, request: dict, letters: list[bytes], abort_signal: Signal, fl_ctx: FLContext
     ) -> None:
         """One exchange: a task a site, all at once; each answer goes over the line as it comes, then an empty frame."""
-        answers: queue.Queue[tuple[str, Message]] = queue.Queue()
-        there = {client.name for client in fl_ctx.get_engine().get_clients()}
-        open_sites = set(request["sites"]) & there
-
-        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            answers.put((client_task.client.name, _read(client_task.result)))
-            client_task.result = None  # hundreds of megabytes, and nobody else wants them
-
-        shareables = [to_shareable(Message.from_bytes(letter)) for letter in letters]
-        for shareable in shareables:
-            shareable.set_header(SECONDS, request["seconds"])
-        until = time.monotonic() + request["seconds"] if request["seconds"] else None
-        timeout = int(request["seconds"]) + 1 if until else 0  # after `until`, which has the better reason
-        tasks = {}
-        for site in sorted(open_sites):
-            shareable = shareables[request["sites"][site]]
-            tasks[site] = Task(request["kind"], shareable, timeout=timeout, result_received_cb=received)
-            self.broadcast(tasks[site], fl_ctx, targets=[site], min_responses=1)
-        for site in sorted(set(request["sites"]) - there):
+        answers: queue.Queue[tuple[float, str, Message]] = queue.Queue()
+        seconds, tasks = request["seconds"], self._tasks_of(request, letters, answers, fl_ctx)
+        for site in sorted(set(request["sites"]) - set(tasks)):
             _send(line, site, failed(f"{NO_ANSWER}: it is not connected"))
-        while open_sites and not abort_signal.triggered and (until is None or time.monotonic() < until):
+        began, open_sites, given_up = time.monotonic(), set(tasks), set()
+        for site in sorted(tasks):
+            self.broadcast(tasks[site], fl_ctx, targets=[site], min_responses=1)
+        while open_sites and not abort_signal.triggered and not _over(began, seconds):
+            self._tell(line)
             if line.poll():  # nothing comes during an exchange but its end
                 raise EOFError
             try:
-                site, message = answers.get(timeout=CHECK_SECONDS)
+                came, site, message = answers.get(timeout=CHECK_SECONDS)
             except queue.Empty:
-                site, message = _given_up(open_sites, tasks)
+                came, (site, message) = began, _given_up(open_sites, tasks)
+                given_up.add(site)
             if site in open_sites:
                 open_sites.discard(site)
-                _send(line, site, message)
+                _send(line, site, _in_time(message, came - began, seconds))
         if abort_signal.triggered:
             raise ConnectionAbortedError("FLARE stops this job")
         self.cancel_all_tasks(fl_ctx=fl_ctx)
+        self._late.over(open_sites | given_up)
         for site in sorted(open_sites):
-            _send(line, site, failed(f"{NO_ANSWER} within {request['seconds']:g} s"))
+            _send(line, site, failed(f"{NO_ANSWER} within {seconds:g} s"))
+        self._tell(line)
         line.send_bytes(b"")
+
+    def _tasks_of(
+        self, request: dict, letters: list[bytes], answers: queue.Queue[tuple[float, str, Message]], fl_ctx: FLContext
+    ) -> dict[str, Task]:
+        """FLARE's tasks by site, for those that are there; what is answered goes into `answers` with its time."""
+        messages = [Message.from_bytes(letter) for letter in letters]
+        shareables = [to_shareable(message) for message in messages]
+        for shareable in shareables:
+            shareable.set_header(SECONDS, request["seconds"])
+        number = messages[0].facts["round"] if messages else 0
+
+        def sent(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            self._late.sent(client_task.id, client_task.client.name, request["kind"], number)
+
+        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            answers.put((time.monotonic(), client_task.client.name, _read(client_task.result)))
+            client_task.result = None  # hundreds of megabytes, and nobody else wants them
+
+        # After `_over`, which has the better reason.
+        timeout = int(request["seconds"] + LAST_WORDS_SECONDS) + 1 if request["seconds"] else 0
+        there = {client.name for client in fl_ctx.get_engine().get_clients()}
+        return {site: Task(request["kind"], shareables[index], timeout=timeout, after_task_sent_cb=sent,
+                           result_received_cb=received)
+                for site, index in request["sites"].items() if site in there}  # fmt: skip
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Every answer that is sent passes here, also one that FLARE then drops because its task is over."""
+        if event_type == EventType.BEFORE_PROCESS_SUBMISSION:
+            key, result = fl_ctx.get_prop(FLContextKey.TASK_ID), fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+            why = "" if result.get_return_code() == ReturnCode.OK else _read(result).facts["why"][:MOST_WHY]
+            self._late.came(key, fl_ctx.get_peer_context().get_identity_name(), why)
+        super().handle_event(event_type, fl_ctx)
+
+    def _tell(self, line: Connection) -> None:
+        for note in self._late.notes():
+            line.send_bytes(NOTE + note.encode())
 
     def process_result_of_unknown_task(
         self, client: Site, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """An answer that came too late, or twice."""
-        message = _read(result)
-        number = message.facts.get("round", "unknown")
-        self.log_warning(fl_ctx, f"{client.name}: its answer '{task_name}' of round {number} came late or twice; left out")
+        """An answer to no letter of this job; one that is late has been told of."""
+        self.log_warning(fl_ctx, f"{client.name}: an answer came to no letter of this job; left out")
+
+
+def _over(began: float, seconds: float) -> bool:
+    return bool(seconds) and time.monotonic() - began > seconds + LAST_WORDS_SECONDS
+
+
+def _in_time(message: Message, took: float, seconds: float) -> Message:
+    """The answer, if it came in time; a reason may come a little later."""
+    if not seconds or took <= seconds or message.kind == "failed":
+        return message
+    return failed(f"its answer came late, after {took:.1f} s where it had {seconds:g} s")
 
 
 def _given_up(sites: set[str], tasks: dict[str, Task]) -> tuple[str, Message]:
