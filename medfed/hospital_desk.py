@@ -12,7 +12,9 @@ import safetensors.torch
 from tqdm import tqdm
 
 from medfed.config import Config
+from medfed.discovery import suggestion
 from medfed.engines.in_process import InProcess
+from medfed.errors import UserError
 from medfed.federation.agreement import ONLOOKING, Agreement, Guard
 from medfed.federation.ledger import COLUMNS, entries
 from medfed.federation.message import Message
@@ -32,6 +34,8 @@ def resident(config: Config, name: str) -> Site | Onlooker:
     if name != config.federation.validation_site:
         return member(config, name)
     dataset = config.data.ready(None)
+    if name not in (known := dataset.site_names()):
+        raise UserError(f"{dataset.root}: no site '{name}' here, which is to validate. {suggestion(name, known)}")
     task = task_of(config, dataset)
     with tqdm(disable=True) as bar:
         samples = SiteImages(dataset, task, bar).samples(dataset.cases_of([name])[name])

@@ -164,7 +164,7 @@ def join(hospital: Hospital, config: Config, quiet: bool) -> None:
         raise UserError("joining needs NVIDIA FLARE, which is not installed; pip install 'medfed[nvflare]'")
     folder, kit = Path(hospital.folder), Kit(Path(hospital.kit), (EXECUTOR,), hospital_rights())
     kit.check()
-    with _alone(kit.path):
+    with _alone(kit.path) as lock:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / MODEL).is_file():
             raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to take part in another, give `folder` "
@@ -175,29 +175,33 @@ def join(hospital: Hospital, config: Config, quiet: bool) -> None:
         kit.write(SITE_FILE, {hospital.site: job})
         plan = hashlib.sha256(Path(hospital.plan).read_bytes()).hexdigest()
         print(f"Joining as {hospital.site} with the plan {plan[:12]}. Ctrl-C leaves; the same command comes back.")
-        _take_part(hospital.site, kit, folder, quiet)
+        _take_part(hospital.site, kit, folder, quiet, lock)
 
 
 @contextmanager
-def _alone(kit: Path) -> Iterator[None]:
-    """Hold the kit; a second program with it is refused at once. The lock dies with its process, also by kill -9."""
+def _alone(kit: Path) -> Iterator[int]:
+    """Hold the kit by a lock on a file, the descriptor of which is given; a second program is refused at once.
+
+    It dies with those that hold it, also by kill -9: this process and FLARE's client, which may outlive it.
+    """
     with open(kit / LOCK, "a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             lock.seek(0)
-            raise UserError(f"{kit}: {lock.read().strip() or 'another process'} takes part with this kit already; wait for it, or "
-                            "end it with Ctrl-C and come back") from error
+            who = lock.read().strip() or "another process"
+            raise UserError(f"{kit}: {who}, or a FLARE client that it started, takes part with this kit already; wait for "
+                            f"it, or end it (Ctrl-C; pkill -f {kit}), and come back") from error
         lock.truncate(0)
         lock.write(f"process {os.getpid()}\n")
         lock.flush()
-        yield
+        yield lock.fileno()
         lock.truncate(0)
 
 
-def _take_part(site: str, kit: Kit, folder: Path, quiet: bool) -> None:
+def _take_part(site: str, kit: Kit, folder: Path, quiet: bool, lock: int) -> None:
     """Run FLARE's client until the model is there."""
-    kit.start(folder / "flare.log")
+    kit.start(folder / "flare.log", lock)
     try:
         with tqdm(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
             while not (folder / MODEL).is_file():

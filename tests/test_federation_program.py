@@ -135,6 +135,30 @@ def test_a_coordinator_asks_it_for_no_training(tmp_path):
     assert engine.sites() == ["BMC", "UCL"] and engine.names == list(SITES)
 
 
+def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_between(tmp_path, monkeypatch):
+    """HK, which validates alone, is away for one validation; training does not ask it, and must not forget that."""
+    pytest.importorskip("nvflare")
+    from medfed.engines.flare.hospitals import Hospitals
+    from medfed.engines.flare.kit import Kit
+    from medfed.federation.settings import Federation
+
+    engine = Hospitals(list(SITES), Kit(tmp_path), tmp_path, tmp_path, Federation(validation_site="HK"))
+    here, closed = {"BMC", "UCL"}, []
+    monkeypatch.setattr(engine, "_connected", lambda: here)
+    engine._waited = True
+    engine._flare.close = lambda: closed.append(True)
+    engine._flare.exchange = lambda kind, messages, seconds, told: {
+        site: Message(kind) if site in here else failed("gave no answer: it is not connected") for site in messages}
+    asked = dict.fromkeys(("BMC", "UCL"))
+    engine.exchange("validate", asked | {"HK": None})
+    engine.exchange("train", asked)
+    assert not closed
+    here.add("HK")
+    engine.exchange("validate", asked | {"HK": None})
+    engine.exchange("train", asked)
+    assert len(closed) == 1
+
+
 @pytest.mark.parametrize(("sites", "sentence"), [
     (["HK"], "a federation has at least two hospitals, got HK"),
     (["HK", "HK"], "'HK' is there twice"),

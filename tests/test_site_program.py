@@ -120,6 +120,13 @@ def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(tiny_phan
     assert (tmp_path / "model.safetensors").is_file()
 
 
+def test_a_site_that_is_not_there_to_validate_is_told(with_validation_site, tmp_path, capsys, joined):
+    path = with_validation_site("UCL")
+    path.write_text(path.read_text().replace("site: HK", "site: UCL"))
+    assert run(path, "--yes") == 2 and joined == []
+    assert "no site 'UCL' here, which is to validate" in capsys.readouterr().err
+
+
 def test_where_another_hospital_validates_this_one_trains_without_its_folder(with_validation_site, tmp_path):
     from medfed.federation.site import Site
     from medfed.hospital_desk import resident
@@ -218,7 +225,7 @@ def test_a_second_program_with_the_same_kit_is_refused(with_kit, tmp_path, capsy
     monkeypatch.setattr(Kit, "write", None)
     with program._alone(tmp_path / "kit"):
         assert run(with_kit, "--yes") == 2
-    assert re.search(r"kit: process \d+ takes part with this kit already; wait for it", capsys.readouterr().err)
+    assert re.search(r"kit: process \d+, or a FLARE client that it started, takes part", capsys.readouterr().err)
 
 
 HOLDER = """
@@ -236,13 +243,25 @@ def test_the_lock_of_a_process_that_was_killed_does_not_block(tmp_path):
     command = [sys.executable, "-c", HOLDER, tmp_path / program.LOCK]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(UserError, match="process 1 takes part"), program._alone(tmp_path):
+    with pytest.raises(UserError, match="process 1, or a FLARE client that it started, takes part"), program._alone(tmp_path):
         pass
     holder.kill()
     holder.wait()
     for _ in range(2):
         with program._alone(tmp_path):
             pass
+
+
+def test_the_client_that_a_killed_program_left_behind_still_holds_the_kit(with_kit, tmp_path):
+    (tmp_path / "kit" / "startup" / "sub_start.sh").write_text("exec sleep 60\n")
+    kit = Kit(tmp_path / "kit")
+    with program._alone(kit.path) as lock:
+        kit.start(tmp_path / "log", lock)
+    with pytest.raises(UserError, match="a FLARE client that it started"), program._alone(kit.path):
+        pass
+    kit.stop()
+    with program._alone(kit.path):
+        pass
 
 
 def test_a_model_that_is_there_is_never_thrown_away(with_kit, tmp_path, capsys, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import sys
 from contextlib import redirect_stdout
@@ -16,6 +17,8 @@ from nvflare.private.privacy_manager import PrivacyManager
 from medfed.errors import UserError
 
 ENCRYPTOR = "HEModelEncryptor"
+RESULT, DATA = "task_result_filters", "task_data_filters"
+IN_A_SCOPE, AROUND = {"name", "properties", RESULT, DATA}, {"format_version", "scopes", "default_scope", "components"}
 
 
 def check_filters(path: Path) -> None:
@@ -29,14 +32,22 @@ def check_filters(path: Path) -> None:
                         "check it and to average it; take it out")
     try:
         manager = _made(path.parent)
+        written = json.loads(path.read_text())
     except Exception as error:  # noqa: BLE001  FLARE raises many kinds, and a hospital's own class may raise any
         raise UserError(f"{path}: FLARE cannot make its filters ({error}); mend it, or join without it") from error
     scope, names = manager.default_scope, ", ".join(sorted(manager.name_to_scopes)) or "none"
     if scope is None or len(manager.name_to_scopes) != 1:
         raise UserError(f"{path}: has the scopes {names}, the default_scope {scope.name if scope else 'none'}; "
                         "expected one scope that is default_scope too, as a coordinator's job may choose among several")
-    if not (scope.task_data_filters[FilterKey.IN] or scope.task_result_filters[FilterKey.OUT]):
-        raise UserError(f"{path}: scope '{scope.name}' filters nothing; expected filters under task_result_filters")
+    own = written["scopes"][0]
+    if strange := sorted((set(own) - IN_A_SCOPE) | (set(written) - AROUND)):
+        raise UserError(f"{path}: has '{strange[0]}', which FLARE passes over; expected {RESULT} and {DATA}, in the scope")
+    for key, made in ((RESULT, scope.task_result_filters[FilterKey.OUT]), (DATA, scope.task_data_filters[FilterKey.IN])):
+        if len(made or ()) != (n := len(own.get(key) or ())):
+            raise UserError(f"{path}: of {n} {key} FLARE would apply {len(made or ())} on the way; expected them without "
+                            "a 'direction'")
+    if not own.get(RESULT) and not own.get(DATA):
+        raise UserError(f"{path}: scope '{scope.name}' filters nothing; expected filters under {RESULT}")
 
 
 def _made(local: Path) -> PrivacyManager:

@@ -67,8 +67,9 @@ class Hospitals:
             self._flare.close()
         answers = self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_answer)
         # A site that says why it has no answer is there.
-        self._missing = {site for site, answer in answers.items()
-                         if answer.kind == "failed" and answer.facts["why"].startswith(NO_ANSWER)}  # fmt: skip
+        silent = {site for site, answer in answers.items()
+                  if answer.kind == "failed" and answer.facts["why"].startswith(NO_ANSWER)}  # fmt: skip
+        self._missing = (self._missing - set(answers)) | silent
         return answers
 
     def restore(self, took_part: Mapping[str, int]) -> None:

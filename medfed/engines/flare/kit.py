@@ -46,8 +46,12 @@ class Kit:
         path.touch(mode=0o600)
         path.write_text(json.dumps(content))
 
-    def start(self, log: Path) -> None:
-        """Start the participant; what it prints goes to the log. The rest of its own `resources.json` stays."""
+    def start(self, log: Path, lock: int | None = None) -> None:
+        """Start the participant; what it prints goes to the log. The rest of its own `resources.json` stays.
+
+        Args:
+            lock: a descriptor that all processes of the participant hold too, so that a lock on it ends with the last.
+        """
         local = self.path / "local"
         own = local / "resources.json"
         resources = json.loads((own if own.is_file() else local / "resources.json.default").read_text())
@@ -63,7 +67,8 @@ class Kit:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             self._process = subprocess.Popen(["bash", str(self.path / "startup" / "sub_start.sh"), "--once"], stdout=file,
-                                             stderr=file, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+                                             stderr=file, stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
+                                             pass_fds=() if lock is None else (lock,))
 
     def ended(self) -> bool:
         return self._process is not None and self._process.poll() is not None

@@ -50,7 +50,7 @@ class LateAnswers:
             if is_first:
                 letter.came, letter.why = time.monotonic(), why
             if not (is_first and letter.is_open):
-                self._tell(key, "twice" if not is_first else _late(letter))
+                self._tell(key, "again" if not is_first else _late(letter))
 
     def over(self, sites: Collection[str]) -> None:
         """Nobody waits any more for answers to the letters that were sent; what these sites answered came too late."""

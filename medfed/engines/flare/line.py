@@ -52,6 +52,7 @@ class FlareLine:
     _line: Connection | None = field(default=None, init=False)
     _broken: int = field(default=0, init=False)
     _is_idle: bool = field(default=False, init=False)
+    _notes: list[bytes] = field(default_factory=list, init=False)
 
     def exchange(
         self, kind: str, messages: Mapping[str, Message], seconds: float,
@@ -67,6 +68,14 @@ class FlareLine:
         """
         answers: dict[str, Message] = {}
         self._broken = 0
+        try:
+            self._exchange(kind, messages, seconds, answers, on_answer)
+        finally:
+            self._tell()
+        return dict(sorted(answers.items()))
+
+    def _exchange(self, kind: str, messages: Mapping[str, Message], seconds: float, answers: dict[str, Message],
+                  on_answer: Callable[[str, str, int, int], None] | None) -> None:
         while left := {site: message for site, message in messages.items() if site not in answers}:
             try:
                 self._connect()
@@ -77,18 +86,24 @@ class FlareLine:
                         on_answer(kind, site, len(answers), len(messages))
             except (EOFError, OSError) as error:
                 self._give_up_or_again(left, answers, str(error))
-        return dict(sorted(answers.items()))
 
     def close(self) -> None:
         """End the job."""
         if self._line:
             with suppress(EOFError, OSError):
                 while self._is_idle and self._line.poll():
-                    _tell(self._line.recv_bytes())
+                    self._notes.append(self._line.recv_bytes())
             self._line.close()
         if self._job:
             self._job.stop()
         self._job = self._line = None
+        self._tell()
+
+    def _tell(self) -> None:
+        """Not while the line is in use: what goes wrong in showing a note is no fault of the line."""
+        notes, self._notes = self._notes, []
+        for note in notes:
+            warnings.warn(note.removeprefix(NOTE).decode(), stacklevel=2)
 
     def _ask(self, kind: str, messages: Mapping[str, Message], seconds: float):
         letters, places = [], {}
@@ -108,7 +123,7 @@ class FlareLine:
         limit = seconds + self.grace_seconds if seconds else None
         while frame := self._frame(limit):
             if frame.startswith(NOTE):
-                _tell(frame)
+                self._notes.append(frame)
             else:
                 yield frame.decode(), Message.from_bytes(self._frame(self.grace_seconds))
         self._is_idle = True
@@ -161,7 +176,3 @@ class FlareLine:
         self._broken += 1
         if self._broken >= MOST_JOBS:
             answers |= {site: failed(f"{NO_ANSWER}: FLARE's job ended: {why}") for site in left if site not in answers}
-
-
-def _tell(note: bytes) -> None:
-    warnings.warn(note.removeprefix(NOTE).decode(), stacklevel=2)

@@ -101,6 +101,11 @@ class Relay(Controller):
         if abort_signal.triggered:
             raise ConnectionAbortedError("FLARE stops this job")
         self.cancel_all_tasks(fl_ctx=fl_ctx)
+        while not answers.empty():  # what came while the line was busy with others' answers
+            came, site, message = answers.get()
+            if site in open_sites:
+                open_sites.discard(site)
+                _send(line, site, _in_time(message, came - began, seconds))
         self._late.over(open_sites | given_up)
         for site in sorted(open_sites):
             _send(line, site, failed(f"{NO_ANSWER} within {seconds:g} s"))

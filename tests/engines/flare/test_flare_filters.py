@@ -46,6 +46,13 @@ def scopes(*filters: object, name: str = "hospital", key: str = "task_result_fil
     return {"scopes": [{"name": name, key: list(filters)}], "default_scope": "hospital"}
 
 
+def beside(more: dict) -> dict:
+    """A filter that acts, and something else in its scope."""
+    whole = scopes(PERCENTILE)
+    whole["scopes"][0] |= more
+    return whole
+
+
 @pytest.fixture
 def kit(tmp_path) -> Kit:
     for folder in ("startup", "local/custom"):
@@ -83,11 +90,17 @@ def test_filters_of_flare_and_of_the_hospital_act_on_what_leaves_though_no_job_m
     ({"scopes": scopes(PERCENTILE)["scopes"]}, "the default_scope none; expected one scope"),
     ({"task_result_filters": [PERCENTILE]}, "has the scopes none"),
     ({**scopes(), "scopes": [*scopes(PERCENTILE)["scopes"], {"name": "open"}]}, "the scopes hospital, open"),
-    (scopes(PERCENTILE, key="task_result_filter"), "scope 'hospital' filters nothing"),
-    (scopes({**PERCENTILE, "direction": "in"}), "scope 'hospital' filters nothing"),
+    (scopes(), "scope 'hospital' filters nothing"),
+    (scopes(PERCENTILE, key="task_result_filter"), "has 'task_result_filter', which FLARE passes over"),
+    (beside({"task_results_filters": [PERCENTILE]}), "has 'task_results_filters', which FLARE passes over"),
+    ({**scopes(PERCENTILE), "task_result_filters": []}, "has 'task_result_filters', which FLARE passes over"),
+    (scopes({**PERCENTILE, "direction": "in"}), "of 1 task_result_filters FLARE would apply 0"),
+    (scopes(PERCENTILE, {**PERCENTILE, "direction": "in"}), "of 2 task_result_filters FLARE would apply 1"),
+    (beside({"task_data_filters": [{**PERCENTILE, "direction": "out"}]}), "of 1 task_data_filters FLARE would apply 0"),
     (scopes({"path": "nvflare.app_opt.he.model_encryptor.HEModelEncryptor"}), "must see an update to check it"),
 ], ids=["no JSON", "a list", "no class", "no argument", "no such scope", "no default", "no scopes", "two scopes",
-        "a slip", "the wrong way", "encryption"])  # fmt: skip
+        "nothing", "a slip", "a slip beside a filter", "outside the scope", "the wrong way", "one of two the wrong way",
+        "the wrong way in", "encryption"])  # fmt: skip
 def test_what_would_filter_nothing_or_end_the_job_is_told_before_joining(kit, content, what, capsys):
     path = wrote(kit, content)
     with pytest.raises(UserError, match=f"{path}: .*{what}"):

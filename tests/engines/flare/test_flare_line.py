@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
@@ -225,6 +226,28 @@ def test_a_sentence_for_the_user_is_no_break():
 
     with pytest.raises(UserError, match="needs NVIDIA FLARE"):
         FlareLine(start).exchange("train", ASKED, 0.0)
+
+
+def test_a_note_that_cannot_be_shown_is_no_break_of_the_line():
+    def noting(line, request, letters):
+        line.send_bytes(b"\0HK: its answer came late")
+        echo(line, request, letters)
+
+    def full(*_, **__):
+        raise OSError("No space left on device")
+
+    line = FlareLine(FakeJobs(noting))
+    with pytest.warns(UserWarning, match="^HK: its answer came late$"):
+        assert all(answer.kind != "failed" for answer in line.exchange("train", ASKED, 0.0).values())
+    line.close()
+    jobs = FakeJobs(noting, echo)
+    line = FlareLine(jobs)
+    with warnings.catch_warnings(), pytest.raises(OSError, match="No space left"):
+        warnings.showwarning = full
+        warnings.simplefilter("always")
+        line.exchange("train", ASKED, 0.0)
+    assert jobs.stopped == 0 and len(jobs.requests) == 1
+    line.close()
 
 
 def test_no_descriptor_is_left():

@@ -141,6 +141,20 @@ def test_what_comes_a_little_late_is_left_out_with_that_reason(server):
     assert answers["HK"].facts["why"].endswith(" s where it had 0.5 s")
 
 
+def test_an_answer_that_came_in_time_counts_though_the_line_was_busy_until_it_was_over(server, monkeypatch):
+    send = relay_module._send
+    monkeypatch.setattr(relay_module, "LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr(relay_module, "_send", lambda *given: (time.sleep(1.0), send(*given)))
+    line = FlareLine(server.start)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        going = Exchange(line, letter(), 0.7)
+        for key, site in [(server.fetch(site)[0], site) for site in SITES]:
+            server.answer(site, key, of(site))
+        assert [answer.kind for answer in going.done().values()] == ["train", "train"]
+        line.close()
+
+
 def test_a_site_that_stopped_in_time_is_heard_and_is_not_as_one_that_is_gone(server):
     line = FlareLine(server.start)
     going = Exchange(line, letter(), 0.5)
@@ -179,7 +193,7 @@ def test_a_late_answer_is_told_in_the_next_exchange_and_counts_in_none(server):
     assert "medfed" in told[0].filename, "the run's notices take medfed's own warnings alone"
 
 
-def test_one_that_comes_during_the_next_exchange_is_told_at_once(server):
+def test_one_that_comes_during_the_next_exchange_is_told_with_it(server):
     line = FlareLine(server.start)
     going = Exchange(line, letter(), 0.3)
     key, _ = server.fetch("HK")
@@ -215,7 +229,7 @@ def test_an_answer_that_comes_twice_counts_once_and_is_told_once(server):
         answers = going.done()
         line.close()
     assert answers["BMC"].weights["w"][0] == 3
-    assert [str(one.message) for one in told] == ["BMC: its answer 'train' of round 1 came twice; left out"]
+    assert [str(one.message) for one in told] == ["BMC: its answer 'train' of round 1 came again; left out"]
 
 
 def test_an_answer_of_a_site_that_flare_gave_up_is_told(server):

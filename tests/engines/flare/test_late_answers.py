@@ -15,7 +15,7 @@ def test_the_first_answer_that_one_waits_for_is_nothing_to_tell_and_the_second_i
     assert late.notes() == []
     late.came("key of HK", "HK")
     late.came("key of HK", "HK")
-    assert late.notes() == ["HK: its answer 'train' of round 3 came twice; left out"] and late.notes() == []
+    assert late.notes() == ["HK: its answer 'train' of round 3 came again; left out"] and late.notes() == []
 
 
 def test_an_answer_after_the_end_says_how_late_and_a_reason_is_told(monkeypatch):
