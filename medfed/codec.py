@@ -37,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     train = commands.add_parser("train", help="make the small codec, or train a decoder for VGG")
     train.add_argument("--encoder", default="small", metavar="small|PATH", help="the small one, or VGG weights")
+    train.add_argument("--decoder", metavar="PATH", help="weights of VGG's decoder to start from; --steps is then 0 if not given")
     images = {"type": Path, "nargs": "+", "default": [], "metavar": "FOLDER"}
     train.add_argument("--content", **images, help="pictures to redraw; if not given, synthetic ones are made")
     train.add_argument("--style", **images, help="pictures whose style is taken; if not given, those of --content")
@@ -77,7 +78,7 @@ _RECIPE_FLAGS = (
 
 
 def _train(args: argparse.Namespace) -> int:
-    start = SMALL if args.encoder == "small" else Recipe(args.encoder)
+    start = _recipe_of(args)
     given = {name: getattr(args, name) for name, _, _ in _RECIPE_FLAGS if getattr(args, name) is not None}
     recipe = replace(start, **given)
     if args.save_every < 1:
@@ -90,6 +91,13 @@ def _train(args: argparse.Namespace) -> int:
         _run(folder.path, training, args)
         _finish(folder.path, training, args)
     return 0
+
+
+def _recipe_of(args: argparse.Namespace) -> Recipe:
+    """The defaults of what is to be trained. A decoder that somebody trained is taken as it is."""
+    if args.encoder == "small" and not args.decoder:
+        return SMALL
+    return Recipe(args.encoder, steps=0, decoder=args.decoder) if args.decoder else Recipe(args.encoder)
 
 
 def _open(folder: RunFolder, training: CodecTraining, resume: bool) -> None:
@@ -184,8 +192,9 @@ def _pool(folders: Sequence[Path], recipe: Recipe, args: argparse.Namespace) -> 
 
 def _command(recipe: Recipe, args: argparse.Namespace) -> str:
     """What makes this codec again, with every value that is not the default."""
-    start = SMALL if recipe.encoder == "small" else Recipe(recipe.encoder)
+    start = _recipe_of(args)
     words = ["python -m medfed.codec train", f"--encoder {recipe.encoder}"]
+    words += [f"--decoder {recipe.decoder}"] if recipe.decoder else []
     folders = {"content": args.content, "style": args.style}
     words += [f"--{name} {' '.join(map(str, paths))}" for name, paths in folders.items() if paths]
     changed = {entry.name: getattr(recipe, entry.name) for entry in fields(Recipe)

@@ -31,7 +31,7 @@ from medfed.federation.seeds import seeded_layers
 from medfed.functional.style import adain, statistics
 from medfed.networks.adain import StyleCodec, build_codec
 from medfed.networks.lossless_start import start_lossless
-from medfed.networks.vgg import load_encoder
+from medfed.networks.vgg import Decoder, load_decoder, load_encoder
 
 N_NORMALISING = 256  # crops that the scale of the small encoder's channels is taken from
 
@@ -41,6 +41,7 @@ class Recipe:
     """How a codec is trained. The defaults are the paper's for its VGG; `SMALL` is ours for the small codec.
 
     encoder: "small", or the file of VGG weights.
+    decoder: the file of a decoder's weights to start from, as published beside the encoder's; empty starts afresh.
     steps: in all, warm-up among them.
     size: side of the crops in pixels, a multiple of 8.
     learning_rate, decay: of Adam; learning_rate / (1 + decay * step), counted anew after the warm-up.
@@ -62,8 +63,11 @@ class Recipe:
     pixel_weight: float = 0.0
     leak: float = 1.0
     seed: int = 0
+    decoder: str = ""
 
     def __post_init__(self) -> None:
+        if self.decoder and self.encoder == "small":
+            raise UserError(f"--decoder {self.decoder} belongs to VGG; name its weights with --encoder too")
         if self.batch_size < 1 or not 0 <= self.warm_up <= self.steps:
             raise UserError("--batch-size must be at least 1, --steps at least 0, and --warm-up from 0 to --steps, "
                             f"got {self.batch_size}, {self.steps} and {self.warm_up}")
@@ -96,11 +100,11 @@ class CodecTraining:
     def __init__(self, recipe: Recipe, content: Pool, style: Pool, device: str | torch.device = "cpu") -> None:
         self.recipe, self.content, self.style, self.device = recipe, content, style, torch.device(device)
         with seeded_layers(recipe.seed, "codec"):
-            self.codec, self.settings = _untrained(recipe.encoder)
+            self.codec, self.settings = _start_of(recipe)
         if recipe.encoder == "small":
             crops = content.batch(N_NORMALISING, recipe.size, crop_rng(recipe.seed, "normalise"))
             self.codec.decoder.follow(self.codec.encoder.normalise(crops)[-1])
-        elif self.codec.encoder.form == "vgg16":  # the other form comes normalised
+        elif self.codec.encoder.form == "vgg16" and not recipe.decoder:  # the other form comes normalised
             self.codec.encoder.normalise(content.batch(N_NORMALISING // 8, recipe.size, crop_rng(recipe.seed, "normalise")))
         self.codec.to(self.device)
         self.step = 0
@@ -194,17 +198,18 @@ def _style_loss(found: Iterable[Tensor], wanted: Iterable[tuple[Tensor, Tensor]]
     return sum(nn.functional.mse_loss(a, b) for ours, theirs in both for a, b in zip(ours, theirs, strict=True))
 
 
-def _untrained(encoder: str) -> tuple[StyleCodec, dict[str, Any]]:
+def _start_of(recipe: Recipe) -> tuple[StyleCodec, dict[str, Any]]:
     """The codec to train, and what its file tells of its shape."""
-    if encoder == "small":
+    if recipe.encoder == "small":
         codec = build_codec({"architecture": "small"})
         start_lossless(codec.encoder, codec.decoder)
         return codec, {"architecture": "small", "channels": list(codec.encoder.channels)}
-    loaded = load_encoder(encoder)
-    codec = build_codec({"architecture": loaded.form})
-    codec.encoder.load_state_dict(loaded.state_dict())
+    encoder = load_encoder(recipe.encoder)
+    if recipe.decoder:
+        return StyleCodec(encoder, load_decoder(recipe.decoder, encoder.form)), {"architecture": encoder.form}
+    codec = StyleCodec(encoder, Decoder(encoder.form))
     for layer in codec.decoder.layers:
         if isinstance(layer, nn.Conv2d):  # PyTorch's own start shrinks what passes nine layers to nothing
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)
-    return codec, {"architecture": loaded.form}
+    return codec, {"architecture": encoder.form}

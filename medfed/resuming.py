@@ -8,6 +8,7 @@ from medfed.datasets.checking import MOST_HASHED, digest
 from medfed.errors import UserError
 from medfed.federation.message import State
 from medfed.functional.weights import check_same_entries
+from medfed.networks.adain import codec_file
 from medfed.outputs.run_folder import RunFolder
 from medfed.simulation import Simulation
 
@@ -89,11 +90,12 @@ def state_to_go_on_from(folder: RunFolder, simulation: Simulation) -> State:
     return state
 
 
-def check_data(folder: RunFolder, simulation: Simulation) -> None:
+def check_data(folder: RunFolder, simulation: Simulation, config: Config) -> None:
     """Write down which files a run is made from, or refuse to go on with others.
 
-    `data.json` holds the SHA-256 of every image and mask of the source sites. Of more than MOST_HASHED it holds the
-    sizes alone, as reading hundreds of thousands of files at every start would take longer than they are worth.
+    `data.json` holds the SHA-256 of every image and mask of the source sites, and of a codec that is not medfed's own.
+    Of more than MOST_HASHED images it holds the sizes alone, as reading hundreds of thousands of files at every start
+    would take longer than they are worth.
 
     Raises:
         UserError: if files changed, came or went since the run was started, or phantoms gave way to real images.
@@ -102,6 +104,7 @@ def check_data(folder: RunFolder, simulation: Simulation) -> None:
     seen = digest if len(cases) <= MOST_HASHED else (lambda path: path.stat().st_size)
     found = {
         "data": "phantom" if simulation.dataset.is_phantom else "real",
+        "codecs": {name: digest(codec_file(name)) for name in _codecs(config)},
         "files": {f"{case.site}/{case.patient}": [seen(path) for path in (case.image, case.mask) if path] for case in cases},
     }
     if not (folder.path / "data.json").is_file():
@@ -113,9 +116,21 @@ def check_data(folder: RunFolder, simulation: Simulation) -> None:
             f"{folder.path}: this run was started on {kept['data']} data, and now finds {found['data']} data in "
             f"{simulation.dataset.root}; start another run with --out"
         )
+    codecs = kept.get("codecs", {})
+    if changed := [name for name in found["codecs"] if codecs.get(name) != found["codecs"][name]]:
+        raise UserError(
+            f"{codec_file(changed[0])}: changed since the run in {folder.path} was started with it; put the codec of "
+            "then back, or start another run with --out"
+        )
     names = sorted(set(kept["files"]) | set(found["files"]))
     if changed := [name for name in names if kept["files"].get(name) != found["files"].get(name)]:
         raise UserError(
             f"{simulation.dataset.root}: {len(changed)} of {len(names)} cases changed, came or went since the run in {folder.path} was "
             f"started, the first is {changed[0]}; put them back, or start another run with --out"
         )
+
+
+def _codecs(config: Config) -> list[str]:
+    """The codecs that the method, or those of a stack, redraw with: the files, not the one that comes with medfed."""
+    methods = getattr(config.method, "methods", (config.method,))
+    return sorted({method.codec for method in methods if getattr(method, "transfer", "") == "codec"} - {"small"})

@@ -81,7 +81,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
         simulation = prepare(config, folder.path / "sites", quiet)
         state = state_to_go_on_from(folder, simulation)
         with _full_disk_named(folder):
-            check_data(folder, simulation)
+            check_data(folder, simulation, config)
             _check_selection(config, simulation)
             _begin(folder, config, simulation, state, said)
             last = train(config, simulation.engine, folder, state, quiet)

@@ -14,7 +14,7 @@ from medfed.codec_training import SMALL, CodecTraining, Recipe
 from medfed.datasets.synthesis.textures import texture
 from medfed.errors import UserError
 from medfed.networks.adain import load_codec
-from medfed.networks.vgg import VGGEncoder
+from medfed.networks.vgg import Decoder, VGGEncoder
 
 TINY = "--size 16 --batch-size 2 --textures 4 --quiet --device cpu".split()
 
@@ -102,6 +102,23 @@ def test_a_vgg_file_is_trained_with_the_papers_numbers(tmp_path):
     assert torch.equal(trained.encoder.state_dict()["layers.0.weight"], encoder.state_dict()["layers.0.weight"])
 
 
+def test_a_published_pair_of_encoder_and_decoder_becomes_a_codec_as_it_is(tmp_path):
+    torch.manual_seed(3)
+    encoder, decoder = VGGEncoder("vgg19"), Decoder("vgg19")
+    for module, name in ((encoder, "vgg_normalised.pth"), (decoder, "decoder.pth")):
+        torch.save({key.removeprefix("layers."): entry for key, entry in module.state_dict().items()}, tmp_path / name)
+    pair = ["--encoder", tmp_path / "vgg_normalised.pth", "--decoder", tmp_path / "decoder.pth"]
+    assert train(tmp_path / "out", *pair) == 0
+    joined, image = load_codec(tmp_path / "out"), torch.rand(1, 3, 24, 24, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert torch.equal(joined.decode(joined.encode(image), (24, 24)), decoder(encoder(image)[-1]).clamp(0, 1))
+    assert joined.facts["steps"] == 0 and str(tmp_path / "decoder.pth") in joined.facts["command"]
+    assert train(tmp_path / "further", *pair, "--steps", 1) == 0
+    further = load_codec(tmp_path / "further")
+    assert torch.equal(further.encoder.layers[0].weight, encoder.layers[0].weight)
+    assert not torch.equal(further.decoder.layers[1].weight, decoder.layers[1].weight)
+
+
 def test_the_losses_fall(monkeypatch):
     """From random weights: the small codec starts so well that there is little to see."""
     monkeypatch.setattr(codec_training, "start_lossless", lambda encoder, decoder: None)
@@ -154,6 +171,7 @@ def test_mistakes_are_one_line(tmp_path, pictures, capsys):
     says("--steps at least 0", "train", *TINY, "--out", out, "--steps", -1)
     says("--size must be a multiple of 8", "train", *TINY, "--out", out, "--size", 20)
     says("holds no picture", "train", *TINY, "--out", out, "--content", tmp_path / "nothing")
+    says("belongs to VGG", "train", *TINY, "--out", out, "--decoder", tmp_path / "decoder.pth")
     says("nothing.pth: is missing", "train", *TINY, "--out", out, "--encoder", tmp_path / "nothing.pth")
     assert train(out, "--steps", 1) == 0
     says("holds a codec's training; go on with --resume", "train", *TINY, "--out", out, "--steps", 1)

@@ -8,6 +8,7 @@ import torch
 from conftest import tiny_yaml
 
 from medfed import run_pictures, train
+from medfed.networks.adain import codec_bytes, load_codec
 from medfed.outputs.run_folder import RunFolder
 
 FILES = ("config.yaml", "environment.json", "cases.csv", "summary.json", "ledger.csv", "history.csv", "model.safetensors")
@@ -172,6 +173,21 @@ def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, tiny
     next(root.glob("HK/Case39_*.nii.gz")).unlink()
     code = run(*always, "--resume", "--accept-config-change")
     refused(capsys, code, "1 of ", "cases changed, came or went", "HK/Case39")
+
+
+def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, capsys):
+    path, _ = finished
+    codec = load_codec()
+    (tmp_path / "mine").mkdir()
+    data = codec_bytes(codec, {"architecture": "small", "channels": list(codec.encoder.channels)})
+    (tmp_path / "mine" / "codec.safetensors").write_bytes(data)
+    ccst = ("--set", "method.name=ccst", "--set", f"method.codec={tmp_path / 'mine'}", "--set", "method.min_patients=1")
+    assert run(path, tmp_path / "run", *ccst, "--set", "federation.rounds=1") == 0
+    again = (path, tmp_path / "run", "--resume", "--accept-config-change", *ccst)
+    codec.facts = {"trained": "further"}
+    data = codec_bytes(codec, {"architecture": "small", "channels": list(codec.encoder.channels)})
+    (tmp_path / "mine" / "codec.safetensors").write_bytes(data)
+    refused(capsys, run(*again), "codec.safetensors: changed since the run", "--out")
 
 
 def test_a_phantom_run_does_not_turn_real(finished, tmp_path, tiny_phantom, capsys):

@@ -164,6 +164,12 @@ def codec_bytes(codec: StyleCodec, settings: Mapping[str, Any]) -> bytes:
     return safetensors.torch.save(entries, metadata={HEADER: header})
 
 
+def codec_file(name_or_path: str | Path) -> Path:
+    """Where the codec of this name, file or folder lies."""
+    path = SMALL if str(name_or_path) == "small" else Path(name_or_path)
+    return path / FILE_NAME if path.is_dir() else path
+
+
 def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
     """A trained codec.
 
@@ -174,8 +180,7 @@ def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
     Raises:
         UserError: if there is no such codec, or its file is damaged or of another kind.
     """
-    path = SMALL if str(name_or_path) == "small" else Path(name_or_path)
-    path = path / FILE_NAME if path.is_dir() else path
+    path = codec_file(name_or_path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get(HEADER)
