@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 
 import torch
 from monai.data import MetaTensor
@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from medfed.datasets.base import Case
 from medfed.federation.seeds import number as stream_number
+from medfed.functional.packed_mask import PackedMask
 from medfed.functional.weights import average
 from medfed.metrics.classification_summary import case_row
 from medfed.metrics.ratio import ratio_row, vertical_ratio
@@ -27,17 +28,27 @@ from medfed.unseen_batch_norm import nearest, policy
 Rows = list[dict[str, object]]
 
 
-def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool, ratios: Rows | None = None) -> Rows:
+@dataclass(frozen=True)
+class Findings:
+    """What the tests found.
+
+    rows: one a patient and structure, as `medfed.metrics.summary.CASE_COLUMNS` names them; for classification one an
+        image (`medfed.metrics.classification_summary`).
+    ratios: one a patient (`medfed.metrics.ratio`) where the dataset has structures to compare.
+    masks: what was predicted of each patient of the unseen site, so that a picture shows what the score is of.
+    """
+
+    rows: Rows = field(default_factory=list)
+    ratios: Rows = field(default_factory=list)
+    masks: dict[str, PackedMask] = field(default_factory=dict)
+
+
+def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool) -> Findings:
     """Score every test patient of the source sites ("seen") and every patient of the unseen and validation sites.
 
     Args:
         weights: the global state dict. Entries that a source site keeps for itself overlay it there; the unseen and the
             validation site get their average (`unseen_weights`), or what FedBN's `unseen_bn` says.
-        ratios: gets a row a patient (`medfed.metrics.ratio`) where the dataset has structures to compare.
-
-    Returns:
-        A row a patient and structure, as `medfed.metrics.summary.CASE_COLUMNS` names them; for classification a row an
-        image (`medfed.metrics.classification_summary`).
     """
     onlooker = simulation.engine.onlooker
     others = {"unseen": simulation.unseen}
@@ -46,21 +57,21 @@ def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool,
     seen = {site: patients.test for site, patients in simulation.splits.items() if patients.train}
     n_cases = sum(len(cases) for role in (seen, *others.values()) for cases in role.values())
     own = {} if simulation.clients else {site.name: site for site in simulation.engine.members}
-    rows: Rows = []
+    findings = Findings()
     with tqdm(total=n_cases, desc="testing", unit="case", disable=quiet, dynamic_ncols=True, leave=False) as bar:
         for name, cases in seen.items():
             if name in own:
                 own[name].load(dict(weights))
             else:
                 simulation.network.load_state_dict(weights)
-            rows += _score_site(simulation, cases, "seen", bar, ratios)
+            _score_site(simulation, cases, "seen", bar, findings)
         by_site = policy(simulation) == "nearest"
         for role, sites in others.items():
             for cases in filter(None, sites.values()):
                 found = nearest(simulation, weights, cases) if by_site else unseen_weights(simulation, weights)
                 simulation.network.load_state_dict(found)
-                rows += _score_site(simulation, cases, role, bar, ratios)
-    return rows
+                _score_site(simulation, cases, role, bar, findings)
+    return findings
 
 
 def unseen_weights(simulation: Simulation, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -94,11 +105,11 @@ def boundary_distances(simulation: Simulation, weights: Mapping[str, Tensor]) ->
     return {site: facts["boundary_distance"] for site, facts in found.items() if "boundary_distance" in facts}
 
 
-def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: tqdm, ratios: Rows | None) -> Rows:
+def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: tqdm, findings: Findings) -> None:
     network = _predictor(simulation, role)
     if isinstance(simulation.task, Classification):
-        return _classify(simulation, simulation.task, network, cases, role, bar)
-    rows: Rows = []
+        findings.rows.extend(_classify(simulation, simulation.task, network, cases, role, bar))
+        return
     said: Counter[str] = Counter()
     for case in cases:
         volume = simulation.dataset.load(case)
@@ -106,16 +117,17 @@ def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: t
         predicted = simulation.task.predict(network, volume)
         for index, structure in enumerate(simulation.task.structures):
             found = score(predicted[index], volume.mask[index].as_tensor(), volume.spacing_mm)
-            rows.append(
+            findings.rows.append(
                 {"site": case.site, "role": role, "patient": case.patient, "structure": structure, **asdict(found)}
             )
-        if ratios is not None and (of := simulation.dataset.ratio_of):
+        if of := simulation.dataset.ratio_of:
             inner, outer = map(simulation.task.structures.index, of)
             pair = (vertical_ratio(masks[inner], masks[outer]) for masks in (volume.mask.as_tensor(), predicted))
-            ratios.append(ratio_row(case.site, role, case.patient, *pair))
+            findings.ratios.append(ratio_row(case.site, role, case.patient, *pair))
+        if role == "unseen":
+            findings.masks[case.patient] = PackedMask.of(predicted)
         bar.update(1)
     _say(said, cases, role)
-    return rows
 
 
 def _predictor(simulation: Simulation, role: str) -> nn.Module:

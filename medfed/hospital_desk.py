@@ -18,7 +18,6 @@ from medfed.errors import UserError
 from medfed.federation.agreement import ONLOOKING, Agreement, Guard
 from medfed.federation.ledger import COLUMNS, entries
 from medfed.federation.message import Message
-from medfed.federation.method import Method
 from medfed.federation.onlooker import Onlooker
 from medfed.federation.site import Site
 from medfed.files import write_atomically
@@ -59,7 +58,7 @@ class HospitalDesk:
             self.guard.kinds = ONLOOKING
             self._engine = InProcess([], self.folder, onlooker=self.site)
             return
-        self.guard.stays, self.guard.shares = self.site.local_keys, _shares(self.site.method)
+        self.guard.stays, self.guard.shares = self.site.local_keys, self.site.method.shares
         self.site.noise_key = _secret(self.folder / SECRET)
         self._engine = InProcess([self.site], self.folder)
 
@@ -97,9 +96,3 @@ def _secret(path: Path) -> bytes:
         unfinished.write_bytes(secrets.token_bytes(32))
         unfinished.replace(path)
     return path.read_bytes()
-
-
-def _shares(method: Method) -> str:
-    if type(method).share is Method.share:
-        return "never"
-    return "every round" if method.shares_every_round else "once"

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from medfed.evaluator import unseen_weights
+from medfed.evaluator import Findings, unseen_weights
 from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.site import Site
@@ -27,12 +27,13 @@ MOST_SHOWN = 8  # sites in the pictures of styles; of more clients the first, an
 
 
 def draw_all(
-    simulation: Simulation, method: Method, state: State, rows: list[dict], folder: RunFolder,
+    simulation: Simulation, method: Method, state: State, findings: Findings, folder: RunFolder,
     boundary_distances: Mapping[str, float],
 ) -> None:
     """Write `pictures/*.png`.
 
     Args:
+        findings: of the evaluator; overlays show the very masks that it scored.
         boundary_distances: of sites that took no part, where they were measured.
     """
     where = folder.path / "pictures"
@@ -41,9 +42,9 @@ def draw_all(
     ends = {name: (state.round, distance) for name, distance in boundary_distances.items()}
     pictures.training_curves(folder.history(), where / "training_curves.png", label, ends)
     if isinstance(simulation.task, Classification):
-        _draw_classes(simulation, simulation.task, method, state, rows, where, label)
+        _draw_classes(simulation, simulation.task, method, state, findings.rows, where, label)
     else:
-        _draw_masks(simulation, state, rows, where, label)
+        _draw_masks(simulation, findings, where, label)
     _draw_styles(simulation, method, state, where, label)
 
 
@@ -87,11 +88,12 @@ def _draw_attention(
         attention_pictures.attention(cases, where / "attention.png", label)
 
 
-def _draw_masks(simulation: Simulation, state: State, rows: list[dict], where: Path, label: str) -> None:
+def _draw_masks(simulation: Simulation, findings: Findings, where: Path, label: str) -> None:
+    rows = findings.rows
     pictures.site_boxes(rows, where / "site_boxes.png", label)
     dice, telling = choice.mean_dice(rows), choice.best_median_worst(rows)
     same = [row["patient"] for row in choice.same_for_all(rows, SAME_CASES)]
-    cases = _predicted(simulation, state, {*telling.values(), *same})
+    cases = _scored(simulation, findings, {*telling.values(), *same})
     if telling:
         shown = [
             cases[name] | {"title": f"{word}: {cases[name]['name']}, Dice {dice[name]:.3f}"}
@@ -148,9 +150,8 @@ def _restyled(site: Site, method: Method, state: State) -> Restyled:
     return Restyled(images, styled, [of_whom[place] for place in chosen])
 
 
-def _predicted(simulation: Simulation, state: State, patients: Collection[str]) -> dict[str, dict]:
-    """Unseen cases as `pictures.overlays` takes them, each predicted once more."""
-    simulation.network.load_state_dict(unseen_weights(simulation, state.weights))
+def _scored(simulation: Simulation, findings: Findings, patients: Collection[str]) -> dict[str, dict]:
+    """Unseen cases as `pictures.overlays` takes them."""
     found = {}
     for case in (case for cases in simulation.unseen.values() for case in cases if case.patient in patients):
         volume = simulation.dataset.load(case)
@@ -158,7 +159,7 @@ def _predicted(simulation: Simulation, state: State, patients: Collection[str]) 
             "name": f"{case.site} {case.patient}",
             "image": _for_display(volume.image.as_tensor()),
             "reference": volume.mask.as_tensor(),
-            "prediction": simulation.task.predict(simulation.network, volume),
+            "prediction": findings.masks[case.patient].unpacked(),
             "spacing": volume.spacing_mm,
             **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
         }

@@ -87,15 +87,15 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
             last = train(config, simulation.engine, folder, state, quiet)
             chosen = RULES[config.federation.selection](folder.history())
             final = last if chosen == last.round else folder.load_state(chosen)
-            ratios: list[dict] = []
-            rows = evaluate(simulation, final.weights, quiet, ratios)
+            findings = evaluate(simulation, final.weights, quiet)
+            rows, ratios = findings.rows, findings.ratios
             summaries(simulation.task).write_cases(folder.path / "cases.csv", rows)
             if ratios:
                 write_ratios(folder.path / "ratios.csv", ratios)
             folder.save_model(unseen_weights(simulation, final.weights))
             distances = boundary_distances(simulation, final.weights)
             try:
-                draw_all(simulation, config.method, final, rows, folder, distances)
+                draw_all(simulation, config.method, final, findings, folder, distances)
             except Exception as error:  # noqa: BLE001  a picture is not worth the result of days
                 warnings.warn(f"a picture could not be drawn: {error!r}", stacklevel=1)
             found = summarise(config, simulation, final, rows, said)

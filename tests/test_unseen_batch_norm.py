@@ -8,6 +8,7 @@ from conftest import Toy, tiny_yaml
 from medfed.config import load
 from medfed.evaluator import evaluate, unseen_weights
 from medfed.federation.coordinator import federate
+from medfed.metrics.segmentation import score
 from medfed.networks.unet import UNet
 from medfed.outputs.model_card import notes
 from medfed.outputs.run_folder import RunFolder
@@ -19,16 +20,16 @@ from medfed.unseen_batch_norm import nearest, policy
 FIRST = "conv_0.conv_0.adn.N.running_mean"
 
 
-def config(tmp_path, root, unseen_bn: str, network: str = ", norm: batch"):
+def config(tmp_path, root, unseen_bn: str, network: str = ", norm: batch", *more: str):
     text = tiny_yaml(root).replace("features: [4, 4, 4, 8, 8, 4]", f"features: [4, 4, 4, 8, 8, 4]{network}")
     text = text.replace("{name: elcfs, alpha: 0.1, min_patients: 1}", f"{{name: fedbn, unseen_bn: {unseen_bn}}}")
     path = tmp_path / f"{unseen_bn}.yaml"
     path.write_text(text.replace("rounds: 2", "rounds: 1"))
-    return load(path)
+    return load(path, more)
 
 
-def trained(tmp_path, root, unseen_bn: str):
-    found = config(tmp_path, root, unseen_bn)
+def trained(tmp_path, root, unseen_bn: str, *more: str):
+    found = config(tmp_path, root, unseen_bn, ", norm: batch", *more)
     simulation = prepare(found, None, True)
     (done,) = federate(found.method, simulation.engine, simulation.start, found.federation, found.seed)
     return simulation, done.state.weights
@@ -40,7 +41,9 @@ def test_an_unseen_site_is_scored_with_the_average_or_by_each_batch_or_as_its_ne
     for unseen_bn in ("average", "batch_stats", "nearest"):
         simulation, weights = trained(tmp_path, tiny_phantom, unseen_bn)
         assert policy(simulation) == unseen_bn
-        rows = evaluate(simulation, weights, True)
+        findings = evaluate(simulation, weights, True)
+        rows = findings.rows
+        _check_masks_are_those_of_the_scores(simulation, findings)
         held = simulation.network.state_dict()
         own = {site.name: site.local_entries()[FIRST] for site in simulation.engine.members}
         if unseen_bn == "nearest":
@@ -51,6 +54,26 @@ def test_an_unseen_site_is_scored_with_the_average_or_by_each_batch_or_as_its_ne
         scores[unseen_bn] = {role: [row["dice"] for row in rows if row["role"] == role] for role in ("seen", "unseen")}
     seen, unseen = ([found[role] for found in scores.values()] for role in ("seen", "unseen"))
     assert seen[0] == seen[1] == seen[2] and unseen[0] != unseen[1]
+
+
+def test_a_picture_shows_the_mask_of_the_network_that_adapted(tmp_path, tiny_phantom):
+    simulation, weights = trained(tmp_path, tiny_phantom, "average", "evaluation.tent=true")
+    findings = evaluate(simulation, weights, True)
+    _check_masks_are_those_of_the_scores(simulation, findings)
+    case = simulation.unseen["UCL"][0]
+    simulation.network.load_state_dict(unseen_weights(simulation, weights))
+    plain = simulation.task.predict(simulation.network, simulation.dataset.load(case))
+    assert not torch.equal(findings.masks[case.patient].unpacked(), plain)
+
+
+def _check_masks_are_those_of_the_scores(simulation, findings):
+    """Whatever network predicted: with its own BatchNorm, that of the nearest site, or one that adapts."""
+    volumes = {case.patient: simulation.dataset.load(case) for cases in simulation.unseen.values() for case in cases}
+    of_unseen = {row["patient"]: row["dice"] for row in findings.rows if row["role"] == "unseen"}
+    assert of_unseen.keys() == findings.masks.keys() == volumes.keys()
+    for patient, dice in of_unseen.items():
+        mask, volume = findings.masks[patient].unpacked(), volumes[patient]
+        assert score(mask[0], volume.mask[0].as_tensor(), volume.spacing_mm).dice == dice
 
 
 @pytest.mark.parametrize("like", ["BMC", "HK"])

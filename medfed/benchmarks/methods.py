@@ -19,7 +19,7 @@ from medfed.batch import Batch
 from medfed.engines.in_process import InProcess
 from medfed.federation.coordinator import federate
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method
+from medfed.federation.method import NEVER, Method
 from medfed.federation.seeds import seeded_layers, stream
 from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
@@ -107,7 +107,7 @@ def _round_of(
 
 
 def _share_s(site: Site, message: Message) -> float:
-    if type(site.method).share is Method.share:
+    if site.method.shares == NEVER:
         return 0.0
     return statistics.median(_seconds(site, replace(message, kind="share")) for _ in range(3))
 

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from torch import Tensor
 
 from medfed.federation.message import Message, digest, n_bytes
+from medfed.federation.method import NEVER, ONCE
 from medfed.functional.weights import check_same_entries, first_not_finite
 
 KINDS = ("share", "train", "validate", "end")
@@ -57,7 +58,7 @@ class Guard:
         network: the site's own state dict: what weights may look like.
         stays: entries of it that never leave.
         kinds: of letters that are answered at all.
-        shares: the rounds in which the method shares: "never", "once" (before round 1) or "every round".
+        shares: when the method shares, as `Method.shares`.
         answered: how often each kind was answered in each round ("train 3"); outlives a restart if whoever holds it does.
         sent_bytes: what left in each round, likewise.
         sent: the digests of what left in each round, and of what it answered, likewise.
@@ -67,7 +68,7 @@ class Guard:
     network: Mapping[str, Tensor]
     stays: frozenset[str] = frozenset()
     kinds: tuple[str, ...] = KINDS
-    shares: str = "never"
+    shares: str = NEVER
     answered: Counter[str] = field(default_factory=Counter)
     sent_bytes: Counter[str] = field(default_factory=Counter)
     sent: dict[str, list[str]] = field(default_factory=dict)
@@ -78,8 +79,8 @@ class Guard:
             raise Refused(f"was asked to '{message.kind}'; agreed to {', '.join(self.kinds)} and nothing else")
         self._check_facts(message)
         number = message.facts["round"]
-        if message.kind == "share" and (self.shares == "never" or (self.shares == "once" and number > 1)):
-            when = "never shares" if self.shares == "never" else "shares before round 1 alone"
+        if message.kind == "share" and (self.shares == NEVER or (self.shares == ONCE and number > 1)):
+            when = "never shares" if self.shares == NEVER else "shares before round 1 alone"
             raise Refused(f"was asked to share in round {number}; the method that it agreed to {when}")
         latest = max((int(key.split()[1]) for key in self.answered if key.startswith("train ")), default=0)
         if number < latest - 1:

@@ -17,7 +17,7 @@ from medfed.federation import checks, ledger
 from medfed.federation.checks import Answers, Expected, Rejection
 from medfed.federation.engine import Engine
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method
+from medfed.federation.method import EVERY_ROUND, ONCE, Method
 from medfed.federation.seeds import stream
 from medfed.federation.selection import VALIDATION_SITE
 from medfed.federation.settings import Federation
@@ -26,7 +26,7 @@ from medfed.functional.weights import first_not_finite
 
 Row = dict[str, object]
 Made = TypeVar("Made")
-NEVER = 0  # in `State.took_part`, of a site that shared nothing before round 1 and so trains in no round
+OUT = 0  # in `State.took_part`, of a site that shared nothing before round 1 and so trains in no round
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ def federate(
     """
     record = _Record()
     _check_numbers(engine, settings)
-    if state.round == 0 and not method.shares_every_round:
+    if state.round == 0 and method.shares == ONCE:
         sites = engine.sites()
         state, sharers = _share(method, engine, state, sites, settings, seed, record)
-        state = replace(state, took_part=dict.fromkeys(sorted(set(sites) - set(sharers)), NEVER))
+        state = replace(state, took_part=dict.fromkeys(sorted(set(sites) - set(sharers)), OUT))
     while state.round < settings.rounds:
         done = _round(method, engine, state, settings, seed, record)
         state, record = done.state, _Record(examples=record.examples)
@@ -85,7 +85,7 @@ def _round(
     """One round. The clients' weights live as long as this call: never two rounds of them at once."""
     number = state.round + 1
     chosen = _choose(_sites(engine, state), settings.clients_per_round, stream(seed, "clients", number))
-    if method.shares_every_round:
+    if method.shares == EVERY_ROUND:
         state, chosen = _share(method, engine, state, chosen, settings, seed, record)
     letters = _letters(method, state, chosen, number)
     updates = _exchange(engine, "train", letters, number, state, settings, record)
@@ -125,8 +125,6 @@ def _share(
     method: Method, engine: Engine, state: State, sites: list[str], settings: Federation, seed: int, record: _Record
 ) -> tuple[State, list[str]]:
     """Ask every site for what the method shares, and let the method remember it; with the sites that shared."""
-    if type(method).share is Method.share:
-        return state, sites
     number = state.round + 1
     asked = _with_last("share", state, sites, number)
     answers = _exchange(engine, "share", asked, number, state, settings, record)
@@ -141,7 +139,7 @@ def _share(
 
 def _sites(engine: Engine, state: State) -> list[str]:
     """Those of the run: a site that shared nothing before round 1 is as if it were not there."""
-    return [site for site in engine.sites() if state.took_part.get(site) != NEVER]
+    return [site for site in engine.sites() if state.took_part.get(site) != OUT]
 
 
 def _choose(sites: list[str], n: int, rng: torch.Generator) -> list[str]:

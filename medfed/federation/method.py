@@ -16,6 +16,7 @@ from medfed.functional import weights as weight_maths
 
 Tensors = dict[str, Tensor]
 UNSEEN_BATCH_NORM = ("average", "batch_stats", "nearest")
+NEVER, ONCE, EVERY_ROUND = "never", "once", "every round"
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,13 @@ class Method:
     # Named settings, chosen by `method.preset`: our recommendation, the paper's equations, the authors' public code.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
     fills_network: ClassVar[bool] = False  # `on_round_start` puts entries into the network: first in a stack
-    shares_every_round: ClassVar[bool] = False  # `share` before every round, or once before the first
     unseen_bn: ClassVar[str] = "average"  # `medfed.unseen_batch_norm`: whose entries a site that took no part gets
+
+    @property
+    def shares(self) -> str:
+        """When sites are asked to `share`: NEVER, ONCE before the first round, or before EVERY_ROUND. A method that with
+        its settings makes nothing of it says NEVER: only what is needed leaves a site."""
+        return NEVER if type(self).share is Method.share else ONCE
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         """Refuse (UserError), before anything is written, data that the method cannot work on.

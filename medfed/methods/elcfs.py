@@ -15,7 +15,7 @@ from torch.nn import functional
 from medfed.batch import Batch
 from medfed.federation.local import LocalRound, Output, SiteData
 from medfed.federation.message import State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import NEVER, ONCE, Method, Tensors
 from medfed.functional.contrast import info_nce, masked_mean
 from medfed.functional.episodic import inner_step
 from medfed.functional.fourier import (
@@ -126,6 +126,10 @@ class ELCFS(Method):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
+    @property
+    def shares(self) -> str:
+        return ONCE if self.exchange else NEVER
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """The low-frequency windows of the site's images: (n, C, (S*S + 1) / 2) float32, nothing else."""
         n, n_patients = len(site.samples), site.samples.n_patients
@@ -180,7 +184,7 @@ class ELCFS(Method):
     def _restyled(self, local: LocalRound, batch: Batch) -> Batch:
         """t: copies of the batch, each image with the amplitudes of an image of another site (eq. 2-3)."""
         banks = [bank for name, bank in sorted(local.message.tensors.items()) if name.startswith(BANK)]
-        if not banks or not self.exchange:
+        if not banks:
             return batch
         n = len(batch.image)
         if self.views == 0:

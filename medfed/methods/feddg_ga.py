@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from medfed.federation.local import LocalRound, Samples, SiteData, Task
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import EVERY_ROUND, Method, Tensors
 from medfed.functional.say import adjusted, entered
 from medfed.functional.weights import average
 
@@ -49,12 +49,14 @@ class FedDGGA(Method):
     step: float = 0.2
     rounds: int = 0
 
-    shares_every_round: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         for name in ("step", "rounds"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+
+    @property
+    def shares(self) -> str:
+        return EVERY_ROUND
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """loss: (1,), of the model that came."""

@@ -14,7 +14,7 @@ from medfed.batch import Batch
 from medfed.errors import UserError
 from medfed.federation.local import Architecture, LocalRound, Output, SiteData
 from medfed.federation.message import State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import NEVER, ONCE, Method, Tensors
 from medfed.functional.ascent import ascend
 from medfed.functional.fourier import low_frequency_window, pack_window, unpack_window
 from medfed.networks.amplitude_normaliser import NAME, AmplitudeNormaliser, normalise_before, share_of
@@ -97,10 +97,12 @@ class HarmoFL(Method):
             normalise_before(network, self.half_width)
         return network
 
+    @property
+    def shares(self) -> str:
+        return ONCE if self.normalise else NEVER
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """The mean window of the site's images, (C, (S*S + 1) / 2) float32."""
-        if not self.normalise:
-            return {}
         if site.samples.n_patients < self.min_patients:
             warnings.warn(
                 f"{site.name}: has {site.samples.n_patients} training patients and shares no amplitudes, as "

@@ -15,7 +15,7 @@ from medfed.batch import Batch
 from medfed.errors import UserError
 from medfed.federation.local import Architecture, LocalRound, Output, SiteData
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import EVERY_ROUND, NEVER, Method, Tensors
 from medfed.functional.draws import balance, draw_mixing
 from medfed.functional.feature_style import SiteStyle, extended, mixed, moments, shared_style, shift
 from medfed.functional.pairs import same_class
@@ -88,7 +88,6 @@ class StableFDG(Method):
     site_weights: str = "examples"
     min_patients: int = 3
 
-    shares_every_round: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {"clamp": False},
@@ -139,10 +138,12 @@ class StableFDG(Method):
             attach(network, architecture.last_features, architecture.head, highlighter)
         return network
 
+    @property
+    def shares(self) -> str:
+        return EVERY_ROUND if self.style else NEVER
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """mean, std and their spreads mean_spread, std_spread, each (C,): Phi_n of section 3.1."""
-        if not self.style:
-            return {}
         if site.samples.n_patients < self.min_patients:
             warnings.warn(
                 f"{site.name}: has {site.samples.n_patients} training patients and shares no style, as "

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from medfed.batch import Batch
 from medfed.federation.local import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import NEVER, Method, Tensors
 
 ALONE = ("loss", "aggregate")  # hooks that replace FedAvg's own; everything else adds up
 
@@ -42,14 +42,13 @@ class Stack(Method):
             owners = [type(method).__name__ for method in self.methods if _overrides(method, hook)]
             if len(owners) > 1:
                 raise ValueError(f"{' and '.join(owners)} each define '{hook}'; a stack has room for one")
-        if len({method.shares_every_round for method in self.methods if _overrides(method, "share")}) > 1:
-            words = [f"{type(m).__name__} {'every round' if m.shares_every_round else 'once'}" for m in self.methods
-                     if _overrides(m, "share")]  # fmt: skip
+        if len({method.shares for method in self._sharers()}) > 1:
+            words = [f"{type(method).__name__} {method.shares}" for method in self._sharers()]
             raise ValueError(f"methods share at different times ({', '.join(words)}); a stack cannot serve both")
 
     @property
-    def shares_every_round(self) -> bool:
-        return any(method.shares_every_round for method in self.methods if _overrides(method, "share"))
+    def shares(self) -> str:
+        return next((method.shares for method in self._sharers()), NEVER)
 
     @property
     def unseen_bn(self) -> str:
@@ -69,12 +68,15 @@ class Stack(Method):
         return frozenset().union(*(method.local_keys(network) for method in self.methods))
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        return _joined(method.share(site, network) for method in self.methods)
+        return _joined(method.share(site, network) if method.shares != NEVER else {} for method in self.methods)
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         return _joined(
-            method.combine(_own(state, i), {site: _part(found, i) for site, found in shared.items()}, rng)
+            method.combine(own, {site: _part(found, i) for site, found in shared.items()}, rng)
+            if method.shares != NEVER
+            else own.memory
             for i, method in enumerate(self.methods)
+            for own in [_own(state, i)]
         )
 
     def broadcast(self, state: State, site: str) -> Tensors:
@@ -142,6 +144,9 @@ class Stack(Method):
         """Those of the first method that has any."""
         found = (method.styles(_own(state, i), image) for i, method in enumerate(self.methods))
         return next((styles for styles in found if styles), {})
+
+    def _sharers(self) -> list[Method]:
+        return [method for method in self.methods if method.shares != NEVER]
 
 
 def _overrides(method: Method, hook: str) -> bool:

@@ -102,7 +102,7 @@ def told(done) -> tuple:
 class Telling(Method):
     """Shares in every round what the network makes of an image, and adds it up."""
 
-    shares_every_round = True
+    shares = "every round"
 
     def share(self, data, network):
         with torch.no_grad():

@@ -97,7 +97,7 @@ def test_to_share_later_is_what_a_method_does_that_shares_every_round():
     network = Toy().network(FedAvg()).state_dict()
     every = Guard(AGREED, network, shares="every round")
     every.check_letter(letter("share", round=2))
-    assert StableFDG.shares_every_round and not ELCFS.shares_every_round
+    assert StableFDG().shares == "every round" and ELCFS().shares == "once"
 
 
 def test_one_kind_is_answered_so_often_in_a_round_and_not_once_more_after_a_restart(tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ def built(toy, method, lost=(), by_reason=False, sites=SITES):
 @named
 def test_a_round_of_some_sites_is_that_of_asking_these_alone(method, monkeypatch):
     """South is lost in round 1 and north in round 2."""
-    toy, kind = Toy(), "share" if method.shares_every_round else "train"
+    toy, kind = Toy(), "share" if method.shares == "every round" else "train"
     engine = built(toy, method, {(kind, 1, "south"), (kind, 2, "north")})
     found, said = finish(engine, method, toy.start(method), GOING_ON)
     asked = iter([["east", "north", "west"], ["east", "south", "west"], list(SITES)])

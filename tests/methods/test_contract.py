@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import ToyOfClasses
 
 from medfed.discovery import find, known
 from medfed.federation.coordinator import federate
@@ -116,3 +117,18 @@ def test_batches_are_not_changed_in_place(toy, method):
     kept = Batch(site.training.images.clone(), site.training.labels.clone())
     last_state(toy, method, engine=engine)
     assert torch.equal(site.training.images, kept.image) and torch.equal(site.training.labels, kept.label)
+
+
+@pytest.mark.parametrize("method", [
+    find("methods", "elcfs")(exchange=False, alpha=0.1),
+    find("methods", "harmofl")(normalise=False),
+    find("methods", "stable_fdg")(style=False),
+], ids=["elcfs", "harmofl", "stable_fdg"])  # fmt: skip
+def test_a_method_that_is_to_do_without_what_sites_share_does_not_ask_for_it(method):
+    """Neither do the weights travel for it, nor does anything of its own beside what another of a stack asks for."""
+    toy = ToyOfClasses()
+    for one, asked in ((method, set()), (find("methods", "stack")((method, find("methods", "ccst")(min_patients=1))), {"1"})):
+        start, engine = toy.start(one), toy.engine(one)
+        rows = [row for done in federate(one, engine, start, SETTINGS, 0) for row in done.ledger if row["kind"] == "share"]
+        assert {row["name"].partition("/")[0] for row in rows if row["direction"] == "up"} == asked
+        assert {row["round"] for row in rows} == ({1} if asked else set())

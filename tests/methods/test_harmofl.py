@@ -1,11 +1,10 @@
 import pytest
 import torch
-from conftest import Blobs
 
 from medfed.config import load
 from medfed.errors import UserError
 from medfed.federation.coordinator import federate
-from medfed.federation.local import LocalRound, SiteData
+from medfed.federation.local import LocalRound
 from medfed.federation.message import Message, State, digest
 from medfed.federation.seeds import stream
 from medfed.federation.settings import Federation
@@ -129,8 +128,6 @@ def test_few_patients_share_no_amplitudes_and_images_stay(raw_toy):
     with pytest.warns(UserWarning, match="shares no amplitudes"), pytest.warns(UserWarning, match="leaves images as"):
         state = rounds_of(raw_toy, HarmoFL(min_patients=99))[0].state
     assert not state.memory and not state.weights[ENTRY].any()
-    data = SiteData("a", Blobs.of("north"), None, None, stream(0, "share"))
-    assert HarmoFL(normalise=False).share(data, torch.nn.Linear(1, 1)) == {}
 
 
 def test_standardised_images_are_refused_before_anything_is_read(tiny_config):

@@ -99,7 +99,7 @@ def test_a_stack_in_a_stack_and_an_empty_one_are_refused():
 def test_sharing_once_and_every_round_do_not_mix():
     @dataclass(frozen=True)
     class Often(Method):
-        shares_every_round = True
+        shares = "every round"
 
         def share(self, site, network):
             return {}
