@@ -33,6 +33,7 @@ class Method:
     # Named settings, chosen by `method.preset`: our recommendation, the paper's equations, the authors' public code.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
     fills_network: ClassVar[bool] = False  # `on_round_start` puts entries into the network: first in a stack
+    site_weights: ClassVar[str] = "examples"  # of the average: n_k / N, or "uniform"; a field where papers differ
     unseen_bn: ClassVar[str] = "average"  # `medfed.unseen_batch_norm`: whose entries a site that took no part gets
 
     @property
@@ -103,9 +104,11 @@ class Method:
         return state.memory
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """w = sum_k (n_k / N) w_k over the sites that answered."""
+        """w = sum_k a_k w_k over the K sites that answered; a_k = n_k / N, or 1 / K where `site_weights` says so."""
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
-        return weight_maths.average([update.weights for update in updates.values()], examples / examples.sum())
+        uniform = torch.full_like(examples, 1 / len(updates))
+        shares = uniform if self.site_weights == "uniform" else examples / examples.sum()
+        return weight_maths.average([update.weights for update in updates.values()], shares)
 
     def facts(self, state: State) -> dict[str, Any]:
         """For the summary of a run: what a reader of its scores should know, as plain JSON values."""

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from medfed.federation.local import LocalRound, Samples, SiteData
-from medfed.federation.message import Message, State
+from medfed.federation.message import State
 from medfed.federation.method import Method, Tensors
 from medfed.functional.regions import edge_agreement
 from medfed.functional.style import Moments, statistics
-from medfed.functional.weights import average
 from medfed.networks.style_transfer import StyleTransfer, not_blank
 from medfed.transforms.style_expansion import StyleExpansion
 
@@ -160,12 +159,6 @@ class CCST(Method):
         expanded = StyleExpansion(samples, choices, restyle, local.kept_bytes)
         self._check_masks(local.site, samples, expanded)
         return expanded
-
-    def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        if self.site_weights == "examples":
-            return super().aggregate(state, updates)
-        shares = torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
-        return average([update.weights for update in updates.values()], shares)
 
     def facts(self, state: State) -> dict[str, Any]:
         """The codec's error at alpha = 0, mean over sites, in [0, 1]: no mask or detail survives it better than that."""

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import nn
 
 from medfed.federation.local import Architecture
-from medfed.federation.message import Message, State
-from medfed.federation.method import UNSEEN_BATCH_NORM, Method, Tensors
-from medfed.functional.weights import average, batch_norm_entries
+from medfed.federation.method import UNSEEN_BATCH_NORM, Method
+from medfed.functional.weights import batch_norm_entries
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,3 @@ class FedBN(Method):
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
         return batch_norm_entries(network)
-
-    def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        if self.site_weights == "examples":
-            return super().aggregate(state, updates)
-        shares = torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
-        return average([update.weights for update in updates.values()], shares)

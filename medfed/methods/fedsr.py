@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from medfed.batch import Batch
 from medfed.errors import UserError
 from medfed.federation.local import Architecture, LocalRound, Output
-from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
 from medfed.functional.taps import add
-from medfed.functional.weights import average
 from medfed.networks.stochastic import MEAN, SPREAD, ClassGaussians, attach, deviation
 
 PRIVATE = "fedsr_private"  # a part of the network that no state dict has; also the prefix in a site's memory
@@ -123,9 +120,3 @@ class FedSR(Method):
             values = getattr(local.network, PRIVATE).values()
             local.memory.update({f"{PRIVATE}/{name}": entry for name, entry in values.items()})
         return {}
-
-    def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        if self.site_weights == "examples":
-            return super().aggregate(state, updates)
-        shares = torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
-        return average([update.weights for update in updates.values()], shares)

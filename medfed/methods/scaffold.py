@@ -14,7 +14,6 @@ from medfed.federation.local import LocalRound, Output, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
 from medfed.functional.parameters import trained
-from medfed.functional.weights import average
 
 CONTROL, EXAMPLES, CHANGE = "control/", "examples/", "change/"  # what travels, and stays
 CORRECTION, SUM = "correction/", "sum/"  # in a site's memory, during a round only
@@ -121,12 +120,6 @@ class SCAFFOLD(Method):
                 total.add_(change.to(torch.float64), alpha=share)
             memory[CONTROL + name] = total.to(state.weights[name].dtype)
         return memory
-
-    def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        if self.site_weights == "examples":
-            return super().aggregate(state, updates)
-        shares = torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
-        return average([update.weights for update in updates.values()], shares)
 
     def _add_gradients(self, local: LocalRound) -> None:
         for name, entry in _corrected(local).items():

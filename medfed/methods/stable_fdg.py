@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from medfed.batch import Batch
 from medfed.errors import UserError
 from medfed.federation.local import Architecture, LocalRound, Output, SiteData
-from medfed.federation.message import Message, State
+from medfed.federation.message import State
 from medfed.federation.method import EVERY_ROUND, NEVER, Method, Tensors
 from medfed.functional.draws import balance, draw_mixing
 from medfed.functional.feature_style import SiteStyle, extended, mixed, moments, shared_style, shift
 from medfed.functional.pairs import same_class
 from medfed.functional.taps import altered, output_of, tapped
-from medfed.functional.weights import average
 from medfed.networks.highlighter import NAME, Highlighter, attach
 
 RECEIVED = "received/"
@@ -188,12 +187,6 @@ class StableFDG(Method):
         chosen = chosen.to(local.device)
         output = replace(output, image=batch.image[chosen], label=batch.label[chosen])
         return local.task.loss(output.logits, output.label), output
-
-    def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        if self.site_weights == "examples":
-            return super().aggregate(state, updates)
-        shares = torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
-        return average([update.weights for update in updates.values()], shares)
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
         if not self.attention:

@@ -42,9 +42,16 @@ class Stack(Method):
             owners = [type(method).__name__ for method in self.methods if _overrides(method, hook)]
             if len(owners) > 1:
                 raise ValueError(f"{' and '.join(owners)} each define '{hook}'; a stack has room for one")
+        self._check_site_weights()
+        if twice := [type(method).__name__ for method in self.methods if self.methods.count(method) > 1]:
+            raise ValueError(f"methods: {twice[0]} is there twice with the same settings; name it once")
         if len({method.shares for method in self._sharers()}) > 1:
             words = [f"{type(method).__name__} {method.shares}" for method in self._sharers()]
             raise ValueError(f"methods share at different times ({', '.join(words)}); a stack cannot serve both")
+
+    @property
+    def site_weights(self) -> str:
+        return next((method.site_weights for method in self.methods if "site_weights" in vars(method)), "examples")
 
     @property
     def shares(self) -> str:
@@ -144,6 +151,19 @@ class Stack(Method):
         """Those of the first method that has any."""
         found = (method.styles(_own(state, i), image) for i, method in enumerate(self.methods))
         return next((styles for styles in found if styles), {})
+
+    def _check_site_weights(self) -> None:
+        """One average serves all, and a method that aggregates makes its own."""
+        asked = {type(method).__name__: method.site_weights for method in self.methods if "site_weights" in vars(method)}
+        if len(set(asked.values())) > 1:
+            words = ", ".join(f"{name} {way}" for name, way in asked.items())
+            raise ValueError(f"methods average in different ways (site_weights: {words}); a stack has room for one")
+        for owner in (method for method in self.methods if _overrides(method, "aggregate")):
+            if uniform := [name for name, way in asked.items() if way == "uniform" and name != type(owner).__name__]:
+                raise ValueError(
+                    f"{type(owner).__name__} defines 'aggregate', and site_weights of {uniform[0]} is uniform; set that to "
+                    "examples"
+                )
 
     def _sharers(self) -> list[Method]:
         return [method for method in self.methods if method.shares != NEVER]

@@ -1,18 +1,21 @@
 """Several methods at once: a stack of one is that method, and each sees only its own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from medfed.federation.coordinator import federate
-from medfed.federation.message import digest
+from medfed.federation.message import Message, State, digest
 from medfed.federation.method import Method
 from medfed.federation.settings import Federation
 from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
+from medfed.methods.fedgma import FedGMA
+from medfed.methods.stable_fdg import StableFDG
 from medfed.methods.stack import Stack
+from medfed.methods.trimmed_mean import TrimmedMean
 
 ELCFS_TOY = ELCFS(alpha=0.1, gamma=0.1, min_patients=1)
 STYLES = CCST(transfer="moments", k=2, min_patients=1)
@@ -85,8 +88,29 @@ def test_two_owners_of_the_loss_are_refused_by_name():
 
 
 def test_two_owners_of_the_aggregation_are_refused():
-    with pytest.raises(ValueError, match="CCST and CCST each define 'aggregate'"):
-        Stack((STYLES, STYLES))
+    with pytest.raises(ValueError, match="FedGMA and TrimmedMean each define 'aggregate'"):
+        Stack((FedGMA(), STYLES, TrimmedMean()))
+
+
+def test_a_method_twice_is_refused():
+    with pytest.raises(ValueError, match="CCST is there twice"):
+        Stack((STYLES, FedAvg(), STYLES))
+
+
+def test_the_average_is_the_one_that_its_methods_ask_for(toy):
+    """Sites of different size, so that the two averages differ."""
+    even = replace(STYLES, site_weights="uniform")
+    assert Stack((FedAvg(), even)).site_weights == "uniform" and Stack((FedAvg(), STYLES)).site_weights == "examples"
+    updates = {name: Message("train", {"w": torch.full((2,), number)}, {}, {"examples": n})
+               for name, number, n in (("a", 0.0, 1), ("b", 4.0, 3))}  # fmt: skip
+    state = State(0, {"w": torch.zeros(2)})
+    for method, expected in ((STYLES, 3.0), (even, 2.0)):
+        for one in (method, Stack((FedAvg(), method))):
+            assert one.aggregate(state, updates)["w"].tolist() == [expected] * 2
+    with pytest.raises(ValueError, match="site_weights: CCST uniform, StableFDG examples"):
+        Stack((even, StableFDG()))
+    with pytest.raises(ValueError, match="FedGMA defines 'aggregate', and site_weights of CCST is uniform"):
+        Stack((FedGMA(), even))
 
 
 def test_a_stack_in_a_stack_and_an_empty_one_are_refused():

@@ -18,6 +18,8 @@ RUN = {
     "ccst+jigen": [("ccst", FEW), ("jigen", {})],
     "ccst+rsc": [("ccst", FEW), ("rsc", {})],
     "ccst+mixstyle": [("ccst", FEW), ("mixstyle", {"stages": (1,)})],
+    "ccst+fedgma": [("ccst", FEW), ("fedgma", {})],
+    "ccst+trimmed_mean": [("ccst", FEW), ("trimmed_mean", {"trim": 0.3})],
     "feddg_ga+fedprox": [("feddg_ga", {}), ("fedprox", {})],
     "fedgma+jigen": [("fedgma", {}), ("jigen", {})],
     "fedgma+elcfs": [("fedgma", {}), ("elcfs", {"alpha": 0.1})],
