@@ -24,7 +24,8 @@ SITES = {  # the name here, and what the folder may be called
 PARTS = ("train", "test")
 LABELS = {0: ("disc", "cup"), 128: ("disc",), 255: ()}
 CUP_UP_TO, RIM_UP_TO = 50, 200  # grey values; above: background
-_EYE = re.compile(r"(.*-\d+)-[LR]\b.*", re.IGNORECASE)  # RIM-ONE names both eyes of a person, such as N-43-L
+# RIM-ONE names both eyes of a person, such as N-43-L; copies add test- or train- before it, and sizes behind.
+_EYE = re.compile(r"(?:(?:train|test)-)?(.*-\d+)-[LR](?![A-Za-z0-9]).*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
     ranked = sorted({(case.site, case.subject) for case in cases}, key=lambda person: _rank(seed, *person))
     n_validation, n_test = _counts(len(ranked), validation_ratio, test_ratio)
     parts = ranked[n_validation + n_test :], ranked[:n_validation], ranked[n_validation : n_validation + n_test]
-    return Split(*([case for case in cases if (case.site, case.subject) in part] for part in parts))
+    return Split(*([case for case in cases if (case.site, case.subject) in part] for part in map(set, parts)))
 
 
 def _rank(seed: int, site: str, subject: str) -> bytes:

@@ -32,6 +32,7 @@ class Method:
 
     # Named settings, chosen by `method.preset`: our recommendation, the paper's equations, the authors' public code.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
+    reads_features: ClassVar[bool] = False  # what `wrap_network` adds reads a map that others may change: last in a stack
     fills_network: ClassVar[bool] = False  # `on_round_start` puts entries into the network: first in a stack
     site_weights: ClassVar[str] = "examples"  # of the average: n_k / N, or "uniform"; a field where papers differ
     unseen_bn: ClassVar[str] = "average"  # `medfed.unseen_batch_norm`: whose entries a site that took no part gets

@@ -54,7 +54,8 @@ def output_of(network: nn.Module, name: str, image: Tensor) -> Tensor:
 def altered(network: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
     """Put functions behind named submodules during the forward passes inside the block: what one returns goes on.
 
-    A function may change the number of images (oversampling): the rest of the network then sees as many.
+    A function may change the number of images (oversampling): the rest of the network then sees as many. It comes
+    before whatever was hooked to the same module earlier, such as a layer that reads the map.
     """
 
     def hook(change: Callable[[Tensor], Tensor]) -> Callable:
@@ -62,7 +63,7 @@ def altered(network: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]
 
     with ExitStack() as hooks:
         for name, change in changes.items():
-            hooks.callback(network.get_submodule(name).register_forward_hook(hook(change)).remove)
+            hooks.callback(network.get_submodule(name).register_forward_hook(hook(change), prepend=True).remove)
         yield
 
 

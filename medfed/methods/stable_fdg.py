@@ -87,6 +87,7 @@ class StableFDG(Method):
     site_weights: str = "examples"
     min_patients: int = 3
 
+    reads_features: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {"clamp": False},

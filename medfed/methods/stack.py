@@ -67,7 +67,8 @@ class Stack(Method):
             method.check(image_size, channels, standardised)
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        for method in self.methods:
+        """By one after the other, those last that read what others change."""
+        for method in sorted(self.methods, key=lambda one: one.reads_features):
             network = method.wrap_network(network, architecture)
         return network
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from medfed.errors import UserError
 from medfed.functional.style import adain, statistics
+from medfed.functional.weights import first_not_finite
 from medfed.networks.small_codec import CHANNELS, SmallDecoder, SmallEncoder
 from medfed.networks.vgg import BLOCKS, Decoder, VGGEncoder, fill
 
@@ -194,5 +195,7 @@ def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: is no codec of medfed ({error}); train one with medfed.codec train") from None
     fill(codec, entries, {name: name for name in codec.state_dict()}, path)
+    if name := first_not_finite(entries):
+        raise UserError(f"{path}: is not finite (first in '{name}'); copy it again, or train another with medfed.codec")
     codec.facts = settings.get("facts", {})
     return codec

@@ -174,10 +174,11 @@ def test_a_site_without_pictures_is_an_error(tmp_path):
 
 
 def test_both_eyes_of_a_person_stay_together(tmp_path):
-    for name in ("N-43-L.png", "N-43-R.png", "G-43-L.png"):
-        write(tmp_path / "Domain2" / "train" / "ROIs", name)
-    subjects = {case.patient: case.subject for case in Fundus(root=str(tmp_path)).cases("RIM-ONE-r3")}
-    assert subjects == {"N-43-L": "N-43", "N-43-R": "N-43", "G-43-L": "G-43"}
+    people = {"N-43-L": "N-43", "N-43-R": "N-43", "G-43-L": "G-43", "test-S-7-L_576_32,32": "S-7",
+              "train-S-7-R_576_32,32": "S-7", "S-8-Left": "S-8-Left"}  # fmt: skip
+    for name in people:
+        write(tmp_path / "Domain2" / "train" / "ROIs", f"{name}.png")
+    assert {case.patient: case.subject for case in Fundus(root=str(tmp_path)).cases("RIM-ONE-r3")} == people
 
 
 def test_the_published_counts_are_those_of_1060_pictures():

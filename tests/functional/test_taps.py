@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from medfed.functional.taps import insert, tapped
+from medfed.functional.taps import altered, insert, tapped
 
 
 def network() -> nn.Module:
@@ -19,6 +19,14 @@ def test_taps_see_what_the_layer_returns_also_with_other_weights():
         net(x)
         assert torch.equal(seen["0"], net[0](x))
     assert not net[0]._forward_hooks, "the hooks are gone afterwards"
+
+
+def test_a_change_comes_before_what_was_hooked_to_the_same_module():
+    net, x = network(), torch.ones(1, 2, dtype=torch.float64)
+    seen = []
+    net[0].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    with altered(net, {"0": lambda output: output[:0]}):
+        assert net(x).shape == (0, 1) and seen[0].shape == (0, 3)
 
 
 class Chain(nn.Module):

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from conftest import Blobs, ToyOfClasses
 
 from medfed.batch import Batch
 from medfed.errors import UserError
@@ -8,12 +9,13 @@ from medfed.federation.local import LocalRound, SiteData
 from medfed.federation.message import Message, State, digest
 from medfed.federation.seeds import stream
 from medfed.federation.settings import Federation
+from medfed.methods.dsu import DSU
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.stable_fdg import RECEIVED, StableFDG
+from medfed.methods.stack import Stack
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
 from medfed.tasks.classification import Classification
-from conftest import Blobs
 
 SMALL = {"min_patients": 1, "stages": (1, 2)}
 
@@ -118,6 +120,20 @@ def test_added_samples_even_out_the_classes_and_bring_their_labels(any_toy):
         assert many - few <= 1 or many == int(batch.label.bincount().max())
     assert torch.equal(output.label[:6], batch.label)
     assert not any(len(part._forward_hooks) for part in local.network.modules() if part.__class__.__name__ == "_DenseBlock")
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["stable_fdg first", "dsu first"])
+def test_attention_reads_the_map_that_was_changed(order):
+    """ResNet's last stage is the attention's map: what shifts or mixes there comes first, whoever was named first."""
+    toy, settings = ToyOfClasses(), ResidualNetwork(depth=10)
+    stable = StableFDG(probability=1.0, stages=(4,), min_patients=1)
+    method = Stack(tuple((stable, DSU(stages=(4,), probability=1.0))[i] for i in order))
+    local, batch = local_round(toy, method, settings), toy.samples("north").batch(range(6))
+    read, pooled = [], []
+    local.network.highlighter.register_forward_pre_hook(lambda module, given: read.append(given[0]))
+    local.network.avgpool.register_forward_pre_hook(lambda module, given: pooled.append(given[0]))
+    stable.loss(local, batch)
+    assert len(pooled[0]) == 12 and torch.equal(read[0], pooled[0])
 
 
 def test_in_a_network_with_skips_samples_are_added_before_the_first_skip(toy):

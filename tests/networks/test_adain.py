@@ -204,6 +204,13 @@ def test_what_is_no_codec_is_one_sentence(codec, tmp_path):
     path.write_bytes(codec_bytes(codec, {"architecture": "small", "channels": [16, 32, 64, 128]}))
     with pytest.raises(UserError, match="expected"):
         load_codec(path)
+    broken = load_codec()
+    next(broken.decoder.parameters()).data.fill_(float("nan"))
+    (tmp_path / "nan").mkdir()
+    settings = {"architecture": "small", "channels": list(broken.encoder.channels)}
+    (tmp_path / "nan" / "codec.safetensors").write_bytes(codec_bytes(broken, settings))
+    with pytest.raises(UserError, match="codec.safetensors: is not finite .first in 'decoder"):
+        load_codec(tmp_path / "nan")
 
 
 def test_the_codec_that_comes_along_is_small_and_good():
