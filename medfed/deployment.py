@@ -11,7 +11,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-from medfed import privacy_budget, site_names, strict_yaml
+from medfed import codecs_of_plan, privacy_budget, site_names, strict_yaml
 from medfed.config import Config, changed, load, resolved, to_yaml
 from medfed.deployment_files import README, hospital_file, project_file
 from medfed.determinism import fix_bits
@@ -73,6 +73,7 @@ def _prepare(args: argparse.Namespace) -> int:
                         "federation.batch_norm: average")
     start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}).to_bytes()
     (out / "hospitals").mkdir(parents=True, exist_ok=True)
+    plan = codecs_of_plan.sent_along(plan, out)
     write_atomically(out / START, seal(start), start)
     images = images_told(task, dataset, dataset.cases(dataset.site_names()[0])[0])
     write_atomically(out / IMAGES, json.dumps({**images, "dataset": dataset.card.title}, indent=2))
@@ -81,7 +82,7 @@ def _prepare(args: argparse.Namespace) -> int:
     write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
     write_atomically(out / "README.md", README.format(
         folder=out, host=args.host, sites=_sites_told(sites, plan), first=sites[0], method=plan.method_name,
-        rounds=plan.federation.rounds,
+        rounds=plan.federation.rounds, codecs="".join(f", `{out}/{name}`" for name in codecs_of_plan.codecs(plan.method)),
     ))
     write_atomically(out / PLAN, to_yaml(plan))
     print(f"The federation of {len(sites)} hospitals is in {out}; {out / 'README.md'} has the commands for both sides.")

@@ -37,7 +37,7 @@ nvflare provision -p {folder}/project.yml -w {folder}/kits
 ```
 
 makes a certificate authority and a startup kit for each participant (mutual TLS). Send each hospital, over a way that you
-trust, its folder of `{folder}/kits/medfed/prod_00`, `{folder}/plan.yaml` and its file of `{folder}/hospitals`. Then
+trust, its folder of `{folder}/kits/medfed/prod_00`, `{folder}/plan.yaml`{codecs} and its file of `{folder}/hospitals`. Then
 
 ```
 python -m medfed.federation run {folder}

@@ -22,7 +22,7 @@ from medfed.metrics.segmentation import score
 from medfed.networks.batch_statistics import with_batch_statistics
 from medfed.networks.tent import Tent
 from medfed.simulation import Simulation
-from medfed.tasks.classification import AT_ONCE, Classification
+from medfed.tasks.classification import Classification, even_parts
 from medfed.unseen_batch_norm import nearest, policy
 
 Rows = list[dict[str, object]]
@@ -155,8 +155,8 @@ def _classify(
 
     # In no order that tells the class, as Tent and batch statistics see the images beside each other.
     cases = sorted(cases, key=lambda case: stream_number(0, "order", case.site, case.patient))
-    for start in range(0, len(cases), AT_ONCE):
-        part = cases[start : start + AT_ONCE]
+    for indices in even_parts(torch.arange(len(cases))):
+        part = [cases[index] for index in indices.tolist()]
         rows += [
             case_row(case.site, role, case.patient, case.subject, case.label, found.tolist(), task.classes)
             for case, found in zip(part, task.probabilities(network, task.prepare(part, read)), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from medfed import strict_yaml
+from medfed.codecs_of_plan import codecs
 from medfed.config import Config, difference, resolved
 from medfed.datasets.checking import MOST_HASHED, digest
 from medfed.errors import UserError
@@ -104,7 +105,7 @@ def check_data(folder: RunFolder, simulation: Simulation, config: Config) -> Non
     seen = digest if len(cases) <= MOST_HASHED else (lambda path: path.stat().st_size)
     found = {
         "data": "phantom" if simulation.dataset.is_phantom else "real",
-        "codecs": {name: digest(codec_file(name)) for name in _codecs(config)},
+        "codecs": {name: digest(codec_file(name)) for name in codecs(config.method)},
         "files": {f"{case.site}/{case.patient}": [seen(path) for path in (case.image, case.mask) if path] for case in cases},
     }
     if not (folder.path / "data.json").is_file():
@@ -116,8 +117,8 @@ def check_data(folder: RunFolder, simulation: Simulation, config: Config) -> Non
             f"{folder.path}: this run was started on {kept['data']} data, and now finds {found['data']} data in "
             f"{simulation.dataset.root}; start another run with --out"
         )
-    codecs = kept.get("codecs", {})
-    if changed := [name for name in found["codecs"] if codecs.get(name) != found["codecs"][name]]:
+    before = kept.get("codecs", found["codecs"])  # a run of a medfed that did not look
+    if changed := [name for name in found["codecs"] if before.get(name) != found["codecs"][name]]:
         raise UserError(
             f"{codec_file(changed[0])}: changed since the run in {folder.path} was started with it; put the codec of "
             "then back, or start another run with --out"
@@ -128,9 +129,3 @@ def check_data(folder: RunFolder, simulation: Simulation, config: Config) -> Non
             f"{simulation.dataset.root}: {len(changed)} of {len(names)} cases changed, came or went since the run in {folder.path} was "
             f"started, the first is {changed[0]}; put them back, or start another run with --out"
         )
-
-
-def _codecs(config: Config) -> list[str]:
-    """The codecs that the method, or those of a stack, redraw with: the files, not the one that comes with medfed."""
-    methods = getattr(config.method, "methods", (config.method,))
-    return sorted({method.codec for method in methods if getattr(method, "transfer", "") == "codec"} - {"small"})

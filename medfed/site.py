@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from medfed import strict_yaml, typed
+from medfed import codecs_of_plan, strict_yaml, typed
 from medfed.config import Config, changed, load, to_yaml
 from medfed.datasets.check_report import to_text
 from medfed.datasets.checking import check
@@ -113,6 +113,7 @@ def read(path: Path) -> tuple[Hospital, Config]:
     if hospital.agrees.rounds < config.federation.rounds:
         raise UserError(f"{path}: agrees.rounds: {hospital.agrees.rounds}, but the plan has {config.federation.rounds} rounds; "
                         "raise it, or talk to the coordinator")
+    config = codecs_of_plan.found_beside(config, Path(hospital.plan).parent)
     return hospital, replace(config, source=str(path))
 
 

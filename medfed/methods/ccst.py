@@ -21,7 +21,7 @@ from medfed.networks.style_transfer import StyleTransfer, not_blank
 from medfed.transforms.style_expansion import StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"
-AT_ONCE = 32  # images encoded at a time
+AT_ONCE = 32  # images looked at together
 LOOKED_AT = 32  # images whose reconstruction error and edges are looked at
 
 
@@ -114,13 +114,13 @@ class CCST(Method):
             told = not_blank(site.samples.batch(part.tolist()).image)
             if not len(told):
                 continue
-            features = self._style_transfer.features(told.to(device)).cpu()
-            if self.style == "single":
-                singles += list(zip(*statistics(features), strict=True))
-                if len(singles) >= n_single:
-                    break
-            else:
-                moments = Moments.of(features) if moments is None else moments.add(features)
+            for features in map(Tensor.cpu, self._style_transfer.features(told.to(device))):
+                if self.style == "single":
+                    singles += list(zip(*statistics(features), strict=True))
+                else:
+                    moments = Moments.of(features) if moments is None else moments.add(features)
+            if len(singles) >= n_single:
+                break
         if moments is None and not singles:
             warnings.warn(f"{site.name}: all its training images are blank, so it shares no style", stacklevel=2)
             return {}

@@ -25,7 +25,7 @@ from medfed.transforms.restyled_view import RestyledView
 
 VIEW = "fisc"
 STYLE, CLUSTERS = "style/", "clusters/"
-AT_ONCE = 32  # images encoded at a time
+AT_ONCE = 32  # images looked at together
 CLASSES, MASKS = 0.2, 0.0  # regularisation where no value is given
 
 
@@ -150,7 +150,8 @@ class FISC(Method):
         for part in torch.arange(len(site.samples)).split(AT_ONCE):
             told = not_blank(site.samples.batch(part.tolist()).image)
             if len(told):
-                found.append([one.cpu() for one in statistics(self._style_transfer.features(told.to(device)))])
+                parts = self._style_transfer.features(told.to(device))
+                found += [[one.cpu() for one in statistics(features)] for features in parts]
         if not found:
             warnings.warn(f"{site.name}: all its training images are blank, so it shares no style", stacklevel=2)
             return {}

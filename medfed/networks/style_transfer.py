@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from medfed.functional.style import adain, moment_match
 from medfed.networks.adain import StyleCodec, load_codec
 
 KINDS = ("codec", "moments")
+PIXELS_AT_ONCE = 32 * 96 * 96  # that a codec works on, so that large images need no more memory than many small ones
 BLANK_STD = 0.02  # in each channel, of intensities in [0, 1]: below it an image is blank, and its style says nothing
 
 
@@ -59,22 +62,33 @@ class StyleTransfer:
         if channels not in (1, 3):
             raise UserError(f"images have {channels} channels, but the codec takes 1 or 3; set method.transfer: moments")
 
-    def features(self, images: Tensor) -> Tensor:
-        """What carries the style of images (B, C, H, W) in [0, 1]: maps (B, D, h, w)."""
-        return images if self.transfer == "moments" else _codec(self.codec, images.device).encode(self._resized(images))
+    def features(self, images: Tensor) -> Iterator[Tensor]:
+        """What carries the style of images (B, C, H, W) in [0, 1]: maps (b, D, h, w), few images after few.
+
+        Maps of VGG fill 8 MB for an image of 512 x 512 pixels, and the way to them 266 MB, so take what is wanted from
+        one part before the next is asked for.
+        """
+        if self.transfer == "moments":
+            yield images
+            return
+        for part in images.split(self._at_once(images)):
+            yield _codec(self.codec, images.device).encode(self._resized(part))
 
     def restyle(self, images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Images (B, C, H, W) in the styles (B, D); one image (1, C, H, W), encoded once, in m styles (m, D)."""
+        """Images (B, C, H, W) in the styles (B, D); one image (1, C, H, W), encoded once, in m styles (m, D).
+
+        Raises:
+            ValueError: if there are several images and not as many styles.
+        """
+        if len(images) not in (1, len(mean)):
+            raise ValueError(f"{len(images)} images need as many styles, got {len(mean)}")
         mean, std = mean.to(images), std.to(images)
-        features = self.features(images).expand(len(mean), -1, -1, -1)
         if self.transfer == "moments":
-            return moment_match(features, mean, std, self.alpha)
-        size, larger = images.shape[2:], self._resized(images).shape[2:]
-        codec = _codec(self.codec, images.device)
-        drawn = codec.decode(adain(features, mean, std, self.alpha), tuple(larger), images.shape[1])
-        if larger == size:
-            return drawn
-        return functional.interpolate(drawn, size, mode="bilinear", antialias=True).clamp(0, 1)
+            return moment_match(images.expand(len(mean), -1, -1, -1), mean, std, self.alpha)
+        features = self.features(images)
+        parts = features if len(images) > 1 else repeat(next(features))
+        styles = zip(mean.split(self._at_once(images)), std.split(self._at_once(images)), strict=True)
+        return torch.cat([self._drawn(part, *style, images) for style, part in zip(styles, parts)])
 
     def reconstruction_error(self, images: Tensor) -> Tensor | None:
         """(1,): mean absolute difference that encoding and decoding alone make; None where nothing is redrawn."""
@@ -83,6 +97,21 @@ class StyleTransfer:
         plain, width = replace(self, alpha=0.0), _codec(self.codec, images.device).channels
         again = torch.cat([plain.restyle(one[None], *images.new_zeros(2, 1, width)) for one in images])
         return (again - images).abs().mean().cpu().reshape(1)
+
+    def _drawn(self, features: Tensor, mean: Tensor, std: Tensor, images: Tensor) -> Tensor:
+        """Features in the styles (b, D), decoded at the size of the transfer and brought back to that of the images."""
+        size, side = tuple(images.shape[2:]), self.transfer_size
+        styled = adain(features.expand(len(mean), -1, -1, -1), mean, std, self.alpha)
+        larger = (side, side) if side else size
+        drawn = _codec(self.codec, images.device).decode(styled, larger, images.shape[1])
+        if larger == size:
+            return drawn
+        return functional.interpolate(drawn, size, mode="bilinear", antialias=True).clamp(0, 1)
+
+    def _at_once(self, images: Tensor) -> int:
+        """How many of the images are encoded or decoded at a time."""
+        pixels = self.transfer_size**2 or images.shape[2] * images.shape[3]
+        return max(1, PIXELS_AT_ONCE // pixels)
 
     def _resized(self, images: Tensor) -> Tensor:
         if not self.transfer_size:

@@ -16,11 +16,16 @@ from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.segmentation import Evaluation
 
 KEPT_BYTES = 2 * 2**30  # of a site's pictures that stay in memory, as bytes; the others are read anew each time
-AT_ONCE = 64
+AT_ONCE = 64  # images, at most, that go through a network together
 COLOUR_MEAN, COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as all four papers normalise
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 
 Read = Callable[[Case], MetaTensor]  # (C, H, W, 1), from 0 to 255
+
+
+def even_parts(order: Tensor) -> tuple[Tensor, ...]:
+    """(N,) in parts of at most AT_ONCE that differ by one at most: a batch of one left over has no statistics."""
+    return order.tensor_split(max(1, -(-len(order) // AT_ONCE)))
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,8 @@ class Classification:
         network.eval()
         device = next(network.parameters()).device
         found = torch.zeros(len(samples), self.out_channels, dtype=torch.float64)
-        for chosen in torch.randperm(len(samples), generator=torch.Generator().manual_seed(0)).split(AT_ONCE):
+        order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))
+        for chosen in even_parts(order):
             image = samples.batch(chosen.tolist()).image
             found[chosen] = network(self.standardise(image.to(device))).double().softmax(dim=1).cpu()
         return found

@@ -10,7 +10,7 @@ from torch import nn
 from medfed.batch import Batch
 from medfed.datasets.base import Case
 from medfed.federation.seeds import stream
-from medfed.tasks.classification import Classification, Pictures
+from medfed.tasks.classification import Classification, Pictures, even_parts
 
 TASK = Classification(("no", "yes"), 3, 8)
 
@@ -92,3 +92,12 @@ def test_validation_is_the_share_told_right():
     samples = task.prepare(cases(), Reader())  # greys 0 to 50; 1, 3 and 5 are yes; 0.15 is 38: 0, 2 and 5 come out right
     assert task.validate(Bright(), samples) == {"score": 0.5}
     assert task.probabilities(Bright(), samples).sum(dim=1).tolist() == pytest.approx([1] * 6)
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 129, 640])
+def test_no_image_is_left_to_be_a_batch_of_its_own(n):
+    """Tent and batch statistics would say of it what its own statistics make of it."""
+    parts = [part.tolist() for part in even_parts(torch.arange(n))]
+    assert [index for part in parts for index in part] == list(range(n))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) <= 64 and max(sizes) - min(sizes) <= 1

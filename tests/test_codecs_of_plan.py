@@ -1,0 +1,77 @@
+"""A codec of one's own in a federation: it travels beside the plan, and every hospital has the same, to the byte."""
+
+import shutil
+
+import pytest
+from conftest import tiny_yaml
+
+from medfed import deployment, site
+from medfed.config import load
+from medfed.errors import UserError
+from medfed.networks.adain import codec_bytes, load_codec
+
+SETTINGS = {"architecture": "small", "channels": list(load_codec().encoder.channels)}
+
+
+def written(path, note: str):
+    codec = load_codec()
+    codec.facts = {"note": note}
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(codec_bytes(codec, SETTINGS))
+    return path
+
+
+@pytest.fixture(params=["alone", "in a stack"])
+def prepared(tmp_path, tiny_phantom, request):
+    """What a coordinator prepared with a codec of its own, and HK's folder with what it was sent of that."""
+    codec = written(tmp_path / "ours" / "codec.safetensors", "ours").parent
+    ccst = f"{{name: ccst, codec: {codec}, min_patients: 1}}"
+    method = ccst if request.param == "alone" else f"{{name: stack, methods: [{{name: fedavg}}, {ccst}]}}"
+    text = tiny_yaml(tiny_phantom).replace("{name: elcfs, alpha: 0.1, min_patients: 1}", method)
+    (tmp_path / "fed.yaml").write_text(text)
+    assert deployment.main(["prepare", str(tmp_path / "fed.yaml"), "--sites", "BMC", "HK", "--out", str(tmp_path / "fed")]) == 0
+    shutil.copytree(tiny_phantom / "HK", tmp_path / "hk" / "data" / "HK")
+    shutil.copy(tmp_path / "fed" / "plan.yaml", tmp_path / "hk")
+    shutil.copy(tmp_path / "fed" / "hospitals" / "HK.yaml", tmp_path / "hk")
+    (sent,) = (tmp_path / "fed").glob("codec_*.safetensors")
+    return tmp_path, sent
+
+
+def test_the_plan_names_a_codec_by_what_is_in_it_and_not_where_it_lay(prepared):
+    tmp_path, sent = prepared
+    plan = (tmp_path / "fed" / "plan.yaml").read_text()
+    assert sent.name in plan and str(tmp_path / "ours") not in plan
+    assert f"{sent}`" in (tmp_path / "fed" / "README.md").read_text()
+
+
+def test_a_hospital_redraws_with_the_file_beside_its_plan(prepared):
+    tmp_path, sent = prepared
+    shutil.copy(sent, tmp_path / "hk")
+    _, config = site.read(tmp_path / "hk" / "HK.yaml")
+    method = getattr(config.method, "methods", (config.method,))[-1]
+    assert method.codec == str(tmp_path / "hk" / sent.name) and load_codec(method.codec).facts == {"note": "ours"}
+
+
+def test_a_missing_codec_and_another_one_are_refused_before_anything_is_sent(prepared):
+    tmp_path, sent = prepared
+    with pytest.raises(UserError, match=f"{sent.name}: is missing; .*put the coordinator's file there"):
+        site.read(tmp_path / "hk" / "HK.yaml")
+    written(tmp_path / "hk" / sent.name, "another")
+    with pytest.raises(UserError, match=f"{sent.name}: is not the codec that the plan names"):
+        site.read(tmp_path / "hk" / "HK.yaml")
+
+
+def test_a_plan_that_points_elsewhere_is_refused(prepared):
+    """A hospital reads nothing of its own disk because a plan says so."""
+    tmp_path, sent = prepared
+    plan = tmp_path / "hk" / "plan.yaml"
+    plan.write_text(plan.read_text().replace(sent.name, "../ours/codec.safetensors"))
+    with pytest.raises(UserError, match="is not the codec that the plan names"):
+        site.read(tmp_path / "hk" / "HK.yaml")
+
+
+def test_medfeds_own_codec_needs_no_file(tmp_path, tiny_phantom):
+    text = tiny_yaml(tiny_phantom).replace("{name: elcfs, alpha: 0.1, min_patients: 1}", "{name: ccst, min_patients: 1}")
+    (tmp_path / "fed.yaml").write_text(text)
+    assert deployment.main(["prepare", str(tmp_path / "fed.yaml"), "--sites", "BMC", "HK", "--out", str(tmp_path / "fed")]) == 0
+    assert load(tmp_path / "fed" / "plan.yaml").method.codec == "small" and not list((tmp_path / "fed").glob("codec_*"))
