@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from medfed.codec_images import N_TEXTURES, Pool, Progress, crop_rng, folder_pool, read_image, synthetic_pool
-from medfed.codec_training import SMALL, CodecTraining, Recipe
+from medfed.codec_training import SMALL, CodecTraining, Recipe, check_weights
 from medfed.errors import UserError
 from medfed.files import read_sealed, seal, write_atomically
 from medfed.functional.style import adain
@@ -83,6 +83,7 @@ def _train(args: argparse.Namespace) -> int:
     recipe = replace(start, **given)
     if args.save_every < 1:
         raise UserError(f"--save-every must be at least 1, got {args.save_every}")
+    check_weights(recipe)
     with RunFolder(args.out).locked() as folder:
         content = _pool(args.content, recipe, args)
         style = _pool(args.style, recipe, args) if args.style else content

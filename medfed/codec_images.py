@@ -23,6 +23,7 @@ Progress = Callable[[Iterable], Iterable]
 N_TEXTURES = 480
 CASES_A_SITE = 2
 LARGER = 4 / 3  # a picture's shorter side over the side of a crop
+MOST_BYTES = 4 * 2**30  # of the pictures of a pool, which are all in memory
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def folder_pool(folders: Sequence[Path], size: int, progress: Progress) -> Pool:
     """All pictures in these folders and below, shrunk or enlarged so that the shorter side is 4/3 of a crop's.
 
     Raises:
-        UserError: if a folder is missing or holds no picture, or a picture is damaged.
+        UserError: if a folder is missing or holds no picture, if there are too many for memory, or one is damaged.
     """
     paths = []
     for folder in folders:
@@ -87,6 +88,7 @@ def folder_pool(folders: Sequence[Path], size: int, progress: Progress) -> Pool:
         if not found:
             raise UserError(f"{folder}: holds no picture; expected a folder of {', '.join(SUFFIXES)} files")
         paths += found
+    _check_memory(folders, len(paths), size)
     images = tuple(_as_bytes(read_image(path, round(size * LARGER))) for path in progress(paths))
     return Pool(images, f"{len(images)} pictures from {', '.join(map(str, folders))}")
 
@@ -101,6 +103,17 @@ def read_image(path: Path, side: int | None = None) -> np.ndarray:
 def crop_rng(seed: int, *purpose: str | int) -> torch.Generator:
     """The stream of a training step; named, so that a resumed training draws what it would have drawn."""
     return stream(seed, "codec", *purpose)
+
+
+def _check_memory(folders: Sequence[Path], count: int, size: int) -> None:
+    """As if all pictures were square; nothing is read for it."""
+    bytes_each = 3 * round(size * LARGER) ** 2
+    if count * bytes_each > MOST_BYTES:
+        raise UserError(
+            f"{', '.join(map(str, folders))}: {count:,} pictures take {count * bytes_each / 2**30:.3g} GiB of memory or "
+            f"more with --size {size}; expected at most {MOST_BYTES / 2**30:.3g} GiB, so give {MOST_BYTES // bytes_each:,} "
+            "of them, or choose a smaller --size"
+        )
 
 
 def _fit(picture: np.ndarray, side: int) -> np.ndarray:

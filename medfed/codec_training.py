@@ -198,6 +198,14 @@ def _style_loss(found: Iterable[Tensor], wanted: Iterable[tuple[Tensor, Tensor]]
     return sum(nn.functional.mse_loss(a, b) for ours, theirs in both for a, b in zip(ours, theirs, strict=True))
 
 
+def check_weights(recipe: Recipe) -> None:
+    """UserError if a file of weights is none, which is better known before images are read or made."""
+    if recipe.encoder != "small":
+        form = load_encoder(recipe.encoder).form
+        if recipe.decoder:
+            load_decoder(recipe.decoder, form)
+
+
 def _start_of(recipe: Recipe) -> tuple[StyleCodec, dict[str, Any]]:
     """The codec to train, and what its file tells of its shape."""
     if recipe.encoder == "small":

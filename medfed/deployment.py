@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import importlib.util
 import json
+import shlex
 import sys
 import warnings
 from dataclasses import replace
@@ -72,17 +73,21 @@ def _prepare(args: argparse.Namespace) -> int:
                         "whole model, and there is none to hand out at the end; choose another method for hospitals, with "
                         "federation.batch_norm: average")
     start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}).to_bytes()
-    (out / "hospitals").mkdir(parents=True, exist_ok=True)
-    plan = codecs_of_plan.sent_along(plan, out)
+    places = {site: out / "hospitals" / site for site in sites}
+    for place in places.values():  # with what each hospital is sent
+        place.mkdir(parents=True, exist_ok=True)
+        named = codecs_of_plan.sent_along(plan, place)
+        write_atomically(place / PLAN, to_yaml(named))
+    plan = named
     write_atomically(out / START, seal(start), start)
     images = images_told(task, dataset, dataset.cases(dataset.site_names()[0])[0])
     write_atomically(out / IMAGES, json.dumps({**images, "dataset": dataset.card.title}, indent=2))
-    for site in sites:
-        write_atomically(out / "hospitals" / f"{site}.yaml", hospital_file(site, plan))
+    for site, place in places.items():
+        write_atomically(place / f"{site}.yaml", hospital_file(site, plan))
     write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
     write_atomically(out / "README.md", README.format(
         folder=out, host=args.host, sites=_sites_told(sites, plan), first=sites[0], method=plan.method_name,
-        rounds=plan.federation.rounds, codecs="".join(f", `{out}/{name}`" for name in codecs_of_plan.codecs(plan.method)),
+        rounds=plan.federation.rounds,
     ))
     write_atomically(out / PLAN, to_yaml(plan))
     print(f"The federation of {len(sites)} hospitals is in {out}; {out / 'README.md'} has the commands for both sides.")
@@ -116,6 +121,8 @@ def _plan(config: Config, sites: list[str]) -> Config:
     except ValueError as error:
         raise UserError(f"--sites: {error}") from error
     check_names(sites)
+    if "plan" in sites:
+        raise UserError(f"--sites: a hospital called plan would have its file where {PLAN} is; rename it")
     values = {"federation.unseen_site": "", "data.sites": [], "data.root": "data", "data.if_missing": "error"}
     known = resolved(config)["data"]
     config = replace(config, network=config.network.without_weights())
@@ -124,7 +131,7 @@ def _plan(config: Config, sites: list[str]) -> Config:
 
 def _run(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("nvflare") is None:
-        raise UserError("a federation over a network needs NVIDIA FLARE, which is not installed; pip install 'medfed[nvflare]'")
+        raise UserError("a federation over a network needs NVIDIA FLARE, which is not installed; pip install -e '.[nvflare]' in medfed's folder")
     from medfed.engines.flare.hospitals import Hospitals
 
     plan, start, sites = _read(args.folder)
@@ -152,7 +159,7 @@ def _run(args: argparse.Namespace) -> int:
         finally:
             server.stop()
         print(f"{last.round} rounds with {len(sites)} hospitals are in {folder.path}: model.safetensors, history.csv, ledger.csv.")
-        print(f"A MONAI bundle for a hospital: python -m medfed.export {folder.path}")
+        print(f"A MONAI bundle for a hospital: python -m medfed.export {shlex.quote(str(folder.path))}")
     return 0
 
 
@@ -196,7 +203,8 @@ def _read(folder: Path) -> tuple[Config, State, list[str]]:
         raise UserError(f"{folder}: holds no federation; make one with python -m medfed.federation prepare CONFIG --out {folder}")
     plan = load(folder / PLAN)
     start = State.from_bytes(read_sealed(folder / START, "prepare the federation again"))
-    return replace(plan, source=str(folder / PLAN)), start, sorted(path.stem for path in (folder / "hospitals").glob("*.yaml"))
+    sites = sorted(place.name for place in (folder / "hospitals").iterdir() if (place / f"{place.name}.yaml").is_file())
+    return replace(plan, source=str(folder / PLAN)), start, sites
 
 
 def _kits(kits: Path, sites: list[str]) -> tuple[Kit, Path]:

@@ -32,12 +32,12 @@ travels, now or later.
 ## The coordinator, on the machine that hospitals reach as `{host}`
 
 ```
-pip install "medfed[nvflare]"
+pip install -e ".[nvflare]"     # in medfed's folder
 nvflare provision -p {folder}/project.yml -w {folder}/kits
 ```
 
 makes a certificate authority and a startup kit for each participant (mutual TLS). Send each hospital, over a way that you
-trust, its folder of `{folder}/kits/medfed/prod_00`, `{folder}/plan.yaml`{codecs} and its file of `{folder}/hospitals`. Then
+trust, its folder of `{folder}/hospitals`, with its folder of `{folder}/kits/medfed/prod_00` in it as `kit`. Then
 
 ```
 python -m medfed.federation run {folder}
@@ -49,7 +49,7 @@ stopped, `--resume` goes on after the last finished round.
 ## A hospital
 
 ```
-pip install "medfed[nvflare]"
+pip install -e ".[nvflare]"     # in medfed's folder
 python -m medfed.site {first}.yaml --rehearse
 python -m medfed.site {first}.yaml
 ```

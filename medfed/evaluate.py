@@ -11,7 +11,7 @@ from tqdm import tqdm
 from medfed.config import load, resolved
 from medfed.errors import UserError
 from medfed.files import write_atomically
-from medfed.grid import Fold, check_rows, every_method, parse_varied, plan
+from medfed.grid import Fold, check_rows, every_method, parse_varied, plan, validators
 from medfed.metrics import classification_summary, summary
 from medfed.metrics.classification_summary import ALL
 from medfed.outputs.comparison import Table, build_table
@@ -34,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     which.add_argument("--leave-one-site-out", action="store_true", help="each site is the unseen one in turn")
     which.add_argument("--leave-two-sites-out", action="store_true",
                        help="each site is the unseen one in turn, and the next one the validation site")
+    parser.add_argument("--pairs", nargs="+", metavar="UNSEEN/VALIDATION",
+                        help="with --leave-two-sites-out: these pairs in place of all neighbours")
     parser.add_argument("--methods", nargs="+", default=["fedavg", "elcfs"], metavar="NAME",
                         help="default: fedavg elcfs. With settings: ccst:k=1,style=single. Several at once: ccst+elcfs. "
                              "all: every method that works on this task, as it is by default")
@@ -51,6 +53,8 @@ def _work(args: argparse.Namespace) -> int:
     if not (args.leave_one_site_out or args.leave_two_sites_out):
         raise UserError("say what to compare: --leave-one-site-out trains and tests every method on every unseen site, "
                         "--leave-two-sites-out does so with a validation site beside it")
+    if args.pairs and (args.sites or not args.leave_two_sites_out):
+        raise UserError("--pairs is for --leave-two-sites-out, without --sites: each pair names its unseen site")
     if args.seeds < 1:
         raise UserError(f"--seeds {args.seeds}: at least 1 is needed")
     varied = parse_varied(args.vary)
@@ -62,7 +66,8 @@ def _work(args: argparse.Namespace) -> int:
     methods, refused = args.methods, {}
     if methods == ["all"]:
         methods, refused = every_method(config, dataset)
-    folds = plan(config, out, methods, args.seeds, names, args.sites, args.leave_two_sites_out, varied)
+    validates = validators(names, args.pairs or (), config.data.root) if args.leave_two_sites_out else {}
+    folds = plan(config, out, methods, args.seeds, names, args.sites or (args.pairs and list(validates)), validates, varied)
     if out.exists() and not args.resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(f"{out}: holds runs of this comparison; go on with --resume, or start another with --out")
     check_rows(folds)

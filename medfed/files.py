@@ -24,7 +24,7 @@ def stage(path: Path, *parts: bytes | str) -> Callable[[], None]:
     unfinished = path.with_name(f".{path.name}.unfinished")
     with _removed_on_failure(unfinished), open(unfinished, "wb") as file:
         for part in parts:
-            file.write(part.encode() if isinstance(part, str) else part)
+            file.write(part.encode(errors="backslashreplace") if isinstance(part, str) else part)
 
     def commit() -> None:
         with _removed_on_failure(unfinished):

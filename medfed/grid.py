@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -86,13 +86,12 @@ def parse_varied(texts: Sequence[str]) -> list[list[Override]]:
 
 def plan(
     config: Config, out: Path, methods: Sequence[str], n_seeds: int, names: Sequence[str], sites: Sequence[str] | None,
-    two_out: bool = False, varied: Sequence[Sequence[Override]] = (),
+    validates: Mapping[str, str] = {}, varied: Sequence[Sequence[Override]] = (),
 ) -> list[Fold]:
     """The grid, seed by seed, so that a table is complete as early as it can be; `sites` narrows the found `names`.
 
     Args:
-        names: sorted. With `two_out` the next one after the unseen site is the validation site; after the last, the
-            first.
+        validates: the validation site beside each unseen one (`validators`); empty where one site is left out.
         varied: values of each varied setting; every method is a row with each combination of them.
     """
     for site in sites or []:
@@ -100,9 +99,6 @@ def plan(
             raise UserError(f"--sites {site}: no such site in {config.data.root}; found {', '.join(names)}")
     if len(names) < 2:
         raise UserError(f"{config.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}")
-    if two_out and len(names) < 3:
-        raise UserError(f"{config.data.root}: leaving two sites out needs at least three, found {', '.join(names)}")
-    validates = dict(zip(names, [*names[1:], names[0]], strict=True)) if two_out else {}
     rows = _rows(config, methods, varied)
     folds = [
         Fold(row, site, config_of(config, row.method, site, seed, validates.get(site), values),
@@ -115,6 +111,32 @@ def plan(
         federation = fold.config.federation
         taking_part(fold.config, [name for name in names if name not in (fold.site, federation.validation_site)])
     return folds
+
+
+def validators(names: Sequence[str], pairs: Sequence[str], root: str) -> dict[str, str]:
+    """The validation site beside each unseen one.
+
+    Args:
+        names: the sites, sorted.
+        pairs: UNSEEN/VALIDATION; without any, each site is unseen once and the next one validates, after the last the
+            first.
+        root: of the data, for messages.
+    """
+    if len(names) < 3:
+        raise UserError(f"{root}: leaving two sites out needs at least three, found {', '.join(names)}")
+    if not pairs:
+        return dict(zip(names, [*names[1:], names[0]], strict=True))
+    found: dict[str, str] = {}
+    for pair in pairs:
+        unseen, _, validation = pair.partition("/")
+        for name in (unseen, validation):
+            if name not in names:
+                raise UserError(f"--pairs {pair}: expected UNSEEN/VALIDATION. {discovery.suggestion(name, names)}")
+        if unseen == validation or unseen in found:
+            what = "the unseen site cannot validate" if unseen == validation else f"{unseen} is unseen twice"
+            raise UserError(f"--pairs {pair}: {what}; name another")
+        found[unseen] = validation
+    return found
 
 
 def _rows(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from medfed import site_names
+from medfed import discovery, site_names
 from medfed.config import Config
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.checking import MOST_HASHED, duplicates
@@ -47,7 +47,7 @@ def _sites(config: Config, dataset: Dataset) -> tuple[list[str], list[str], list
     for key, name in apart.items():
         if name and name not in names:
             raise UserError(
-                f"{config.source}: federation.{key}: no site '{name}' in {dataset.root}; found {', '.join(names)}"
+                f"{config.source}: federation.{key}: no site '{name}' in {dataset.root}. {discovery.suggestion(name, names)}"
             )
     source = [name for name in names if name not in apart.values()]
     if not source:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from medfed.errors import UserError
 from medfed.federation.privacy import Privacy
 
-EXTRA = "dp-accounting, which is not installed; pip install 'medfed[privacy]', or leave the privacy block out"
+EXTRA = "dp-accounting, which is not installed; pip install -e '.[privacy]' in medfed's folder, or leave the privacy block out"
 
 
 @dataclass(frozen=True)

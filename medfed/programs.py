@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -19,7 +19,7 @@ from medfed.errors import UserError
 from medfed.memory import keep_freed_memory
 
 PROGRAMS = ("train", "evaluate", "export", "report", "audit", "federation", "site", "data", "codec", "benchmark")
-INTERRUPTED, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 15, 13))  # as shells count signals
+INTERRUPTED, HUNG_UP, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 1, 15, 13))  # as shells count signals
 _ADVICE = {
     errno.ENOSPC: "free some space and go on with --resume",
     errno.EDQUOT: "free some of your quota and go on with --resume",
@@ -33,6 +33,10 @@ _ADVICE = {
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, as a scheduler sends it; whoever tidies up after Ctrl-C tidies up after it too."""
+
+
+class HungUp(Terminated):
+    """SIGHUP, as a terminal sends it that goes away."""
 
 
 def programs() -> dict[str, str]:
@@ -71,8 +75,8 @@ def overrides(arguments: argparse.Namespace) -> list[str]:
 def run_program(name: str, work: Callable[[], int]) -> int:
     """Do the work of a program and return its exit code; what a user can mend is one line on stderr, no traceback.
 
-    UserError: 2. A full, read-only or forbidden disk: 1. Ctrl-C: 130 and SIGTERM: 143, with the exception's own text,
-    if it has one (`raise type(stop)("stopped after round 3; go on with --resume") from stop`). A reader that went
+    UserError: 2. A full, read-only or forbidden disk: 1. Ctrl-C: 130, SIGHUP: 129 and SIGTERM: 143, with the exception's own
+    text, if it has one (`raise type(stop)("stopped after round 3; go on with --resume") from stop`). A reader that went
     away (`| head`): 141, quietly. Everything else is our mistake, and keeps its traceback.
 
     Args:
@@ -81,15 +85,16 @@ def run_program(name: str, work: Callable[[], int]) -> int:
     """
     keep_freed_memory()
     try:
-        with _sigterm_raises():
+        with _signals_raise():
             code = work()
             _flush()
             return code
     except UserError as error:
         return _end(name, error, 2)
     except KeyboardInterrupt as stop:
-        was = "terminated" if isinstance(stop, Terminated) else "interrupted"
-        return _end(name, stop if str(stop) else was, TERMINATED if isinstance(stop, Terminated) else INTERRUPTED)
+        ends = (HungUp, "hung up", HUNG_UP), (Terminated, "terminated", TERMINATED), (KeyboardInterrupt, "interrupted", INTERRUPTED)
+        was, code = next((was, code) for kind, was, code in ends if isinstance(stop, kind))
+        return _end(name, stop if str(stop) else was, code)
     except BrokenPipeError:
         if not _drop_dead_streams():
             raise
@@ -103,26 +108,34 @@ def run_program(name: str, work: Callable[[], int]) -> int:
 
 def _end(name: str, sentence: object, code: int) -> int:
     _drop_dead_streams()
-    print(f"{name}: {' '.join(str(sentence).split())}", file=sys.stderr)
+    with suppress(OSError):  # of a terminal that went away
+        print(f"{name}: {' '.join(str(sentence).split())}", file=sys.stderr)
     _drop_dead_streams()
     return code
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """While the work runs, SIGTERM raises `Terminated` in it (Python allows this in the main thread alone)."""
+def _signals_raise() -> Iterator[None]:
+    """While the work runs, SIGTERM and SIGHUP raise in it (Python allows this in the main thread alone).
+
+    A signal that is ignored stays so: under nohup a terminal may go away.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _raise_terminated)
+    raised = {signal.SIGTERM: Terminated, signal.SIGHUP: HungUp}
+    before = {number: signal.getsignal(number) for number in raised if signal.getsignal(number) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, lambda number, frame: _raise(raised[number]))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _raise_terminated(number: int, frame: object) -> None:
-    raise Terminated
+def _raise(kind: type[KeyboardInterrupt]) -> None:
+    raise kind
 
 
 def _flush() -> None:

@@ -133,7 +133,7 @@ def _draw_style_map(sites: dict[str, Restyled], path: Path, label: str) -> None:
     """Where scikit-learn is there, and sites to compare."""
     if find_spec("sklearn") is None:
         warnings.warn(
-            f"pictures/{path.name} is not drawn: it needs scikit-learn, which pip install \"medfed[pictures]\" brings",
+            f"pictures/{path.name} is not drawn: it needs scikit-learn, which pip install -e '.[pictures]' in medfed's folder brings",
             stacklevel=2,
         )
     elif len(sites) > 1:

@@ -105,6 +105,8 @@ def read(path: Path) -> tuple[Hospital, Config]:
     values = dict(_dotted(own))
     if isinstance(values.get("data.root"), str):
         values["data.root"] = str(path.parent / values["data.root"])
+    if not Path(hospital.plan).is_file():
+        raise UserError(f"{path}: plan: {hospital.plan} is missing; the coordinator sends it, so put it there")
     _check_names(Path(hospital.plan))
     config = load(hospital.plan)
     if config.federation.validation_site != hospital.site:  # it has no folder here
@@ -162,7 +164,7 @@ def join(hospital: Hospital, config: Config, quiet: bool) -> None:
             FLARE's client ends early.
     """
     if importlib.util.find_spec("nvflare") is None:
-        raise UserError("joining needs NVIDIA FLARE, which is not installed; pip install 'medfed[nvflare]'")
+        raise UserError("joining needs NVIDIA FLARE, which is not installed; pip install -e '.[nvflare]' in medfed's folder")
     folder, kit = Path(hospital.folder), Kit(Path(hospital.kit), (EXECUTOR,), hospital_rights())
     kit.check()
     with _alone(kit.path) as lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ def _work(args: argparse.Namespace) -> int:
             raise type(stop)(f"stopped; {folder.path} holds all rounds. Go on with the same command and --resume") from stop
     print(closing_table(result))
     print(f"\nEverything is in {folder.path}: cases.csv, summary.json, pictures/, model.safetensors, ledger.csv.")
-    print(f"A MONAI bundle for a hospital: python -m medfed.export {folder.path}")
+    print(f"A MONAI bundle for a hospital: python -m medfed.export {shlex.quote(str(folder.path))}")
     return 0
 
 
@@ -83,6 +84,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
         with _full_disk_named(folder):
             check_data(folder, simulation, config)
             _check_selection(config, simulation)
+            _say_what_surprises(config, simulation)
             _begin(folder, config, simulation, state, said)
             last = train(config, simulation.engine, folder, state, quiet)
             chosen = RULES[config.federation.selection](folder.history())
@@ -131,6 +133,17 @@ def _held(patients: Split) -> dict[str, list[str]]:
     """Which cases a client holds, as SITE/CASE."""
     parts = {"train": patients.train, "validation": patients.validation}
     return {part: [f"{case.site}/{case.patient}" for case in cases] for part, cases in parts.items()}
+
+
+def _say_what_surprises(config: Config, simulation: Simulation) -> None:
+    n, wanted = len(simulation.engine.sites()), config.federation.clients_per_round
+    if not config.federation.unseen_site:
+        warnings.warn(
+            "federation.unseen_site is empty: no score here is of a hospital that took no part; name one to measure that",
+            stacklevel=2,
+        )
+    if wanted > n:
+        warnings.warn(f"federation.clients_per_round: {wanted}, but there are {n}; all take part in every round", stacklevel=2)
 
 
 def _check_selection(config: Config, simulation: Simulation) -> None:

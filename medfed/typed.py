@@ -177,5 +177,5 @@ def _hint(kind: type, value: object) -> str:
     if kind is str and isinstance(value, int | float):
         return "; put it in quotes"
     if kind in (int, float) and isinstance(value, str) and value.strip().lstrip("+-").replace(".", "", 1).isdigit():
-        return "; remove the quotes"
+        return "; remove the quotes" if len(value.strip()) <= 18 else "; a number has at most 18 digits"
     return ""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from medfed import codec, codec_training
+from medfed import codec, codec_images, codec_training
 from medfed.codec_images import crop_rng, synthetic_pool
 from medfed.codec_training import SMALL, CodecTraining, Recipe
 from medfed.datasets.synthesis.textures import texture
@@ -159,6 +159,28 @@ def test_show_draws_a_sheet_and_tells_the_error_of_each(tmp_path, pictures, caps
     assert codec.main(["show", str(tmp_path / "codec"), *images, *flags]) == 0
     said = capsys.readouterr().out
     assert said.count("mean absolute error") == 3 and Image.open(out).size[0] > 400
+
+
+def test_pictures_that_do_not_fit_in_memory_are_refused_before_one_is_read(tmp_path, pictures, monkeypatch, capsys):
+    """Crops of 16 pixels want pictures of 21 x 21, 1323 bytes each, 3969 for three."""
+    monkeypatch.setattr(codec_images, "MOST_BYTES", 3968)
+    monkeypatch.setattr(codec_images, "read_picture", None)
+    assert train(tmp_path / "out", "--steps", 0, "--content", pictures) == 2
+    said = capsys.readouterr().err
+    assert f"{pictures}: 3 pictures take" in said and "--size 16" in said and "give 2 of them" in said
+    assert said.count("\n") == 1
+    monkeypatch.undo()
+    monkeypatch.setattr(codec_images, "MOST_BYTES", 3969)
+    assert len(codec_images.folder_pool([pictures], 16, list).images) == 3
+
+
+def test_a_picture_of_more_than_8_bits_is_told_how_to_be_saved(tmp_path, capsys):
+    """No key of a config says here what is white."""
+    Image.fromarray(np.uint16([[0, 4095]])).save(tmp_path / "deep.png")
+    assert codec.main(["show", "small", str(tmp_path / "deep.png"), "--out", str(tmp_path / "sheet.png")]) == 2
+    said = capsys.readouterr().err
+    assert "deep.png: has more than 8 bits, with values from 0 to 4095; save it as 8-bit grey or RGB" in said
+    assert "data." not in said
 
 
 def test_mistakes_are_one_line(tmp_path, pictures, capsys):

@@ -30,10 +30,9 @@ def prepared(tmp_path, tiny_phantom, request):
     text = tiny_yaml(tiny_phantom).replace("{name: elcfs, alpha: 0.1, min_patients: 1}", method)
     (tmp_path / "fed.yaml").write_text(text)
     assert deployment.main(["prepare", str(tmp_path / "fed.yaml"), "--sites", "BMC", "HK", "--out", str(tmp_path / "fed")]) == 0
-    shutil.copytree(tiny_phantom / "HK", tmp_path / "hk" / "data" / "HK")
-    shutil.copy(tmp_path / "fed" / "plan.yaml", tmp_path / "hk")
-    shutil.copy(tmp_path / "fed" / "hospitals" / "HK.yaml", tmp_path / "hk")
-    (sent,) = (tmp_path / "fed").glob("codec_*.safetensors")
+    here = tmp_path / "fed" / "hospitals" / "HK"
+    shutil.copytree(tiny_phantom / "HK", here / "data" / "HK")
+    (sent,) = here.glob("codec_*.safetensors")
     return tmp_path, sent
 
 
@@ -41,37 +40,37 @@ def test_the_plan_names_a_codec_by_what_is_in_it_and_not_where_it_lay(prepared):
     tmp_path, sent = prepared
     plan = (tmp_path / "fed" / "plan.yaml").read_text()
     assert sent.name in plan and str(tmp_path / "ours") not in plan
-    assert f"{sent}`" in (tmp_path / "fed" / "README.md").read_text()
+    assert (sent.parent / "plan.yaml").read_text() == plan
 
 
 def test_a_hospital_redraws_with_the_file_beside_its_plan(prepared):
     tmp_path, sent = prepared
-    shutil.copy(sent, tmp_path / "hk")
-    _, config = site.read(tmp_path / "hk" / "HK.yaml")
+    _, config = site.read(sent.parent / "HK.yaml")
     method = getattr(config.method, "methods", (config.method,))[-1]
-    assert method.codec == str(tmp_path / "hk" / sent.name) and load_codec(method.codec).facts == {"note": "ours"}
+    assert method.codec == str(sent) and load_codec(method.codec).facts == {"note": "ours"}
 
 
 def test_a_missing_codec_and_another_one_are_refused_before_anything_is_sent(prepared):
     tmp_path, sent = prepared
+    sent.unlink()
     with pytest.raises(UserError, match=f"{sent.name}: is missing; .*put the coordinator's file there"):
-        site.read(tmp_path / "hk" / "HK.yaml")
-    written(tmp_path / "hk" / sent.name, "another")
+        site.read(sent.parent / "HK.yaml")
+    written(sent, "another")
     with pytest.raises(UserError, match=f"{sent.name}: is not the codec that the plan names"):
-        site.read(tmp_path / "hk" / "HK.yaml")
+        site.read(sent.parent / "HK.yaml")
 
 
 def test_a_plan_that_points_elsewhere_is_refused(prepared):
     """A hospital reads nothing of its own disk because a plan says so."""
     tmp_path, sent = prepared
-    plan = tmp_path / "hk" / "plan.yaml"
-    plan.write_text(plan.read_text().replace(sent.name, "../ours/codec.safetensors"))
+    plan = sent.parent / "plan.yaml"
+    plan.write_text(plan.read_text().replace(sent.name, "../../../ours/codec.safetensors"))
     with pytest.raises(UserError, match="is not the codec that the plan names"):
-        site.read(tmp_path / "hk" / "HK.yaml")
+        site.read(sent.parent / "HK.yaml")
 
 
 def test_medfeds_own_codec_needs_no_file(tmp_path, tiny_phantom):
     text = tiny_yaml(tiny_phantom).replace("{name: elcfs, alpha: 0.1, min_patients: 1}", "{name: ccst, min_patients: 1}")
     (tmp_path / "fed.yaml").write_text(text)
     assert deployment.main(["prepare", str(tmp_path / "fed.yaml"), "--sites", "BMC", "HK", "--out", str(tmp_path / "fed")]) == 0
-    assert load(tmp_path / "fed" / "plan.yaml").method.codec == "small" and not list((tmp_path / "fed").glob("codec_*"))
+    assert load(tmp_path / "fed" / "plan.yaml").method.codec == "small" and not list((tmp_path / "fed").rglob("codec_*"))

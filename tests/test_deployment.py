@@ -69,12 +69,11 @@ def federation(tmp_path, tiny_phantom, monkeypatch):
     provision = [Path(sys.executable).parent / "nvflare", "provision", "-p", out / "project.yml", "-w", out / "kits"]
     subprocess.run(provision, check=True, stdout=subprocess.DEVNULL, timeout=120)
     for site in HOSPITALS:
-        folder = tmp_path / site
+        folder = shutil.copytree(out / "hospitals" / site, tmp_path / site)
         shutil.copytree(tiny_phantom / site, folder / "data" / site)
         shutil.copytree(out / "kits" / "medfed" / "prod_00" / site, folder / "kit")
-        shutil.copy(out / "plan.yaml", folder)
-        text = (out / "hospitals" / f"{site}.yaml").read_text().replace("sends: []", "sends: [windows]")
-        (folder / f"{site}.yaml").write_text(text)
+        own = folder / f"{site}.yaml"
+        own.write_text(own.read_text().replace("sends: []", "sends: [windows]"))
     return out
 
 

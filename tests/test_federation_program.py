@@ -58,7 +58,7 @@ def test_it_writes_what_its_readme_names(prepared):
 
 
 def test_the_plan_names_no_path_of_this_machine(prepared, tiny_phantom):
-    texts = [path.read_text() for path in (prepared / "plan.yaml", *(prepared / "hospitals").iterdir())]
+    texts = [path.read_text() for path in (prepared / "plan.yaml", *(prepared / "hospitals").rglob("*.yaml"))]
     assert not any(str(tiny_phantom.parent) in text or "/tmp" in text or str(Path.home()) in text for text in texts)
     plan = load(prepared / "plan.yaml")
     assert (plan.data.root, plan.data.sites, plan.data.if_missing) == ("data", (), "error")
@@ -80,7 +80,7 @@ def test_training_begins_where_a_simulation_begins(prepared, config):
 
 @pytest.mark.parametrize("site", SITES)
 def test_a_hospitals_file_loads_and_agrees_to_no_statistic_yet(prepared, tmp_path, site):
-    (tmp_path / f"{site}.yaml").write_text((prepared / "hospitals" / f"{site}.yaml").read_text())
+    (tmp_path / f"{site}.yaml").write_text((prepared / "hospitals" / site / f"{site}.yaml").read_text())
     (tmp_path / "plan.yaml").write_text((prepared / "plan.yaml").read_text())
     hospital, config = hospital_program.read(tmp_path / f"{site}.yaml")
     assert hospital.site == site and hospital.agrees.sends == () and hospital.agrees.rounds == 2

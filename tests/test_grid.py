@@ -6,7 +6,7 @@ import pytest
 
 from medfed.config import changed, load
 from medfed.errors import UserError
-from medfed.grid import parse_varied, plan
+from medfed.grid import parse_varied, plan, validators
 from medfed.people import taking_part
 
 SITES = ["BMC", "HK", "UCL"]
@@ -99,9 +99,9 @@ def test_a_setting_is_said_once_and_a_row_is_there_once(config):
 
 def test_the_validation_site_is_none_of_those_that_train(config):
     """Two of three sites are apart, so one is left."""
-    assert len(folds(config, ["fedavg"], "federation.participating=1", two_out=True)) == 1
+    assert len(folds(config, ["fedavg"], "federation.participating=1", validates=validators(SITES, (), "data"))) == 1
     with pytest.raises(UserError, match=r"2 sites are to train, but only 1 \(BMC\) is neither"):
-        plan(config, Path("out"), ["fedavg"], 1, SITES, ["HK"], True, parse_varied(["federation.participating=2"]))
+        plan(config, Path("out"), ["fedavg"], 1, SITES, ["HK"], validators(SITES, (), "data"), parse_varied(["federation.participating=2"]))
 
 
 def test_who_takes_part_grows_with_their_number_and_follows_the_seed_alone(config):
@@ -120,3 +120,21 @@ def test_who_takes_part_grows_with_their_number_and_follows_the_seed_alone(confi
     others = taking_part(changed(config, {"federation.participating": 3, "seed": 1}), left)
     assert set(drawn[1, 3]) - set(others) == {drawn[1, 3][0]}, "leaving one out moves no other site's place"
     assert taking_part(config, names) == names
+
+
+def test_the_pairs_of_a_paper_are_the_folds(config):
+    """Each unseen site with the validation site that the paper has beside it."""
+    pairs = validators(SITES, ["UCL/BMC", "HK/UCL"], "data")
+    found = folds(config, ["fedavg"], sites=list(pairs), validates=pairs)
+    assert [(fold.site, fold.config.federation.validation_site) for fold in found] == [("UCL", "BMC"), ("HK", "UCL")]
+
+
+@pytest.mark.parametrize(("pairs", "sentence"), [
+    (["UCL"], "expected UNSEEN/VALIDATION"),
+    (["UCL/BMK"], "Did you mean 'BMC'"),
+    (["UCL/UCL"], "the unseen site cannot validate"),
+    (["UCL/HK", "UCL/BMC"], "UCL is unseen twice"),
+])  # fmt: skip
+def test_pairs_that_are_none_are_refused(pairs, sentence):
+    with pytest.raises(UserError, match=sentence):
+        validators(SITES, pairs, "data")

@@ -14,7 +14,7 @@ import pytest
 
 from medfed import __main__, __version__, discovery, programs
 from medfed.errors import UserError
-from medfed.programs import Terminated, add_common_flags, overrides, run_program
+from medfed.programs import HungUp, Terminated, add_common_flags, overrides, run_program
 
 
 def run_python(code: str, **options) -> subprocess.CompletedProcess:
@@ -95,6 +95,7 @@ def test_success_is_the_works_own_code():
     (KeyboardInterrupt("stopped after round 3; go on with --resume"), 130,
      "medfed.train: stopped after round 3; go on with --resume\n"),
     (Terminated(), 143, "medfed.train: terminated\n"),
+    (HungUp(), 129, "medfed.train: hung up\n"),
     (Terminated("stopped after round 3"), 143, "medfed.train: stopped after round 3\n"),
 ])  # fmt: skip
 def test_a_stopped_program_says_what_it_was_told_to_say(stop, code, line, capsys):
@@ -102,21 +103,30 @@ def test_a_stopped_program_says_what_it_was_told_to_say(stop, code, line, capsys
     assert capsys.readouterr().err == line
 
 
-def test_sigterm_stops_the_work_and_its_handler_goes_again():
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_stops_the_work_and_its_handler_goes_again(number, code):
+    before = signal.getsignal(number)
     tidied = []
 
     def work() -> int:
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             time.sleep(10)
         except KeyboardInterrupt:
             tidied.append(True)
             raise
         return 0
 
-    assert run_program("x", work) == 143
-    assert tidied == [True] and signal.getsignal(signal.SIGTERM) is before
+    assert run_program("x", work) == code
+    assert tidied == [True] and signal.getsignal(number) is before
+
+
+def test_under_nohup_a_terminal_may_go_away():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_program("x", lambda: os.kill(os.getpid(), signal.SIGHUP) or 0) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number, advice", [

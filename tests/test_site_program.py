@@ -154,6 +154,15 @@ def test_more_than_the_agreed_megabytes_is_refused(hospital, capsys, joined):
     assert "agrees.megabytes_per_round: 0.01, but a round sends " in capsys.readouterr().err and not joined
 
 
+def test_a_missing_plan_is_told_and_no_other_hospitals_file_proposed(hospital, tmp_path, capsys, joined):
+    path = hospital()
+    (tmp_path / "plan.yaml").unlink()
+    (tmp_path / "BMC.yaml").write_text("site: BMC\n")
+    assert run(path) == 2 and not joined
+    said = capsys.readouterr().err
+    assert "plan.yaml is missing; the coordinator sends it" in said and "BMC" not in said
+
+
 @pytest.mark.parametrize("answer", ["no", "", "y", "yes please"])
 def test_any_word_but_yes_sends_nothing(hospital, capsys, joined, monkeypatch, answer):
     monkeypatch.setattr("builtins.input", lambda question: answer)

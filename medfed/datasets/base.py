@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -202,6 +203,8 @@ class Dataset:
             "data.follow_symlinks: true"
             for path in outside
         ]
+        unspeakable = dict.fromkeys(path for case in cases for path in (case.image, case.mask) if path and not _is_text(path))
+        problems += [f"{_spelt(path)}: has a name that is no UTF-8, which no table can hold; rename it" for path in unspeakable]
         counts = Counter(case.patient for case in cases)
         problems += [f"{site}: has {n} cases called '{name}'; rename them" for name, n in counts.items() if n > 1]
         if not cases and not problems:
@@ -209,7 +212,8 @@ class Dataset:
                 f"{folder}: the site {site} has no images; expected {self.card.layout}; add some, or leave it out in "
                 "data.sites"
             ]
-        kept = [case for case in cases if case.image not in outside and case.mask not in outside]
+        wrong = outside | unspeakable
+        kept = [case for case in cases if case.image not in wrong and case.mask not in wrong]
         return sorted(kept, key=lambda case: case.patient), problems
 
     def cases(self, site: str) -> list[Case]:
@@ -259,3 +263,12 @@ class Dataset:
             files = {path}
         root = Path(self.root).resolve()
         return self.follow_symlinks or all(file.resolve().is_relative_to(root) for file in files)
+
+
+def _is_text(path: Path) -> bool:
+    """False for a name of other bytes, such as Latin-1 from an old share: Python keeps these as lone surrogates."""
+    return str(path).isascii() or not any("\ud800" <= letter <= "\udfff" for letter in str(path))
+
+
+def _spelt(path: Path) -> str:
+    return os.fsencode(path).decode(errors="backslashreplace")

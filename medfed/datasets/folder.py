@@ -106,8 +106,9 @@ class Folder(Dataset):
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
         return reading.read_image(
-            case.image, self.channels, notices, intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb
-        )
+            case.image, self.channels, notices,
+            intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb, declared=True,
+        )  # fmt: skip
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
         mask = reading.read_labels(case.mask, notices, self.mask_threshold)

@@ -104,8 +104,9 @@ class FolderClasses(Dataset):
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
         return reading.read_image(
-            case.image, self.channels, notices, intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb
-        )
+            case.image, self.channels, notices,
+            intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb, declared=True,
+        )  # fmt: skip
 
     def load(self, case: Case) -> Volume:
         raise TypeError(f"{case.image}: has a class and no mask; read it with read_image")

@@ -29,8 +29,8 @@ def partition(
 
     Args:
         splits: of each site, by patient, before anything is handed out.
-        rule: "domains" (each client holds one site's images, or several whole sites where they outnumber the clients;
-            StableFDG, "single"), "heterogeneous" (`mixed`) or "dirichlet" (StableFDG, "multi").
+        rule: "domains" (each client holds one site's images, as many clients a site; or several whole sites where they
+            outnumber the clients; StableFDG, "single"), "heterogeneous" (`mixed`) or "dirichlet" (StableFDG, "multi").
         mixing, concentration, min_images: of `mixed`, and of `dirichlet`.
 
     Depends on the seed and on who the people are, not on the order of the cases. Validation people follow the same
@@ -47,6 +47,8 @@ def partition(
         shares = dirichlet(training, n_clients, concentration, min_images, seed)
     else:
         sizes = {site: len(cases) for site, cases in training.items()}
+        if rule == "domains" and len(sizes) <= n_clients:
+            sizes = dict.fromkeys(sizes, 1)
         shares = mixed(sizes, n_clients, mixing if rule == "heterogeneous" else 0.0)
     trained = hand_out(training, shares, seed)
     validated = hand_out({site: splits[site].validation for site in training}, shares, seed)

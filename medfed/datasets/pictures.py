@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -15,22 +16,26 @@ FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 MAX_PIXELS = 89_478_485  # Pillow's own limit against decompression bombs: 1 GB of RGB in float32
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError)  # what Pillow raises on damaged files
 _ORIENTATION = 0x0112
+_DEEP_COLOUR = re.compile(r";16[BLN]$")  # in a raw mode of Pillow: 16 bits a channel, unlike BMP's BGR;16
 
 
-def read_picture(path: Path, white: float | None, notices: list[str]) -> np.ndarray:
+def read_picture(
+    path: Path, white: float | None, notices: list[str], hint: str = "save it as 8-bit grey or RGB"
+) -> np.ndarray:
     """(1 or 3, H, W) float32 in [0, 255], turned as its EXIF note says, without alpha; 3 channels are RGB.
 
     Args:
         path: the file.
         white: the stored value that means white in pictures of more than 8 bits; they are scaled by it.
         notices: gets a clause for everything that was changed.
+        hint: what to try when there are more than 8 bits and no `white`.
 
     Raises:
         UserError: if the file is not a picture, is damaged or too large, or has more than 8 bits and no `white`.
     """
     picture = _open(path, notices)
     if picture.mode.startswith(("I", "F")):
-        return _deep(np.asarray(picture, dtype=np.float32), path, white, notices)[None]
+        return _deep(np.asarray(picture, dtype=np.float32), path, white, notices, hint)[None]
     if picture.mode in ("1", "L", "LA"):
         mode = "L"
     elif picture.mode in ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"):
@@ -105,20 +110,22 @@ def _check_header(path: Path, picture: Image.Image, notices: list[str]) -> None:
         )
     if picture.format == "TIFF" and picture.n_frames > 1:
         raise UserError(f"{path}: has {picture.n_frames} pages; expected one, so save a stack as NIfTI or MHA")
-    if picture.getexif().get(_ORIENTATION, 1) != 1:
-        notices.append("turned as its EXIF note says")
-    if picture.mode == "RGB" and any("16" in str(tile[3]) for tile in picture.tile):
+    if picture.mode in ("RGB", "RGBA") and any(_DEEP_COLOUR.search(_raw_mode(tile[3])) for tile in picture.tile):
         notices.append("16-bit colour read with 8 bits")
+    if picture.getexif().get(_ORIENTATION, 1) != 1:  # of a PNG this decodes the pixels
+        notices.append("turned as its EXIF note says")
 
 
-def _deep(pixels: np.ndarray, path: Path, white: float | None, notices: list[str]) -> np.ndarray:
+def _raw_mode(arguments: str | tuple) -> str:
+    """How the pixels lie in the file, of what a decoder of Pillow is told: that alone, or first of several."""
+    return arguments if isinstance(arguments, str) else "".join(map(str, arguments[:1]))
+
+
+def _deep(pixels: np.ndarray, path: Path, white: float | None, notices: list[str], hint: str) -> np.ndarray:
     """Grey of more than 8 bits on the scale of all others."""
     low, high = float(pixels.min()), float(pixels.max())
     if white is None:
-        raise UserError(
-            f"{path}: has more than 8 bits, with values from {low:g} to {high:g}; say which value is white with "
-            "data.intensity_max, such as 4095 for 12 bits or 65535 for 16"
-        )
+        raise UserError(f"{path}: has more than 8 bits, with values from {low:g} to {high:g}; {hint}")
     if low < 0 or high > white:
         raise UserError(
             f"{path}: has values from {low:g} to {high:g}; expected 0 to data.intensity_max, which is {white:g}"

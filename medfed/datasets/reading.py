@@ -21,6 +21,9 @@ from medfed.errors import UserError
 SUFFIXES = (*volumes.SUFFIXES, *pictures.SUFFIXES)
 SPACING_TOLERANCE_MM = 1e-3
 SHIFT_TOLERANCE = 0.1  # of a voxel, at the corner where an image and its mask lie farthest apart
+_DECLARE_WHITE = (
+    "say which value is white with data.intensity_max, such as 4095 for 12 bits or 65535 for 16, or save it with 8 bits"
+)
 
 
 def suffix(path: Path) -> str | None:
@@ -34,7 +37,13 @@ def is_picture(path: Path) -> bool:
 
 
 def read_image(
-    path: Path, channels: int, notices: list[str], *, intensity_max: float | None = None, grey_to_rgb: bool = False
+    path: Path,
+    channels: int,
+    notices: list[str],
+    *,
+    intensity_max: float | None = None,
+    grey_to_rgb: bool = False,
+    declared: bool = False,
 ) -> MetaTensor:
     """(C, H, W, D) float32, finite; pictures on the scale 0 to 255 and with D = 1, volumes as stored.
 
@@ -44,22 +53,25 @@ def read_image(
         notices: gets a clause for everything odd.
         intensity_max: the stored value that means white in pictures of more than 8 bits.
         grey_to_rgb: repeat the one channel of a grey picture where `channels` is 3.
+        declared: whether the user declares the images, with data.image_channels, .intensity_max and .grey_to_rgb, so
+            that messages may advise these keys.
 
     Raises:
         UserError: if the file is missing, empty, damaged or of another kind, or holds NaN, or other channels.
     """
     _check_exists(path)
     if is_picture(path):
-        image = MetaTensor(torch.from_numpy(pictures.read_picture(path, intensity_max, notices))[..., None])
-        image = _fit_picture(path, image, channels, grey_to_rgb, notices)
+        hint = _DECLARE_WHITE if declared else f"save it as 8-bit {'RGB' if channels == 3 else 'grey'}"
+        image = MetaTensor(torch.from_numpy(pictures.read_picture(path, intensity_max, notices, hint))[..., None])
+        image = _fit_picture(path, image, channels, grey_to_rgb, declared, notices)
     else:
         image = volumes.read_volume(path)
         if image.shape[-1] == 1:
             notices.append("only one slice")
     if len(image) != channels:
+        hint = ", or declare them with data.image_channels" if declared else ""
         raise UserError(
-            f"{path}: has {len(image)} values a voxel (a fourth axis), expected {channels}; keep one volume of them, "
-            "or declare them with data.image_channels where the dataset allows it"
+            f"{path}: has {len(image)} values a voxel (a fourth axis), expected {channels}; keep one volume of them{hint}"
         )
     _check_finite(path, image)
     if image.min() == image.max():
@@ -189,18 +201,20 @@ def _geometry_difference(image: MetaTensor, mask: MetaTensor) -> str:
     return f"lies up to {shift_mm:.3g} mm from the place" if shift_mm > SHIFT_TOLERANCE * spacing.min() else ""
 
 
-def _fit_picture(path: Path, image: MetaTensor, channels: int, grey_to_rgb: bool, notices: list[str]) -> MetaTensor:
+def _fit_picture(
+    path: Path, image: MetaTensor, channels: int, grey_to_rgb: bool, declared: bool, notices: list[str]
+) -> MetaTensor:
     """Between grey and colour, as far as that loses nothing."""
     if len(image) == 1 and channels == 3:
         if not grey_to_rgb:
-            raise UserError(
-                f"{path}: is grey, expected colour; set data.grey_to_rgb: true to repeat its one channel three times"
-            )
+            hint = "set data.grey_to_rgb: true to repeat its one channel three times" if declared else "save it as RGB"
+            raise UserError(f"{path}: is grey, expected colour; {hint}")
         notices.append("grey repeated as RGB")
         return image.repeat(3, 1, 1, 1)
     if len(image) == 3 and channels == 1:
         if not bool((image == image[:1]).all()):
-            raise UserError(f"{path}: is in colour, expected grey; set data.image_channels: 3, or save it as grey")
+            hint = "set data.image_channels: 3, or save it as grey" if declared else "save it as grey"
+            raise UserError(f"{path}: is in colour, expected grey; {hint}")
         notices.append("grey stored as RGB")
         return image[:1]
     return image

@@ -45,7 +45,7 @@ class NVFlare(Processes):
     def _simulator(self, line: dict[str, str]) -> _Simulator:
         if importlib.util.find_spec("nvflare") is None:
             raise UserError("federation.engine: nvflare needs NVIDIA FLARE, which is not installed; "
-                            "pip install 'medfed[nvflare]', or take in_process")
+                            "pip install -e '.[nvflare]' in medfed's folder, or take in_process")
         names = [*self.sites(), *([self.onlooker.name] if self.onlooker else [])]
         if len(names) > MOST_SITES:
             raise UserError(f"federation.engine: FLARE's simulator takes {MOST_SITES} sites, got {len(names)}; "

