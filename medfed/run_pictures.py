@@ -80,10 +80,13 @@ def _draw_attention(
     network = simulation.network.eval()
     network.load_state_dict(unseen_weights(simulation, state.weights))
     device = next(network.parameters()).device
+    even = images.mean(dim=(0, 2, 3), keepdim=True).expand_as(images[:1])
+    images = torch.cat([images, even])
     architecture = next(iter(simulation.engine.members)).architecture
     scores = method.score_maps(network, architecture, simulation.task.standardise(images.to(device)))
     if scores is not None:
         titles = [f"{row['site']}, is {row['label']}\nsaid {row['predicted']}" for row in rows]
+        titles.append("an even image:\nwhat is no content")
         cases = [{"title": title, "image": image, "scores": found} for title, image, found in zip(titles, images, scores)]
         attention_pictures.attention(cases, where / "attention.png", label)
 

@@ -53,8 +53,9 @@ class FISC(Method):
         median: of an even number of clusters, "middle" or "lower".
         freeze_batch_norm: BatchNorm keeps the statistics that it came with. As released, with a pretrained network; one
             that starts afresh does not learn so.
-        noise, noise_scale: each site adds noise * N(0, noise_scale^2) to every number of its style (Table 10); its
-            deviations stay at least 0.
+        noise, noise_scale: each site adds noise * N(0, noise_scale^2) to every number of its style; its deviations stay at
+            least 0. For the paper's Table 10 alone: it follows from the seed, so whoever knows the config can take it off.
+            What protects is `privacy.statistics_noise`, which is drawn from a secret of the site.
         transfer, codec, alpha, transfer_size: as in `StyleTransfer`.
         ring_width: of the background beside a structure, in pixels (segmentation).
         min_patients: a site with fewer training patients shares no style: it would be that of single people. Clusters
