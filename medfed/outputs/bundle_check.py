@@ -46,16 +46,15 @@ TARGETS = frozenset(
     + [f"monai.transforms.{name}" for name in _TRANSFORMS]
     + ["monai.data.DataLoader", "monai.data.Dataset", "monai.engines.SupervisedEvaluator"]
     + ["monai.handlers.CheckpointLoader", "monai.inferers.SimpleInferer", "monai.inferers.SliceInferer"]
-    + ["torch.jit.load", "torch.narrow", "torch.nn.functional.interpolate"]
+    + ["torch.jit.load", "torch.nn.functional.interpolate"]
 )
 # Two transforms could do more than a bundle needs: call anything, and delete or write a file of any name.
-INTERPOLATE, NARROW, LAMBDA = "torch.nn.functional.interpolate", "torch.narrow", "monai.transforms.Lambdad"
-CALLED = (INTERPOLATE, NARROW)
+INTERPOLATE, LAMBDA = "torch.nn.functional.interpolate", "monai.transforms.Lambdad"
 PREDICTIONS = "predictions.csv"
 KEYS_OF = {
     INTERPOLATE: {"_target_", "_mode_", "size", "mode", "align_corners", "antialias"},
-    NARROW: {"_target_", "_mode_", "dim", "start", "length"},
     LAMBDA: {"_target_", "keys", "func"},
+    "monai.transforms.LoadImaged": {"_target_", "keys", "converter"},
     "monai.transforms.SaveClassificationd": {"_target_", "keys", "meta_keys", "output_dir", "filename"},
 }
 VALUE_OF = {"_mode_": "callable", "filename": PREDICTIONS}
@@ -63,7 +62,11 @@ VALUE_OF = {"_mode_": "callable", "filename": PREDICTIONS}
 # unpickle, or fetch weights from an address.
 FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
 
-EXPRESSIONS = ("$import glob",)
+# How a picture of Pillow's is read, by the channels that are wanted: turned as its EXIF note says, without alpha. One of
+# another kind (more than 8 bits, say) is a KeyError with its mode: better no answer than that of saturated pixels.
+_KINDS = {1: {"1": "L", "L": "L", "LA": "L"}, 3: dict.fromkeys(("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"), "RGB")}
+CONVERTERS = {n: f"$lambda picture: ImageOps.exif_transpose(picture).convert({kinds}[picture.mode])" for n, kinds in _KINDS.items()}
+IMPORTS = ("$import glob", "$from PIL import ImageOps")
 CALLS = frozenset({"sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.to", "REF.run"})
 VALUES = frozenset({"REF", "np.uint8"})
 _REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
@@ -127,7 +130,7 @@ def check_inference(content: Any, source: str) -> None:
             raise UserError(f"{source}: {key}: '{value}' copies from elsewhere; write the value itself")
         if isinstance(value, str) and value.startswith("$") and not is_plain_expression(value):
             raise UserError(f"{source}: {key}: the expression '{value}' is not allowed; only references, paths, lists, "
-                            f"{', '.join(sorted(CALLS))} and '{EXPRESSIONS[0]}' are")
+                            f"{', '.join(sorted(CALLS))} and '{IMPORTS[0]}' are")
 
 
 def _check_keys(content: dict[str, Any], source: str) -> None:
@@ -136,16 +139,16 @@ def _check_keys(content: dict[str, Any], source: str) -> None:
     known = KEYS_OF.get(target) if isinstance(target, str) else None
     if known and (strange := [key for key in content if key not in known]):
         raise UserError(f"{source}: {target} has '{strange[0]}', expected only {', '.join(sorted(known))}")
-    if (target in CALLED) != ("_mode_" in content):
-        raise UserError(f"{source}: '_mode_' is for {' and '.join(CALLED)}, which need it, and for nothing else")
+    if (target == INTERPOLATE) != ("_mode_" in content):
+        raise UserError(f"{source}: '_mode_' is for {INTERPOLATE}, which needs it, and for nothing else")
     func = content.get("func")
-    if target == LAMBDA and not (isinstance(func, dict) and func.get("_target_") in CALLED):
-        raise UserError(f"{source}: {LAMBDA} may call {' or '.join(CALLED)} and nothing else, found '{func}'")
+    if target == LAMBDA and not (isinstance(func, dict) and func.get("_target_") == INTERPOLATE):
+        raise UserError(f"{source}: {LAMBDA} may call {INTERPOLATE} and nothing else, found '{func}'")
 
 
 def is_plain_expression(text: str) -> bool:
     """Whether a `$` expression only puts values together: no imports, no attributes or calls but the known ones."""
-    if text in EXPRESSIONS:
+    if text in (*IMPORTS, *CONVERTERS.values()):
         return True
     try:
         return _is_plain(ast.parse(_REFERENCE.sub("REF", text[1:]), mode="eval").body, VALUES)

@@ -61,7 +61,6 @@ def _preprocessing(task: Classification) -> list[Json]:
     size = [task.image_size] * 2
     resize = {"_target_": INTERPOLATE, "_mode_": "callable", "size": size, "mode": "bilinear", "align_corners": False}
     steps = [
-        step("LoadImaged"),
         *picture(task.channels),
         step("EnsureChannelFirstd", channel_dim="no_channel"),
         step("Lambdad", func=resize | {"antialias": True}),

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from medfed.outputs.bundle_check import NARROW
+from medfed.outputs.bundle_check import CONVERTERS
 from medfed.tasks.segmentation import AXES, PERCENTILES, SLICES_AT_ONCE, Segmentation
 
 Json = dict[str, Any]
@@ -110,7 +110,7 @@ def _preprocessing(task: Segmentation, input_is_2d: bool) -> list[Json]:
         scale = step("ScaleIntensityRanged", a_min=a_min, a_max=a_max, **ends)
     size = [task.image_size, task.image_size, -1]
     resize = step("Resized", spatial_size=size, mode="trilinear", align_corners=False, anti_aliasing=True)
-    steps = [step("LoadImaged"), *(picture(task.channels) if input_is_2d else _volume()), scale, resize]
+    steps = [*(picture(task.channels) if input_is_2d else _volume()), scale, resize]
     if not task.standardised:
         return steps
     if input_is_2d:  # one slice, so its channels are standardised as they stand
@@ -131,17 +131,16 @@ def _standardised(keys: str | list[str]) -> list[Json]:
 
 def _volume() -> list[Json]:
     turn = step("Orientationd", axcodes="RAS", labels=[list(ends) for ends in AXES])
-    return [step("EnsureChannelFirstd"), turn]
+    return [step("LoadImaged"), step("EnsureChannelFirstd"), turn]
 
 
 def picture(channels: int) -> list[Json]:
-    """MONAI loads a picture as (C, W, H), with its alpha channel, which is dropped from one in colour.
+    """MONAI loads a picture as (C, W, H), as `medfed.datasets.pictures` reads it but for the order of its axes.
 
-    It is turned back when MONAI inverts, which leaves what `Lambdad` did; `Resized` adds, and removes, its D = 1.
+    It is turned back when MONAI inverts; `Resized` adds, and removes, its D = 1.
     """
-    steps = [step("EnsureChannelFirstd"), step("Transposed", indices=[0, 2, 1])]
-    colours = {"_target_": NARROW, "_mode_": "callable", "dim": 0, "start": 0, "length": channels}
-    return [*steps, step("Lambdad", func=colours)] if channels == 3 else steps
+    load = step("LoadImaged", converter=CONVERTERS[channels])
+    return [load, step("EnsureChannelFirstd"), step("Transposed", indices=[0, 2, 1])]
 
 
 def _postprocessing(task: Segmentation, input_is_2d: bool) -> list[Json]:

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import monai.bundle
 import numpy as np
@@ -126,6 +127,53 @@ def test_probabilities_are_those_of_medfed_for_pictures_of_any_size_with_and_wit
     names, found = run(bundle, images, tmp_path)
     assert names == [str(images / f"{index}.png") for index in range(len(SIZES))]
     assert difference(found, expected(module, task, images)) < 1e-6
+
+
+def odd(folder):
+    """A picture as a phone, a scanner and an office save it, each with its own colours and a wide and a high side."""
+    folder.mkdir()
+    pixels = np.random.default_rng(5).integers(0, 256, (30, 44, 3), dtype=np.uint8)
+    pixels[:, :22] //= 3
+    picture = Image.fromarray(pixels)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    picture.save(folder / "0.png", exif=turned)
+    picture.quantize(40).save(folder / "1.png")
+    picture.convert("CMYK").save(folder / "2.jpg")
+    Image.fromarray(np.dstack([255 - pixels, pixels[..., 0]])).save(folder / "3.png")
+    picture.save(folder / "4.jpg")
+    return folder
+
+
+def test_pictures_of_every_kind_are_read_as_medfed_reads_them(made, tmp_path):
+    """Turned by a note, with a palette, for printing, with alpha, and a plain JPEG."""
+    bundle, module, task, _ = made
+    images = odd(tmp_path / "in")
+    config = json.loads((bundle / "configs/inference.json").read_text())
+    config["image_pattern"] = "*.*"
+    (tmp_path / "inference.json").write_text(json.dumps(config))
+    flow = ConfigWorkflow(config_file=str(tmp_path / "inference.json"), meta_file=str(bundle / "configs/metadata.json"),
+                          workflow_type="infer", logging_file=False, bundle_root=str(bundle), device="cpu",
+                          dataset_dir=str(images), output_dir=str(tmp_path))  # fmt: skip
+    flow.initialize()
+    flow.run()
+    names, found = read(tmp_path)
+    cases = [Case("a", Path(name).name, Path(name), None, "", 0) for name in names]
+    assert len(names) == 5 and float((found - task.probabilities(module, samples(task, cases))).abs().max()) < 1e-6
+
+
+def test_a_picture_of_more_than_eight_bits_stops_rather_than_saturate(made, tmp_path):
+    bundle, *_ = made
+    (tmp_path / "in").mkdir()
+    Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40).save(tmp_path / "in" / "deep.png")
+    with pytest.raises(RuntimeError, match="evaluator") as stopped:
+        run(bundle, tmp_path / "in", tmp_path)
+    causes = []
+    error = stopped.value
+    while error is not None:
+        causes.append(repr(error))
+        error = error.__cause__ or error.__context__
+    assert any("KeyError('I;16')" in cause for cause in causes)
 
 
 def test_the_network_sees_the_same_bits(made):
