@@ -76,7 +76,7 @@ def sent_words(result: Mapping[str, Any]) -> str:
     sent = result["sent"]
     entries = ", ".join(f"{entry['name']} {tuple(entry['shape'])}" for entry in sent["entries"])
     each = "one row for each image" if sent["row_for_each_image"] else "of the site as a whole"
-    return f"before training {sent['bytes']} bytes would leave, {each}: {entries}"
+    return f"before training {sent['bytes']} bytes would leave, envelope included, {each}: {entries}"
 
 
 def _reconstruction(images: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:

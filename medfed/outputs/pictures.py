@@ -210,7 +210,7 @@ def _draw_slice(axes, case: Mapping, index: int, region: Sequence[tuple[float, f
                 drawn = axes.contour(columns, rows, closed, [0.5], colors=colour, linestyles=[dash], linewidths=1.6)
                 drawn.set_path_effects([withStroke(linewidth=2.8, foreground=BLACK, alpha=0.5)])
     (top, bottom), (left, right) = region
-    axes.set(xlim=(left, right), ylim=(bottom, top))
+    axes.set(xlim=(left, right), ylim=(bottom, top), anchor="N")  # titles stand on one line
     n_slices = case["image"].shape[3]
     said = [f"slice {index + 1} of {n_slices}"] if n_slices > 1 else []
     said += [f"no {key}" for key in ("reference", "prediction") if not case[key][..., index].any()]
