@@ -37,7 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     train = commands.add_parser("train", help="make the small codec, or train a decoder for VGG")
     train.add_argument("--encoder", default="small", metavar="small|PATH", help="the small one, or VGG weights")
-    train.add_argument("--decoder", metavar="PATH", help="weights of VGG's decoder to start from; --steps is then 0 if not given")
+    train.add_argument("--decoder", metavar="PATH",
+                       help="weights of VGG's decoder to start from; --steps is then 0 if not given")
     images = {"type": Path, "nargs": "+", "default": [], "metavar": "FOLDER"}
     train.add_argument("--content", **images, help="pictures to redraw; if not given, synthetic ones are made")
     train.add_argument("--style", **images, help="pictures whose style is taken; if not given, those of --content")

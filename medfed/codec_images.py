@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,8 @@ Progress = Callable[[Iterable], Iterable]
 N_TEXTURES = 480
 CASES_A_SITE = 2
 LARGER = 4 / 3  # a picture's shorter side over the side of a crop
-MOST_BYTES = 4 * 2**30  # of the pictures of a pool, which are all in memory
+# Of the pictures of a pool, which are all in memory: half of this machine's.
+MOST_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,9 @@ def _check_memory(folders: Sequence[Path], count: int, size: int) -> None:
     bytes_each = 3 * round(size * LARGER) ** 2
     if count * bytes_each > MOST_BYTES:
         raise UserError(
-            f"{', '.join(map(str, folders))}: {count:,} pictures take {count * bytes_each / 2**30:.3g} GiB of memory or "
-            f"more with --size {size}; expected at most {MOST_BYTES / 2**30:.3g} GiB, so give {MOST_BYTES // bytes_each:,} "
-            "of them, or choose a smaller --size"
+            f"{', '.join(map(str, folders))}: {count:,} pictures take {count * bytes_each / 2**30:.3g} GiB of memory "
+            f"or more with --size {size}; expected at most half of what is here, {MOST_BYTES / 2**30:.3g} GiB, so give "
+            f"{MOST_BYTES // bytes_each:,} of them, or choose a smaller --size"
         )
 
 

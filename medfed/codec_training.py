@@ -105,7 +105,8 @@ class CodecTraining:
             crops = content.batch(N_NORMALISING, recipe.size, crop_rng(recipe.seed, "normalise"))
             self.codec.decoder.follow(self.codec.encoder.normalise(crops)[-1])
         elif self.codec.encoder.form == "vgg16" and not recipe.decoder:  # the other form comes normalised
-            self.codec.encoder.normalise(content.batch(N_NORMALISING // 8, recipe.size, crop_rng(recipe.seed, "normalise")))
+            crops = content.batch(N_NORMALISING // 8, recipe.size, crop_rng(recipe.seed, "normalise"))
+            self.codec.encoder.normalise(crops)
         self.codec.to(self.device)
         self.step = 0
         self._start()

@@ -46,10 +46,11 @@ def found_beside(config: Config, folder: Path) -> Config:
     def found(name: str) -> str:
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{path}: is missing; the plan redraws images with this codec, so put the coordinator's file there")
+            raise UserError(f"{path}: is missing; the plan redraws images with this codec, so put the coordinator's "
+                            "file there")
         if _called(path) != name:
-            raise UserError(f"{path}: is not the codec that the plan names, or was changed on its way; get it again from the "
-                            "coordinator")
+            raise UserError(f"{path}: is not the codec that the plan names, or was changed on its way; get it again "
+                            "from the coordinator")
         return str(path)
 
     return _renamed(config, found)

@@ -170,7 +170,10 @@ def _choose(cls: type, block: Mapping[str, Any], key: str) -> tuple[type, Mappin
 
 def _label(value: object) -> dict[str, Any]:
     """The `name` of a block whose class was chosen by it."""
-    return {"name": discovery.name_of(kind, type(value)) for base, kind in _NAMED.items() if isinstance(value, base)}
+    for base, kind in _NAMED.items():
+        if isinstance(value, base):
+            return {"name": discovery.name_of(kind, type(value))}
+    return {}
 
 
 def _check_federation(federation: Federation, data: Dataset) -> None:

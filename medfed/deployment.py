@@ -27,8 +27,8 @@ from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import RunFolder
 from medfed.programs import add_common_flags, overrides, run_program
 from medfed.resuming import changes
-from medfed.simulation import build_network, task_of
 from medfed.run_summary import images_told
+from medfed.simulation import build_network, task_of
 from medfed.train import notices, train
 
 PLAN, START, IMAGES, RUN = "plan.yaml", "start.state", "images.json", "run"
@@ -42,7 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     prepares.add_argument("config", type=Path, help="a YAML file, as for medfed.train")
     prepares.add_argument("--sites", nargs="+", metavar="SITE", help="the hospitals; those in data.root, if not given")
     prepares.add_argument("--host", default="localhost", help="the name under which hospitals reach the coordinator")
-    prepares.add_argument("--port", type=int, default=8002, help="the port for that; the next one is for FLARE's console")
+    prepares.add_argument("--port", type=int, default=8002,
+                          help="the port for that; the next one is for FLARE's console")
     add_common_flags(prepares)
     runs = commands.add_parser("run", help="be the coordinator: start FLARE's server and train with whoever joined")
     runs.add_argument("folder", type=Path, help="what prepare wrote")
@@ -69,9 +70,9 @@ def _prepare(args: argparse.Namespace) -> int:
     plan.method.check(dataset.image_size, dataset.channels, dataset.standardise)
     network = build_network(config, task)
     if plan.federation.batch_norm == "local" or plan.method.local_keys(network):
-        raise UserError(f"{config.source}: {plan.method_name} keeps entries of the network at each site, so that no site's letter has the "
-                        "whole model, and there is none to hand out at the end; choose another method for hospitals, with "
-                        "federation.batch_norm: average")
+        raise UserError(f"{config.source}: {plan.method_name} keeps entries of the network at each site, so that no "
+                        "site's letter has the whole model, and there is none to hand out at the end; choose another "
+                        "method for hospitals, with federation.batch_norm: average")
     start = State(0, {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}).to_bytes()
     places = {site: out / "hospitals" / site for site in sites}
     for place in places.values():  # with what each hospital is sent
@@ -104,8 +105,8 @@ def _plan(config: Config, sites: list[str]) -> Config:
     federation = config.federation
     for key in ("clients", "participating"):
         if getattr(federation, key):
-            raise UserError(f"{config.source}: federation.{key}: {getattr(federation, key)} is for simulations; leave it out of a "
-                            "federation of hospitals")
+            raise UserError(f"{config.source}: federation.{key}: {getattr(federation, key)} is for simulations; leave "
+                            "it out of a federation of hospitals")
     onlooker = federation.validation_site
     if onlooker not in ["", *sites]:
         raise UserError(f"{config.source}: federation.validation_site: '{onlooker}' is not among --sites "
@@ -126,12 +127,14 @@ def _plan(config: Config, sites: list[str]) -> Config:
     values = {"federation.unseen_site": "", "data.sites": [], "data.root": "data", "data.if_missing": "error"}
     known = resolved(config)["data"]
     config = replace(config, network=config.network.without_weights())
-    return changed(config, {key: value for key, value in values.items() if not key.startswith("data.") or key[5:] in known})
+    kept = {key: value for key, value in values.items() if not key.startswith("data.") or key[5:] in known}
+    return changed(config, kept)
 
 
 def _run(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("nvflare") is None:
-        raise UserError("a federation over a network needs NVIDIA FLARE, which is not installed; pip install -e '.[nvflare]' in medfed's folder")
+        raise UserError("a federation over a network needs NVIDIA FLARE, which is not installed; pip install -e "
+                        "'.[nvflare]' in medfed's folder")
     from medfed.engines.flare.hospitals import Hospitals
 
     plan, start, sites = _read(args.folder)
@@ -145,8 +148,8 @@ def _run(args: argparse.Namespace) -> int:
         if done and not args.resume:
             raise UserError(f"{folder.path}: holds a run that has finished round {done[-1]}; go on with --resume")
         if done and (other := changes(folder, plan)):
-            raise UserError(f"{args.folder / PLAN}: is not the plan that the run began with ({'; '.join(other[:5])}), and the "
-                            "hospitals go by that; undo the change, or prepare another federation")
+            raise UserError(f"{args.folder / PLAN}: is not the plan that the run began with ({'; '.join(other[:5])}), "
+                            "and the hospitals go by that; undo the change, or prepare another federation")
         state = folder.load_state(done[-1]) if done else start
         folder.write_json("environment.json", environment())
         folder.write_text("config.yaml", to_yaml(plan))
@@ -158,7 +161,8 @@ def _run(args: argparse.Namespace) -> int:
                              whole=lambda end: _say_goodbye(plan, engine, folder, end))
         finally:
             server.stop()
-        print(f"{last.round} rounds with {len(sites)} hospitals are in {folder.path}: model.safetensors, history.csv, ledger.csv.")
+        print(f"{last.round} rounds with {len(sites)} hospitals are in {folder.path}: model.safetensors, history.csv, "
+              "ledger.csv.")
         print(f"A MONAI bundle for a hospital: python -m medfed.export {shlex.quote(str(folder.path))}")
     return 0
 
@@ -195,12 +199,14 @@ def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -
     letters = dict.fromkeys(everyone, Message("end", final.weights, {}, {"round": last.round}))
     for site, answer in engine.exchange("end", letters).items():
         if answer.kind == "failed":
-            warnings.warn(f"{site}: did not get the final model ({answer.facts['why']}); send it model.safetensors", stacklevel=2)
+            why = answer.facts["why"]
+            warnings.warn(f"{site}: did not get the final model ({why}); send it model.safetensors", stacklevel=2)
 
 
 def _read(folder: Path) -> tuple[Config, State, list[str]]:
     if not ((folder / PLAN).is_file() and (folder / START).is_file()):
-        raise UserError(f"{folder}: holds no federation; make one with python -m medfed.federation prepare CONFIG --out {folder}")
+        raise UserError(f"{folder}: holds no federation; make one with python -m medfed.federation prepare CONFIG "
+                        f"--out {folder}")
     plan = load(folder / PLAN)
     start = State.from_bytes(read_sealed(folder / START, "prepare the federation again"))
     sites = sorted(place.name for place in (folder / "hospitals").iterdir() if (place / f"{place.name}.yaml").is_file())
@@ -213,8 +219,9 @@ def _kits(kits: Path, sites: list[str]) -> tuple[Kit, Path]:
     servers = [path for path in found if (path / "startup" / "fed_server.json").is_file()]
     consoles = [path for path in found if (path / "startup" / "fed_admin.json").is_file()]
     if len(servers) != 1 or not consoles:
-        raise UserError(f"{kits}: expected the kits of one server and of a console, found {', '.join(p.name for p in found) or 'none'}; "
-                        "make them with nvflare provision, as the federation's README says")
+        raise UserError(f"{kits}: expected the kits of one server and of a console, found "
+                        f"{', '.join(p.name for p in found) or 'none'}; make them with nvflare provision, as the "
+                        "federation's README says")
     return Kit(servers[0], (RELAY,)), consoles[0]
 
 

@@ -26,8 +26,8 @@ agrees:
 
 README = """# A federation of {sites}
 
-{method}, {rounds} rounds. Everything here is data: the plan, the network's first weights, a file for each hospital. No code
-travels, now or later.
+{method}, {rounds} rounds. Everything here is data: the plan, the network's first weights, a file for each hospital. No
+code travels, now or later.
 
 ## The coordinator, on the machine that hospitals reach as `{host}`
 
@@ -36,8 +36,8 @@ pip install -e ".[nvflare]"     # in medfed's folder
 nvflare provision -p {folder}/project.yml -w {folder}/kits
 ```
 
-makes a certificate authority and a startup kit for each participant (mutual TLS). Send each hospital, over a way that you
-trust, its folder of `{folder}/hospitals`, with its folder of `{folder}/kits/medfed/prod_00` in it as `kit`. Then
+makes a certificate authority and a startup kit for each participant (mutual TLS). Send each hospital, over a way that
+you trust, its folder of `{folder}/hospitals`, with its folder of `{folder}/kits/medfed/prod_00` in it as `kit`. Then
 
 ```
 python -m medfed.federation run {folder}
@@ -54,8 +54,8 @@ python -m medfed.site {first}.yaml --rehearse
 python -m medfed.site {first}.yaml
 ```
 
-The first checks the data and shows what would leave; nothing is sent. The hospital writes down what is more than weights under
-`agrees.sends`. The second asks, joins and ends with the federation.
+The first checks the data and shows what would leave; nothing is sent. The hospital writes down what is more than
+weights under `agrees.sends`. The second asks, joins and ends with the federation.
 Ctrl-C leaves; the same command comes back.
 
 FLARE's privacy filters act on what leaves, if the hospital writes a file `kit/local/privacy.json` before it joins:
@@ -68,10 +68,10 @@ FLARE's privacy filters act on what leaves, if the hospital writes a file `kit/l
 ```
 
 Weights come to a filter as a DXO of kind WEIGHTS, everything else as STATISTICS. They are weights, not what changed in
-them: the filter above sets the smallest tenth to 0 and cuts at 4, and is for networks without batch norm. A class of the
-hospital's own goes in `kit/local/custom`. No job can name a filter, or another scope than this one. If a filter takes an
-entry out or makes it NaN, the coordinator refuses the update and says whose it is. The hospital's ledger is written
-before its filters act; `kit/JOB/audit.log` has a line each time that one did.
+them: the filter above sets the smallest tenth to 0 and cuts at 4, and is for networks without batch norm. A class of
+the hospital's own goes in `kit/local/custom`. No job can name a filter, or another scope than this one. If a filter
+takes an entry out or makes it NaN, the coordinator refuses the update and says whose it is. The hospital's ledger is
+written before its filters act; `kit/JOB/audit.log` has a line each time that one did.
 """
 
 
@@ -86,7 +86,8 @@ def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:
                "connect_to": host, "default_host": host},
               *({"name": site, "type": "client", "org": f"org_{index}"} for index, site in enumerate(sites, start=1)),
               {"name": ADMIN, "type": "admin", "org": "coordinator", "role": "project_admin"}]  # fmt: skip
-    builders = ["workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder", "signature.SignatureBuilder"]
+    builders = ["workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder",
+                "signature.SignatureBuilder"]
     told = {"static_file.StaticFileBuilder": {"config_folder": "config", "scheme": "grpc"}}
     return {"api_version": 3, "name": "medfed", "description": "A federation of medfed", "participants": people,
             "builders": [{"path": f"nvflare.lighter.impl.{name}", **({"args": told[name]} if name in told else {})}

@@ -10,7 +10,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from medfed.errors import UserError
@@ -101,7 +101,7 @@ def _parse(path: Path) -> ast.Module:
     return _parse_version(path, path.stat().st_mtime_ns)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parse_version(path: Path, changed_ns: int) -> ast.Module:
     """Parse once: loading a config asks for the known names some twenty times."""
     try:

@@ -37,8 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pairs", nargs="+", metavar="UNSEEN/VALIDATION",
                         help="with --leave-two-sites-out: these pairs in place of all neighbours")
     parser.add_argument("--methods", nargs="+", default=["fedavg", "elcfs"], metavar="NAME",
-                        help="default: fedavg elcfs. With settings: ccst:k=1,style=single. Several at once: ccst+elcfs. "
-                             "all: every method that works on this task, as it is by default")
+                        help="default: fedavg elcfs. With settings: ccst:k=1,style=single. Several at once: "
+                             "ccst+elcfs. all: every method that works on this task, as it is by default")
     parser.add_argument("--vary", action="append", default=[], metavar="KEY=V1,V2,...",
                         help="run every method with each of these values of a setting, as rows of their own; given "
                              "several times, with each combination: --vary federation.participating=1,2,3")
@@ -67,7 +67,8 @@ def _work(args: argparse.Namespace) -> int:
     if methods == ["all"]:
         methods, refused = every_method(config, dataset)
     validates = validators(names, args.pairs or (), config.data.root) if args.leave_two_sites_out else {}
-    folds = plan(config, out, methods, args.seeds, names, args.sites or (args.pairs and list(validates)), validates, varied)
+    chosen = args.sites or (args.pairs and list(validates))
+    folds = plan(config, out, methods, args.seeds, names, chosen, validates, varied)
     if out.exists() and not args.resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(f"{out}: holds runs of this comparison; go on with --resume, or start another with --out")
     check_rows(folds)
@@ -79,8 +80,8 @@ def _work(args: argparse.Namespace) -> int:
     for name, sentence in refused.items():
         print(f"\nnot compared: {name}: {sentence}")
     more = "; of the validation sites: validation.csv, validation.json" if args.leave_two_sites_out else ""
-    print(f"\nThe table is in {out}: table.md, table.csv, table.json, table.tex{more}; costs: cost.csv; each run has its own "
-          "folder below it.")
+    print(f"\nThe table is in {out}: table.md, table.csv, table.json, table.tex{more}; costs: cost.csv; each run has "
+          "its own folder below it.")
     return 1 if left_out else 0
 
 

@@ -28,8 +28,8 @@ from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
 
 FACTS = (  # of summary.json, put into the bundle as they stand
-    "unseen_site", "validation_site", "clients", "rounds", "selected_round", "selection", "seed", "data", "dataset", "patients",
-    "versions", "config_sha256", "method_facts", "transductive", "transductive_by", "start_weights",
+    "unseen_site", "validation_site", "clients", "rounds", "selected_round", "selection", "seed", "data", "dataset",
+    "patients", "versions", "config_sha256", "method_facts", "transductive", "transductive_by", "start_weights",
 )  # fmt: skip
 ENDINGS = ("_segmentation", "_classification")
 LISTED = 3  # so many classes are named in the name of the bundle's folder

@@ -44,7 +44,7 @@ def seal(*parts: bytes) -> bytes:
 
 
 def read_sealed(path: Path, advice: str) -> bytes:
-    """What was written with its `seal` in front; raises a UserError that ends with the advice if a single bit differs."""
+    """What was written with its `seal` in front; raises a UserError that ends with the advice if a bit differs."""
     data = path.read_bytes()
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise UserError(f"{path}: its checksum does not fit, so it was damaged after it was written; {advice}")

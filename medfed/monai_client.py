@@ -29,8 +29,8 @@ class Aborted(Exception):
 
 
 class MedfedClient(ClientAlgo):
-    """Any method of medfed that needs nothing but averages at the coordinator (FedAvg, FedProx, MixStyle, RSC, ...) works
-    as it is. A method with more (ELCFS, CCST) needs a host that carries tensors: what the site shares is
+    """Any method of medfed that needs nothing but averages at the coordinator (FedAvg, FedProx, MixStyle, RSC, ...)
+    works as it is. A method with more (ELCFS, CCST) needs a host that carries tensors: what the site shares is
     `get_data_stats().statistics`, what the coordinator's hooks make of it goes into `train` as `data.statistics`, and
     what the site sends beside the weights comes out of `get_weights` as `statistics`.
 
@@ -66,7 +66,9 @@ class MedfedClient(ClientAlgo):
         """UserError if the host calls this client by a name that is not the site's."""
         name = (extra or {}).get(ExtraItems.CLIENT_NAME, self._site.name)
         if name != self._site.name:
-            raise UserError(f"the host calls this client '{name}', but it holds the images of {self._site.name}; name it so")
+            raise UserError(
+                f"the host calls this client '{name}', but it holds the images of {self._site.name}; name it so"
+            )
 
     def get_data_stats(self, extra: dict | None = None) -> ExchangeObject:
         """What the method shares, by name, and the number of training images.
@@ -76,7 +78,8 @@ class MedfedClient(ClientAlgo):
         """
         weights = self._weights((extra or {}).get("weights") or self._site.network.state_dict())
         answer = self._site.answer(Message("share", weights, {}, {"round": self._round + 1}))
-        return ExchangeObject(statistics={**copy.deepcopy(answer.tensors), FlStatistics.DATA_COUNT: len(self._site.training)})
+        n_images = len(self._site.training)
+        return ExchangeObject(statistics={**copy.deepcopy(answer.tensors), FlStatistics.DATA_COUNT: n_images})
 
     def train(self, data: ExchangeObject, extra: dict | None = None) -> None:
         """One round from the weights of `data`; `get_weights` has the outcome.
@@ -110,10 +113,11 @@ class MedfedClient(ClientAlgo):
         facts = self._update.facts
         statistics = {**copy.deepcopy(self._update.tensors), FlStatistics.NUM_EXECUTED_ITERATIONS: facts["steps"],
                       FlStatistics.DATA_COUNT: facts["examples"]}  # fmt: skip
-        return ExchangeObject(weights=copy.deepcopy(self._update.weights), weight_type=WeightType.WEIGHTS, statistics=statistics)
+        weights = copy.deepcopy(self._update.weights)
+        return ExchangeObject(weights=weights, weight_type=WeightType.WEIGHTS, statistics=statistics)
 
     def evaluate(self, data: ExchangeObject, extra: dict | None = None) -> ExchangeObject:
-        """The validation score of the weights of `data` on the site's validation people; no metrics where it has none."""
+        """The validation score of the weights of `data` on the site's validation people; no metrics if it has none."""
         letter = Message("validate", self._weights_of(data), {}, {"round": self._round})
         return ExchangeObject(metrics=dict(self._site.answer(letter).facts))
 

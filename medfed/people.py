@@ -15,7 +15,7 @@ from medfed.federation.seeds import number as stream_number
 
 
 def people(config: Config, dataset: Dataset) -> tuple[dict[str, Split], dict[str, Split], dict[str, list[Case]]]:
-    """Who is where: the splits of the source sites and, last, the validation site; the clients; the unseen site's cases."""
+    """Who is where: splits of the source sites and, last, the validation site; the clients; the unseen site's cases."""
     source, validating, unseen = _sites(config, dataset)
     cases = dataset.cases_of([*source, *validating, *unseen])
     if sum(map(len, cases.values())) <= MOST_HASHED:
@@ -47,7 +47,8 @@ def _sites(config: Config, dataset: Dataset) -> tuple[list[str], list[str], list
     for key, name in apart.items():
         if name and name not in names:
             raise UserError(
-                f"{config.source}: federation.{key}: no site '{name}' in {dataset.root}. {discovery.suggestion(name, names)}"
+                f"{config.source}: federation.{key}: no site '{name}' in {dataset.root}. "
+                f"{discovery.suggestion(name, names)}"
             )
     source = [name for name in names if name not in apart.values()]
     if not source:
@@ -74,8 +75,8 @@ def taking_part(config: Config, source: list[str]) -> list[str]:
     if wanted > len(source):
         raise UserError(
             f"{config.source}: federation.participating: {wanted} sites are to train, but only {len(source)} "
-            f"({', '.join(source)}) {'is' if len(source) == 1 else 'are'} neither unseen nor the validation site; expected "
-            f"at most {len(source)}, or null for all"
+            f"({', '.join(source)}) {'is' if len(source) == 1 else 'are'} neither unseen nor the validation site; "
+            f"expected at most {len(source)}, or null for all"
         )
     drawn = sorted(source, key=lambda site: stream_number(config.seed, "participating", site))[:wanted]
     return [site for site in source if site in drawn]

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from medfed.errors import UserError
 from medfed.federation.privacy import Privacy
 
-EXTRA = "dp-accounting, which is not installed; pip install -e '.[privacy]' in medfed's folder, or leave the privacy block out"
+EXTRA = (
+    "dp-accounting, which is not installed; pip install -e '.[privacy]' in medfed's folder, or leave the privacy block "
+    "out"
+)
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,12 @@ def epsilon(privacy: Privacy, released: Releases) -> float:
 
 
 def told(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str, object] | None:
-    """What `summary.json` says: the worst site's epsilon ("none" where there is no bound); None without a privacy block."""
+    """What `summary.json` says: the worst site's epsilon ("none" without a bound); None without a privacy block."""
     if privacy == Privacy():
         return None
     worst = max((epsilon(privacy, released) for released in by_site.values()), default=math.inf)
     return {"epsilon": worst if math.isfinite(worst) else "none", "delta": privacy.delta,
-            "of": "all that a site holds; weights and statistics that left it, all rounds together, as the coordinator's ledger "
-                  "has them: a coordinator that asks again, or loses answers, has got more",
-            "not_covered": "numbers of images and steps, mean losses, validation scores, whole numbers such as BatchNorm's "
-                           "counters, and which statistics there are and in what shape"}  # fmt: skip
+            "of": "all that a site holds; weights and statistics that left it, all rounds together, as the "
+                  "coordinator's ledger has them: a coordinator that asks again, or loses answers, has got more",
+            "not_covered": "numbers of images and steps, mean losses, validation scores, whole numbers such as "
+                           "BatchNorm's counters, and which statistics there are and in what shape"}  # fmt: skip

@@ -75,9 +75,9 @@ def overrides(arguments: argparse.Namespace) -> list[str]:
 def run_program(name: str, work: Callable[[], int]) -> int:
     """Do the work of a program and return its exit code; what a user can mend is one line on stderr, no traceback.
 
-    UserError: 2. A full, read-only or forbidden disk: 1. Ctrl-C: 130, SIGHUP: 129 and SIGTERM: 143, with the exception's own
-    text, if it has one (`raise type(stop)("stopped after round 3; go on with --resume") from stop`). A reader that went
-    away (`| head`): 141, quietly. Everything else is our mistake, and keeps its traceback.
+    UserError: 2. A full, read-only or forbidden disk: 1. Ctrl-C: 130, SIGHUP: 129 and SIGTERM: 143, with the
+    exception's own text, if it has one (`raise type(stop)("stopped after round 3; go on with --resume") from stop`). A
+    reader that went away (`| head`): 141, quietly. Everything else is our mistake, and keeps its traceback.
 
     Args:
         name: what the line on stderr begins with: `medfed.train`.
@@ -92,7 +92,11 @@ def run_program(name: str, work: Callable[[], int]) -> int:
     except UserError as error:
         return _end(name, error, 2)
     except KeyboardInterrupt as stop:
-        ends = (HungUp, "hung up", HUNG_UP), (Terminated, "terminated", TERMINATED), (KeyboardInterrupt, "interrupted", INTERRUPTED)
+        ends = (
+            (HungUp, "hung up", HUNG_UP),
+            (Terminated, "terminated", TERMINATED),
+            (KeyboardInterrupt, "interrupted", INTERRUPTED),
+        )
         was, code = next((was, code) for kind, was, code in ends if isinstance(stop, kind))
         return _end(name, stop if str(stop) else was, code)
     except BrokenPipeError:

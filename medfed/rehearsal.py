@@ -42,9 +42,9 @@ class _First:
 def rehearse(site: Site, start: State, seed: int) -> list[dict[str, object]]:
     """The rows of the ledger (`medfed.federation.ledger`) that the first round would have, of what goes up.
 
-    The site shares what it would share, of all its images, and validates on all that it would; it trains for two batches.
-    As the only site of a federation it gets nothing from others, so answers whose number depends on those of others are
-    not foreseen.
+    The site shares what it would share, of all its images, and validates on all that it would; it trains for two
+    batches. As the only site of a federation it gets nothing from others, so answers whose number depends on those of
+    others are not foreseen.
     """
     few = replace(site, training=_First(site.training, BATCHES * site.settings.batch_size), local_epochs=1, memory={})
     method, rows, state = site.method, [], start
@@ -73,13 +73,14 @@ def check_agreed(rows: list[dict[str, object]], site: Site | Onlooker, config: C
     """UserError if the method sends what the hospital did not agree to, or more of it."""
     tensors = {row["name"] for row in rows if row["dtype"] != "fact"} - set(site.network.state_dict())
     if strange := sorted(name for name in tensors if not agreement.lets(name)):
-        which = ", ".join(f"'{name}'" for name in strange[:5]) + (f" and {len(strange) - 5} more" if len(strange) > 5 else "")
-        raise UserError(f"{config.source}: agrees.sends: {config.method_name} would send {which}, not in it; add it if you "
-                        "agree that it leaves")
+        more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+        which = ", ".join(f"'{name}'" for name in strange[:5]) + more
+        raise UserError(f"{config.source}: agrees.sends: {config.method_name} would send {which}, not in it; add it if "
+                        "you agree that it leaves")
     total = sum(row["bytes"] for row in rows) / 1e6
     if total > agreement.megabytes_per_round:
-        raise UserError(f"{config.source}: agrees.megabytes_per_round: {agreement.megabytes_per_round:g}, but a round sends "
-                        f"{total:.1f} MB; raise it if you agree")
+        raise UserError(f"{config.source}: agrees.megabytes_per_round: {agreement.megabytes_per_round:g}, but a round "
+                        f"sends {total:.1f} MB; raise it if you agree")
 
 
 def told(rows: list[dict[str, object]], site: Site | Onlooker, config: Config) -> str:
@@ -92,7 +93,9 @@ def told(rows: list[dict[str, object]], site: Site | Onlooker, config: Config) -
         if entries:
             n, size = len(entries), sum(row["bytes"] for row in entries)
             shown.append([kind, f"weights of the network ({n} tensors)", "", "", f"{size:,}"])
-        shown += [[kind, row["name"], row["shape"], row["dtype"], f"{row['bytes']:,}"] for row in own if row not in entries]
+        shown += [
+            [kind, row["name"], row["shape"], row["dtype"], f"{row['bytes']:,}"] for row in own if row not in entries
+        ]
     total = sum(row["bytes"] for row in rows) / 1e6
     onlooks = isinstance(site, Onlooker)
     stays = f"{len(site.samples)} images stay" if onlooks else f"{len(site.training)} training images stay"
@@ -101,4 +104,5 @@ def told(rows: list[dict[str, object]], site: Site | Onlooker, config: Config) -
     meaning = ("It validates alone: nothing is trained here." if onlooks else
                f"{total:.2f} MB a round. None of this is anonymous: weights and statistics tell about the images they "
                "were made from; python -m medfed.audit measures how much.")  # fmt: skip
-    return "\n".join([head, aligned([[(word, "") for word in line] for line in shown], False, n_left=4), "\n" + meaning])
+    table = aligned([[(word, "") for word in line] for line in shown], False, n_left=4)
+    return "\n".join([head, table, "\n" + meaning])

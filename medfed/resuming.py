@@ -40,7 +40,8 @@ def open_run(folder: RunFolder, config: Config, resume: bool, accept_change: boo
     if resume and not kept.is_file():
         raise UserError(f"{folder.path}: no run to resume here; leave --resume out to start one, or name it with --out")
     if not resume and kept.is_file():
-        done = "a finished run" if folder.is_finished() else f"a run that has finished round {max(folder.rounds(), default=0)}"
+        last = max(folder.rounds(), default=0)
+        done = "a finished run" if folder.is_finished() else f"a run that has finished round {last}"
         raise UserError(f"{folder.path}: holds {done}; go on with --resume, or start another with --out")
     if not resume and (remains := [name for name in REMAINS if (folder.path / name).exists()]):
         raise UserError(
@@ -49,8 +50,8 @@ def open_run(folder: RunFolder, config: Config, resume: bool, accept_change: boo
         )
     if resume and not folder.rounds() and folder.history():
         raise UserError(
-            f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round {folder.history()[-1]['round']}; "
-            "put the checkpoints back, or start another run with --out"
+            f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round "
+            f"{folder.history()[-1]['round']}; put the checkpoints back, or start another run with --out"
         )
     if resume and (changed := changes(folder, config)):
         _check_changes(folder, changed, accept_change)
@@ -59,8 +60,8 @@ def open_run(folder: RunFolder, config: Config, resume: bool, accept_change: boo
 def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> None:
     if fixed := [change for change in changed if not change.startswith(MAY_CHANGE)]:
         raise UserError(
-            f"{folder.path}: this run was started with another config ({'; '.join(fixed[:5])}), and going on would mix two "
-            "federations; undo the change, or start another run with --out"
+            f"{folder.path}: this run was started with another config ({'; '.join(fixed[:5])}), and going on would mix "
+            "two federations; undo the change, or start another run with --out"
         )
     if not accepted:
         raise UserError(
@@ -106,7 +107,9 @@ def check_data(folder: RunFolder, simulation: Simulation, config: Config) -> Non
     found = {
         "data": "phantom" if simulation.dataset.is_phantom else "real",
         "codecs": {name: digest(codec_file(name)) for name in codecs(config.method)},
-        "files": {f"{case.site}/{case.patient}": [seen(path) for path in (case.image, case.mask) if path] for case in cases},
+        "files": {
+            f"{case.site}/{case.patient}": [seen(path) for path in (case.image, case.mask) if path] for case in cases
+        },
     }
     if not (folder.path / "data.json").is_file():
         folder.write_json("data.json", found)
@@ -126,6 +129,6 @@ def check_data(folder: RunFolder, simulation: Simulation, config: Config) -> Non
     names = sorted(set(kept["files"]) | set(found["files"]))
     if changed := [name for name in names if kept["files"].get(name) != found["files"].get(name)]:
         raise UserError(
-            f"{simulation.dataset.root}: {len(changed)} of {len(names)} cases changed, came or went since the run in {folder.path} was "
-            f"started, the first is {changed[0]}; put them back, or start another run with --out"
+            f"{simulation.dataset.root}: {len(changed)} of {len(names)} cases changed, came or went since the run in "
+            f"{folder.path} was started, the first is {changed[0]}; put them back, or start another run with --out"
         )

@@ -49,7 +49,13 @@ def draw_all(
 
 
 def _draw_classes(
-    simulation: Simulation, task: Classification, method: Method, state: State, rows: list[dict], where: Path, label: str
+    simulation: Simulation,
+    task: Classification,
+    method: Method,
+    state: State,
+    rows: list[dict],
+    where: Path,
+    label: str,
 ) -> None:
     if not rows:
         return
@@ -87,7 +93,9 @@ def _draw_attention(
     if scores is not None:
         titles = [f"{row['site']}, is {row['label']}\nsaid {row['predicted']}" for row in rows]
         titles.append("an even image:\nwhat is no content")
-        cases = [{"title": title, "image": image, "scores": found} for title, image, found in zip(titles, images, scores)]
+        cases = [
+            {"title": title, "image": image, "scores": found} for title, image, found in zip(titles, images, scores)
+        ]
         attention_pictures.attention(cases, where / "attention.png", label)
 
 
@@ -136,7 +144,8 @@ def _draw_style_map(sites: dict[str, Restyled], path: Path, label: str) -> None:
     """Where scikit-learn is there, and sites to compare."""
     if find_spec("sklearn") is None:
         warnings.warn(
-            f"pictures/{path.name} is not drawn: it needs scikit-learn, which pip install -e '.[pictures]' in medfed's folder brings",
+            f"pictures/{path.name} is not drawn: it needs scikit-learn, which pip install -e '.[pictures]' in medfed's "
+            "folder brings",
             stacklevel=2,
         )
     elif len(sites) > 1:

@@ -125,7 +125,7 @@ def task_of(config: Config, dataset: Dataset) -> Segmentation | Classification:
 
 
 def build_network(config: Config, task: Segmentation | Classification) -> nn.Module:
-    """The network with what the method adds; its initial weights depend on the seed, and on `network.weights`, alone."""
+    """The network with what the method adds; its initial weights depend on the seed and `network.weights` alone."""
     with seeded_layers(config.seed, "initial weights"):
         network = config.network.build(task.channels, task.out_channels)
         config.network.load_pretrained(network)
@@ -135,7 +135,9 @@ def build_network(config: Config, task: Segmentation | Classification) -> nn.Mod
 def pick_device(name: str) -> torch.device:
     """ "auto" takes a GPU where there is one."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: PyTorch finds no CUDA device here; use --device cpu, or auto to take what is there")
+        raise UserError(
+            "--device cuda: PyTorch finds no CUDA device here; use --device cpu, or auto to take what is there"
+        )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
@@ -153,8 +155,8 @@ def check_local_entries(config: Config, network: nn.Module) -> None:
         )
     if config.federation.selection != "last":
         raise UserError(
-            f"{config.source}: federation.selection: {config.method_name} keeps entries of the network at each site, and "
-            f"those of earlier rounds are not kept; expected last, got {config.federation.selection}"
+            f"{config.source}: federation.selection: {config.method_name} keeps entries of the network at each site, "
+            f"and those of earlier rounds are not kept; expected last, got {config.federation.selection}"
         )
 
 

@@ -45,7 +45,8 @@ class Hospital:
 
     Args:
         site: its name in the federation.
-        plan: the config that all sites agreed on, as the coordinator sent it; relative to this file, as `kit` and `folder`.
+        plan: the config that all sites agreed on, as the coordinator sent it; relative to this file, as `kit` and
+            `folder`.
         kit: FLARE's startup kit of this site.
         folder: for its ledger, its log, the final model, and what it must not lose when it is stopped.
         agrees: what may leave.
@@ -113,8 +114,8 @@ def read(path: Path) -> tuple[Hospital, Config]:
         values |= {"federation.validation_site": "", "federation.selection": "last"}
     config = changed(config, values)
     if hospital.agrees.rounds < config.federation.rounds:
-        raise UserError(f"{path}: agrees.rounds: {hospital.agrees.rounds}, but the plan has {config.federation.rounds} rounds; "
-                        "raise it, or talk to the coordinator")
+        raise UserError(f"{path}: agrees.rounds: {hospital.agrees.rounds}, but the plan has {config.federation.rounds} "
+                        "rounds; raise it, or talk to the coordinator")
     config = codecs_of_plan.found_beside(config, Path(hospital.plan).parent)
     return hospital, replace(config, source=str(path))
 
@@ -124,8 +125,8 @@ def _check_names(plan: Path) -> None:
     document = strict_yaml.parse(strict_yaml.read(plan), str(plan))
     for key, name in _dotted(document if isinstance(document, dict) else {}):
         if key.rpartition(".")[2] == "name" and "." in str(name):
-            raise UserError(f"{plan}: {key}: '{name}' is code from outside medfed, which no plan may name; ask the coordinator for one "
-                            "with medfed's own methods, networks and datasets")
+            raise UserError(f"{plan}: {key}: '{name}' is code from outside medfed, which no plan may name; ask the "
+                            "coordinator for one with medfed's own methods, networks and datasets")
 
 
 def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
@@ -145,7 +146,8 @@ def _check_data(config: Config, quiet: bool) -> None:
     report = check(dataset, dataset.allow_duplicates, None if quiet else bar_over("checking the data"))
     print(to_text(report))
     if report.problems:
-        raise UserError(f"{dataset.root}: {len(report.problems)} problems in the data; mend them and come back, nothing was sent")
+        raise UserError(f"{dataset.root}: {len(report.problems)} problems in the data; mend them and come back, "
+                        "nothing was sent")
 
 
 def _yes(question: str) -> bool:
@@ -160,20 +162,21 @@ def join(hospital: Hospital, config: Config, quiet: bool) -> None:
     """Start FLARE's client with this hospital's kit, and wait until the coordinator says that it is over.
 
     Raises:
-        UserError: if it is over already, or FLARE or the kit is missing, or another process takes part with this kit, or
-            FLARE's client ends early.
+        UserError: if it is over already, or FLARE or the kit is missing, or another process takes part with this kit,
+            or FLARE's client ends early.
     """
     if importlib.util.find_spec("nvflare") is None:
-        raise UserError("joining needs NVIDIA FLARE, which is not installed; pip install -e '.[nvflare]' in medfed's folder")
+        raise UserError("joining needs NVIDIA FLARE, which is not installed; pip install -e '.[nvflare]' in medfed's "
+                        "folder")
     folder, kit = Path(hospital.folder), Kit(Path(hospital.kit), (EXECUTOR,), hospital_rights())
     kit.check()
     with _alone(kit.path) as lock:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / MODEL).is_file():
-            raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to take part in another, give `folder` "
-                            "another name")
-        job = {"config": to_yaml(config), "source": config.source, "site": hospital.site, "folder": str(folder.resolve()),
-               "directory": os.getcwd(), "threads": torch.get_num_threads(),
+            raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to take part in another, "
+                            "give `folder` another name")
+        job = {"config": to_yaml(config), "source": config.source, "site": hospital.site,
+               "folder": str(folder.resolve()), "directory": os.getcwd(), "threads": torch.get_num_threads(),
                "agreement": asdict(hospital.agrees)}  # fmt: skip
         kit.write(SITE_FILE, {hospital.site: job})
         plan = hashlib.sha256(Path(hospital.plan).read_bytes()).hexdigest()
@@ -193,8 +196,8 @@ def _alone(kit: Path) -> Iterator[int]:
         except BlockingIOError as error:
             lock.seek(0)
             who = lock.read().strip() or "another process"
-            raise UserError(f"{kit}: {who}, or a FLARE client that it started, takes part with this kit already; wait for "
-                            f"it, or end it (Ctrl-C; pkill -f {kit}), and come back") from error
+            raise UserError(f"{kit}: {who}, or a FLARE client that it started, takes part with this kit already; wait "
+                            f"for it, or end it (Ctrl-C; pkill -f {kit}), and come back") from error
         lock.truncate(0)
         lock.write(f"process {os.getpid()}\n")
         lock.flush()
@@ -209,8 +212,8 @@ def _take_part(site: str, kit: Kit, folder: Path, quiet: bool, lock: int) -> Non
         with tqdm(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
             while not (folder / MODEL).is_file():
                 if kit.ended():
-                    raise UserError(f"FLARE's client ended before the federation did; see {folder / 'flare.log'}, then come back "
-                                    "with the same command")
+                    raise UserError(f"FLARE's client ended before the federation did; see {folder / 'flare.log'}, then "
+                                    "come back with the same command")
                 time.sleep(LOOK_SECONDS)
                 bar.update(0)
                 bar.refresh()

@@ -59,7 +59,9 @@ def _work(args: argparse.Namespace) -> int:
         except KeyboardInterrupt as stop:
             if str(stop) or not (folder.path / "config.yaml").is_file():
                 raise
-            raise type(stop)(f"stopped; {folder.path} holds all rounds. Go on with the same command and --resume") from stop
+            raise type(stop)(
+                f"stopped; {folder.path} holds all rounds. Go on with the same command and --resume"
+            ) from stop
     print(closing_table(result))
     print(f"\nEverything is in {folder.path}: cases.csv, summary.json, pictures/, model.safetensors, ledger.csv.")
     print(f"A MONAI bundle for a hospital: python -m medfed.export {shlex.quote(str(folder.path))}")
@@ -98,7 +100,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
             distances = boundary_distances(simulation, final.weights)
             try:
                 draw_all(simulation, config.method, final, findings, folder, distances)
-            except Exception as error:  # noqa: BLE001  a picture is not worth the result of days
+            except Exception as error:  # a picture is not worth the result of days
                 warnings.warn(f"a picture could not be drawn: {error!r}", stacklevel=1)
             found = summarise(config, simulation, final, rows, said)
             by_site = privacy_budget.releases(folder.ledger(), final.weights)
@@ -139,11 +141,14 @@ def _say_what_surprises(config: Config, simulation: Simulation) -> None:
     n, wanted = len(simulation.engine.sites()), config.federation.clients_per_round
     if not config.federation.unseen_site:
         warnings.warn(
-            "federation.unseen_site is empty: no score here is of a hospital that took no part; name one to measure that",
+            "federation.unseen_site is empty: no score here is of a hospital that took no part; name one to measure "
+            "that",
             stacklevel=2,
         )
     if wanted > n:
-        warnings.warn(f"federation.clients_per_round: {wanted}, but there are {n}; all take part in every round", stacklevel=2)
+        warnings.warn(
+            f"federation.clients_per_round: {wanted}, but there are {n}; all take part in every round", stacklevel=2
+        )
 
 
 def _check_selection(config: Config, simulation: Simulation) -> None:
@@ -183,8 +188,8 @@ def train(
             whole(state)
         except KeyboardInterrupt as stop:
             raise type(stop)(
-                f"stopped in round {min(folder.rounds()[-1] + 1, settings.rounds)} of {settings.rounds}; {folder.path} holds all before it, "
-                "and the sites that had finished. Go on with the same command and --resume"
+                f"stopped in round {min(folder.rounds()[-1] + 1, settings.rounds)} of {settings.rounds}; {folder.path} "
+                "holds all before it, and the sites that had finished. Go on with the same command and --resume"
             ) from stop
         finally:
             engine.close()

@@ -66,7 +66,8 @@ def _desk(job: dict, folder: Path, on_step: Callable[[str, int, int], None]) -> 
     if "agreement" in job:
         site = resident(config, job["site"])
         site.progress = on_step
-        return HospitalDesk(site, folder, Agreement(**{**job["agreement"], "sends": tuple(job["agreement"]["sends"])})).answer
+        agreed = {**job["agreement"], "sends": tuple(job["agreement"]["sends"])}
+        return HospitalDesk(site, folder, Agreement(**agreed)).answer
     site = member(config, job["site"])
     site.progress = on_step
     engine = InProcess([site], folder)

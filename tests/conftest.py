@@ -74,8 +74,8 @@ class Toy:
         local = batch_norm_entries(network) if local_batch_norm else method.local_keys(network)
         members = [
             Site(
-                name, self.samples(name), self.samples(name + " validation", 4), self.task, method, network, self.architecture,
-                self.settings, local, local_epochs=1, seed=seed,
+                name, self.samples(name), self.samples(name + " validation", 4), self.task, method, network,
+                self.architecture, self.settings, local, local_epochs=1, seed=seed,
             )
             for name in sites
         ]

@@ -16,13 +16,13 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # forked children must not meet their parent's thread pool
 
-from conftest import Toy  # noqa: E402
+from conftest import Toy
 
-from medfed.federation.coordinator import federate  # noqa: E402
-from medfed.federation.selection import RULES  # noqa: E402
-from medfed.federation.settings import Federation  # noqa: E402
-from medfed.methods.elcfs import ELCFS  # noqa: E402
-from medfed.outputs.run_folder import RunFolder  # noqa: E402
+from medfed.federation.coordinator import federate
+from medfed.federation.selection import RULES
+from medfed.federation.settings import Federation
+from medfed.methods.elcfs import ELCFS
+from medfed.outputs.run_folder import RunFolder
 
 SETTINGS = Federation(rounds=4, selection="source_validation")
 
@@ -48,7 +48,7 @@ def in_child(path: Path, kill_after_s: float | None) -> bool:
     if child == 0:
         try:
             work(path)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             print(f"child failed: {error!r}", flush=True)
             os._exit(1)
         os._exit(0)

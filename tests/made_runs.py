@@ -65,14 +65,14 @@ def letters(sites: list[str], rounds: int, extra: str = "windows") -> list[dict]
     for number in range(1, rounds + 1):
         if number == 1:
             shared = Message("share", tensors={extra: torch.zeros(4, 5)})
-            rows += entries(number, "up", {site: shared for site in sites})
+            rows += entries(number, "up", dict.fromkeys(sites, shared))
         bank = {f"bank/{site}": torch.zeros(4, 5) for site in sites}
         down = {
             site: Message("train", WEIGHTS, {k: v for k, v in bank.items() if k != f"bank/{site}"}, {"round": number})
             for site in sites
         }
         up = Message("train", WEIGHTS, {}, {"examples": 12, "loss": 0.5})
-        rows += entries(number, "down", down) + entries(number, "up", {site: up for site in sites})
+        rows += entries(number, "down", down) + entries(number, "up", dict.fromkeys(sites, up))
     return rows
 
 

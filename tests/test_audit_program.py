@@ -6,9 +6,9 @@ import re
 from contextlib import redirect_stdout
 
 import pytest
+from conftest import tiny_yaml
 
 from medfed import programs
-from conftest import tiny_yaml
 from medfed.audit import audit, main
 from medfed.config import load
 from medfed.simulation import prepare

@@ -17,8 +17,8 @@ from medfed.datasets.synthesis.histology import make_histology_phantom
 from medfed.evaluator import _classify
 from medfed.tasks.classification import Classification
 
-FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv", "timings.csv",
-         "history.csv", "model.safetensors", "pictures", "states", "sites", "run.lock"}  # fmt: skip
+FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv",
+         "timings.csv", "history.csv", "model.safetensors", "pictures", "states", "sites", "run.lock"}  # fmt: skip
 PICTURES = {"training_curves.png", "reliability.png", "roc.png", "examples.png", "style_gallery.png", "style_grid.png",
             "histograms.png", "same_examples.png", "tsne.png"}  # fmt: skip
 
@@ -136,7 +136,7 @@ def test_the_part_of_a_stack_that_the_config_has_keeps_its_settings(config):
 
 
 def test_no_batch_of_test_images_is_of_one_class(monkeypatch):
-    """Cases come sorted by name, which is by class; a network that sees its batch as a whole must not learn from that."""
+    """Cases come sorted by name, which is by class; a network that sees its batch whole must not learn from that."""
     batches = []
 
     def probabilities(self, network, samples):
@@ -144,6 +144,8 @@ def test_no_batch_of_test_images_is_of_one_class(monkeypatch):
         return torch.full((len(samples), 2), 0.5, dtype=torch.float64)
 
     monkeypatch.setattr(Classification, "probabilities", probabilities)
-    cases = [Case("A", f"{'no' if i < 128 else 'yes'}/{i:03d}", Path("x"), None, f"{i}", int(i >= 128)) for i in range(256)]
+    cases = [
+        Case("A", f"{'no' if i < 128 else 'yes'}/{i:03d}", Path("x"), None, f"{i}", int(i >= 128)) for i in range(256)
+    ]
     rows = _classify(SimpleNamespace(), Classification(("no", "yes"), 3, 8), None, cases, "unseen", tqdm(disable=True))
     assert len(rows) == 256 and batches == [{0, 1}] * 4

@@ -1,6 +1,7 @@
 """A codec of one's own in a federation: it travels beside the plan, and every hospital has the same, to the byte."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from conftest import tiny_yaml
@@ -21,6 +22,12 @@ def written(path, note: str):
     return path
 
 
+def prepare(folder: Path) -> int:
+    """What is in `fed.yaml`, for two hospitals, in the folder `fed`."""
+    config, out = str(folder / "fed.yaml"), str(folder / "fed")
+    return deployment.main(["prepare", config, "--sites", "BMC", "HK", "--out", out])
+
+
 @pytest.fixture(params=["alone", "in a stack"])
 def prepared(tmp_path, tiny_phantom, request):
     """What a coordinator prepared with a codec of its own, and HK's folder with what it was sent of that."""
@@ -29,7 +36,7 @@ def prepared(tmp_path, tiny_phantom, request):
     method = ccst if request.param == "alone" else f"{{name: stack, methods: [{{name: fedavg}}, {ccst}]}}"
     text = tiny_yaml(tiny_phantom).replace("{name: elcfs, alpha: 0.1, min_patients: 1}", method)
     (tmp_path / "fed.yaml").write_text(text)
-    assert deployment.main(["prepare", str(tmp_path / "fed.yaml"), "--sites", "BMC", "HK", "--out", str(tmp_path / "fed")]) == 0
+    assert prepare(tmp_path) == 0
     here = tmp_path / "fed" / "hospitals" / "HK"
     shutil.copytree(tiny_phantom / "HK", here / "data" / "HK")
     (sent,) = here.glob("codec_*.safetensors")
@@ -70,7 +77,8 @@ def test_a_plan_that_points_elsewhere_is_refused(prepared):
 
 
 def test_medfeds_own_codec_needs_no_file(tmp_path, tiny_phantom):
-    text = tiny_yaml(tiny_phantom).replace("{name: elcfs, alpha: 0.1, min_patients: 1}", "{name: ccst, min_patients: 1}")
-    (tmp_path / "fed.yaml").write_text(text)
-    assert deployment.main(["prepare", str(tmp_path / "fed.yaml"), "--sites", "BMC", "HK", "--out", str(tmp_path / "fed")]) == 0
-    assert load(tmp_path / "fed" / "plan.yaml").method.codec == "small" and not list((tmp_path / "fed").rglob("codec_*"))
+    elcfs, ccst = "{name: elcfs, alpha: 0.1, min_patients: 1}", "{name: ccst, min_patients: 1}"
+    (tmp_path / "fed.yaml").write_text(tiny_yaml(tiny_phantom).replace(elcfs, ccst))
+    assert prepare(tmp_path) == 0
+    assert load(tmp_path / "fed" / "plan.yaml").method.codec == "small"
+    assert not list((tmp_path / "fed").rglob("codec_*"))

@@ -163,7 +163,8 @@ BAD_VALUES = {
     "device": ("device: gpu", "a.yaml: device must be one of auto, cpu, cuda, got 'gpu'"),
     "engine": (
         "federation: {engine: in_proces}",
-        "a.yaml: federation.engine: no engine 'in_proces'. Did you mean 'in_process'? Known: in_process, nvflare, processes",
+        "a.yaml: federation.engine: no engine 'in_proces'. Did you mean 'in_process'? "
+        "Known: in_process, nvflare, processes",
     ),
     "twice": (
         "seed: 1\nseed: 2", "a.yaml: line 10, column 1: the key 'seed' already stands in line 9; keep one of them",
@@ -216,7 +217,10 @@ BAD_SITES = {
         r"data.sites: a site cannot be called 'a\nb': "
         'it may not hold / \\ : * ? " < > | or control characters; rename it',
     ),
-    "a device": ("data.sites=[CON]", "data.sites: a site cannot be called 'CON': Windows reserves that name; rename it"),
+    "a device": (
+        "data.sites=[CON]",
+        "data.sites: a site cannot be called 'CON': Windows reserves that name; rename it",
+    ),
     "a dot": (
         "data.sites=[..]",
         "data.sites: a site cannot be called '..': "
@@ -433,13 +437,13 @@ BAD_CLIENTS = {
     ),
     "the number of another rule": (
         "federation.mixing=0.5",
-        "federation: mixing is 0.5, which has no effect without partition 'heterogeneous'; set that too, or leave mixing "
-        "out",
+        "federation: mixing is 0.5, which has no effect without partition 'heterogeneous'; set that too, or leave "
+        "mixing out",
     ),
     "entries that belong to no site": (
         "federation.batch_norm=local",
-        "federation: batch_norm must be 'average' when clients are handed the sites' people: scores are by site, and what "
-        "a client keeps belongs to none; got 'local' and clients 30",
+        "federation: batch_norm must be 'average' when clients are handed the sites' people: scores are by site, and "
+        "what a client keeps belongs to none; got 'local' and clients 30",
     ),
     "validated on the unseen": (
         "federation.validation_site=UCL",
@@ -455,7 +459,8 @@ def test_what_would_have_no_effect_or_mislead_is_refused(case):
 
 
 def test_clients_and_a_validation_site_read_back():
-    config = read(CLIENTS, "federation.min_images=70", "federation.validation_site=BMC", "federation.selection=validation_site")
+    validated = ("federation.validation_site=BMC", "federation.selection=validation_site")
+    config = read(CLIENTS, "federation.min_images=70", *validated)
     assert load_text(to_yaml(config), "b.yaml") == config
     assert config.federation.partition_told() == "dirichlet 0.5"
     assert read("", "federation.clients=9").federation.partition_told() == "domains"

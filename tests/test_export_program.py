@@ -24,7 +24,8 @@ SUMMARY = {
     "data": "phantom", "dataset": "a twin", "method": "fedavg", "unseen_site": "UCL", "source_sites": ["BMC", "HK"],
     "patients": {"BMC": {"train": 3}}, "selection": "last", "selected_round": 3, "rounds": 3, "seed": 5,
     "config_sha256": "00", "versions": {"torch": "2"}, "seen": {}, "unseen": {},
-    "images": {"channels": 1, "structures": ["prostate"], "intensity_range": None, "standardised": True, "pictures": False},
+    "images": {"channels": 1, "structures": ["prostate"], "intensity_range": None, "standardised": True,
+               "pictures": False},
 }  # fmt: skip
 
 

@@ -117,7 +117,8 @@ def test_a_hospital_that_only_validates_is_one_of_the_sites(tmp_path, tiny_phant
 @pytest.mark.parametrize(("keys", "sites", "sentence"), [
     ({"validation_site": "UCL"}, ["BMC", "HK"], "federation.validation_site: 'UCL' is not among --sites (BMC, HK)"),
     ({"validation_site": "UCL"}, ["BMC", "UCL"], "at least two hospitals, got BMC, UCL, and UCL only validates"),
-    ({"selection": "validation_site"}, SITES, "federation.selection: 'validation_site' needs federation.validation_site"),
+    ({"selection": "validation_site"}, SITES,
+     "federation.selection: 'validation_site' needs federation.validation_site"),
 ])  # fmt: skip
 def test_a_validation_site_that_makes_no_sense_is_refused(tmp_path, tiny_phantom, capsys, keys, sites, sentence):
     path = changed(tmp_path, tiny_phantom, **keys)

@@ -101,7 +101,7 @@ def test_the_validation_site_is_none_of_those_that_train(config):
     """Two of three sites are apart, so one is left."""
     assert len(folds(config, ["fedavg"], "federation.participating=1", validates=validators(SITES, (), "data"))) == 1
     with pytest.raises(UserError, match=r"2 sites are to train, but only 1 \(BMC\) is neither"):
-        plan(config, Path("out"), ["fedavg"], 1, SITES, ["HK"], validators(SITES, (), "data"), parse_varied(["federation.participating=2"]))
+        folds(config, ["fedavg"], "federation.participating=2", sites=["HK"], validates=validators(SITES, (), "data"))
 
 
 def test_who_takes_part_grows_with_their_number_and_follows_the_seed_alone(config):

@@ -113,7 +113,10 @@ def test_the_run_says_it_in_one_line(config, finished, capsys):
         (["federation.validation_site=hospital_4"], ("federation.validation_site", "hospital_4", "data.sites")),
         (["data.sites=[hospital_3, hospital_5]"], ("no other site is left to train on",)),
         (["data.sites=[]", "federation.validation_site=hospital_9"], ("no site 'hospital_9'", "hospital_1")),
-        (["federation.validation_site="], ("federation.selection: 'validation_site' needs federation.validation_site",)),
+        (
+            ["federation.validation_site="],
+            ("federation.selection: 'validation_site' needs federation.validation_site",),
+        ),
         (
             ["federation.partition=dirichlet", "federation.mixing=0.1", "federation.min_images=50"],
             ("no draw of Dirichlet(0.5)", "at least 50"),

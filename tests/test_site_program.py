@@ -252,7 +252,8 @@ def test_the_lock_of_a_process_that_was_killed_does_not_block(tmp_path):
     command = [sys.executable, "-c", HOLDER, tmp_path / program.LOCK]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(UserError, match="process 1, or a FLARE client that it started, takes part"), program._alone(tmp_path):
+    sentence = "process 1, or a FLARE client that it started, takes part"
+    with pytest.raises(UserError, match=sentence), program._alone(tmp_path):
         pass
     holder.kill()
     holder.wait()
@@ -319,8 +320,10 @@ def test_the_ledger_of_a_hospital_is_the_runs(tmp_path, tiny_phantom):
     assert sorted(found, key=by) == sorted(expected, key=by)
 
 
-@pytest.mark.parametrize("block", ["method: {name: os.path}", "network: {name: evil.networks.Net}",
-                                   "method: {name: stack, methods: [{name: fedavg}, {name: evil.method}]}"])  # fmt: skip
+@pytest.mark.parametrize("block", [
+    "method: {name: os.path}", "network: {name: evil.networks.Net}",
+    "method: {name: stack, methods: [{name: fedavg}, {name: evil.method}]}",
+])  # fmt: skip
 def test_a_plan_that_names_code_from_outside_is_refused_before_any_is_imported(tmp_path, monkeypatch, block):
     (tmp_path / "evil").mkdir()
     for name in ("__init__", "networks", "method"):

@@ -11,9 +11,10 @@ from medfed import run_pictures, train
 from medfed.networks.adain import codec_bytes, load_codec
 from medfed.outputs.run_folder import RunFolder
 
-FILES = ("config.yaml", "environment.json", "cases.csv", "summary.json", "ledger.csv", "history.csv", "model.safetensors")
-PICTURES = ("histograms.png", "style_grid.png", "training_curves.png", "site_boxes.png", "unseen_cases.png", "style_gallery.png",
-            "same_cases.png", "tsne.png")
+FILES = ("config.yaml", "environment.json", "cases.csv", "summary.json", "ledger.csv", "history.csv",
+         "model.safetensors")
+PICTURES = ("histograms.png", "style_grid.png", "training_curves.png", "site_boxes.png", "unseen_cases.png",
+            "style_gallery.png", "same_cases.png", "tsne.png")
 
 
 def run(config, out, *more: str) -> int:

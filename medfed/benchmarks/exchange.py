@@ -1,4 +1,4 @@
-"""The frequency exchange of ELCFS, three ways in one run: with numpy, with `torch.fft`, and by `medfed.functional.fourier`.
+"""The frequency exchange of ELCFS, three ways in one run: with numpy, `torch.fft` and `medfed.functional.fourier`.
 
 The ways take turns, so that a busy machine is unfair to none; the median is told.
 """

@@ -31,7 +31,7 @@ TRAINING = Training(batch_size=4)
 
 
 def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: int = 9) -> dict[str, float | int]:
-    """Median seconds of a round of `n_sites` sites with `n_images` noise images each, and its ratio to the bare loops."""
+    """Median seconds of a round of `n_sites` sites with `n_images` noise images each, and its ratio to bare loops."""
     task = Segmentation(("organ",), 1, size, (0.0, 1.0))
     data = {f"site_{index}": _noise(index, n_images, size) for index in range(n_sites)}
     with seeded_layers(0, "initial weights"):

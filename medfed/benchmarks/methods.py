@@ -1,7 +1,7 @@
 """A site's training for one round under each method against FedAvg's, on the same images and network, taking turns.
 
-As StableFDG's Table 6 and FISC's Table 8 have it: local training apart from what a method does once. Rounds differ in their
-draws (StableFDG changes styles with probability one half), so the mean over rounds is told.
+As StableFDG's Table 6 and FISC's Table 8 have it: local training apart from what a method does once. Rounds differ in
+their draws (StableFDG changes styles with probability one half), so the mean over rounds is told.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def _round_of(
     with seeded_layers(0, "initial weights"):
         network = method.wrap_network(settings.build(3, N_CLASSES), settings)
     start = State(0, {name: entry.clone() for name, entry in network.state_dict().items()})
-    training = Training(optimizer="sgd", learning_rate=1e-3, momentum=0.9, batch_size=batch_size, optimizer_state="reset")
+    training = Training(
+        optimizer="sgd", learning_rate=1e-3, momentum=0.9, batch_size=batch_size, optimizer_state="reset"
+    )
     members = [
         Site(name, _noise(name, n_images if name == "a" else 4, size), None, task, method, network, settings, training,
              frozenset(), local_epochs=1, seed=0)
@@ -132,7 +134,8 @@ def methods_table(result: dict) -> str:
         for name, seconds in result["train_s"].items()
     ]
     return "\n".join([
-        f"a site's round: ResNet{result['depth']}, {result['n_images']} images of 3 x {result['size']} x {result['size']}, "
+        f"a site's round: ResNet{result['depth']}, "
+        f"{result['n_images']} images of 3 x {result['size']} x {result['size']}, "
         f"batches of {result['batch_size']}, {result['threads']} threads, mean of {result['repeats']}",
         f"  {'method':<30}{'train s':>9}{'/ FedAvg':>11}{'paper':>11}{'share s':>10}{'once s':>10}",
         *rows,

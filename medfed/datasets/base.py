@@ -196,15 +196,18 @@ class Dataset:
         """The cases of one site, sorted by patient, and a sentence for everything wrong with their names and places."""
         folder = self._site_folders()[site]
         cases, problems = self.find_cases(site, folder)
-        paths = (path for case in cases for path in (case.image, case.mask) if path)
-        outside = dict.fromkeys(path for path in paths if not self._is_inside(path))
+        paths = dict.fromkeys(path for case in cases for path in (case.image, case.mask) if path)
+        outside = {path for path in paths if not self._is_inside(path)}
+        unspeakable = {path for path in paths if not _is_text(path)}
         problems += [
             f"{path}: is, or has its voxels, behind a link out of {self.root}; put the file there, or set "
             "data.follow_symlinks: true"
-            for path in outside
+            for path in paths if path in outside
         ]
-        unspeakable = dict.fromkeys(path for case in cases for path in (case.image, case.mask) if path and not _is_text(path))
-        problems += [f"{_spelt(path)}: has a name that is no UTF-8, which no table can hold; rename it" for path in unspeakable]
+        problems += [
+            f"{_spelt(path)}: has a name that is no UTF-8, which no table can hold; rename it"
+            for path in paths if path in unspeakable
+        ]
         counts = Counter(case.patient for case in cases)
         problems += [f"{site}: has {n} cases called '{name}'; rename them" for name, n in counts.items() if n > 1]
         if not cases and not problems:

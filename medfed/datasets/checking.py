@@ -23,8 +23,8 @@ SAMPLED_VOXELS = 100_000  # of each volume, when its intensities are looked at
 class CaseFacts:
     """What one readable case is like.
 
-    shape: (H, W, D). lowest, highest: of the intensities. labels: values in the mask's file, or the number of its class. missing: structures that
-    the mask does not show. sha256: of the image's voxels as the file holds them.
+    shape: (H, W, D). lowest, highest: of the intensities. labels: values in the mask's file, or the number of its
+    class. missing: structures that the mask does not show. sha256: of the image's voxels as the file holds them.
     """
 
     patient: str

@@ -125,7 +125,7 @@ class Folder(Dataset):
                 f"{case.mask}: has the values {reading.few(others)} beside the background {self.background_value}; "
                 f"expected one; set {soft if len(others) > 8 else exact}"
             )
-        labels = {self.background_value: (), **{value: self.structures for value in others}}
+        labels = {self.background_value: (), **dict.fromkeys(others, self.structures)}
         return reading.to_structures(case.mask, mask, labels, self.structures)
 
     def _pairs(self, folder: Path) -> tuple[pairing.Pairs, pairing.Problems]:

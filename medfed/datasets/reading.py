@@ -71,7 +71,8 @@ def read_image(
     if len(image) != channels:
         hint = ", or declare them with data.image_channels" if declared else ""
         raise UserError(
-            f"{path}: has {len(image)} values a voxel (a fourth axis), expected {channels}; keep one volume of them{hint}"
+            f"{path}: has {len(image)} values a voxel (a fourth axis), expected {channels}; "
+            f"keep one volume of them{hint}"
         )
     _check_finite(path, image)
     if image.min() == image.max():

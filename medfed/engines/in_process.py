@@ -39,8 +39,8 @@ class InProcess:
             and repeats no site's finished round; None keeps nothing.
         on_answer: told the kind, the site, and how many of how many sites have answered.
         onlooker: the validation site, if there is one. It is not among `sites`.
-        settings, plan, source: the federation's, and for engines whose sites are built elsewhere the whole config as YAML
-            and what to call it.
+        settings, plan, source: the federation's, and for engines whose sites are built elsewhere the whole config as
+            YAML and what to call it.
     """
 
     members: list[Site]

@@ -1,4 +1,4 @@
-"""A site in a process of its own: whatever kills it, an error or the system for want of memory, leaves the asker alive."""
+"""A site in a process of its own: whatever kills it, an error or want of memory, leaves the asker alive."""
 
 from __future__ import annotations
 

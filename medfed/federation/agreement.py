@@ -32,7 +32,7 @@ class Agreement:
         rounds: of training, in all.
         megabytes_per_round: that may leave, all answers of a round together; the very same answer to the very same
             letter, sent again where it was lost, tells nothing new and counts once.
-        answers_per_round: how often one kind of letter is answered in a round: once, and again where an answer was lost.
+        answers_per_round: how often one kind of letter is answered in a round: once, and again where one was lost.
     """
 
     sends: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Guard:
         stays: entries of it that never leave.
         kinds: of letters that are answered at all.
         shares: when the method shares, as `Method.shares`.
-        answered: how often each kind was answered in each round ("train 3"); outlives a restart if whoever holds it does.
+        answered: how often each kind was answered in each round ("train 3"); outlives a restart if its holder does.
         sent_bytes: what left in each round, likewise.
         sent: the digests of what left in each round, and of what it answered, likewise.
     """
@@ -84,8 +84,8 @@ class Guard:
             raise Refused(f"was asked to share in round {number}; the method that it agreed to {when}")
         latest = max((int(key.split()[1]) for key in self.answered if key.startswith("train ")), default=0)
         if number < latest - 1:
-            raise Refused(f"was asked to {message.kind} in round {number}, and has trained in round {latest}; a coordinator "
-                          "goes back one round at most")
+            raise Refused(f"was asked to {message.kind} in round {number}, and has trained in round {latest}; a "
+                          "coordinator goes back one round at most")
         done = self.answered[f"{message.kind} {number}"]
         if done >= self.agreement.answers_per_round:
             raise Refused(f"was asked to {message.kind} in round {number} more than {done} times")
@@ -133,7 +133,9 @@ class Guard:
             raise Refused(f"was told that round {message.facts['last']} counted last, before round {before}")
 
     def _check_weights(self, message: Message) -> None:
-        wanted = {name: entry for name, entry in self.network.items() if name not in self.stays or name in message.weights}
+        wanted = {
+            name: entry for name, entry in self.network.items() if name not in self.stays or name in message.weights
+        }
         try:
             check_same_entries(wanted, message.weights)
         except ValueError as error:

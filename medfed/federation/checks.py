@@ -123,7 +123,7 @@ def unusable(use: Callable[[Answers], Any], answers: Answers, kind: str, number:
             use({site: answer})
         except UserError:
             pass  # a sentence of the method's own
-        except Exception as error:  # noqa: BLE001  whatever it is, this site's answer makes it
+        except Exception as error:  # whatever it is, this site's answer makes it
             reason = f"is nothing that the method can use ({type(error).__name__}: {reprlib.repr(str(error))})"
             found.append(Rejection(site, number, kind, reason))
     return found if len(found) < len(answers) else []

@@ -33,8 +33,8 @@ OUT = 0  # in `State.took_part`, of a site that shared nothing before round 1 an
 class Round:
     """What one round left behind: the new state, a row for the history, the rows of the ledger, and what took how long.
 
-    seconds: of `n_clients` clients together "share", "train" and "validate", and of the coordinator "aggregate". Measured,
-        so not the same twice, and no part of the state.
+    seconds: of `n_clients` clients together "share", "train" and "validate", and of the coordinator "aggregate".
+        Measured, so not the same twice, and no part of the state.
     """
 
     state: State
@@ -172,7 +172,7 @@ def _use(
         return put_together(answers), answers
     except UserError:
         raise
-    except Exception:  # noqa: BLE001  raised again, unless it is some sites' doing
+    except Exception:  # raised again, unless it is some sites' doing
         rejected = checks.unusable(put_together, answers, kind, number)
         if not rejected:
             raise

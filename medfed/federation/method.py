@@ -27,20 +27,21 @@ class Method:
     same object works in one process, in several, in two hospitals, and after a restart.
 
     At the coordinator: `combine`, `broadcast`, `remember`, `aggregate`. At a site: `share`, `expand`,
-    `on_round_start`, `augment`, `loss`, `regulariser`, `on_round_end`. At both, when the network is built: `wrap_network`, `local_keys`.
+    `on_round_start`, `augment`, `loss`, `regulariser`, `on_round_end`. At both, when the network is built:
+    `wrap_network`, `local_keys`.
     """
 
     # Named settings, chosen by `method.preset`: our recommendation, the paper's equations, the authors' public code.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
-    reads_features: ClassVar[bool] = False  # what `wrap_network` adds reads a map that others may change: last in a stack
+    reads_features: ClassVar[bool] = False  # what `wrap_network` adds reads a map that others change: last in a stack
     fills_network: ClassVar[bool] = False  # `on_round_start` puts entries into the network: first in a stack
     site_weights: ClassVar[str] = "examples"  # of the average: n_k / N, or "uniform"; a field where papers differ
     unseen_bn: ClassVar[str] = "average"  # `medfed.unseen_batch_norm`: whose entries a site that took no part gets
 
     @property
     def shares(self) -> str:
-        """When sites are asked to `share`: NEVER, ONCE before the first round, or before EVERY_ROUND. A method that with
-        its settings makes nothing of it says NEVER: only what is needed leaves a site."""
+        """When sites are asked to `share`: NEVER, ONCE before the first round, or before EVERY_ROUND. A method that
+        with its settings makes nothing of it says NEVER: only what is needed leaves a site."""
         return NEVER if type(self).share is Method.share else ONCE
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:

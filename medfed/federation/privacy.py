@@ -19,7 +19,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Privacy:
-    """The `privacy` block of a config: the Gaussian mechanism at each site (Dwork & Roth 2014, appendix A), before it sends.
+    """The `privacy` block of a config: the Gaussian mechanism (Dwork & Roth 2014, appendix A) before a site sends.
 
     What a site sends is clipped to a length, so that other images there could move it by twice that at most, and noise
     of `noise` times this much goes on every number. So the guarantee is for all that a site holds: it covers each of
@@ -28,7 +28,8 @@ class Privacy:
     statistics; the number of images, the number of steps, the mean loss and the validation score leave as they are.
 
     Args:
-        clip: greatest L2 length of the change of a round, over all floating-point entries; 0 neither clips nor adds noise.
+        clip: greatest L2 length of the change of a round, over all floating-point entries; 0 neither clips nor adds
+            noise.
         noise: standard deviation of the noise over 2 * clip, at least 0.
         statistics_clip, statistics_noise: the same of the tensors that a method sends beside the weights, all those of
             one message together, and not of their change.
@@ -47,7 +48,9 @@ class Privacy:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         for noise, clip in (("noise", "clip"), ("statistics_noise", "statistics_clip")):
             if getattr(self, noise) and not getattr(self, clip):
-                raise ValueError(f"{noise} is {getattr(self, noise)}, which has no scale without {clip} above 0; set that too")
+                raise ValueError(
+                    f"{noise} is {getattr(self, noise)}, which has no scale without {clip} above 0; set that too"
+                )
         if not 0 < self.delta < 1:
             raise ValueError(f"delta must lie in (0, 1), got {self.delta}")
 
@@ -93,11 +96,13 @@ def _noised(tensors: Tensors, clip: float, noise: float, key: bytes) -> dict[str
     """Float64 tensors, shortened together to `clip` where they are longer, each number with noise."""
     length = math.sqrt(sum(float(entry.square().sum()) for entry in tensors.values()))
     if not math.isfinite(length):
-        raise UserError("what it would send is not finite, so that no clipping bounds it, and nothing leaves; training diverged")
+        raise UserError("what it would send is not finite, so that no clipping bounds it, and nothing leaves; training "
+                        "diverged")
     scale = min(1.0, clip / length) if length else 1.0
     deviation = 2 * clip * noise
     return {
-        name: entry * scale + (deviation * normal(key + name.encode(), entry.numel()).reshape(entry.shape) if noise else 0.0)
+        name: entry * scale
+        + (deviation * normal(key + name.encode(), entry.numel()).reshape(entry.shape) if noise else 0.0)
         for name, entry in tensors.items()
     }
 

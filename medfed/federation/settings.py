@@ -64,8 +64,9 @@ class Federation:
         unseen_site: the site that takes no part in training and is tested at the end; empty trains on all.
         validation_site: a second site that never trains and shares nothing; it only tells how good each validated
             round is on its images. Empty has none.
-        participating: how many of the source sites train: the first so many in an order that the seed draws, so that 2 has
-            the site of 1. The others are as if they were not there: nobody reads or scores their images. null is all.
+        participating: how many of the source sites train: the first so many in an order that the seed draws, so that 2
+            has the site of 1. The others are as if they were not there: nobody reads or scores their images. null is
+            all.
         clients: how many clients the training people of the sites are handed out to; 0 makes each site a client.
         partition: of `clients`: "domains" (each holds one site's images), "heterogeneous" (`mixing` between that and
             all alike) or "dirichlet" (shares of each site drawn at random).

@@ -66,8 +66,8 @@ class Site:
     def terms(self) -> str:
         """Everything beside the letter and its own images that decides what this site answers."""
         rounds = None if self.settings.schedule == "constant" else self.rounds
-        terms = (self.settings, self.method, self.local_epochs, rounds, self.seed, sorted(self.local_keys), self.privacy)
-        return repr(terms)
+        own = sorted(self.local_keys)
+        return repr((self.settings, self.method, self.local_epochs, rounds, self.seed, own, self.privacy))
 
     def answer(self, message: Message) -> Message:
         """Do what the coordinator asks: "share", "train" or "validate"."""
@@ -171,8 +171,8 @@ class Site:
         optimizer.step()
         if not math.isfinite(value := float(loss.detach())):
             raise UserError(
-                f"{self.name}: training diverged in round {local.round}, step {step}: the loss is {value}; try a smaller "
-                "training.learning_rate, or look at the site's images with python -m medfed.data check"
+                f"{self.name}: training diverged in round {local.round}, step {step}: the loss is {value}; try a "
+                "smaller training.learning_rate, or look at the site's images with python -m medfed.data check"
             )
         return value
 

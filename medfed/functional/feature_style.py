@@ -74,7 +74,7 @@ def shift(features: Tensor, received: SiteStyle, rng: torch.Generator, n_kept: i
     clusters in place of samples.
 
     Args:
-        features: (B, C, H, W). Where their styles are not finite, training has diverged, and they come back as they are.
+        features: (B, C, H, W). Where their styles are not finite, training diverged, and they come back as they are.
         received: the other site's style, or those of R sites; each shifted sample then takes one of them at random.
         rng: a CPU generator.
         n_kept: how many keep their style, 0..B; B // 2 where it is None.

@@ -63,8 +63,9 @@ def _grow(region: Tensor, outside: bool) -> Tensor:
 def edge_agreement(before: Tensor, after: Tensor, mask: Tensor, width: int = 2) -> float | None:
     """How well edges near the outline of the structures stay in place when images are redrawn.
 
-    The correlation of gradient magnitudes (mean over channels) in the boundary and the `width` pixels of ring around it,
-    mean over the images that have any. 1 for any change of brightness, contrast or colour; near 0 for edges elsewhere.
+    The correlation of gradient magnitudes (mean over channels) in the boundary and the `width` pixels of ring around
+    it, mean over the images that have any. 1 for any change of brightness, contrast or colour; near 0 for edges
+    elsewhere.
 
     Args:
         before, after: (B, C, H, W).

@@ -1,4 +1,4 @@
-"""One style for many: the style of a site from those of its images, and of a federation from those of its sites (FISC)."""
+"""One style for many: that of a site from those of its images, and of a federation from those of its sites (FISC)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from medfed.functional.clustering import clusters
 PARTITIONS = ("none", "first", "last")
 
 
-def site_style(mean: Tensor, std: Tensor, partition: str = "last", spread: str = "mixture") -> tuple[Tensor, Tensor, int]:
+def site_style(
+    mean: Tensor, std: Tensor, partition: str = "last", spread: str = "mixture"
+) -> tuple[Tensor, Tensor, int]:
     """The average of the styles of the clusters of a site's images (FISC, section 3.2), so that rare looks count.
 
     A cluster's style is mean and deviation over all pixels of its images' features; clusters are FINCH's of the images'
@@ -41,7 +43,9 @@ def pooled(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
     return mean.mean(dim=0), (within + between).sqrt()
 
 
-def common_style(mean: Tensor, std: Tensor, partition: str = "last", median: str = "middle") -> tuple[Tensor, Tensor, int]:
+def common_style(
+    mean: Tensor, std: Tensor, partition: str = "last", median: str = "middle"
+) -> tuple[Tensor, Tensor, int]:
     """The interpolation style: the elementwise median over clusters of sites, of the mean style in each (FISC, 3.3).
 
     With three sites or fewer FINCH finds one cluster, always: then this is the mean style of the sites.
@@ -49,7 +53,8 @@ def common_style(mean: Tensor, std: Tensor, partition: str = "last", median: str
     Args:
         mean, std: (N, C), a row a site.
         partition: as in `site_style`.
-        median: of an even number of clusters the mean of the two in the "middle", or the "lower" (torch's, as released).
+        median: of an even number of clusters the mean of the two in the "middle", or the "lower" (torch's, as
+            released).
 
     Returns:
         mean (C,), std (C,), float64, and the number of clusters.

@@ -88,7 +88,7 @@ class CCST(Method):
         for name in ("k", "images_per_style", "min_patients"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        self._style_transfer  # refuses what it cannot do
+        self._style_transfer  # noqa: B018  refuses what it cannot do
 
     @property
     def _style_transfer(self) -> StyleTransfer:
@@ -98,7 +98,7 @@ class CCST(Method):
         self._style_transfer.check(image_size, channels)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Mean and std, each (C,) for overall style or (J, C) for single; and how far the codec is from the identity."""
+        """Mean and std, each (C,) for overall style or (J, C) for single; and how far the codec is from identity."""
         if site.samples.n_patients < self.min_patients:
             warnings.warn(
                 f"{site.name}: has {site.samples.n_patients} training patients and shares no style, as "
@@ -157,7 +157,7 @@ class CCST(Method):
         return expanded
 
     def facts(self, state: State) -> dict[str, Any]:
-        """The codec's error at alpha = 0, mean over sites, in [0, 1]: no mask or detail survives it better than that."""
+        """The codec's error at alpha = 0, mean over sites, in [0, 1]: no mask or detail survives better than that."""
         errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
         return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}
 

@@ -1,4 +1,4 @@
-"""COPA (Wu & Gong, ICCV 2021): one feature extractor for all, which every site's own classifier must be able to read."""
+"""COPA (Wu & Gong, ICCV 2021): one feature extractor for all, which every site's own classifier must read."""
 
 from __future__ import annotations
 

@@ -147,7 +147,8 @@ class ELCFS(Method):
                 f"brightness, which standardising takes away again; the paper's 7x7 wants alpha {3.5 / min(shape):.3g}",
                 stacklevel=2,
             )
-        chosen = torch.randperm(n, generator=site.rng)[: math.ceil(self.bank_share * n)]  # in no order that tells patients
+        # In no order that tells patients.
+        chosen = torch.randperm(n, generator=site.rng)[: math.ceil(self.bank_share * n)]
         parts = [site.samples.batch(part.tolist()).image for part in chosen.split(AT_ONCE)]
         return {WINDOWS: torch.cat([pack_window(low_frequency_window(part, self.alpha)) for part in parts])}
 

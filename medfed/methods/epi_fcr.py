@@ -123,8 +123,8 @@ class EpiFCR(Method):
             return
         if local.local_keys:
             raise UserError(
-                "method: Epi-FCR sends a site's own model to another, and here BatchNorm must stay at its site (FedBN, or "
-                "federation.batch_norm: local); use one of the two"
+                "method: Epi-FCR sends a site's own model to another, and here BatchNorm must stay at its site (FedBN, "
+                "or federation.batch_norm: local); use one of the two"
             )
         if local.network.get_submodule(local.architecture.head)._forward_hooks:
             raise UserError(

@@ -1,4 +1,4 @@
-"""FedSR (Nguyen et al., NeurIPS 2022): keep the features simple, so that they hold what the classes need and little of the site."""
+"""FedSR (Nguyen et al., NeurIPS 2022): keep features simple, so that they hold what the classes need, not the site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FISC (Nguyen et al., 2024; as PARDON, ICDCS 2025): draw each image also in a style between all hospitals, and keep the two close."""
+"""FISC (Nguyen et al., 2024; PARDON, ICDCS 2025): see each image also in a style between all hospitals, both close."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ CLASSES, MASKS = 0.2, 0.0  # regularisation where no value is given
 class FISC(Method):
     """Federated Interpolation Style and Contrastive learning.
 
-    Once, before training, each site shares a style: FINCH clusters its images by style, and the average of the clusters'
-    styles is the site's (with a VGG encoder to relu4_1 1,024 numbers, 4,096 bytes). The coordinator clusters the sites'
-    styles, and the median over the clusters is the interpolation style S of the whole run. Every training image x then
-    has a second view x' = AdaIN(x, S), and
+    Once, before training, each site shares a style: FINCH clusters its images by style, and the average of the
+    clusters' styles is the site's (with a VGG encoder to relu4_1 1,024 numbers, 4,096 bytes). The coordinator clusters
+    the sites' styles, and the median over the clusters is the interpolation style S of the whole run. Every training
+    image x then has a second view x' = AdaIN(x, S), and
 
         L = L_task(x) + contrast * L_con + regularisation * mean(z^2 + z'^2)                           (eq. 5-8)
         L_con = mean of max(0, |z_i - z'_i| - |z_i - z'_j| + margin),  j a random image of another class
@@ -53,29 +53,30 @@ class FISC(Method):
         median: of an even number of clusters, "middle" or "lower".
         freeze_batch_norm: BatchNorm keeps the statistics that it came with. As released, with a pretrained network; one
             that starts afresh does not learn so.
-        noise, noise_scale: each site adds noise * N(0, noise_scale^2) to every number of its style; its deviations stay at
-            least 0. For the paper's Table 10 alone: it follows from the seed, so whoever knows the config can take it off.
-            What protects is `privacy.statistics_noise`, which is drawn from a secret of the site.
+        noise, noise_scale: each site adds noise * N(0, noise_scale^2) to every number of its style; its deviations stay
+            at least 0. For the paper's Table 10 alone: it follows from the seed, so whoever knows the config can take
+            it off. What protects is `privacy.statistics_noise`, which is drawn from a secret of the site.
         transfer, codec, alpha, transfer_size: as in `StyleTransfer`.
         ring_width: of the background beside a structure, in pixels (segmentation).
         min_patients: a site with fewer training patients shares no style: it would be that of single people. Clusters
             count alike, so the few images of one cluster, even of one patient, weigh as much as the many of another;
             `site_clusters: none` weighs all images alike.
 
-    Ablations of the paper's Table 11: v3 is `contrast: 0`, v5 all of it; `site_clusters: none` and `common_clusters: none`
-    are our reading of v1 and v2, both terms off of v4.
+    Ablations of the paper's Table 11: v3 is `contrast: 0`, v5 all of it; `site_clusters: none` and `common_clusters:
+    none` are our reading of v1 and v2, both terms off of v4.
 
     The second view is drawn once and kept, and rotated, scaled and flipped with its image, where the paper styles each
-    augmented batch anew. Only the pass over x moves BatchNorm's statistics. (A network with dropout draws it anew for z',
-    and so adds noise to the distance.) z and z' of the task's pass serve all terms, where the public code computes features
-    five times. The code clusters whole feature maps at the sites and takes statistics before the ReLU; this is the paper's:
-    styles, after it. AdaIN of strength 0.5 is the code's (eq. 4 has 1).
+    augmented batch anew. Only the pass over x moves BatchNorm's statistics. (A network with dropout draws it anew for
+    z', and so adds noise to the distance.) z and z' of the task's pass serve all terms, where the public code computes
+    features five times. The code clusters whole feature maps at the sites and takes statistics before the ReLU; this is
+    the paper's: styles, after it. AdaIN of strength 0.5 is the code's (eq. 4 has 1).
 
     Greyscale: the paper's appendix C expects nothing of the method there, as styles then hardly differ.
 
-    Segmentation (ours): z is the mean feature inside a structure (finest decoder level), z' that of the second view, and
-    the negative another structure's or the background ring's, of any image of the second views. The regulariser is off:
-    these few features draw the mask themselves, and made small, the contrast of their directions overrules the mask.
+    Segmentation (ours): z is the mean feature inside a structure (finest decoder level), z' that of the second view,
+    and the negative another structure's or the background ring's, of any image of the second views. The regulariser is
+    off: these few features draw the mask themselves, and made small, the contrast of their directions overrules the
+    mask.
 
         what                         medfed              paper               released
         alpha                        0.5                 1                   0.5
@@ -123,7 +124,7 @@ class FISC(Method):
         for name in ("ring_width", "min_patients"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        self._style_transfer  # refuses what it cannot do
+        self._style_transfer  # noqa: B018  refuses what it cannot do
 
     @property
     def _style_transfer(self) -> StyleTransfer:

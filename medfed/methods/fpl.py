@@ -1,4 +1,4 @@
-"""FPL (Huang et al., CVPR 2023): sites tell each other what the classes look like on average, once for every kind of site."""
+"""FPL (Huang et al., CVPR 2023): sites tell each other what classes look like on average, once a kind of site."""
 
 from __future__ import annotations
 

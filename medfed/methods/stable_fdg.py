@@ -1,4 +1,4 @@
-"""StableFDG (Park et al., NeurIPS 2023): train on the feature styles of other hospitals and beyond, and look where a class agrees."""
+"""StableFDG (Park et al., NeurIPS 2023): train on other hospitals' styles and beyond, and look where a class agrees."""
 
 from __future__ import annotations
 
@@ -59,14 +59,15 @@ class StableFDG(Method):
         min_patients: a site with fewer training patients shares no style: it would be that of single people.
 
     Where paper and public code differ, this is the paper, except: the noise of shifting is N(0, 1) times the spread
-    (the paper multiplies by it twice), the spread is a deviation rather than a variance, queries and keys are normalised,
-    and exploration happens behind the first active stage only (later ones mix): these are the code's. The code also
-    takes cluster centres instead of samples, shares styles of augmented images in training mode, asks sites that do not
-    take part, and divides by 49 whatever the size of the map; we do not. The cosine schedule is `training.schedule`.
+    (the paper multiplies by it twice), the spread is a deviation rather than a variance, queries and keys are
+    normalised, and exploration happens behind the first active stage only (later ones mix): these are the code's. The
+    code also takes cluster centres instead of samples, shares styles of augmented images in training mode, asks sites
+    that do not take part, and divides by 49 whatever the size of the map; we do not. The cosine schedule is
+    `training.schedule`.
 
-    Segmentation (ours; future work in the paper): the same at the encoder's stages, masks added with their images, where
-    a "class" is the set of structures that an image shows. Skip connections carry the added samples too, so these enter
-    behind the first stage. There is no attention, as an image has no one class.
+    Segmentation (ours; future work in the paper): the same at the encoder's stages, masks added with their images,
+    where a "class" is the set of structures that an image shows. Skip connections carry the added samples too, so these
+    enter behind the first stage. There is no attention, as an image has no one class.
 
         what                         medfed              paper               released
         negative deviations          set to 0            not discussed       kept
@@ -125,14 +126,14 @@ class StableFDG(Method):
         if self.attention:
             if architecture.decoder_levels:
                 raise UserError(
-                    "method.attention: StableFDG's attention needs one class an image, and this network draws masks; set "
-                    "it to false (the style half works)"
+                    "method.attention: StableFDG's attention needs one class an image, and this network draws masks; "
+                    "set it to false (the style half works)"
                 )
             head = network.get_submodule(architecture.head)
             if isinstance(network.get_submodule(architecture.embedding), nn.Linear):
                 raise UserError(
-                    "method.attention: StableFDG's classifier stands on the pooled features, and this network has a layer "
-                    "between; set network.embedding_size to 0, or attention to false"
+                    "method.attention: StableFDG's classifier stands on the pooled features, and this network has a "
+                    "layer between; set network.embedding_size to 0, or attention to false"
                 )
             highlighter = Highlighter(head.in_features, head.out_features, self.dimension)
             attach(network, architecture.last_features, architecture.head, highlighter)

@@ -23,9 +23,9 @@ class Stack(Method):
     """What each of several methods changes, together: `methods: [{name: ccst, k: 2}, {name: elcfs}]`.
 
     One of them may replace the loss and one the aggregation. All else composes, in the given order: networks are
-    wrapped, samples expanded and batches augmented by one after the other, regularisers are added, and what each shares,
-    keeps and sends goes under its own number, so that none sees another's. A stack of one is that method, to the bit,
-    but for the names of what it shares.
+    wrapped, samples expanded and batches augmented by one after the other, regularisers are added, and what each
+    shares, keeps and sends goes under its own number, so that none sees another's. A stack of one is that method, to
+    the bit, but for the names of what it shares.
 
     Args:
         methods: at least one; no stack within a stack.
@@ -141,7 +141,8 @@ class Stack(Method):
         return super().aggregate(state, updates)
 
     def facts(self, state: State) -> dict[str, Any]:
-        return {name: fact for i, method in enumerate(self.methods) for name, fact in method.facts(_own(state, i)).items()}
+        facts = (method.facts(_own(state, i)) for i, method in enumerate(self.methods))
+        return {name: fact for each in facts for name, fact in each.items()}
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
         """Those of the first method that has any."""
@@ -155,15 +156,17 @@ class Stack(Method):
 
     def _check_site_weights(self) -> None:
         """One average serves all, and a method that aggregates makes its own."""
-        asked = {type(method).__name__: method.site_weights for method in self.methods if "site_weights" in vars(method)}
+        asked = {
+            type(method).__name__: method.site_weights for method in self.methods if "site_weights" in vars(method)
+        }
         if len(set(asked.values())) > 1:
             words = ", ".join(f"{name} {way}" for name, way in asked.items())
             raise ValueError(f"methods average in different ways (site_weights: {words}); a stack has room for one")
         for owner in (method for method in self.methods if _overrides(method, "aggregate")):
             if uniform := [name for name, way in asked.items() if way == "uniform" and name != type(owner).__name__]:
                 raise ValueError(
-                    f"{type(owner).__name__} defines 'aggregate', and site_weights of {uniform[0]} is uniform; set that to "
-                    "examples"
+                    f"{type(owner).__name__} defines 'aggregate', and site_weights of {uniform[0]} is uniform; set "
+                    "that to examples"
                 )
 
     def _sharers(self) -> list[Method]:

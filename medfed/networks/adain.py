@@ -185,7 +185,7 @@ def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get(HEADER)
-            entries = {name: file.get_tensor(name) for name in file.keys()}
+            entries = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it cannot be iterated
         settings = json.loads(header or "null")
         codec = build_codec(settings or {})
     except (FileNotFoundError, IsADirectoryError):

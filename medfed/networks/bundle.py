@@ -30,11 +30,13 @@ def _unets(given: Arguments) -> Iterator[NetworkSettings]:
     norm = given["norm"]
     if not all(type(n) is int for n in given["features"]):
         raise ValueError(f"features are {given['features']}")
-    yield UNet(tuple(given["features"]), str(norm[0] if isinstance(norm, (list, tuple)) else norm).lower(), given["dropout"])
+    name = str(norm[0] if isinstance(norm, (list, tuple)) else norm).lower()
+    yield UNet(tuple(given["features"]), name, given["dropout"])
 
 
 def _densenets(given: Arguments) -> Iterator[NetworkSettings]:
-    yield DenseNetwork(given["init_features"], given["growth_rate"], tuple(given["block_config"]), dropout=given["dropout_prob"])
+    layers = tuple(given["block_config"])
+    yield DenseNetwork(given["init_features"], given["growth_rate"], layers, dropout=given["dropout_prob"])
 
 
 def _resnets(given: Arguments) -> Iterator[NetworkSettings]:
@@ -82,12 +84,17 @@ class Bundle(NetworkSettings):
         wanted = _whole(name, {key: value for key, value in definition.items() if key != "_target_"}, file)
         try:
             for settings in KNOWN[name](wanted):
-                ours = settings.definition(*(next(wanted[name] for name in names if name in wanted) for names in CHANNELS))
+                channels = (next(wanted[name] for name in names if name in wanted) for names in CHANNELS)
+                ours = settings.definition(*channels)
                 if _whole(name, {key: value for key, value in ours.items() if key != "_target_"}, file) == wanted:
                     return settings
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise UserError(f"{file}: network_def: {error}; expected the arguments of monai.networks.nets.{name}") from error
-        raise UserError(f"{file}: network_def: this {name} has arguments that medfed does not set; expected {_whole_as_told(ours)}")
+            raise UserError(
+                f"{file}: network_def: {error}; expected the arguments of monai.networks.nets.{name}"
+            ) from error
+        raise UserError(
+            f"{file}: network_def: this {name} has arguments that medfed does not set; expected {_whole_as_told(ours)}"
+        )
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
@@ -147,7 +154,9 @@ class Bundle(NetworkSettings):
         """The first config that has a `network_def` of plain values."""
         folder = Path(self.path) / "configs"
         if not folder.is_dir():
-            raise UserError(f"network.path: {self.path} is no MONAI bundle (no folder configs); name an unpacked bundle")
+            raise UserError(
+                f"network.path: {self.path} is no MONAI bundle (no folder configs); name an unpacked bundle"
+            )
         for file in (folder / name for name in CONFIGS):
             if not file.is_file():
                 continue
@@ -157,8 +166,8 @@ class Bundle(NetworkSettings):
                 raise UserError(f"{file}: is no JSON object ({error}); copy the bundle again") from error
             if isinstance(found, dict):
                 if strange := [key for key, value in found.items() if _is_code(value)]:
-                    raise UserError(f"{file}: network_def.{strange[0]} is an expression, and nothing in a bundle runs here; write the "
-                                    "value in its place")
+                    raise UserError(f"{file}: network_def.{strange[0]} is an expression, and nothing in a bundle runs "
+                                    "here; write the value in its place")
                 return file, found
         raise UserError(f"{folder}: no {' or '.join(CONFIGS)} with a network_def; the bundle must name its network so")
 
@@ -169,7 +178,9 @@ def _whole(name: str, arguments: Arguments, file: Path) -> dict[str, Any]:
     try:
         bound = inspect.signature(target).bind(**arguments)
     except TypeError as error:
-        raise UserError(f"{file}: network_def: {error}; expected the arguments of monai.networks.nets.{name}") from error
+        raise UserError(
+            f"{file}: network_def: {error}; expected the arguments of monai.networks.nets.{name}"
+        ) from error
     bound.apply_defaults()
     return {key: _plain(value) for key, value in bound.arguments.items()}
 

@@ -106,7 +106,7 @@ class _EfficientNetLite(EfficientNet):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        # MONAI draws it from plus or minus 1/sqrt(classes): right for 1000 of them, but with 7 the first loss is near 6.
+        # MONAI draws it from plus or minus 1/sqrt(classes): right for 1000 of them; with 7 the first loss is near 6.
         self._fc.reset_parameters()
         self._swish, self._last_activation = nn.ReLU6(), nn.ReLU6()
         for block in (block for stack in self._blocks for block in stack):

@@ -52,7 +52,7 @@ class _Down(nn.Sequential):
 
 
 class _Up(nn.Module):
-    """(B, n, h, w) and the encoder's (B, n/2, 2h, 2w) to (B, n, 2h, 2w); levels below the top first halve their input."""
+    """(B, n, h, w) and the encoder's (B, n/2, 2h, 2w) to (B, n, 2h, 2w); lower levels first halve their input."""
 
     def __init__(self, n: int, halve_first: bool) -> None:
         super().__init__()

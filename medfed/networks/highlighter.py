@@ -1,4 +1,4 @@
-"""StableFDG's attention (Park et al., NeurIPS 2023, section 3.2): look where images of one class have something in common."""
+"""StableFDG's attention (Park et al., NeurIPS 2023, section 3.2): look where images of a class have much in common."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Highlighter(nn.Module):
         S = ((q(z_j) + q(z_i)) / 2)^T k(z_i),   a_i = softmax(mean of S over the positions of the query)
         A(z_i) = sum_x a_i(x) z_i(x)
 
-    The mean over query positions commutes with the product, so S is never formed: HW numbers an image instead of (HW)^2.
+    The mean over query positions commutes with the product, so S is never formed: HW numbers an image, not (HW)^2.
 
     The classifier of twice the width on [pool(z), A(z)] is the network's own head on pool(z) plus this module's
     `classifier` (no bias) on A(z): the same function with the same number of weights, and no entry is renamed. (Fresh

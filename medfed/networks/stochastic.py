@@ -1,4 +1,7 @@
-"""FedSR's stochastic embedding (Nguyen et al., NeurIPS 2022): a network says how sure it is of each feature, and trains with noise."""
+"""FedSR's stochastic embedding (Nguyen et al., NeurIPS 2022): a network says how sure it is of each feature.
+
+In training the features get noise of that size.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,9 @@ class StyleTransfer:
             key = "method.transfer_size" if self.transfer_size else "data.image_size"
             raise UserError(f"{key} is {side}, but the codec needs at least {least} pixels a side; choose more")
         if channels not in (1, 3):
-            raise UserError(f"images have {channels} channels, but the codec takes 1 or 3; set method.transfer: moments")
+            raise UserError(
+                f"images have {channels} channels, but the codec takes 1 or 3; set method.transfer: moments"
+            )
 
     def features(self, images: Tensor) -> Iterator[Tensor]:
         """What carries the style of images (B, C, H, W) in [0, 1]: maps (b, D, h, w), few images after few.

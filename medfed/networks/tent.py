@@ -39,7 +39,8 @@ class Tent(nn.Module):
                 "false, or network.norm to batch"
             )
         for norm in norms:
-            norm.track_running_stats, norm.running_mean, norm.running_var, norm.num_batches_tracked = False, None, None, None
+            norm.track_running_stats = False
+            norm.running_mean = norm.running_var = norm.num_batches_tracked = None
         self.optimizer = torch.optim.Adam(adapted, learning_rate)
 
     def train(self, mode: bool = True) -> Tent:

@@ -68,8 +68,8 @@ class VGGEncoder(nn.Module):
     def normalise(self, images: Tensor) -> None:
         """Scale every convolution to a mean activation of 1 over these images (Gatys et al., CVPR 2016).
 
-        ReLU and pooling pass a positive factor through, so the maps mean the same. Weights that work on intensities of 0
-        to 255 have features in the hundreds otherwise, and no decoder learns from them.
+        ReLU and pooling pass a positive factor through, so the maps mean the same. Weights that work on intensities of
+        0 to 255 have features in the hundreds otherwise, and no decoder learns from them.
         """
         total = 1.0
         for number, layer in enumerate(self.layers):
@@ -144,8 +144,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: is missing; expected weights of VGG-19 or VGG-16 as .pth or .safetensors") from None
     except Exception as error:  # of the unpickler too, whose module is not imported here
         # Not PyTorch's own words: they advise to load the file in a way that runs code in it.
-        raise UserError(f"{path}: cannot be read as a state dict ({type(error).__name__}); name a .safetensors, or a .pt or .pth "
-                        "that holds tensors alone") from None
+        raise UserError(f"{path}: cannot be read as a state dict ({type(error).__name__}); name a .safetensors, or a "
+                        ".pt or .pth that holds tensors alone") from None
     if not isinstance(entries, Mapping) or not all(isinstance(entry, Tensor) for entry in entries.values()):
         raise UserError(f"{path}: holds no plain state dict; expected tensors by name, so save model.state_dict()")
     return dict(entries)

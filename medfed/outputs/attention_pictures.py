@@ -13,8 +13,8 @@ from medfed.outputs.canvas import as_array, save, sheet, show
 def attention(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     """Each image as it is, and below it its scores: 1 is what every position would get if all counted alike.
 
-    A network sees the zeros that pad its maps, and cells at the border stand out by that alone. So one of the cases should
-    be an even image: what it has is of no content.
+    A network sees the zeros that pad its maps, and cells at the border stand out by that alone. So one of the cases
+    should be an even image: what it has is of no content.
 
     Args:
         cases: mappings with `title`, `image` (C, H, W) in [0, 1], and `scores` (h, w), at least 0 and of sum 1.

@@ -128,7 +128,10 @@ def _configs(
 
 
 def trained(
-    network: NetworkSettings, weights: Mapping[str, Tensor], task: Segmentation | Classification, wrap: Wrap | None = None
+    network: NetworkSettings,
+    weights: Mapping[str, Tensor],
+    task: Segmentation | Classification,
+    wrap: Wrap | None = None,
 ) -> nn.Module:
     """The network with these weights, in evaluation mode, on the CPU; `wrap` as in `write_bundle`.
 

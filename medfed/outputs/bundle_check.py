@@ -62,10 +62,13 @@ VALUE_OF = {"_mode_": "callable", "filename": PREDICTIONS}
 # unpickle, or fetch weights from an address.
 FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
 
-# How a picture of Pillow's is read, by the channels that are wanted: turned as its EXIF note says, without alpha. One of
-# another kind (more than 8 bits, say) is a KeyError with its mode: better no answer than that of saturated pixels.
+# How a picture of Pillow's is read, by the channels that are wanted: turned as its EXIF note says, without alpha. One
+# of another kind (more than 8 bits, say) is a KeyError with its mode: better no answer than that of saturated pixels.
 _KINDS = {1: {"1": "L", "L": "L", "LA": "L"}, 3: dict.fromkeys(("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"), "RGB")}
-CONVERTERS = {n: f"$lambda picture: ImageOps.exif_transpose(picture).convert({kinds}[picture.mode])" for n, kinds in _KINDS.items()}
+CONVERTERS = {
+    n: f"$lambda picture: ImageOps.exif_transpose(picture).convert({kinds}[picture.mode])"
+    for n, kinds in _KINDS.items()
+}
 IMPORTS = ("$import glob", "$from PIL import ImageOps")
 CALLS = frozenset({"sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.to", "REF.run"})
 VALUES = frozenset({"REF", "np.uint8"})

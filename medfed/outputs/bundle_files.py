@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -77,7 +78,7 @@ def _in_folder(path: Path) -> dict[str, Callable[[], IO[bytes]]]:
         if file.is_symlink():
             raise UserError(f"{path}: '{name.as_posix()}' is a link; a bundle holds its files themselves")
         if not file.is_dir():
-            names[name.as_posix()] = lambda file=file: open(file, "rb")
+            names[name.as_posix()] = partial(open, file, "rb")
     return names
 
 

@@ -14,8 +14,8 @@ from medfed.outputs.bundle_check import PREDICTIONS
 from medfed.tasks.classification import AT_ONCE, COLOUR_MEAN, COLOUR_STD, GREY_MEAN, GREY_STD, Classification
 
 PICTURES = (
-    "8-bit {}, turned as a note in the file says (EXIF); one of another kind, or of more than 8 bits, stops with its mode "
-    "as a KeyError"
+    "8-bit {}, turned as a note in the file says (EXIF); one of another kind, or of more than 8 bits, stops with its "
+    "mode as a KeyError"
 )
 TOGETHER = (
     "\n- Its batch normalisation takes the statistics of the batch: what it says of a picture depends on the others of "
@@ -41,7 +41,8 @@ def values(task: Classification, summary: Mapping[str, Any], module: nn.Module) 
 
 def kind(channels: int) -> str:
     """Which files a bundle of pictures understands."""
-    return PICTURES.format("pictures in colour (RGB, palette, CMYK, without alpha)" if channels == 3 else "grey pictures")
+    colour = "pictures in colour (RGB, palette, CMYK, without alpha)"
+    return PICTURES.format(colour if channels == 3 else "grey pictures")
 
 
 def scores(summary: Mapping[str, Any]) -> dict[str, float]:

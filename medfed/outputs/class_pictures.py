@@ -15,7 +15,18 @@ import numpy as np
 from medfed.metrics import classification
 from medfed.metrics.classification_summary import arrays, classes_of
 from medfed.outputs.canvas import (
-    BLACK, GREEN, LINES, SEEN, UNSEEN, VERMILION, as_array, legend, save, sheet, show, tidy,
+    BLACK,
+    GREEN,
+    LINES,
+    SEEN,
+    UNSEEN,
+    VERMILION,
+    as_array,
+    legend,
+    save,
+    sheet,
+    show,
+    tidy,
 )  # fmt: skip
 
 N_COLUMNS = 5

@@ -119,8 +119,8 @@ def build_table(
 def _transductive(results: Sequence[dict]) -> list[str]:
     """Which methods looked at the test images beside the one that they predicted."""
     found = {result["method"]: result.get("transductive_by") for result in results}
-    return [f"{method}: TRANSDUCTIVE ({', '.join(by)}): predictions depend on other test images of the site, without labels"
-            for method, by in sorted(found.items()) if by]  # fmt: skip
+    return [f"{method}: TRANSDUCTIVE ({', '.join(by)}): predictions depend on other test images of the site, without "
+            "labels" for method, by in sorted(found.items()) if by]  # fmt: skip
 
 
 def kind_of_data(data: str) -> str:

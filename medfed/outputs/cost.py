@@ -1,7 +1,7 @@
 """What a method costs: seconds at a client and at the coordinator, and bytes on the wire, once and in every round.
 
-StableFDG's Table 6 and FISC's Table 8 in one. Seconds are of the machine that ran, with whatever else it did; ratios between
-methods of one comparison say more than they do.
+StableFDG's Table 6 and FISC's Table 8 in one. Seconds are of the machine that ran, with whatever else it did; ratios
+between methods of one comparison say more than they do.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ class Cost:
     """A client's and the coordinator's cost under one method; None where it was not measured.
 
     train_s: of a client in a round after its first; share_s: of what it shares in every round.
-    once_s: what a client does once: what it shares before the first round, and what its first round takes beyond the others.
+    once_s: what a client does once: what it shares before the first round, and what its first round takes beyond the
+        others.
     aggregate_s: of the coordinator in a round.
-    up, down: bytes of a client in a round, apart from validation; up_once, down_once: in what goes before the first round.
+    up, down: bytes of a client in a round, apart from validation; up_once, down_once: in what goes before the first.
     """
 
     train_s: float | None

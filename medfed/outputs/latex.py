@@ -1,4 +1,4 @@
-"""A comparison as LaTeX: a tabular a block, best bold and second underlined, to be pasted into a paper (needs booktabs)."""
+"""A comparison as LaTeX: a tabular a block, best bold and second underlined, to paste into a paper (needs booktabs)."""
 
 from __future__ import annotations
 

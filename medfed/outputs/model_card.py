@@ -21,13 +21,13 @@ UNKNOWN = "not stated"
 VOLUMES = "NIfTI files whose header tells the orientation truly"
 KEPT = "Sites that took part are scored with the entries that each keeps; the bundle has their average."
 TRANSDUCTIVE = {
-    "tent": "These scores are transductive: the network adapted to the test images of each site while predicting (Tent). "
-    "The bundle does not adapt, so it may score otherwise.",
+    "tent": "These scores are transductive: the network adapted to the test images of each site while predicting "
+    "(Tent). The bundle does not adapt, so it may score otherwise.",
     "batch_stats": "Scores of sites that took no part are transductive: BatchNorm used the statistics of each batch of "
     "their test images. The bundle has the average of the sites' statistics, so it may score otherwise.",
-    "nearest": "Scores of sites that took no part are transductive in a weak sense: they got the BatchNorm of the source "
-    "site whose statistics are nearest to those of their unlabelled test images. The bundle has the average, so it may "
-    "score otherwise.",
+    "nearest": "Scores of sites that took no part are transductive in a weak sense: they got the BatchNorm of the "
+    "source site whose statistics are nearest to those of their unlabelled test images. The bundle has the average, so "
+    "it may score otherwise.",
 }
 
 

@@ -12,7 +12,19 @@ import nibabel as nib
 import numpy as np
 
 from medfed.outputs.canvas import (
-    BLACK, LINES, SEEN, SKY, UNSEEN, YELLOW, as_array, legend, save, sheet, show, tidy, turn,
+    BLACK,
+    LINES,
+    SEEN,
+    SKY,
+    UNSEEN,
+    YELLOW,
+    as_array,
+    legend,
+    save,
+    sheet,
+    show,
+    tidy,
+    turn,
 )  # fmt: skip
 
 REFERENCE, PREDICTION = SKY, YELLOW

@@ -35,9 +35,10 @@ class RunIsBusy(UserError):
 class RunFolder:
     """The files of one run.
 
-    `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (what each simulated site keeps), `history.csv`,
-    `ledger.csv`, `timings.csv` (which alone differs between two runs of one config), `cases.csv`, `summary.json`, `model.safetensors`, `pictures/`; `clients.json` (which cases each holds)
-    where the sites' people were handed out.
+    `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (what each simulated site keeps),
+    `history.csv`, `ledger.csv`, `timings.csv` (which alone differs between two runs of one config), `cases.csv`,
+    `summary.json`, `model.safetensors`, `pictures/`; `clients.json` (which cases each holds) where the sites' people
+    were handed out.
     """
 
     path: Path
@@ -47,7 +48,7 @@ class RunFolder:
         """Hold the folder; a second run in it is refused at once. The lock dies with its process, also by kill -9."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / "run.lock", "a+")
+            lock = open(self.path / "run.lock", "a+")  # noqa: SIM115  closed by the `with` below
         except OSError as error:
             raise UserError(
                 f"{self.path}: cannot write here ({error.strerror}); choose another folder with --out"

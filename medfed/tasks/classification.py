@@ -137,7 +137,7 @@ class Classification:
     def probabilities(self, network: nn.Module, samples: Pictures) -> Tensor:
         """(N, K) float64, softmax of the logits, in the order of the samples.
 
-        Batches are drawn in another order, fixed but telling no class: Tent and batch statistics see a batch as a whole.
+        Batches are drawn in another order, fixed but telling no class: Tent and batch statistics see a batch whole.
         """
         network.eval()
         device = next(network.parameters()).device

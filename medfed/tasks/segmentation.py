@@ -21,8 +21,8 @@ from monai.transforms import (
 )
 from torch import Tensor, nn
 
-from medfed.datasets.base import Volume
 from medfed.batch import Batch
+from medfed.datasets.base import Volume
 from medfed.functional.taps import tapped
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.boundary_distance import N_LEVELS, boundary_distance

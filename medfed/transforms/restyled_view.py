@@ -14,7 +14,7 @@ from medfed.transforms.style_expansion import KEPT_BYTES, Samples, StyleExpansio
 class RestyledView:
     """Samples whose batches carry a restyled picture of each image in `views`.
 
-    It is drawn when a batch first wants it, and kept as float16 (`StyleExpansion`): its bits do not depend on the batch.
+    It is drawn when a batch first wants it, and kept as float16 (`StyleExpansion`): its bits depend on no batch.
 
     Args:
         samples: the originals, images (B, C, H, W) in [0, 1].

@@ -251,7 +251,7 @@ def test_a_name_that_is_no_utf8_is_found_before_anything_is_trained(tmp_path):
         for name in (b"plain.png", b"caf\xe9.png"):
             Image.new("L", (8, 8), 255).save(tmp_path / "made.png")
             (tmp_path / "made.png").rename(os.fsdecode(os.fsencode(folder) + b"/" + name))
-    data = Folder(root=str(tmp_path), channels=1)
+    data = Folder(root=str(tmp_path))
     cases, problems = data.survey("north")
     assert [case.patient for case in cases] == ["plain"]
     assert len(problems) == 2 and all("caf\\xe9.png: has a name that is no UTF-8" in problem for problem in problems)

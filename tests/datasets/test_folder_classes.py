@@ -10,7 +10,6 @@ from medfed.datasets.folder_classes import FolderClasses
 from medfed.errors import UserError
 
 
-
 def picture(path: Path, mode: str = "RGB", seed: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)

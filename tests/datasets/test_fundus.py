@@ -198,7 +198,8 @@ def test_real_photographs_are_read():
 
 
 @pytest.mark.parametrize(("pixels", "words"), [
-    (np.full((SIZE, SIZE), 4095, np.uint16), "has more than 8 bits, with values from 4095 to 4095; save it as 8-bit RGB"),
+    (np.full((SIZE, SIZE), 4095, np.uint16),
+     "has more than 8 bits, with values from 4095 to 4095; save it as 8-bit RGB"),
     (np.full((SIZE, SIZE), 9, np.uint8), "is grey, expected colour; save it as RGB"),
 ])  # fmt: skip
 def test_what_cannot_be_read_is_told_without_keys_that_are_not_there(root, pixels, words):

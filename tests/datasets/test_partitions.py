@@ -167,7 +167,8 @@ def test_more_clients_than_people_are_refused():
 def test_clients_without_an_image_are_refused_by_name():
     """One person has 90 of 99 images, more than three of the four clients' shares."""
     lopsided = [Case("a", f"big{i}", Path("i"), None, "big") for i in range(90)] + cases("a", 9)
-    with pytest.raises(ValueError, match="[12] of 4 clients would hold no training image, the first is client_.; .*fewer"):
+    sentence = "[12] of 4 clients would hold no training image, the first is client_.; .*fewer"
+    with pytest.raises(ValueError, match=sentence):
         partition({"a": Split(lopsided, [], [])}, 4, "domains", 0)
 
 

@@ -4,6 +4,7 @@ import gzip
 import re
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 
 import nibabel as nib
@@ -298,15 +299,15 @@ class TestPictures:
             (colour, 1, "is in colour, expected grey; save it as grey$"), (volume, 1, "keep one volume of them$"),
         ]  # fmt: skip
         for path, channels, words in cases:
-            assert "data." not in refused(lambda path: read_image(path, channels, []), path, words)
+            assert "data." not in refused(partial(read_image, channels=channels, notices=[]), path, words)
         refused(lambda path: read_image(path, 1, [], declared=True), volume, "declare them with data.image_channels$")
 
     def test_only_16_bits_a_channel_are_said_to_be_read_with_8(self, tmp_path):
         """A row of 533 pixels of 8-bit RGB fills 1600 bytes in a BMP, and BMP packs colours into 16 bits."""
         notices = []
         read_image(picture(tmp_path / "a.bmp", colours(2, 533)), 3, notices)
-        entries = struct.pack("<IiiHHIIiiII", 40, 2, 1, 1, 16, 0, 4, 0, 0, 0, 0)
-        (tmp_path / "b.bmp").write_bytes(b"BM" + struct.pack("<IHHI", 58, 0, 0, 54) + entries + b"\x1f\x00\x00\x7c")
+        entries = struct.pack("<IiiHHIIiiIIIII", 40, 2, 1, 1, 16, 3, 4, 0, 0, 0, 0, 0xF800, 0x07E0, 0x001F)
+        (tmp_path / "b.bmp").write_bytes(b"BM" + struct.pack("<IHHI", 70, 0, 0, 66) + entries + b"\x1f\x00\x00\xf8")
         assert read_image(tmp_path / "b.bmp", 3, notices)[..., 0, :, 0].tolist() == [[0, 255], [0, 0], [255, 0]]
         assert notices == []
 
@@ -314,7 +315,8 @@ class TestPictures:
     def test_16_bit_colour_is_read_with_8_and_said(self, tmp_path, kind, channels):
         """Pillow writes no such PNG: kind 2 is RGB, 6 is RGBA, big-endian after a filter byte a row."""
         row = b"\0" + struct.pack(f">{2 * channels}H", *([0x1234, 0xFF00, 0x00FF, 0xFFFF][:channels] * 2))
-        parts = ((b"IHDR", struct.pack(">IIBBBBB", 2, 1, 16, kind, 0, 0, 0)), (b"IDAT", zlib.compress(row)), (b"IEND", b""))
+        header = struct.pack(">IIBBBBB", 2, 1, 16, kind, 0, 0, 0)
+        parts = ((b"IHDR", header), (b"IDAT", zlib.compress(row)), (b"IEND", b""))
         data = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts)
         (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + data)
         notices = []

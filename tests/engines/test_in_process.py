@@ -144,7 +144,8 @@ def test_losing_a_resting_memory_would_show(toy, fedavg, tmp_path):
     rounds = rounds_of(toy, fedavg, tmp_path, 6)
     for engine, done in rounds:
         engine._resting.clear()
-    assert digest(done.state.to_bytes()) != digest(whole.state.to_bytes())
+        last = done.state
+    assert digest(last.to_bytes()) != digest(whole.state.to_bytes())
 
 
 def test_clients_without_memory_leave_no_files_but_the_last_rounds_answers(fedavg, tmp_path):
@@ -162,7 +163,8 @@ def test_a_run_without_memory_that_was_broken_off_goes_on_to_the_same_bits(fedav
     *_, (_, whole) = rounds_of(toy, fedavg, None)
     state = toy.start(fedavg)
     with pytest.raises(Killed):
-        for _, done in rounds_of(toy, fedavg, tmp_path, engine=stop_after(toy.engine(fedavg, MANY, tmp_path), n_answers)):
+        stopped = stop_after(toy.engine(fedavg, MANY, tmp_path), n_answers)
+        for _, done in rounds_of(toy, fedavg, tmp_path, engine=stopped):
             state = done.state
     *_, (_, last) = rounds_of(toy, fedavg, tmp_path, state=state)
     assert digest(last.state.to_bytes()) == digest(whole.state.to_bytes())
@@ -207,8 +209,7 @@ class Diary(Method):
 
 def test_a_client_that_begins_to_keep_something_keeps_its_file(tmp_path):
     toy = Toy(training=FORGETFUL)
-    for engine, done in rounds_of(toy, Diary(), tmp_path, 5):
-        pass
+    *_, (_, done) = rounds_of(toy, Diary(), tmp_path, 5)
     noted = json.loads((tmp_path / ".without_memory.json").read_text())
     for site, number in done.state.took_part.items():
         assert (number in noted.get(site, [])) == (number == 1)
@@ -231,8 +232,7 @@ def test_sites_that_keep_entries_of_the_network_always_hold_them(fedavg, tmp_pat
 
     toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
     engine = toy.engine(fedavg, MANY[:5], folder=tmp_path, local_batch_norm=True)
-    for _, done in rounds_of(toy, fedavg, tmp_path, engine=engine):
-        pass
+    *_, (_, done) = rounds_of(toy, fedavg, tmp_path, engine=engine)
     assert {site.name for site in engine.members if site.local_entries()} == set(done.state.took_part)
 
 
@@ -244,5 +244,6 @@ def test_the_validation_site_answers_validate_alone(toy, fedavg):
     asked = dict.fromkeys([*engine.sites(), "east"], Message("validate", weights, {}, {"round": 1}))
     assert 0 <= engine.exchange("validate", asked)["east"].facts["score"] <= 1
     for kind in ("train", "share"):
-        with pytest.raises(ValueError, match=f"east: is the validation site and answers 'validate' alone, not '{kind}'"):
+        sentence = f"east: is the validation site and answers 'validate' alone, not '{kind}'"
+        with pytest.raises(ValueError, match=sentence):
             engine.exchange(kind, {"east": replace(asked["east"], kind=kind)})

@@ -16,6 +16,7 @@ from medfed.methods.fedavg import FedAvg
 from medfed.methods.stable_fdg import StableFDG
 
 AGREED = Agreement(sends=("windows",), rounds=3, megabytes_per_round=1.0, answers_per_round=2)
+FEDAVG = FedAvg()
 
 
 @pytest.fixture
@@ -28,12 +29,12 @@ def never_called(monkeypatch):
     monkeypatch.setattr(Site, "answer", answer)
 
 
-def desk(tmp_path, method=FedAvg(), agreement=AGREED) -> HospitalDesk:
+def desk(tmp_path, method=FEDAVG, agreement=AGREED) -> HospitalDesk:
     (site,) = Toy().engine(method, sites=("north",)).members
     return HospitalDesk(site, tmp_path, agreement)
 
 
-def letter(kind="train", method=FedAvg(), **facts) -> Message:
+def letter(kind="train", method=FEDAVG, **facts) -> Message:
     facts = {"round": 1, **({"last": 0} if kind == "train" else {}), **facts}
     return Message(kind, Toy().start(method).weights, {}, facts)
 

@@ -6,15 +6,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from medfed.federation.message import Message
 from medfed.errors import UserError
+from medfed.federation.message import Message
 from medfed.federation.privacy import Privacy, normal, protect
 from medfed.methods.fedavg import FedAvg
 
 KEY = bytes(32)
 LETTER = Message("train", {"w": torch.ones(20_000), "n": torch.tensor(3), "norm.running_var": torch.full((50,), 1e-3)})
-ANSWER = Message("train", {"w": torch.full((20_000,), 1.5), "n": torch.tensor(9), "norm.running_var": torch.full((50,), 2e-3)},
-                 {"windows": torch.full((4, 100), 3.0), "counts": torch.tensor([1, 2])}, {"examples": 7})  # fmt: skip
+ANSWER = Message(
+    "train",
+    {"w": torch.full((20_000,), 1.5), "n": torch.tensor(9), "norm.running_var": torch.full((50,), 2e-3)},
+    {"windows": torch.full((4, 100), 3.0), "counts": torch.tensor([1, 2])},
+    {"examples": 7},
+)
 
 
 def change(answer):
@@ -53,7 +57,9 @@ def test_whole_numbers_stay_and_a_variance_stays_possible():
     assert float(noised.weights["norm.running_var"].min()) == 0, "BatchNorm takes its root"
 
 
-@pytest.mark.parametrize("wrong", [{"clip": -1.0}, {"noise": 1.0}, {"statistics_noise": 1.0}, {"delta": 0.0}, {"clip": math.inf}])
+@pytest.mark.parametrize(
+    "wrong", [{"clip": -1.0}, {"noise": 1.0}, {"statistics_noise": 1.0}, {"delta": 0.0}, {"clip": math.inf}]
+)
 def test_settings_that_promise_nothing_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Privacy(**wrong)
@@ -69,7 +75,9 @@ def test_draws_are_standard_normal_and_follow_every_bit_of_the_key():
 
 
 def test_nothing_leaves_that_no_clipping_bounds():
-    poisoned = replace(ANSWER, weights={**ANSWER.weights, "w": ANSWER.weights["w"].clone().index_fill_(0, torch.tensor([3]), math.nan)})
+    entry = ANSWER.weights["w"].clone()
+    entry[3] = math.nan
+    poisoned = replace(ANSWER, weights={**ANSWER.weights, "w": entry})
     with pytest.raises(UserError, match="not finite"):
         protect(poisoned, LETTER, Privacy(clip=1.0, noise=1.0), KEY)
 
@@ -91,7 +99,8 @@ def test_no_two_answers_have_the_same_noise_and_the_very_same_answer_has(toy):
     noise = noise_of(first, start)
     assert torch.equal(noise, noise_of(first, start))
     others = [noise_of(second, start), noise_of(first, moved)]
-    first.settings = replace(first.settings, learning_rate=2 * first.settings.learning_rate)  # the same letter, another answer
+    # The same letter, another answer.
+    first.settings = replace(first.settings, learning_rate=2 * first.settings.learning_rate)
     others.append(noise_of(first, start))
     for other in others:
         assert abs(float(torch.corrcoef(torch.stack([noise, other]))[0, 1])) < 0.3

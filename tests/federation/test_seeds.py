@@ -6,7 +6,8 @@ from medfed.federation.seeds import seeded_layers, stream
 def test_a_stream_depends_on_its_purpose_alone():
     draw = lambda *purpose: torch.rand(3, generator=stream(1, *purpose)).tolist()  # noqa: E731
     assert draw("train", "a", 1) == draw("train", "a", 1)
-    others = [draw("train", "a", 2), draw("train", "b", 1), draw("share", "a", 1), draw("train", "a1"), draw("traina", 1)]
+    purposes = [("train", "a", 2), ("train", "b", 1), ("share", "a", 1), ("train", "a1"), ("traina", 1)]
+    others = [draw(*purpose) for purpose in purposes]
     assert draw("train", "a", 1) not in others and len({tuple(o) for o in others}) == 5
 
 

@@ -24,7 +24,10 @@ def test_an_embedding_at_its_prototype_with_the_others_at_right_angles_costs_not
 
 
 def test_contrast_is_the_papers_by_hand():
-    """Class 0 has two clusters, at cosines 1 and 0, class 1 one at 0.6; tau 0.5: -log( (e^2 + e^0) / (e^2 + e^0 + e^1.2) )."""
+    """Class 0 has two clusters, at cosines 1 and 0, class 1 one at 0.6; tau is 0.5.
+
+    So it is -log((e^2 + e^0) / (e^2 + e^0 + e^1.2)).
+    """
     z, prototypes, of = t([3.0, 0]), t([1.0, 0], [0, 5], [0.6, 0.8]), torch.tensor([0, 0, 1])
     both = math.exp(2) + 1
     found = prototype_contrast(z, torch.tensor([0]), prototypes, of, 0.5)
@@ -49,7 +52,8 @@ def test_classes_without_a_prototype_are_left_out():
 
 
 def test_of_one_class_there_is_nothing_to_tell_from():
-    assert float(prototype_contrast(t([1.0, 2]), torch.tensor([0]), t([0.0, 1], [1, 0]), torch.tensor([0, 0]), 0.1)) == 0
+    prototypes = t([0.0, 1], [1, 0])
+    assert float(prototype_contrast(t([1.0, 2]), torch.tensor([0]), prototypes, torch.tensor([0, 0]), 0.1)) == 0
     with pytest.raises(ValueError, match="temperature"):
         prototype_contrast(t([1.0, 2]), torch.tensor([0]), t([0.0, 1]), torch.tensor([0]), 0.0)
 
@@ -72,7 +76,7 @@ def test_sums_are_by_kind():
 
 
 def test_regions_are_structures_and_the_ring_beside_them():
-    """Of two images the first has a pixel of structure 1, whose ring of width 1 is its four neighbours; the second none."""
+    """Of two images one has a pixel of structure 1, whose ring of width 1 is its four neighbours; the other none."""
     features = torch.arange(50.0).reshape(2, 1, 5, 5)
     label = torch.zeros(2, 2, 5, 5, dtype=torch.uint8)
     label[0, 1, 2, 2] = 1

@@ -8,7 +8,8 @@ from medfed.functional.style_clusters import common_style, pooled, site_style
 
 def styles(n: int, channels: int = 6, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     rng = torch.Generator().manual_seed(seed)
-    return torch.randn(n, channels, dtype=torch.float64, generator=rng), torch.rand(n, channels, dtype=torch.float64, generator=rng)
+    mean = torch.randn(n, channels, dtype=torch.float64, generator=rng)
+    return mean, torch.rand(n, channels, dtype=torch.float64, generator=rng)
 
 
 def test_two_parts_of_deviation_1_around_minus_2_and_2_are_of_deviation_root_5_together():
@@ -59,7 +60,8 @@ def test_of_three_sites_or_fewer_it_is_the_mean(n):
     for seed in range(20):
         mean, std = styles(n, seed=seed)
         found = common_style(mean, std)
-        assert found[2] == 1 and torch.allclose(found[0], mean.mean(dim=0)) and torch.allclose(found[1], std.mean(dim=0))
+        assert found[2] == 1
+        assert torch.allclose(found[0], mean.mean(dim=0)) and torch.allclose(found[1], std.mean(dim=0))
 
 
 def test_the_order_of_the_sites_does_not_matter():

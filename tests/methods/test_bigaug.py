@@ -10,7 +10,7 @@ from medfed.federation.seeds import stream
 from medfed.federation.settings import Federation
 from medfed.methods.bigaug import BigAug
 from medfed.methods.fedavg import FedAvg
-from medfed.methods.fisc import VIEW, FISC
+from medfed.methods.fisc import FISC, VIEW
 from medfed.methods.stack import Stack
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*FISC")

@@ -69,8 +69,9 @@ def test_through_the_codec_a_site_shares_the_moments_of_features(side):
     """E(image), of 128 channels, where the intensities have three; of the images as they are redrawn."""
     samples = Grey("a", 0.5)
     found = shared(CCST(min_patients=1, transfer_size=side), samples)
-    images = torch.nn.functional.interpolate(samples.images, (side, side), mode="bilinear", antialias=True).clamp(0, 1) \
-        if side else samples.images
+    images = samples.images
+    if side:
+        images = torch.nn.functional.interpolate(images, (side, side), mode="bilinear", antialias=True).clamp(0, 1)
     maps = load_codec("small").encode(images).double().movedim(1, 0).flatten(1)
     assert found["mean"].shape == found["std"].shape == (128,)
     assert torch.allclose(found["mean"].double(), maps.mean(dim=1), atol=1e-6)
@@ -155,7 +156,8 @@ def test_every_single_style_of_a_site_occurs_among_the_copies():
 
 def test_a_styled_image_does_not_depend_on_its_batch():
     one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
-    assert torch.equal(one.batch(range(30)).image, torch.cat([other.batch([i]).image for i in reversed(range(30))]).flip(0))
+    backwards = torch.cat([other.batch([i]).image for i in reversed(range(30))])
+    assert torch.equal(one.batch(range(30)).image, backwards.flip(0))
 
 
 def test_images_that_do_not_fit_in_memory_are_drawn_again_to_the_same_numbers():

@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import ToyOfClasses
 
+from medfed.batch import Batch
 from medfed.discovery import find, known
 from medfed.federation.coordinator import federate
-from medfed.batch import Batch
 from medfed.federation.message import State, digest
 from medfed.federation.settings import Federation
 
@@ -127,8 +127,10 @@ def test_batches_are_not_changed_in_place(toy, method):
 def test_a_method_that_is_to_do_without_what_sites_share_does_not_ask_for_it(method):
     """Neither do the weights travel for it, nor does anything of its own beside what another of a stack asks for."""
     toy = ToyOfClasses()
-    for one, asked in ((method, set()), (find("methods", "stack")((method, find("methods", "ccst")(min_patients=1))), {"1"})):
+    stacked = find("methods", "stack")((method, find("methods", "ccst")(min_patients=1)))
+    for one, asked in ((method, set()), (stacked, {"1"})):
         start, engine = toy.start(one), toy.engine(one)
-        rows = [row for done in federate(one, engine, start, SETTINGS, 0) for row in done.ledger if row["kind"] == "share"]
+        ledger = [row for done in federate(one, engine, start, SETTINGS, 0) for row in done.ledger]
+        rows = [row for row in ledger if row["kind"] == "share"]
         assert {row["name"].partition("/")[0] for row in rows if row["direction"] == "up"} == asked
         assert {row["round"] for row in rows} == ({1} if asked else set())

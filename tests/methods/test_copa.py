@@ -8,7 +8,7 @@ from medfed.federation.local import LocalRound
 from medfed.federation.message import Message, State, digest
 from medfed.federation.seeds import stream
 from medfed.federation.settings import Federation
-from medfed.methods.copa import HEADS, OWN, COPA
+from medfed.methods.copa import COPA, HEADS, OWN
 from medfed.methods.fedavg import FedAvg
 
 
@@ -23,8 +23,9 @@ def head_of(toy, weights) -> dict:
 
 def local_round(toy, method, tensors=None) -> LocalRound:
     torch.manual_seed(0)
-    return LocalRound("a", 2, toy.network(method).train(), toy.architecture, toy.task,
-                      Message("train", {}, tensors or {}, {"round": 2}), {}, stream(0, "x"), torch.device("cpu"))  # fmt: skip
+    message = Message("train", {}, tensors or {}, {"round": 2})
+    network = toy.network(method).train()
+    return LocalRound("a", 2, network, toy.architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"))
 
 
 def heads(toy, *sites) -> dict:

@@ -1,8 +1,8 @@
 from types import SimpleNamespace
 
 import pytest
-
 from conftest import Toy
+
 from medfed.errors import UserError
 from medfed.export import what_predicts
 from medfed.federation.coordinator import federate

@@ -2,10 +2,10 @@ import math
 
 import pytest
 import torch
-
 from conftest import Toy, discs
-from medfed.federation.coordinator import federate
+
 from medfed.batch import Batch
+from medfed.federation.coordinator import federate
 from medfed.federation.local import LocalRound, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.seeds import stream
@@ -110,10 +110,9 @@ def test_a_window_that_shrank_to_the_mean_is_told(toy):
 
 
 def test_a_share_of_the_bank_is_drawn_at_random(toy):
-    shared = [
-        ELCFS(alpha=ALPHA, bank_share=0.3).share(SiteData("n", discs("north"), toy.task, None, stream(s, "x")), None)[WINDOWS]
-        for s in (0, 0, 1)
-    ]
+    method = ELCFS(alpha=ALPHA, bank_share=0.3)
+    sites = [SiteData("n", discs("north"), toy.task, None, stream(seed, "x")) for seed in (0, 0, 1)]
+    shared = [method.share(site, None)[WINDOWS] for site in sites]
     assert len(shared[0]) == 3 and torch.equal(shared[0], shared[1]) and not torch.equal(shared[0], shared[2])
 
 

@@ -2,8 +2,8 @@ import warnings
 
 import pytest
 import torch
-
 from conftest import Toy, ToyOfClasses
+
 from medfed.federation.coordinator import federate
 from medfed.federation.message import Message, State, digest
 from medfed.federation.settings import Federation

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-
 from conftest import Toy
+
 from medfed.federation.coordinator import federate
 from medfed.federation.local import LocalRound
 from medfed.federation.message import Message, digest

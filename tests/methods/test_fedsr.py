@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import ToyOfClasses
 from torch.nn import functional
 
-from conftest import ToyOfClasses
 from medfed.errors import UserError
 from medfed.federation.coordinator import federate
 from medfed.federation.local import LocalRound
@@ -31,8 +31,9 @@ def rounds(toy, method, n=1, engine=None):
 
 def local_round(toy, method) -> LocalRound:
     torch.manual_seed(0)
-    return LocalRound("a", 1, toy.network(method).train(), toy.architecture, toy.task, Message("train", {}, {}, {"round": 1}),
-                      {}, stream(0, "x"), torch.device("cpu"))  # fmt: skip
+    message = Message("train", {}, {}, {"round": 1})
+    network = toy.network(method).train()
+    return LocalRound("a", 1, network, toy.architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"))
 
 
 def test_without_its_terms_it_is_fedavg_to_the_bit(any_toy):
@@ -68,17 +69,20 @@ def test_the_loss_is_the_papers_written_out(toy):
     torch.manual_seed(7)
     z = mu + sigma * torch.randn(mu.shape)
     m, s = torch.tensor([[0.0], [0.5]])[y], functional.softplus(torch.tensor([[1.0], [2.0]]))[y]
-    divergence = (s.log() - (2 * sigma).log() + ((2 * sigma) ** 2 + (2 * mu - m) ** 2) / (2 * s**2) - 0.5).sum(dim=1).mean()
+    terms = s.log() - (2 * sigma).log() + ((2 * sigma) ** 2 + (2 * mu - m) ** 2) / (2 * s**2) - 0.5
+    divergence = terms.sum(dim=1).mean()
     task = functional.cross_entropy(plain.class_layers.out(z), y)
     by_hand = task + 0.3 * z.square().sum(dim=1).sqrt().mean() + 0.2 * divergence
-    assert torch.allclose(total, by_hand, rtol=1e-5) and torch.allclose(output.logits, plain.class_layers.out(z), atol=1e-5)
+    assert torch.allclose(total, by_hand, rtol=1e-5)
+    assert torch.allclose(output.logits, plain.class_layers.out(z), atol=1e-5)
 
 
 def test_r_and_c_never_leave_a_site_and_are_kept_there(toy):
     method = FedSR(cmi=0.1)
     engine = toy.engine(method)
     done = rounds(toy, method, 2, engine)
-    names = {row["name"] for one in done for row in one.ledger} | set(done[-1].state.weights) | set(done[-1].state.memory)
+    end = done[-1].state
+    names = {row["name"] for one in done for row in one.ledger} | set(end.weights) | set(end.memory)
     assert not any(PRIVATE in str(name) for name in names)
     kept = [{n: e for n, e in site.memory.items() if n.startswith(PRIVATE)} for site in engine.members]
     assert all(set(one) == {f"{PRIVATE}/{name}" for name in ("mean", "spread", "scale")} for one in kept)

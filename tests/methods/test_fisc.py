@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-
 from conftest import Blobs
+
 from medfed.batch import Batch
 from medfed.federation.coordinator import federate
 from medfed.federation.local import LocalRound, SiteData
@@ -14,7 +14,7 @@ from medfed.federation.settings import Federation
 from medfed.functional.weights import batch_norms
 from medfed.methods.ccst import CCST
 from medfed.methods.fedavg import FedAvg
-from medfed.methods.fisc import VIEW, FISC
+from medfed.methods.fisc import FISC, VIEW
 from medfed.methods.stack import Stack
 from medfed.networks.adain import build_codec, codec_bytes
 from medfed.transforms.restyled_view import RestyledView
@@ -47,7 +47,9 @@ def test_vgg_styles_are_4096_bytes_once(tmp_path, any_toy):
     assert sum(4 * shared[f"style/{name}"].numel() for name in ("mean", "std")) == 4096
     method = FISC(**FEW)
     rounds = list(federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=2), 0))
-    styles = [[row for row in done.ledger if "style/" in str(row["name"]) and row["direction"] == "up"] for done in rounds]
+    styles = [
+        [row for row in done.ledger if "style/" in str(row["name"]) and row["direction"] == "up"] for done in rounds
+    ]
     assert len(styles[0]) == 6 and not styles[1], "mean and std of three sites, before the first round only"
 
 
@@ -114,8 +116,9 @@ def test_the_loss_is_the_papers_written_out(any_toy):
     local = local_round(any_toy, method)
     total, output = method.loss(local, batch)
     fresh = local_round(any_toy, method)
-    z = fresh.forward(batch, ("class_layers.flatten",)).features["class_layers.flatten"]
-    other = fresh.forward(Batch(batch.views[VIEW], batch.label), ("class_layers.flatten",)).features["class_layers.flatten"]
+    place = "class_layers.flatten"
+    z = fresh.forward(batch, (place,)).features[place]
+    other = fresh.forward(Batch(batch.views[VIEW], batch.label), (place,)).features[place]
     task = torch.nn.functional.cross_entropy(output.logits, batch.label)
     size = (z.square() + other.square()).mean()
     unit, other_unit = z / z.norm(dim=1, keepdim=True), other / other.norm(dim=1, keepdim=True)
@@ -143,7 +146,9 @@ def test_equal_views_leave_the_margin_less_the_distance_to_the_negative(any_toy)
     batch = batch_of(any_toy)
     batch = replace(batch, views={VIEW: batch.image})
     method = FISC(regularisation=0.0, contrast=1.0, margin=3.0)
-    contrast = method.loss(local_round(any_toy, method), batch)[0] - FedAvg().loss(local_round(any_toy, method), batch)[0]
+    with_contrast, _ = method.loss(local_round(any_toy, method), batch)
+    without, _ = FedAvg().loss(local_round(any_toy, method), batch)
+    contrast = with_contrast - without
     assert 1.0 <= float(contrast.detach()) < 3.0
 
 

@@ -61,14 +61,16 @@ def test_a_prototype_is_the_mean_embedding_of_a_class_in_evaluation_mode(any_toy
         by_hand = {k: features[batch.label == k].mean(dim=0) for k in (0, 1)}
     else:
         disc = batch.label[:, 0].bool()
-        by_hand = {0: torch.stack([one[:, mask].mean(dim=1) for one, mask in zip(features, disc, strict=True)]).mean(dim=0)}
+        means = [one[:, mask].mean(dim=1) for one, mask in zip(features, disc, strict=True)]
+        by_hand = {0: torch.stack(means).mean(dim=0)}
     for kind, vector in by_hand.items():
         assert torch.allclose(told[f"{PROTOTYPE}{kind}"], vector, atol=1e-5)
     assert set(told) == {f"{PROTOTYPE}0", f"{PROTOTYPE}1"}, "both classes; or the disc, and the ground beside it"
 
 
 def test_a_site_sends_d_numbers_a_class_and_no_more(any_toy):
-    up = [row for row in rounds(any_toy, FPL(**FEW), 1)[0].ledger if row["direction"] == "up" and PROTOTYPE in str(row["name"])]
+    ledger = rounds(any_toy, FPL(**FEW), 1)[0].ledger
+    up = [row for row in ledger if row["direction"] == "up" and PROTOTYPE in str(row["name"])]
     assert len(up) == 3 * 2 and {row["bytes"] for row in up} == {4 * width(any_toy)}
 
 
@@ -108,8 +110,9 @@ def test_the_loss_is_the_papers_written_out(any_toy):
     plain = fresh.forward(batch, (any_toy.architecture.embedding or "upcat_1",))
     vectors, kinds = method._embeddings(fresh, plain)
     contrast, distance = [], []
+    others = torch.cat(list(clusters.values()))
     for z in vectors[kinds == 1]:
-        s = [float(functional.cosine_similarity(z.detach(), c, dim=0)) / 0.1 for c in torch.cat(list(clusters.values()))]
+        s = [float(functional.cosine_similarity(z.detach(), c, dim=0)) / 0.1 for c in others]
         e = torch.tensor(s, dtype=torch.float64).exp()
         contrast.append(-(e[:2].sum() / e.sum()).log())
         distance.append((z - clusters[f"{CLUSTERS}1"].mean(dim=0)).square().mean())

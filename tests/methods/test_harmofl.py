@@ -71,7 +71,7 @@ def test_the_gradient_is_that_at_the_perturbed_weights_and_the_weights_are_resto
             weight += 0.05 * one / length
     moved = torch.cat([(w - before[n]).flatten() for n, w in zip(names, weights)])
     assert float(moved.detach().norm()) == pytest.approx(0.05, rel=1e-3)
-    for name, there, here in zip(names, gradients(), g, strict=True):
+    for name, there in zip(names, gradients(), strict=True):
         assert torch.allclose(found[name], there, atol=1e-5), name
     assert not all(torch.allclose(found[name], here, atol=1e-5) for name, here in zip(names, g))
 

@@ -18,8 +18,9 @@ def first_round(toy, method):
 
 
 def local_round(toy, method) -> LocalRound:
-    return LocalRound("a", 1, toy.network(method).train(), toy.architecture, toy.task, Message("train", {}, {}, {"round": 1}),
-                      {}, stream(0, "x"), torch.device("cpu"))  # fmt: skip
+    message = Message("train", {}, {}, {"round": 1})
+    network = toy.network(method).train()
+    return LocalRound("a", 1, network, toy.architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"))
 
 
 def term(toy, method) -> tuple[torch.Tensor, LocalRound]:

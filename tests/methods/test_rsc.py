@@ -1,7 +1,7 @@
 import pytest
 import torch
-
 from conftest import Toy
+
 from medfed.batch import Batch
 from medfed.federation.coordinator import federate
 from medfed.federation.local import LocalRound

@@ -1,7 +1,7 @@
 import pytest
 import torch
-
 from conftest import ToyOfClasses
+
 from medfed.federation.coordinator import federate
 from medfed.federation.message import Message, State, digest
 from medfed.federation.seeds import stream
@@ -63,7 +63,7 @@ def test_every_step_takes_the_gradient_minus_the_sites_control_plus_the_common_o
         tensors = {"control/" + name: torch.full_like(start[name], 1.0) for name in names} if corrected else {}
         answers.append(site.answer(Message("train", start, tensors, {"round": 1})))
     found, plain = answers
-    for name, entry in start.items():
+    for name in start:
         step = -0.5 * 0.75 if name in names else 0
         change = found.weights[name].double() - plain.weights[name].double()
         assert torch.allclose(change, torch.full_like(change, step), atol=1e-5), name

@@ -27,8 +27,8 @@ def first_round(toy, method):
 @pytest.mark.parametrize("neutral", [{"probability": 0.0}, {"style": False}], ids=["never", "without style"])
 def test_without_either_half_it_is_fedavg_to_the_bit(any_toy, neutral):
     method = StableFDG(attention=False, **SMALL, **neutral)
-    found = first_round(any_toy, method).state.weights
-    assert digest(State(1, found).to_bytes()) == digest(State(1, first_round(any_toy, FedAvg()).state.weights).to_bytes())
+    found, plain = (first_round(any_toy, one).state.weights for one in (method, FedAvg()))
+    assert digest(State(1, found).to_bytes()) == digest(State(1, plain).to_bytes())
 
 
 def styles(n: int, channels: int = 3) -> dict:
@@ -61,7 +61,8 @@ def test_several_styles_are_of_different_sites_and_a_silent_site_gets_some_too()
     shared = {**styles(4), "silent": {}}
     got = givers(StableFDG(received=2), shared, 0)
     assert all(len(set(found)) == 2 for found in got.values()) and len(got) == 5
-    assert givers(StableFDG(received=9), shared, 0)["s1"] != [] and 1 not in givers(StableFDG(received=9), shared, 0)["s1"]
+    everyone = givers(StableFDG(received=9), shared, 0)["s1"]
+    assert everyone != [] and 1 not in everyone
     assert givers(StableFDG(), {"s0": styles(1)["s0"], "silent": {}}, 0) == {"silent": [0]}, "s0 has nobody to hear of"
 
 
@@ -119,7 +120,8 @@ def test_added_samples_even_out_the_classes_and_bring_their_labels(any_toy):
         few, many = sorted(output.label.bincount(minlength=2).tolist())
         assert many - few <= 1 or many == int(batch.label.bincount().max())
     assert torch.equal(output.label[:6], batch.label)
-    assert not any(len(part._forward_hooks) for part in local.network.modules() if part.__class__.__name__ == "_DenseBlock")
+    blocks = [part for part in local.network.modules() if part.__class__.__name__ == "_DenseBlock"]
+    assert not any(len(part._forward_hooks) for part in blocks)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["stable_fdg first", "dsu first"])
@@ -161,7 +163,8 @@ def test_a_received_style_moves_half_of_the_batch(toy):
     method = StableFDG(attention=False, probability=1.0, oversampling=0.0, **SMALL)
     local, seen = local_round(toy, method, tensors={**entries, **spread}), {}
     _, changes = method._changes(local, torch.zeros(6, dtype=torch.int64))
-    handle = local.network.get_submodule("conv_0").register_forward_hook(lambda m, i, out: seen.update(before=out.detach()))
+    first = local.network.get_submodule("conv_0")
+    handle = first.register_forward_hook(lambda m, i, out: seen.update(before=out.detach()))
     local.forward(toy.samples("north").batch(range(6)))
     handle.remove()
     shifted = changes["conv_0"](seen["before"])

@@ -4,8 +4,8 @@ import warnings
 
 import pytest
 import torch
-
 from conftest import ToyOfClasses
+
 from medfed.discovery import find
 from medfed.errors import UserError
 from medfed.federation.coordinator import federate
@@ -53,7 +53,7 @@ def test_what_cannot_be_combined_says_why(parts, why):
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["fedprox first", "fedsr first"])
 def test_what_fills_the_network_comes_first_in_any_order(order):
-    """FedProx holds to the weights of the round's start; FedSR's own r and C are none of its business, nor another site's."""
+    """FedProx holds to the weights of the round's start; FedSR's own r and C are no business of it or another site."""
     toy = ToyOfClasses()
     parts = [("fedprox", {"mu": 1.0}), ("fedsr", {})]
     method = stack([parts[i] for i in order])

@@ -7,7 +7,14 @@ import pytest
 
 from medfed.errors import UserError
 from medfed.metrics.classification_summary import (
-    arrays, case_row, classes_of, paired_significance, read_cases, summarise, value, write_cases,
+    arrays,
+    case_row,
+    classes_of,
+    paired_significance,
+    read_cases,
+    summarise,
+    value,
+    write_cases,
 )  # fmt: skip
 
 CLASSES = ("normal", "tumour")

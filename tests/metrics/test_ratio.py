@@ -37,5 +37,6 @@ def test_means_are_over_patients_then_over_sites():
 
 def test_the_file_is_sorted_with_six_decimals(tmp_path):
     write_ratios(tmp_path / "r.csv", [ratio_row("b", "seen", "1", 0.5, 0.25), ratio_row("a", "seen", "2", None, None)])
-    rows = list(csv.DictReader(open(tmp_path / "r.csv")))
+    with open(tmp_path / "r.csv") as file:
+        rows = list(csv.DictReader(file))
     assert [row["site"] for row in rows] == ["a", "b"] and rows[1]["error"] == "0.250000" and rows[0]["error"] == ""

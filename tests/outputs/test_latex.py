@@ -16,7 +16,8 @@ def test_best_is_bold_second_underlined_and_nothing_is_a_command():
     ]  # fmt: skip
     text = to_latex(build_table(results, ["organ_1"]))
     assert r"A\_1" in text and r"el\&cfs & \textbf{75.00}" in text and r"fedavg & \underline{50.00}" in text
-    assert r"\caption{organ\_1: Dice (\%), higher is better. SYNTHETIC PHANTOM DATA: says nothing about hospitals}" in text
+    caption = r"\caption{organ\_1: Dice (\%), higher is better. SYNTHETIC PHANTOM DATA: says nothing about hospitals}"
+    assert caption in text
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
 
 

@@ -49,7 +49,8 @@ def test_data_sets_have_the_names_of_configs_and_of_published_blocks():
     (PROSTATE, "prostate MRI"), ({"name": "phantom"}, "prostate MRI"), (PACS, "PACS"),
     ({"name": "fundus_phantom", "root": "x"}, "fundus, optic disc and cup"),
     ({"name": "folder_classes", "root": "data/office-home"}, "OfficeHome"),
-    ({"name": "folder_classes", "root": "data/sites"}, None), ({"name": "folder", "root": "data/pacs"}, None), ({}, None),
+    ({"name": "folder_classes", "root": "data/sites"}, None), ({"name": "folder", "root": "data/pacs"}, None),
+    ({}, None),
 ])  # fmt: skip
 def test_which_published_data_a_config_is_of(data, expected):
     assert dataset_of(data) == expected

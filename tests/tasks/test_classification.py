@@ -59,7 +59,8 @@ def test_pictures_beyond_the_room_are_read_anew_to_the_same_numbers():
 
 def test_colours_are_standardised_by_fixed_numbers():
     found = TASK.standardise(torch.full((1, 3, 2, 2), 0.5))
-    assert torch.allclose(found[0, :, 0, 0], torch.tensor([(0.5 - 0.485) / 0.229, (0.5 - 0.456) / 0.224, (0.5 - 0.406) / 0.225]))
+    by_hand = torch.tensor([(0.5 - 0.485) / 0.229, (0.5 - 0.456) / 0.224, (0.5 - 0.406) / 0.225])
+    assert torch.allclose(found[0, :, 0, 0], by_hand)
     assert torch.equal(Classification(("a", "b"), 3, 8, standardised=False).standardise(found), found)
 
 
@@ -89,7 +90,8 @@ class Bright(nn.Module):
 
 def test_validation_is_the_share_told_right():
     task = Classification(("no", "yes"), 3, 8, standardised=False)
-    samples = task.prepare(cases(), Reader())  # greys 0 to 50; 1, 3 and 5 are yes; 0.15 is 38: 0, 2 and 5 come out right
+    # Greys 0 to 50; 1, 3 and 5 are yes; 0.15 is 38: 0, 2 and 5 come out right.
+    samples = task.prepare(cases(), Reader())
     assert task.validate(Bright(), samples) == {"score": 0.5}
     assert task.probabilities(Bright(), samples).sum(dim=1).tolist() == pytest.approx([1] * 6)
 

@@ -71,7 +71,8 @@ def test_the_loss_is_dice_over_the_batch():
 def test_validation_counts_patients_not_slices():
     task = Segmentation(("organ",), 1, 32)
     slices = task.prepare([volume(shape=(40, 40, 4)), volume(shape=(40, 40, 12))])
-    one_by_one = [task.validate(Threshold(), task.prepare([volume(shape=s)]))["score"] for s in ((40, 40, 4), (40, 40, 12))]
+    apart = [task.prepare([volume(shape=shape)]) for shape in ((40, 40, 4), (40, 40, 12))]
+    one_by_one = [task.validate(Threshold(), samples)["score"] for samples in apart]
     assert task.validate(Threshold(), slices)["score"] == pytest.approx(sum(one_by_one) / 2)
 
 

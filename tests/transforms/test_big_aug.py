@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from medfed.transforms.big_aug import IMAGE, RandDrawnd, Ranges, big_aug, _add_noise
+from medfed.transforms.big_aug import IMAGE, RandDrawnd, Ranges, _add_noise, big_aug
 
 SIDE = 48
 STILL = Ranges(blur=(0.25, 0.25), sharpening=(0.0, 0.0), noise=(0.0, 0.0), brightness=(0.0, 0.0), contrast=(1.0, 1.0),

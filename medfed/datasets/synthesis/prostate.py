@@ -16,7 +16,13 @@ from numpy import ndarray
 
 from medfed.datasets.synthesis.collection import stream, written_whole
 from medfed.datasets.synthesis.mri_scanner import (
-    SLICE_PROFILE, acquire, average_slices, magnetisation, sensitivity, stored_units)
+    SLICE_PROFILE,
+    acquire,
+    average_slices,
+    magnetisation,
+    sensitivity,
+    stored_units,
+)
 from medfed.datasets.synthesis.prostate_anatomy import anatomy, textured, zones
 from medfed.datasets.synthesis.prostate_patient import Patient
 from medfed.datasets.synthesis.prostate_sites import REFERENCE, REFERENCE_FOV_MM, SITES

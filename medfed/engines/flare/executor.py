@@ -45,7 +45,7 @@ class SiteExecutor(Executor):
             return to_shareable(Message.from_bytes(answer))
         except SiteFailed as why:
             return to_shareable(failed(str(why)))
-        except Exception as error:  # noqa: BLE001  an error reply, for a dead job is worse
+        except Exception as error:  # an error reply, for a dead job is worse
             self.log_exception(fl_ctx, "no answer")
             return to_shareable(failed(f"{type(error).__name__}; the site's own log says more"))
 

@@ -33,7 +33,7 @@ def check_filters(path: Path) -> None:
     try:
         manager = _made(path.parent)
         written = json.loads(path.read_text())
-    except Exception as error:  # noqa: BLE001  FLARE raises many kinds, and a hospital's own class may raise any
+    except Exception as error:  # FLARE raises many kinds, and a hospital's own class may raise any
         raise UserError(f"{path}: FLARE cannot make its filters ({error}); mend it, or join without it") from error
     scope, names = manager.default_scope, ", ".join(sorted(manager.name_to_scopes)) or "none"
     if scope is None or len(manager.name_to_scopes) != 1:
@@ -41,11 +41,13 @@ def check_filters(path: Path) -> None:
                         "expected one scope that is default_scope too, as a coordinator's job may choose among several")
     own = written["scopes"][0]
     if strange := sorted((set(own) - IN_A_SCOPE) | (set(written) - AROUND)):
-        raise UserError(f"{path}: has '{strange[0]}', which FLARE passes over; expected {RESULT} and {DATA}, in the scope")
-    for key, made in ((RESULT, scope.task_result_filters[FilterKey.OUT]), (DATA, scope.task_data_filters[FilterKey.IN])):
+        raise UserError(f"{path}: has '{strange[0]}', which FLARE passes over; expected {RESULT} and {DATA}, in the "
+                        "scope")
+    results, data = scope.task_result_filters[FilterKey.OUT], scope.task_data_filters[FilterKey.IN]
+    for key, made in ((RESULT, results), (DATA, data)):
         if len(made or ()) != (n := len(own.get(key) or ())):
-            raise UserError(f"{path}: of {n} {key} FLARE would apply {len(made or ())} on the way; expected them without "
-                            "a 'direction'")
+            raise UserError(f"{path}: of {n} {key} FLARE would apply {len(made or ())} on the way; expected them "
+                            "without a 'direction'")
     if not own.get(RESULT) and not own.get(DATA):
         raise UserError(f"{path}: scope '{scope.name}' filters nothing; expected filters under {RESULT}")
 

@@ -111,9 +111,10 @@ class Hospitals:
             try:
                 with redirect_stdout(io.StringIO()):  # it says that it connects
                     return new_secure_session(self.admin.name, str(self.admin), timeout=5.0)
-            except Exception as error:  # noqa: BLE001  FLARE raises many kinds while its server starts
+            except Exception as error:  # FLARE raises many kinds while its server starts
                 if time.monotonic() > until or self.server.ended():
-                    raise UserError(f"no answer from the FLARE server ({error}); see {self.folder / 'server.log'}") from error
+                    log = self.folder / "server.log"
+                    raise UserError(f"no answer from the FLARE server ({error}); see {log}") from error
                 time.sleep(LOOK_SECONDS)
 
     def _submit(self, line: dict[str, str]) -> _Submitted:
@@ -123,7 +124,7 @@ class Hospitals:
             there = sorted({client.name for client in session.get_system_info().client_info} & set(self.names))
             path = write_job(self.folder / "job", there or self.names)
             return _Submitted(session, session.submit_job(str(path.resolve())), self._session)
-        except Exception as error:  # noqa: BLE001  FLARE raises many kinds; the line tries again
+        except Exception as error:  # FLARE raises many kinds; the line tries again
             session.close()
             raise ConnectionError(f"FLARE takes no job: {error}") from error
 
@@ -159,7 +160,7 @@ class _Submitted:
     def _status(self) -> str:
         try:
             return str(self.session.get_job_meta(self.job_id).get("status"))
-        except Exception:  # noqa: BLE001  FLARE closes a session that idles
+        except Exception:  # FLARE closes a session that idles
             with suppress(Exception):
                 self.session.close()
             self.session = self.another()

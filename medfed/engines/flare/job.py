@@ -13,7 +13,7 @@ RELAY, EXECUTOR = "medfed.engines.flare.relay.Relay", "medfed.engines.flare.exec
 TASKS = ("share", "train", "validate", "end")
 LINE_FILE, SITE_FILE = "medfed_coordinator.json", "medfed_site.json"  # in the local folders of server and site
 NO_ANSWER = "gave no answer"  # how the reason begins where a site said nothing itself
-ASK_SECONDS = 0.1  # between two times that a site asks for work; FLARE's default of 2 s would cost most of a short round
+ASK_SECONDS = 0.1  # between two times that a site asks for work; FLARE's 2 s would cost most of a short round
 
 
 def allow_list() -> dict[str, object]:
@@ -35,8 +35,8 @@ def check_names(names: Sequence[str]) -> None:
     """UserError for a site that FLARE's command lines and certificates could not name."""
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-            raise UserError(f"NVIDIA FLARE cannot name a site {ascii(name)}; it takes letters from A to Z, digits, _ . and "
-                            "-, so rename the site's folder")
+            raise UserError(f"NVIDIA FLARE cannot name a site {ascii(name)}; it takes letters from A to Z, digits, _ . "
+                            "and -, so rename the site's folder")
 
 
 def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:

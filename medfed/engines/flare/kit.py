@@ -33,8 +33,8 @@ class Kit:
     def check(self) -> None:
         """UserError unless it is a participant's kit, and its own filters are such that FLARE applies them."""
         if not (self.path / "startup" / "sub_start.sh").is_file():
-            raise UserError(f"{self.path}: is no startup kit of NVIDIA FLARE (no startup/sub_start.sh); name the folder that "
-                            "the coordinator sent, unpacked")
+            raise UserError(f"{self.path}: is no startup kit of NVIDIA FLARE (no startup/sub_start.sh); name the "
+                            "folder that the coordinator sent, unpacked")
         if (own := self.path / "local" / "privacy.json").is_file():
             from medfed.engines.flare.filters import check_filters  # late: it needs FLARE, and a rehearsal does not
 
@@ -66,9 +66,11 @@ class Kit:
         environment = {**os.environ, "PATH": python + os.pathsep + os.environ.get("PATH", "")}
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
-            self._process = subprocess.Popen(["bash", str(self.path / "startup" / "sub_start.sh"), "--once"], stdout=file,
-                                             stderr=file, stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
-                                             pass_fds=() if lock is None else (lock,))
+            self._process = subprocess.Popen(
+                ["bash", str(self.path / "startup" / "sub_start.sh"), "--once"],
+                stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
+                pass_fds=() if lock is None else (lock,),
+            )
 
     def ended(self) -> bool:
         return self._process is not None and self._process.poll() is not None

@@ -1,4 +1,4 @@
-"""Answers that come when nobody waits for them any more: FLARE drops them by itself, and here is what is told of them."""
+"""Answers that come when nobody waits any more: FLARE drops them by itself, and here is what is told of them."""
 
 from __future__ import annotations
 

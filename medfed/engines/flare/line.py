@@ -58,7 +58,7 @@ class FlareLine:
         self, kind: str, messages: Mapping[str, Message], seconds: float,
         on_answer: Callable[[str, str, int, int], None] | None = None,
     ) -> dict[str, Message]:
-        """An answer a site, `failed` where there is none; a job that breaks is started again for the sites that are left.
+        """An answer a site, `failed` where there is none; a job that breaks is started again for the sites left.
 
         Of an answer that nobody waits for any more a warning says whose it is; it is not among these.
 

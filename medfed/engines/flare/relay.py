@@ -177,7 +177,7 @@ def _given_up(sites: set[str], tasks: dict[str, Task]) -> tuple[str, Message]:
 def _read(result: Shareable) -> Message:
     try:
         return to_message(result)
-    except Exception as error:  # noqa: BLE001  whatever a site sends must not end the job of the others
+    except Exception as error:  # whatever a site sends must not end the job of the others
         return failed(f"its answer cannot be read: {error}")
 
 

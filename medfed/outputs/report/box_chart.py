@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from medfed.outputs.report.markup import Markup, tag
-from medfed.outputs.report.scales import WIDTH, Scale, drawing, line, padded, text, tick_text, px
+from medfed.outputs.report.scales import WIDTH, Scale, drawing, line, padded, px, text, tick_text
 
 ROW, BOX, MARGIN, FOOT = 40, 14, 8, 34
 MOST_POINTS = 60  # cases drawn one by one; of more, those outside the whiskers

@@ -10,7 +10,7 @@ from medfed.outputs.run_folder import RunFolder
 
 
 def section(comparison: Comparison) -> list[Markup]:
-    """A line a method, the mean over its runs; none for runs that were named one by one, perhaps of several machines."""
+    """A line a method, the mean over its runs; none for runs named one by one, perhaps of several machines."""
     if not comparison.is_a_folder:
         return []
     runs = comparison.runs

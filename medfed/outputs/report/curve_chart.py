@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from medfed.outputs.report.markup import Markup, tag
-from medfed.outputs.report.scales import WIDTH, Scale, drawing, line, padded, text, tick_text, px
+from medfed.outputs.report.scales import WIDTH, Scale, drawing, line, padded, px, text, tick_text
 
 HEIGHT, LEFT, RIGHT, TOP, FOOT = 220, 44, 10, 10, 36
 N_COLOURS, N_DASHES = 6, 3

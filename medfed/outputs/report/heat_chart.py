@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from medfed.outputs.comparison import Block, Table
 from medfed.outputs.report.markup import Markup, tag
-from medfed.outputs.report.scales import drawing, text, px
+from medfed.outputs.report.scales import drawing, px, text
 
 CELL, ROW, LETTER = 56, 28, 6.6  # px; a letter is about that wide
 FAINTEST, STRONGEST = 0.06, 0.6  # opacity, so that the number above can be read in light and dark

@@ -8,19 +8,19 @@ import torch
 
 pytest.importorskip("nvflare")
 
-from nvflare.apis.fl_context import FLContext  # noqa: E402
-from nvflare.apis.fl_exception import UnsafeComponentError  # noqa: E402
-from nvflare.apis.workspace import Workspace  # noqa: E402
-from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer  # noqa: E402
-from nvflare.private.fed.app.fl_conf import create_privacy_manager  # noqa: E402
-from nvflare.private.privacy_manager import PrivacyService  # noqa: E402
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+from nvflare.private.fed.app.fl_conf import create_privacy_manager
+from nvflare.private.privacy_manager import PrivacyService
 
-from medfed.deployment_files import README  # noqa: E402
-from medfed.engines.flare.job import EXECUTOR  # noqa: E402
-from medfed.engines.flare.kit import Kit  # noqa: E402
-from medfed.engines.flare.messages import to_message, to_shareable  # noqa: E402
-from medfed.errors import UserError  # noqa: E402
-from medfed.federation.message import Message  # noqa: E402
+from medfed.deployment_files import README
+from medfed.engines.flare.job import EXECUTOR
+from medfed.engines.flare.kit import Kit
+from medfed.engines.flare.messages import to_message, to_shareable
+from medfed.errors import UserError
+from medfed.federation.message import Message
 
 PERCENTILE = {
     "path": "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy",

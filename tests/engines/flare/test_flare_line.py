@@ -5,6 +5,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
@@ -208,7 +209,7 @@ def test_a_stranger_at_the_door_is_not_let_in():
 
     def start(line):
         def stranger() -> None:
-            with pytest.raises(Exception):
+            with pytest.raises(AuthenticationError):
                 Client(line["address"], "AF_UNIX", authkey=b"wrong")
             real(line)
 

@@ -6,17 +6,17 @@ import torch
 
 pytest.importorskip("nvflare")
 
-from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable  # noqa: E402
-from nvflare.apis.dxo_filter import DXOFilter  # noqa: E402
-from nvflare.apis.filter import ContentBlockedException  # noqa: E402
-from nvflare.apis.fl_constant import ReturnCode  # noqa: E402
-from nvflare.apis.fl_context import FLContext  # noqa: E402
-from nvflare.apis.shareable import Shareable, make_reply  # noqa: E402
-from nvflare.app_common.filters.dxo_blocker import DXOBlocker  # noqa: E402
-from nvflare.fuel.utils import fobs  # noqa: E402
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.dxo_filter import DXOFilter
+from nvflare.apis.filter import ContentBlockedException
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.filters.dxo_blocker import DXOBlocker
+from nvflare.fuel.utils import fobs
 
-from medfed.engines.flare.messages import HEADER, register, to_message, to_shareable  # noqa: E402
-from medfed.federation.message import Message, digest, failed  # noqa: E402
+from medfed.engines.flare.messages import HEADER, register, to_message, to_shareable
+from medfed.federation.message import Message, digest, failed
 
 WEIGHTS = {
     "z.weight": torch.tensor([[1.5, -0.0], [float("1e-45"), 3e38]]),

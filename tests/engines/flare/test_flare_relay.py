@@ -14,19 +14,19 @@ import torch
 
 pytest.importorskip("nvflare")
 
-from nvflare.apis.client import Client  # noqa: E402
-from nvflare.apis.event_type import EventType  # noqa: E402
-from nvflare.apis.fl_constant import FLContextKey  # noqa: E402
-from nvflare.apis.fl_context import FLContext, FLContextManager  # noqa: E402
-from nvflare.apis.impl.wf_comm_server import WFCommServer  # noqa: E402
-from nvflare.apis.server_engine_spec import ServerEngineSpec  # noqa: E402
-from nvflare.apis.signal import Signal  # noqa: E402
+from nvflare.apis.client import Client
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.impl.wf_comm_server import WFCommServer
+from nvflare.apis.server_engine_spec import ServerEngineSpec
+from nvflare.apis.signal import Signal
 
-from medfed.engines.flare import relay as relay_module  # noqa: E402
-from medfed.engines.flare.line import FlareLine  # noqa: E402
-from medfed.engines.flare.messages import to_message, to_shareable  # noqa: E402
-from medfed.engines.flare.relay import Relay  # noqa: E402
-from medfed.federation.message import Message, failed  # noqa: E402
+from medfed.engines.flare import relay as relay_module
+from medfed.engines.flare.line import FlareLine
+from medfed.engines.flare.messages import to_message, to_shareable
+from medfed.engines.flare.relay import Relay
+from medfed.federation.message import Message, failed
 
 SITES = ("BMC", "HK")
 

@@ -26,8 +26,10 @@ def test_an_answer_after_the_end_says_how_late_and_a_reason_is_told(monkeypatch)
     now[0] = 123.4
     late.came("key of BMC", "BMC")
     late.came("key of HK", "HK", "was stopped")
-    assert late.notes() == ["BMC: its answer 'train' of round 3 came late, after 23 s; left out",
-                            "HK: its answer 'train' of round 3 came late, after 23 s (was stopped); left out"]  # fmt: skip
+    assert late.notes() == [
+        "BMC: its answer 'train' of round 3 came late, after 23 s; left out",
+        "HK: its answer 'train' of round 3 came late, after 23 s (was stopped); left out",
+    ]
 
 
 def test_an_answer_that_came_as_one_stopped_waiting_is_told_as_late():
