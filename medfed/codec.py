@@ -113,7 +113,7 @@ def _open(folder: RunFolder, training: CodecTraining, resume: bool) -> None:
         return
     if not kept.is_file():
         raise UserError(f"{folder.path}: no training to resume here; leave --resume out, or name it with --out")
-    before = folder.read_json(SETTINGS)
+    before = {"decoder": "", **folder.read_json(SETTINGS)}  # which an older medfed did not have
     changed = [name for name in settings if name != "steps" and settings[name] != before.get(name)]
     if changed:
         raise UserError(

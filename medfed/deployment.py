@@ -209,7 +209,9 @@ def _read(folder: Path) -> tuple[Config, State, list[str]]:
                         f"--out {folder}")
     plan = load(folder / PLAN)
     start = State.from_bytes(read_sealed(folder / START, "prepare the federation again"))
-    sites = sorted(place.name for place in (folder / "hospitals").iterdir() if (place / f"{place.name}.yaml").is_file())
+    places = sorted((folder / "hospitals").glob("*"))
+    if not (sites := [place.name for place in places if (place / f"{place.name}.yaml").is_file()]):
+        raise UserError(f"{folder / 'hospitals'}: has no folder SITE with SITE.yaml; prepare the federation again")
     return replace(plan, source=str(folder / PLAN)), start, sites
 
 

@@ -26,8 +26,9 @@ agrees:
 
 README = """# A federation of {sites}
 
-{method}, {rounds} rounds. Everything here is data: the plan, the network's first weights, a file for each hospital. No
-code travels, now or later.
+{method}, {rounds} rounds. Everything here is data: the plan, the network's first weights, and for each hospital a
+folder with its file, the plan and, where the method redraws images with a codec of yours, that. No code travels, now or
+later.
 
 ## The coordinator, on the machine that hospitals reach as `{host}`
 

@@ -106,6 +106,8 @@ def boundary_distances(simulation: Simulation, weights: Mapping[str, Tensor]) ->
 
 
 def _score_site(simulation: Simulation, cases: Sequence[Case], role: str, bar: tqdm, findings: Findings) -> None:
+    if not cases:  # a source site may have none for the test
+        return
     network = _predictor(simulation, role)
     if isinstance(simulation.task, Classification):
         findings.rows.extend(_classify(simulation, simulation.task, network, cases, role, bar))

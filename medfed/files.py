@@ -67,3 +67,13 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_text(path: Path) -> bool:
+    """False for a name of other bytes, such as Latin-1 from an old share: Python keeps these as lone surrogates."""
+    return str(path).isascii() or not any("\ud800" <= letter <= "\udfff" for letter in str(path))
+
+
+def spelt(path: Path) -> str:
+    """A path for people, whatever its bytes are."""
+    return os.fsencode(path).decode(errors="backslashreplace")

@@ -12,7 +12,7 @@ from medfed.federation import ledger
 from medfed.federation.agreement import Agreement
 from medfed.federation.local import Samples
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method
+from medfed.federation.method import NEVER
 from medfed.federation.onlooker import Onlooker
 from medfed.federation.seeds import stream
 from medfed.federation.site import Site
@@ -48,7 +48,7 @@ def rehearse(site: Site, start: State, seed: int) -> list[dict[str, object]]:
     """
     few = replace(site, training=_First(site.training, BATCHES * site.settings.batch_size), local_epochs=1, memory={})
     method, rows, state = site.method, [], start
-    if type(method).share is not Method.share:
+    if method.shares != NEVER:
         shared = site.answer(Message("share", state.weights, {}, {"round": 1}))
         state = replace(state, memory=method.combine(state, {site.name: shared.tensors}, stream(seed, "combine", 1)))
         rows += ledger.entries(1, "up", {site.name: shared})

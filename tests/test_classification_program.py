@@ -1,5 +1,6 @@
 """The programs on images to classify: from patches on disk to tables, and back after a kill."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -55,6 +56,15 @@ def test_a_run_leaves_scores_pictures_and_the_error_of_its_codec(config, tmp_pat
     assert summary["task"] == "classification" and summary["classes"] == ["normal", "tumour"]
     assert 0 <= summary["method_facts"]["codec_reconstruction_error"] < 1e-3
     assert not summary["transductive"]
+
+
+def test_a_site_may_have_no_image_for_the_test(config, tmp_path, capsys):
+    """As in the papers' settings, where the unseen site is the test."""
+    flags = ["--set", "data.test_ratio=0", "--set", "data.validation_ratio=0", "--set", "federation.rounds=1"]
+    assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet", *flags]) == 0
+    assert "hospital_5 (UNSEEN)" in capsys.readouterr().out
+    with open(tmp_path / "run" / "cases.csv", newline="") as file:
+        assert {row["site"] for row in csv.DictReader(file)} == {"hospital_5"}
 
 
 def test_stopping_after_a_round_and_going_on_gives_the_same_bits(config, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from monai.data import MetaTensor
 from medfed import discovery, site_names
 from medfed.datasets import reading, volumes
 from medfed.errors import UserError
+from medfed.files import is_text, spelt
 
 Progress = Callable[[Iterable], Iterable]  # wraps what is walked through, as tqdm does
 
@@ -198,14 +198,14 @@ class Dataset:
         cases, problems = self.find_cases(site, folder)
         paths = dict.fromkeys(path for case in cases for path in (case.image, case.mask) if path)
         outside = {path for path in paths if not self._is_inside(path)}
-        unspeakable = {path for path in paths if not _is_text(path)}
+        unspeakable = {path for path in paths if not is_text(path)}
         problems += [
             f"{path}: is, or has its voxels, behind a link out of {self.root}; put the file there, or set "
             "data.follow_symlinks: true"
             for path in paths if path in outside
         ]
         problems += [
-            f"{_spelt(path)}: has a name that is no UTF-8, which no table can hold; rename it"
+            f"{spelt(path)}: has a name that is no UTF-8, which no table can hold; rename it"
             for path in paths if path in unspeakable
         ]
         counts = Counter(case.patient for case in cases)
@@ -266,12 +266,3 @@ class Dataset:
             files = {path}
         root = Path(self.root).resolve()
         return self.follow_symlinks or all(file.resolve().is_relative_to(root) for file in files)
-
-
-def _is_text(path: Path) -> bool:
-    """False for a name of other bytes, such as Latin-1 from an old share: Python keeps these as lone surrogates."""
-    return str(path).isascii() or not any("\ud800" <= letter <= "\udfff" for letter in str(path))
-
-
-def _spelt(path: Path) -> str:
-    return os.fsencode(path).decode(errors="backslashreplace")

@@ -49,7 +49,8 @@ def partition(
         sizes = {site: len(cases) for site, cases in training.items()}
         if rule == "domains" and len(sizes) <= n_clients:
             sizes = dict.fromkeys(sizes, 1)
-        shares = mixed(sizes, n_clients, mixing if rule == "heterogeneous" else 0.0)
+        people = {site: len({case.subject for case in cases}) for site, cases in training.items()}
+        shares = mixed(sizes, n_clients, mixing if rule == "heterogeneous" else 0.0, people)
     trained = hand_out(training, shares, seed)
     validated = hand_out({site: splits[site].validation for site in training}, shares, seed)
     names = client_names(n_clients)
@@ -66,7 +67,9 @@ def client_names(n: int) -> list[str]:
     return [f"client_{number:0{len(str(n))}d}" for number in range(1, n + 1)]
 
 
-def mixed(sizes: Mapping[str, int], n_clients: int, mixing: float) -> Shares:
+def mixed(
+    sizes: Mapping[str, int], n_clients: int, mixing: float, people: Mapping[str, int] | None = None
+) -> Shares:
     """Between one site a client and all sites alike (Bai et al., ICLR 2024: heterogeneous partitioning by lambda).
 
     Every site has main clients. Client k gets, of the N_d images of site d, N_d [(1 - lambda) 1(k is one of the m_d
@@ -75,9 +78,11 @@ def mixed(sizes: Mapping[str, int], n_clients: int, mixing: float) -> Shares:
     Args:
         sizes: training images of each site.
         mixing: lambda in [0, 1]; 0 keeps the sites apart, 1 gives every client the same of each.
+        people: of each site, which has no more main clients than these, as long as another has; as many as images if
+            not given.
     """
     shares = {}
-    for site, clients in _main_clients(sizes, n_clients).items():
+    for site, clients in _main_clients(sizes, n_clients, people or sizes).items():
         own = np.zeros(n_clients)
         own[clients] = 1 / len(clients)
         shares[site] = (1 - mixing) * own + mixing / n_clients
@@ -130,12 +135,13 @@ def hand_out(cases: Mapping[str, Iterable[Case]], shares: Shares, seed: int) -> 
     return [sorted(own, key=lambda case: (case.site, case.patient)) for own in held]
 
 
-def _main_clients(sizes: Mapping[str, int], n_clients: int) -> dict[str, list[int]]:
+def _main_clients(sizes: Mapping[str, int], n_clients: int, people: Mapping[str, int]) -> dict[str, list[int]]:
     """The clients that a site mostly goes to: one or more of its own, or one that it shares with other sites."""
     if len(sizes) <= n_clients:
         n_main = dict.fromkeys(sorted(sizes), 1)
         for _ in range(n_clients - len(sizes)):
-            n_main[max(n_main, key=lambda site: sizes[site] / n_main[site])] += 1
+            roomy = [site for site in n_main if n_main[site] < people[site]] or list(n_main)
+            n_main[max(roomy, key=lambda site: sizes[site] / n_main[site])] += 1
         numbers = iter(range(n_clients))
         return {site: list(islice(numbers, n)) for site, n in n_main.items()}
     main, filled = {}, [0] * n_clients

@@ -14,7 +14,7 @@ from medfed.batch import Batch
 from medfed.errors import UserError
 from medfed.federation.local import Architecture, LocalRound, Samples, SiteData, Task
 from medfed.federation.message import Message, digest, pack
-from medfed.federation.method import Method
+from medfed.federation.method import NEVER, Method
 from medfed.federation.privacy import Privacy, protect
 from medfed.federation.seeds import seeded_layers, stream
 from medfed.federation.settings import Training
@@ -93,6 +93,8 @@ class Site:
         return {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
 
     def _share(self, message: Message) -> Message:
+        if self.method.shares == NEVER:
+            return Message("share")
         self.load(message.weights)
         self.network.eval()
         rng = stream(self.seed, "share", self.name, message.facts["round"])

@@ -51,11 +51,16 @@ def output_of(network: nn.Module, name: str, image: Tensor) -> Tensor:
 
 
 @contextmanager
-def altered(network: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
+def altered(
+    network: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]], first: bool = False
+) -> Iterator[None]:
     """Put functions behind named submodules during the forward passes inside the block: what one returns goes on.
 
-    A function may change the number of images (oversampling): the rest of the network then sees as many. It comes
-    before whatever was hooked to the same module earlier, such as a layer that reads the map.
+    A function may change the number of images (oversampling): the rest of the network then sees as many.
+
+    Args:
+        first: before whatever was hooked to the same modules earlier, such as a layer that reads the map; else after
+            it, in place of what layers there made.
     """
 
     def hook(change: Callable[[Tensor], Tensor]) -> Callable:
@@ -63,7 +68,7 @@ def altered(network: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]
 
     with ExitStack() as hooks:
         for name, change in changes.items():
-            hooks.callback(network.get_submodule(name).register_forward_hook(hook(change), prepend=True).remove)
+            hooks.callback(network.get_submodule(name).register_forward_hook(hook(change), prepend=first).remove)
         yield
 
 

@@ -158,6 +158,8 @@ class ELCFS(Method):
 
     def broadcast(self, state: State, site: str) -> Tensors:
         """The bank without the site's own windows."""
+        if not self.exchange:  # and yet a memory may hold one: of an older medfed, which asked for it all the same
+            return {}
         return {name: windows for name, windows in state.memory.items() if name != BANK + site}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
@@ -185,7 +187,7 @@ class ELCFS(Method):
     def _restyled(self, local: LocalRound, batch: Batch) -> Batch:
         """t: copies of the batch, each image with the amplitudes of an image of another site (eq. 2-3)."""
         banks = [bank for name, bank in sorted(local.message.tensors.items()) if name.startswith(BANK)]
-        if not banks:
+        if not banks or not self.exchange:
             return batch
         n = len(batch.image)
         if self.views == 0:

@@ -181,7 +181,7 @@ class StableFDG(Method):
         added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), {})
         chosen = torch.cat([torch.arange(len(labels)), added])
         with ExitStack() as stack:
-            stack.enter_context(altered(local.network, changes))
+            stack.enter_context(altered(local.network, changes, first=True))
             if self.attention:
                 partners = same_class(labels[chosen], local.rng).to(local.device)
                 stack.enter_context(getattr(local.network, NAME).paired(partners))

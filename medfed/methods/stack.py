@@ -156,17 +156,15 @@ class Stack(Method):
 
     def _check_site_weights(self) -> None:
         """One average serves all, and a method that aggregates makes its own."""
-        asked = {
-            type(method).__name__: method.site_weights for method in self.methods if "site_weights" in vars(method)
-        }
-        if len(set(asked.values())) > 1:
-            words = ", ".join(f"{name} {way}" for name, way in asked.items())
+        asked = [method for method in self.methods if "site_weights" in vars(method)]
+        if len({method.site_weights for method in asked}) > 1:
+            words = ", ".join(f"{type(method).__name__} {method.site_weights}" for method in asked)
             raise ValueError(f"methods average in different ways (site_weights: {words}); a stack has room for one")
         for owner in (method for method in self.methods if _overrides(method, "aggregate")):
-            if uniform := [name for name, way in asked.items() if way == "uniform" and name != type(owner).__name__]:
+            if other := [method for method in asked if method.site_weights == "uniform" and method is not owner]:
                 raise ValueError(
-                    f"{type(owner).__name__} defines 'aggregate', and site_weights of {uniform[0]} is uniform; set "
-                    "that to examples"
+                    f"{type(owner).__name__} defines 'aggregate', and site_weights of {type(other[0]).__name__} is "
+                    "uniform; set that to examples"
                 )
 
     def _sharers(self) -> list[Method]:

@@ -146,7 +146,7 @@ def _check_keys(content: dict[str, Any], source: str) -> None:
         raise UserError(f"{source}: '_mode_' is for {INTERPOLATE}, which needs it, and for nothing else")
     func = content.get("func")
     if target == LAMBDA and not (isinstance(func, dict) and func.get("_target_") == INTERPOLATE):
-        raise UserError(f"{source}: {LAMBDA} may call {INTERPOLATE} and nothing else, found '{func}'")
+        raise UserError(f"{source}: {LAMBDA} may call {INTERPOLATE} and nothing else, found '{func}'; export it anew")
 
 
 def is_plain_expression(text: str) -> bool:

@@ -14,8 +14,8 @@ from medfed.outputs.bundle_check import PREDICTIONS
 from medfed.tasks.classification import AT_ONCE, COLOUR_MEAN, COLOUR_STD, GREY_MEAN, GREY_STD, Classification
 
 PICTURES = (
-    "8-bit {}, turned as a note in the file says (EXIF); one of another kind, or of more than 8 bits, stops with its "
-    "mode as a KeyError"
+    "8-bit {} as PNG, JPEG or BMP, turned as a note in the file says (EXIF); another kind, such as grey of more than 8 "
+    "bits, stops with its mode as a KeyError"
 )
 TOGETHER = (
     "\n- Its batch normalisation takes the statistics of the batch: what it says of a picture depends on the others of "

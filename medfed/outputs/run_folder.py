@@ -20,7 +20,7 @@ from medfed.errors import UserError
 from medfed.federation.coordinator import Round
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.message import State
-from medfed.files import read_sealed, seal, write_atomically
+from medfed.files import is_text, read_sealed, seal, spelt, write_atomically
 
 KEPT_STATES = 2
 TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # seconds, of all clients together
@@ -46,6 +46,8 @@ class RunFolder:
     @contextmanager
     def locked(self):
         """Hold the folder; a second run in it is refused at once. The lock dies with its process, also by kill -9."""
+        if not is_text(self.path):
+            raise UserError(f"{spelt(self.path)}: is no UTF-8, and no model can lie there; choose another --out")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / "run.lock", "a+")  # noqa: SIM115  closed by the `with` below

@@ -25,7 +25,7 @@ Read = Callable[[Case], MetaTensor]  # (C, H, W, 1), from 0 to 255
 
 def even_parts(order: Tensor) -> tuple[Tensor, ...]:
     """(N,) in parts of at most AT_ONCE that differ by one at most: a batch of one left over has no statistics."""
-    return order.tensor_split(max(1, -(-len(order) // AT_ONCE)))
+    return order.tensor_split(-(-len(order) // AT_ONCE)) if len(order) else ()
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,12 @@ def test_clients_of_one_domain_are_as_many_of_each(n_clients, of_each):
     assert sorted(map(of.count, set(of))) == of_each
 
 
+def test_a_domain_of_few_people_has_no_more_clients_than_these():
+    found = held(9, "domains", {"a": 100, "b": 100, "c": 2})
+    of = [client[0].site for client in found]
+    assert {site: of.count(site) for site in "abc"} == {"a": 4, "b": 3, "c": 2}
+
+
 def test_fewer_clients_than_domains_get_whole_ones():
     assert held(2, "domains", mixing=0.7) == held(2, mixing=0)
 

@@ -25,8 +25,10 @@ def test_a_change_comes_before_what_was_hooked_to_the_same_module():
     net, x = network(), torch.ones(1, 2, dtype=torch.float64)
     seen = []
     net[0].register_forward_hook(lambda module, inputs, output: seen.append(output))
-    with altered(net, {"0": lambda output: output[:0]}):
+    with altered(net, {"0": lambda output: output[:0]}, first=True):
         assert net(x).shape == (0, 1) and seen[0].shape == (0, 3)
+    with altered(net, {"0": lambda output: output[:0]}):
+        assert net(x).shape == (0, 1) and seen[1].shape == (1, 3), "after it, in place of what was made there"
 
 
 class Chain(nn.Module):

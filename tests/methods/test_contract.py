@@ -12,6 +12,7 @@ from medfed.discovery import find, known
 from medfed.federation.coordinator import federate
 from medfed.federation.message import State, digest
 from medfed.federation.settings import Federation
+from medfed.rehearsal import rehearse
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(along the masks|method.k is|shares no|FISC)")
 SETTINGS = Federation(rounds=2)
@@ -134,3 +135,5 @@ def test_a_method_that_is_to_do_without_what_sites_share_does_not_ask_for_it(met
         rows = [row for row in ledger if row["kind"] == "share"]
         assert {row["name"].partition("/")[0] for row in rows if row["direction"] == "up"} == asked
         assert {row["round"] for row in rows} == ({1} if asked else set())
+        told = [row["name"] for row in rehearse(engine.members[0], start, 0) if row["kind"] == "share"]
+        assert {name.partition("/")[0] for name in told} == asked, "a hospital is shown what will be asked for"

@@ -12,7 +12,7 @@ from medfed.functional.challenge import kept_channels
 from medfed.functional.taps import altered, tapped
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.mixstyle import MixStyle
-from medfed.methods.rsc import RSC
+from medfed.methods.rsc import RSC, _places
 from medfed.methods.stack import Stack
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
@@ -186,6 +186,20 @@ def test_an_image_without_structures_counts_with_its_first_answer(toy):
 def test_stages_that_mix_styles_may_stand_before_it(any_toy):
     method = Stack((RSC(), MixStyle(probability=1.0)))
     assert bits(any_toy, method) not in (bits(any_toy, RSC()), bits(any_toy, MixStyle(probability=1.0)))
+
+
+@pytest.mark.parametrize("stages", [(1, 2), (3, 4)])
+def test_what_was_mixed_in_the_first_pass_is_not_mixed_again(any_toy, stages):
+    """Where nothing is muted, the second pass says what the first did, to the bit."""
+    architecture = any_toy.architecture if any_toy.architecture.decoder_levels else ResidualNetwork(depth=10)
+    torch.manual_seed(0)
+    network = architecture.build(any_toy.channels, any_toy.n_logits)
+    network = MixStyle(probability=1.0, stages=stages).wrap_network(network, architecture).train()
+    local = LocalRound("a", 1, network, architecture, any_toy.task, Message("train", {}, {}, {"round": 1}), {},
+                       stream(0, "x"), torch.device("cpu"))  # fmt: skip
+    batch = any_toy.samples("north").batch(range(6))
+    raw = local.forward(batch, _places(architecture))
+    assert torch.equal(RSC()._second(local, batch, raw.features).logits, raw.logits)
 
 
 def test_dropout_behind_the_features_does_no_harm():

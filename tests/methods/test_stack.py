@@ -109,6 +109,8 @@ def test_the_average_is_the_one_that_its_methods_ask_for(toy):
             assert one.aggregate(state, updates)["w"].tolist() == [expected] * 2
     with pytest.raises(ValueError, match="site_weights: CCST uniform, StableFDG examples"):
         Stack((even, StableFDG()))
+    with pytest.raises(ValueError, match="site_weights: CCST examples, CCST uniform"):
+        Stack((replace(STYLES, k=1), even))
     with pytest.raises(ValueError, match="FedGMA defines 'aggregate', and site_weights of CCST is uniform"):
         Stack((FedGMA(), even))
 

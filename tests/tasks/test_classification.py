@@ -102,4 +102,9 @@ def test_no_image_is_left_to_be_a_batch_of_its_own(n):
     parts = [part.tolist() for part in even_parts(torch.arange(n))]
     assert [index for part in parts for index in part] == list(range(n))
     sizes = [len(part) for part in parts]
-    assert max(sizes) <= 64 and max(sizes) - min(sizes) <= 1
+    assert all(0 < size <= 64 and max(sizes) - size <= 1 for size in sizes)
+
+
+def test_no_pictures_have_no_probabilities():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
+    assert TASK.probabilities(network, TASK.prepare((), Reader())).shape == (0, 2)
