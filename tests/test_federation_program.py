@@ -203,6 +203,9 @@ def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp
     for path in prepared.iterdir():
         if path.is_file():
             (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert run("run", tmp_path) == 2
+    assert "has no folder SITE with SITE.yaml; prepare the federation again" in capsys.readouterr().err
+    shutil.copytree(prepared / "hospitals", tmp_path / "hospitals")
     folder.path.mkdir()
     folder.save_state(State(1, start.weights))
     other = (prepared / "plan.yaml").read_text().replace("learning_rate: 0.01", "learning_rate: 0.02")

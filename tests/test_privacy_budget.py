@@ -50,6 +50,6 @@ def test_releases_are_counted_in_the_ledger_by_message():
 
 def test_without_the_accountant_noise_is_refused_before_training(monkeypatch):
     monkeypatch.setattr(privacy_budget.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"medfed\[privacy\]"):
+    with pytest.raises(UserError, match=r"pip install -e '.\[privacy\]'"):
         privacy_budget.check(Privacy(clip=1.0, noise=1.0))
     privacy_budget.check(Privacy(clip=1.0))

@@ -64,7 +64,15 @@ def test_a_late_site_takes_its_own_time_alone(folder, three_at_once):
     engine.close()
 
 
-def test_interrupting_leaves_no_process_and_starts_no_other(folder, monkeypatch):
+@pytest.fixture
+def ctrl_c():
+    """A shell starts what it puts in the background with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupting_leaves_no_process_and_starts_no_other(folder, monkeypatch, ctrl_c):
     """One site at a time: east has answered, north works, west waits for its turn."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     (folder / "north.does").write_text("sleep")
