@@ -192,4 +192,16 @@ def _oddities(sites: tuple[SiteFacts, ...]) -> list[str]:
         for text, n in Counter(text for text, _ in said).items():
             first = next(case.patient for other, case in said if other == text)
             lines.append(f"{site.name}: {text}: {n} of {site.n_cases} cases, first {first}")
+        lines += _mixed_marks(site)
     return lines
+
+
+def _mixed_marks(site: SiteFacts) -> list[str]:
+    """Masks of one structure each, where some mark it with another number: perhaps it is another structure."""
+    marks = Counter(case.labels for case in site.cases if len(case.labels) == 2)
+    if len(marks) < 2 or any(len(case.labels) > 2 for case in site.cases):
+        return []
+    rarest = min(marks, key=marks.get)
+    first = next(case.patient for case in site.cases if case.labels == rarest)
+    others = "; ".join(f"{reading.few(labels)} in {n}" for labels, n in marks.most_common())
+    return [f"{site.name}: its masks have different values ({others}), first {first}; look whether they mean the same"]

@@ -154,3 +154,14 @@ class TestRecognise:
             root=str(tmp_path), image_name="T2", mask_name="Segmentation", one_site_per_case=alone
         )
         assert len(found.cases(found.site_names()[0])) == 1
+
+
+def test_a_mask_that_marks_with_another_number_than_its_site_is_told(tmp_path):
+    """7 among 255 may be another structure, and training would take both for one."""
+    for name, mark in (("a", 255), ("b", 255), ("c", 7)):
+        for kind, pixels in (("images", np.arange(64).reshape(8, 8)), ("masks", np.eye(8) * mark)):
+            (tmp_path / "north" / kind).mkdir(parents=True, exist_ok=True)
+            noise = np.random.default_rng(ord(name)).integers(0, 9, (8, 8)) if kind == "images" else 0
+            Image.fromarray((pixels + noise).astype(np.uint8)).save(tmp_path / "north" / kind / f"{name}.png")
+    (warning,) = check(Folder(root=str(tmp_path))).warnings
+    assert warning.startswith("north: its masks have different values (0, 255 in 2; 0, 7 in 1), first c; look whether")
