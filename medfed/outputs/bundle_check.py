@@ -69,7 +69,7 @@ CONVERTERS = {
     n: f"$lambda picture: ImageOps.exif_transpose(picture).convert({kinds}[picture.mode])"
     for n, kinds in _KINDS.items()
 }
-IMPORTS = ("$import glob", "$from PIL import ImageOps")
+IMPORTS = ("$import glob", "$import PIL.ImageOps as ImageOps")
 CALLS = frozenset({"sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.to", "REF.run"})
 VALUES = frozenset({"REF", "np.uint8"})
 _REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")

@@ -3,15 +3,18 @@
 import copy
 import json
 import stat
+import sys
 import zipfile
 
+import PIL
 import pytest
 import torch
+from monai.bundle.config_item import ConfigExpression
 
 from medfed.errors import UserError
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle import CLASSES, PICTURES, VOLUMES, template_folder, write_bundle
-from medfed.outputs.bundle_check import check_bundle, check_inference, check_metadata, is_plain_expression
+from medfed.outputs.bundle_check import IMPORTS, check_bundle, check_inference, check_metadata, is_plain_expression
 from medfed.tasks.segmentation import Segmentation
 
 TEMPLATE = template_folder() / "configs"
@@ -218,3 +221,14 @@ def test_other_configs_inside_the_torchscript_file_are_refused(bundle, tmp_path)
 
 def test_the_model_is_read_without_unpickling(bundle):
     assert torch.load(bundle / "models" / "model.pt", weights_only=True).keys() == UNET.build(1, 1).state_dict().keys()
+
+
+def test_what_a_bundle_imports_is_there_in_a_process_that_has_imported_nothing_else(monkeypatch):
+    """Pillow has no ImageOps until somebody imports it, and here everybody has."""
+    monkeypatch.delitem(sys.modules, "PIL.ImageOps")
+    monkeypatch.delattr(PIL, "ImageOps")
+    for text in IMPORTS:
+        ConfigExpression(text).evaluate()
+    found = ConfigExpression(IMPORTS[1], globals=(known := {}))
+    found.evaluate()
+    assert callable(known["ImageOps"].exif_transpose)
