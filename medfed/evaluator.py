@@ -49,6 +49,9 @@ def evaluate(simulation: Simulation, weights: Mapping[str, Tensor], quiet: bool)
     Args:
         weights: the global state dict. Entries that a source site keeps for itself overlay it there; the unseen and the
             validation site get their average (`unseen_weights`), or what FedBN's `unseen_bn` says.
+
+    Returns:
+        What was found: rows, ratios, and the masks of the unseen site.
     """
     onlooker = simulation.engine.onlooker
     others = {"unseen": simulation.unseen}

@@ -65,6 +65,15 @@ def test_stopping_and_going_on_gives_the_same_bits(tmp_path, pictures, monkeypat
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
+def test_a_training_of_before_decoders_could_be_named_goes_on(tmp_path):
+    assert train(tmp_path, "--steps", 1) == 0
+    settings = tmp_path / "settings.json"
+    kept = json.loads(settings.read_text())
+    settings.write_text(json.dumps({name: value for name, value in kept.items() if name != "decoder"}))
+    assert kept["decoder"] == "" and train(tmp_path, "--steps", 2, "--resume") == 0
+    assert load_codec(tmp_path).facts["steps"] == 2
+
+
 def test_more_steps_go_on_from_where_it_ended(tmp_path):
     assert train(tmp_path / "long", "--steps", 3) == 0
     assert train(tmp_path / "short", "--steps", 2) == 0

@@ -68,8 +68,8 @@ class Federation:
             has the site of 1. The others are as if they were not there: nobody reads or scores their images. null is
             all.
         clients: how many clients the training people of the sites are handed out to; 0 makes each site a client.
-        partition: of `clients`: "domains" (each holds one site's images), "heterogeneous" (`mixing` between that and
-            all alike) or "dirichlet" (shares of each site drawn at random).
+        partition: of `clients`: "domains" (each holds one site's images, as many clients a site), "heterogeneous"
+            (`mixing` between sites apart and all alike) or "dirichlet" (shares of each site drawn at random).
         mixing: of "heterogeneous", lambda in [0, 1]: 0 keeps the sites apart, 1 gives every client the same of each.
         concentration: of "dirichlet", above 0: the smaller, the more unequal the clients.
         min_images: of "dirichlet": shares are drawn again until each client has that many training images.

@@ -54,6 +54,14 @@ def test_with_no_step_no_boundary_and_no_exchange_the_gradient_is_twice_that_of_
     assert all(torch.allclose(found[name], 2 * once[name], atol=1e-12) for name in once)
 
 
+def test_without_the_exchange_a_bank_of_an_older_run_goes_nowhere_and_changes_nothing(toy):
+    """Checkpoints of before hold one, as sites were asked for windows whatever the setting."""
+    method = ELCFS(alpha=ALPHA, exchange=False)
+    assert method.broadcast(State(1, {}, bank_of("south")), "north") == {}
+    plain, banked = (local_round(method, toy, banks) for banks in (None, bank_of("south")))
+    assert torch.equal(method.loss(plain, batch())[0], method.loss(banked, batch())[0])
+
+
 def test_the_gradient_is_that_at_theta_plus_that_at_the_fast_weights(toy):
     """First order: g = g_in(theta) + g_out(theta'), theta' = theta - beta clamp(g_in)."""
     method = ELCFS(meta_step=0.1, gamma=0.0, exchange=False, inner_clamp=0.01)
