@@ -7,9 +7,9 @@ import os
 import sys
 
 from medfed import __version__
-from medfed.discovery import KINDS, known, suggestion
-from medfed.errors import UserError
-from medfed.programs import module_of, programs, run_program
+from medfed.cli.program import module_of, programs, run_program
+from medfed.core.errors import UserError
+from medfed.core.registry import KINDS, known_names, suggestion
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def listing() -> str:
     """Version, programs, methods, datasets, networks and engines, one a line. Imports none of them."""
-    groups = {"programs": programs(), **{kind: known(kind) for kind in KINDS}}
+    groups = {"programs": programs(), **{kind: known_names(kind) for kind in KINDS}}
     width = max(len(name) for names in groups.values() for name in names)
     lines = [f"medfed {__version__}: `medfed PROGRAM --help` (or `python -m medfed.PROGRAM --help`) tells more"]
     for group, names in groups.items():

@@ -12,8 +12,8 @@ from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
 from medfed.benchmarks.methods import methods_table, time_methods
 from medfed.benchmarks.styles import styles_table, time_styles
-from medfed.files import write_atomically
-from medfed.programs import run_program
+from medfed.cli.program import run_program
+from medfed.core.files import write_atomically
 
 MEASURES = (
     ("exchange", time_exchange, exchange_table),

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
-from collections.abc import Callable
-from dataclasses import MISSING
 from pathlib import Path
 
 from tqdm import tqdm
 
-from medfed import discovery, strict_yaml, typed
-from medfed.config import load
-from medfed.datasets.base import Dataset, Progress
+from medfed.cli.program import run_program
+from medfed.config.schema import load
+from medfed.core import registry
+from medfed.core.files import write_atomically
+from medfed.datasets.base import Progress
 from medfed.datasets.check_report import to_json, to_text
 from medfed.datasets.checking import check
-from medfed.datasets.fetching import fetch
+from medfed.datasets.fetching import byte_counter, fetch
 from medfed.datasets.layouts import KINDS, recognise
-from medfed.datasets.made import Made
-from medfed.files import write_atomically
-from medfed.programs import run_program
-
-WIDTH = 100
+from medfed.outputs.dataset_cards import card_text, config_block, listing, paragraph
+from medfed.phantoms.synthetic import SyntheticDataset
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,39 +34,15 @@ def main(argv: list[str] | None = None) -> int:
     checks.add_argument("--json", type=Path, metavar="FILE", help="write the report there too, case by case")
     checks.add_argument("--quiet", action="store_true", help="no progress, only the report")
     get = commands.add_parser("fetch", help="download a dataset, or tell how to get it")
-    get.add_argument("name", help="as in a config: prostate, phantom, ...")
+    get.add_argument("name", help="as in a config: prostate, prostate_phantom, ...")
     get.add_argument("--to", type=Path, metavar="FOLDER", help="where to; data/NAME if not given")
     get.add_argument("--quiet", action="store_true", help="no progress")
     args = parser.parse_args(argv)
     return run_program("medfed.data", lambda: _WORK[args.command](args))
 
 
-def listing() -> str:
-    """All cards, a few lines each."""
-    blocks = []
-    for name, line in discovery.known("datasets").items():
-        card = discovery.find("datasets", name).card
-        blocks.append(f"{name}: {line}\n" + _paragraph("what", card.what) + "\n" + _paragraph("licence", card.licence))
-    return "\n\n".join([*blocks, "`python -m medfed.data card NAME` tells how to get one."])
-
-
-def card_text(name: str) -> str:
-    """One card, whole."""
-    card = discovery.find("datasets", name).card
-    parts = {
-        "what": card.what, "licence": card.licence, "how to get": card.where, "address": card.address,
-        "layout": card.layout, "cite": card.citation,
-    }  # fmt: skip
-    return "\n".join([card.title, *(_paragraph(title, text) for title, text in parts.items() if text)])
-
-
-def _list(args: argparse.Namespace) -> int:
-    print(listing())
-    return 0
-
-
-def _card(args: argparse.Namespace) -> int:
-    print(card_text(args.name))
+def _show(args: argparse.Namespace) -> int:
+    print(card_text(args.name) if args.command else listing())
     return 0
 
 
@@ -79,7 +51,7 @@ def _check(args: argparse.Namespace) -> int:
         dataset = load(args.path).data.ready(_bar("making the phantom", args.quiet))
     else:
         dataset = recognise(args.path, args.dataset)
-    print(_as_block(dataset))
+    print(config_block(dataset))
     report = check(dataset, args.allow_duplicates, _bar("reading", args.quiet))
     print(to_text(report))
     if args.json is not None:
@@ -89,49 +61,27 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _fetch(args: argparse.Namespace) -> int:
-    found = discovery.find("datasets", args.name)
-    folder = args.to or Path("data") / ("prostate_phantom" if args.name == "phantom" else args.name)
-    if issubclass(found, Made):
+    found = registry.resolve("datasets", args.name)
+    folder = args.to or Path("data") / args.name
+    if issubclass(found, SyntheticDataset):
         found(root=str(folder)).ready(_bar("making the phantom", args.quiet))
         print(f"The phantom is in {folder}.")
     elif found.card.address is None:
-        print(f"There is no plain download of {args.name}.\n{_paragraph('how to get', found.card.where)}")
-        print(_paragraph("licence", found.card.licence))
+        print(f"There is no plain download of {args.name}.\n{paragraph('how to get', found.card.where)}")
+        print(paragraph("licence", found.card.licence))
     else:
         target = folder / found.card.address.rpartition("/")[2]
         with tqdm(desc=target.name, unit="B", unit_scale=True, disable=args.quiet, dynamic_ncols=True) as bar:
-            digest = fetch(found.card.address, target, found.card.sha256, _byte_counter(bar))
-        print(f"{target} (SHA-256 {digest})\n{_paragraph('layout', found.card.layout)}")
+            digest = fetch(found.card.address, target, found.card.sha256, byte_counter(bar))
+        print(f"{target} (SHA-256 {digest})\n{paragraph('layout', found.card.layout)}")
     return 0
-
-
-def _as_block(dataset: Dataset) -> str:
-    """The dataset as the `data` block of a config, without what is default."""
-    written = {"name": discovery.name_of("datasets", type(dataset))}
-    for entry in typed.written_fields(type(dataset)):
-        value = getattr(dataset, entry.name)
-        if value != (entry.default_factory() if entry.default_factory is not MISSING else entry.default):
-            written[entry.name] = typed.plain(value, lambda block: {})
-    return strict_yaml.dump({"data": written})
-
-
-def _paragraph(title: str, text: str) -> str:
-    return textwrap.fill(text, WIDTH, initial_indent=f"  {title + ':':<12}", subsequent_indent=" " * 14)
 
 
 def _bar(text: str, quiet: bool) -> Progress:
     return lambda items: tqdm(items, desc=text, unit="case", disable=quiet, dynamic_ncols=True, leave=False)
 
 
-def _byte_counter(bar: tqdm) -> Callable[[int, int], None]:
-    def count(done: int, total: int) -> None:
-        bar.total = total or None
-        bar.update(done - bar.n)
-
-    return count
-
-
-_WORK = {None: _list, "card": _card, "check": _check, "fetch": _fetch}
+_WORK = {None: _show, "card": _show, "check": _check, "fetch": _fetch}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import warnings
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import safetensors
-import safetensors.torch
-import torch
-from torch import Tensor
+from medfed.cli.program import run_program
+from medfed.outputs.bundle.check import check_bundle
+from medfed.outputs.bundle.export import export
 
-from medfed import discovery
-from medfed.config import Config, load
-from medfed.errors import UserError
-from medfed.federation.method import Method
-from medfed.outputs.bundle import Wrap, write_bundle
-from medfed.outputs.bundle_check import check_bundle
-from medfed.outputs.run_folder import RunFolder
-from medfed.programs import run_program
-from medfed.tasks.classification import Classification
-from medfed.tasks.segmentation import Segmentation
-
-FACTS = (  # of summary.json, put into the bundle as they stand
-    "unseen_site", "validation_site", "clients", "rounds", "selected_round", "selection", "seed", "data", "dataset",
-    "patients", "versions", "config_sha256", "method_facts", "transductive", "transductive_by", "start_weights",
-)  # fmt: skip
 ENDINGS = ("_segmentation", "_classification")
-LISTED = 3  # so many classes are named in the name of the bundle's folder
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,103 +46,6 @@ def _export(args: argparse.Namespace) -> int:
                   file=sys.stderr)
         print(f"The bundle is {out}. A hospital needs this folder and no medfed; docs/README.md tells how to run it.")
     return 0
-
-
-def export(run: Path, out: Path | None = None) -> Path:
-    """Write the bundle of a finished run and return its folder; the run's images need not be there.
-
-    Raises:
-        UserError: if the run is not finished, is damaged, or has no single model to give.
-    """
-    folder = RunFolder(run)
-    if not (run / "config.yaml").is_file():
-        raise UserError(f"{run}: is no run, for it has no config.yaml; name the folder that medfed.train wrote")
-    if not folder.is_finished():
-        resume = f"python -m medfed.train {run / 'config.yaml'} --out {run} --resume"
-        raise UserError(f"{run}: the run is not finished; go on with {resume}")
-    config, summary = load(run / "config.yaml"), folder.read_json("summary.json")
-    task = task_of(config, summary)
-    name, title = name_and_title(task)
-    weights, wrap = what_predicts(config, task, _read_model(run / "model.safetensors"))
-    return write_bundle(
-        out or run / "bundle" / name,
-        network=config.network,
-        weights=weights,
-        wrap=wrap,
-        task=task,
-        provenance=provenance(config, summary),
-        summary=summary,
-        title=title,
-        input_is_2d=summary["images"]["pictures"],
-    )
-
-
-def task_of(config: Config, summary: dict[str, Any]) -> Segmentation | Classification:
-    """The run's task, from what its summary says of the images."""
-    images, size = summary["images"], config.data.image_size
-    channels, standardised = images["channels"], images["standardised"]
-    if summary.get("task") == "classification":
-        return Classification(tuple(images["classes"]), channels, size, config.evaluation, standardised)
-    scale = None if images["intensity_range"] is None else tuple(images["intensity_range"])
-    return Segmentation(tuple(images["structures"]), channels, size, scale, config.evaluation, standardised)
-
-
-def name_and_title(task: Segmentation | Classification) -> tuple[str, str]:
-    """The bundle's folder, which tells MONAI Label what it does, and the first words of its card."""
-    if isinstance(task, Segmentation):
-        names, what, title = task.structures, "segmentation", " and ".join(task.structures)
-    else:
-        names, what, title = task.classes, "classification", f"{', '.join(task.classes[:-1])} or {task.classes[-1]}"
-    if isinstance(task, Classification) and len(names) > LISTED:
-        names = (str(len(names)), "classes")
-    return re.sub(r"[^\w-]+", "_", f"{'_'.join(names)}_{what}"), f"{title[:1].upper()}{title[1:]} {what}"
-
-
-def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
-    """Where the model comes from: method and settings, sites, rounds, the rule that chose the round, versions."""
-    name = config.method_name
-    return {
-        "method": name,
-        "method_about": discovery.known("methods").get(name, ""),
-        "method_preset": config.preset,
-        "method_settings": asdict(config.method),
-        "training_settings": asdict(config.training),
-        "sites": summary.get("source_sites"),
-        **{key: summary.get(key) for key in FACTS},
-    }
-
-
-def what_predicts(
-    config: Config, task: Segmentation | Classification, weights: dict[str, Tensor]
-) -> tuple[dict[str, Tensor], Wrap | None]:
-    """The weights without what the method added to the network, if that is for training only.
-
-    Otherwise (StableFDG's attention) all of them, and what adds it: the plain network would not show the results.
-    """
-    if type(config.method).wrap_network is Method.wrap_network:
-        return weights, None
-    wrap = partial(config.method.wrap_network, architecture=config.network)
-    plain = config.network.build(task.channels, task.out_channels).eval()
-    wrapped = wrap(config.network.build(task.channels, task.out_channels)).eval()
-    kept = {name: entry for name, entry in weights.items() if name in plain.state_dict()}
-    try:
-        wrapped.load_state_dict(weights)
-        plain.load_state_dict(kept)
-    except RuntimeError as error:
-        raise UserError(f"the model does not fit its config ({str(error).splitlines()[-1].strip()})") from error
-    rng = torch.Generator().manual_seed(0)
-    image = torch.rand(2, task.channels, task.image_size, task.image_size, generator=rng)
-    with torch.no_grad():
-        return (kept, None) if torch.equal(plain(image), wrapped(image)) else (weights, wrap)
-
-
-def _read_model(path: Path) -> dict[str, Tensor]:
-    try:
-        return safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: is missing; train again, or copy the whole folder of the run") from None
-    except safetensors.SafetensorError as error:
-        raise UserError(f"{path}: is damaged ({error}); copy it again from where the run was made") from error
 
 
 if __name__ == "__main__":

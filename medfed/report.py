@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from medfed.errors import UserError
-from medfed.files import write_atomically
+from medfed.cli.program import run_program
+from medfed.core.errors import UserError
+from medfed.core.files import write_atomically
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.run_data import read_all
-from medfed.programs import run_program
 
 NAME = "report.html"
 

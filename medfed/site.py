@@ -3,66 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
-import hashlib
-import importlib.util
-import os
 import sys
-import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import torch
-from tqdm import tqdm
-
-from medfed import codecs_of_plan, strict_yaml, typed
-from medfed.config import Config, changed, load, to_yaml
+from medfed.cli.program import run_program
+from medfed.config.schema import Config
+from medfed.core.determinism import fix_bits
+from medfed.core.errors import UserError
 from medfed.datasets.check_report import to_text
 from medfed.datasets.checking import check
-from medfed.determinism import fix_bits
-from medfed.engines.flare.job import EXECUTOR, SITE_FILE, hospital_rights
-from medfed.engines.flare.kit import Kit
-from medfed.errors import UserError
-from medfed.federation.agreement import Agreement
-from medfed.hospital_desk import LEDGER, MODEL, resident
-from medfed.programs import run_program
-from medfed.rehearsal import check_agreed, told, what_leaves
-from medfed.simulation import bar_over
-
-LOOK_SECONDS = 0.5
-FAREWELL_SECONDS = 3.0  # for the last answer to reach the coordinator
-LOCK = "medfed.lock"  # in the kit
-OWN = ("data", "device")  # what a hospital decides of the plan; all else is the federation's
-
-
-@dataclass(frozen=True)
-class Hospital:
-    """A hospital's own file; beside these keys it holds what of the plan is the hospital's own (`data`, `device`).
-
-    Args:
-        site: its name in the federation.
-        plan: the config that all sites agreed on, as the coordinator sent it; relative to this file, as `kit` and
-            `folder`.
-        kit: FLARE's startup kit of this site.
-        folder: for its ledger, its log, the final model, and what it must not lose when it is stopped.
-        agrees: what may leave.
-    """
-
-    site: str
-    plan: str = "plan.yaml"
-    kit: str = "kit"
-    folder: str = "medfed_site"
-    agrees: Agreement = Agreement()
+from medfed.deployment.dry_run import check_agreement, format_report, outgoing_rows
+from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site
+from medfed.deployment.join import join, read
+from medfed.experiments.setup import bar_over
 
 
 def main(argv: list[str] | None = None) -> int:
     """Returns 0 when the federation is over, or after --rehearse; 2 for a mistake that the user can mend."""
     parser = argparse.ArgumentParser(prog="python -m medfed.site", description=__doc__)
-    parser.add_argument("file", type=Path, help="this hospital's YAML; medfed.federation prepare writes one to fill in")
+    parser.add_argument(
+        "file", type=Path, help="this hospital's YAML; medfed.coordinator prepare writes one to fill in"
+    )
     parser.add_argument("--yes", action="store_true", help="agree to what is shown, without being asked")
     parser.add_argument("--rehearse", action="store_true", help="show what would leave, and stop there")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -76,10 +38,10 @@ def _work(args: argparse.Namespace) -> int:
     _check_data(config, args.quiet)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the report has said it; and one site is no federation yet
-        site = resident(config, hospital.site)
-    rows = what_leaves(site, config)
-    print(told(rows, site, config))
-    check_agreed(rows, site, config, hospital.agrees)
+        site = build_local_site(config, hospital.site)
+    rows = outgoing_rows(site, config)
+    print(format_report(rows, site, config))
+    check_agreement(rows, site, config, hospital.agrees)
     if args.rehearse:
         return 0
     if not args.yes and not _yes("\nDo you agree that this leaves, every round? [yes/no] "):
@@ -89,55 +51,6 @@ def _work(args: argparse.Namespace) -> int:
     folder = Path(hospital.folder)
     print(f"The federation is over. The model is {folder / MODEL}; what crossed the border is in {folder / LEDGER}.")
     return 0
-
-
-def read(path: Path) -> tuple[Hospital, Config]:
-    """A hospital's file, with paths as seen from here, and the plan with this hospital's own values."""
-    document = strict_yaml.parse(strict_yaml.read(path), str(path))
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: expected blocks of keys and values, such as site, plan, kit, data")
-    own = {key: document.pop(key) for key in OWN if key in document}
-    try:
-        hospital = typed.build(Hospital, document, "", lambda cls, block, key: (cls, block, ()))
-    except typed.Wrong as wrong:
-        raise UserError(f"{path}: {wrong}") from wrong
-    places = {name: str(path.parent / getattr(hospital, name)) for name in ("plan", "kit", "folder")}
-    hospital = replace(hospital, **places)
-    values = dict(_dotted(own))
-    if isinstance(values.get("data.root"), str):
-        values["data.root"] = str(path.parent / values["data.root"])
-    if not Path(hospital.plan).is_file():
-        raise UserError(f"{path}: plan: {hospital.plan} is missing; the coordinator sends it, so put it there")
-    _check_names(Path(hospital.plan))
-    config = load(hospital.plan)
-    if config.federation.validation_site != hospital.site:  # it has no folder here
-        values |= {"federation.validation_site": "", "federation.selection": "last"}
-    config = changed(config, values)
-    if hospital.agrees.rounds < config.federation.rounds:
-        raise UserError(f"{path}: agrees.rounds: {hospital.agrees.rounds}, but the plan has {config.federation.rounds} "
-                        "rounds; raise it, or talk to the coordinator")
-    config = codecs_of_plan.found_beside(config, Path(hospital.plan).parent)
-    return hospital, replace(config, source=str(path))
-
-
-def _check_names(plan: Path) -> None:
-    """Before the plan is loaded: a dotted name in it would import, and so run, whatever is installed here."""
-    document = strict_yaml.parse(strict_yaml.read(plan), str(plan))
-    for key, name in _dotted(document if isinstance(document, dict) else {}):
-        if key.rpartition(".")[2] == "name" and "." in str(name):
-            raise UserError(f"{plan}: {key}: '{name}' is code from outside medfed, which no plan may name; ask the "
-                            "coordinator for one with medfed's own methods, networks and datasets")
-
-
-def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested blocks, also of those in lists, by dotted key."""
-    for name, value in block.items():
-        here = typed.dotted(key, name)
-        blocks = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
-        for inner in [value] if isinstance(value, Mapping) else blocks:
-            yield from _dotted(inner, here)
-        if not isinstance(value, Mapping) and not blocks:
-            yield here, value
 
 
 def _check_data(config: Config, quiet: bool) -> None:
@@ -156,70 +69,6 @@ def _yes(question: str) -> bool:
         return input(question).strip().lower() == "yes"
     except EOFError:
         return False
-
-
-def join(hospital: Hospital, config: Config, quiet: bool) -> None:
-    """Start FLARE's client with this hospital's kit, and wait until the coordinator says that it is over.
-
-    Raises:
-        UserError: if it is over already, or FLARE or the kit is missing, or another process takes part with this kit,
-            or FLARE's client ends early.
-    """
-    if importlib.util.find_spec("nvflare") is None:
-        raise UserError("joining needs NVIDIA FLARE, which is not installed; pip install -e '.[nvflare]' in medfed's "
-                        "folder")
-    folder, kit = Path(hospital.folder), Kit(Path(hospital.kit), (EXECUTOR,), hospital_rights())
-    kit.check()
-    with _alone(kit.path) as lock:
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / MODEL).is_file():
-            raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to take part in another, "
-                            "give `folder` another name")
-        job = {"config": to_yaml(config), "source": config.source, "site": hospital.site,
-               "folder": str(folder.resolve()), "directory": os.getcwd(), "threads": torch.get_num_threads(),
-               "agreement": asdict(hospital.agrees)}  # fmt: skip
-        kit.write(SITE_FILE, {hospital.site: job})
-        plan = hashlib.sha256(Path(hospital.plan).read_bytes()).hexdigest()
-        print(f"Joining as {hospital.site} with the plan {plan[:12]}. Ctrl-C leaves; the same command comes back.")
-        _take_part(hospital.site, kit, folder, quiet, lock)
-
-
-@contextmanager
-def _alone(kit: Path) -> Iterator[int]:
-    """Hold the kit by a lock on a file, the descriptor of which is given; a second program is refused at once.
-
-    It dies with those that hold it, also by kill -9: this process and FLARE's client, which may outlive it.
-    """
-    with open(kit / LOCK, "a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            who = lock.read().strip() or "another process"
-            raise UserError(f"{kit}: {who}, or a FLARE client that it started, takes part with this kit already; wait "
-                            f"for it, or end it (Ctrl-C; pkill -f {kit}), and come back") from error
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()}\n")
-        lock.flush()
-        yield lock.fileno()
-        lock.truncate(0)
-
-
-def _take_part(site: str, kit: Kit, folder: Path, quiet: bool, lock: int) -> None:
-    """Run FLARE's client until the model is there."""
-    kit.start(folder / "flare.log", lock)
-    try:
-        with tqdm(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
-            while not (folder / MODEL).is_file():
-                if kit.ended():
-                    raise UserError(f"FLARE's client ended before the federation did; see {folder / 'flare.log'}, then "
-                                    "come back with the same command")
-                time.sleep(LOOK_SECONDS)
-                bar.update(0)
-                bar.refresh()
-        time.sleep(FAREWELL_SECONDS)
-    finally:
-        kit.stop()
 
 
 if __name__ == "__main__":

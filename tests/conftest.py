@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from medfed.batch import Batch
+from medfed.core.batch import Batch
+from medfed.core.seeds import seeded_layers, stream
 from medfed.engines.in_process import InProcess
 from medfed.federation.message import State
 from medfed.federation.method import Method
-from medfed.federation.seeds import seeded_layers, stream
 from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
 from medfed.functional.weights import batch_norm_entries
@@ -60,7 +60,7 @@ class Toy:
             return method.wrap_network(self.architecture.build(self.channels, self.n_logits), self.architecture)
 
     def start(self, method: Method, seed: int = 0) -> State:
-        return State(0, {name: entry.clone() for name, entry in self.network(method, seed).state_dict().items()})
+        return State.of(self.network(method, seed))
 
     def engine(
         self,
@@ -137,7 +137,7 @@ def two_rounds() -> Federation:
 @pytest.fixture(scope="session")
 def tiny_phantom(tmp_path_factory) -> Path:
     """Six synthetic hospitals of four patients each, in the published layout, with few pixels."""
-    from medfed.datasets.synthesis.prostate import make_prostate_phantom
+    from medfed.phantoms.synthesis.prostate import make_prostate_phantom
 
     root = tmp_path_factory.mktemp("data") / "prostate_phantom"
     make_prostate_phantom(root, cases_per_site=4, matrix=40, seed=0)

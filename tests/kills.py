@@ -18,7 +18,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # forked children must not meet their paren
 
 from conftest import Toy
 
-from medfed.federation.coordinator import federate
+from medfed.federation.rounds import federate
 from medfed.federation.selection import RULES
 from medfed.federation.settings import Federation
 from medfed.methods.elcfs import ELCFS

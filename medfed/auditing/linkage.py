@@ -8,11 +8,11 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from medfed.auditing.ruler import Ruler
-from medfed.auditing.second_looks import looks
+from medfed.auditing.distance import Ruler
+from medfed.auditing.perturbations import looks
 from medfed.auditing.sharing import Sharing, people
-from medfed.batch import Batch
-from medfed.federation.seeds import stream
+from medfed.core.batch import Batch
+from medfed.core.seeds import stream
 
 SCANNED = 20  # times as many images are looked at as are wanted, where only some were drawn to be shared
 

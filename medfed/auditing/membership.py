@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from medfed.auditing.ruler import Ruler
-from medfed.auditing.second_looks import copied
+from medfed.auditing.distance import Ruler
+from medfed.auditing.perturbations import copied
 from medfed.auditing.sharing import Sharing, people, spread_out
-from medfed.batch import Batch
-from medfed.federation.local import Samples
-from medfed.federation.seeds import stream
+from medfed.core.batch import Batch
+from medfed.core.seeds import stream
+from medfed.federation.local_round import Samples
 
 MOST_PEOPLE, MOST_IMAGES = 40, 24  # of either group; of a person
 DRAWS, LEVEL = 2000, 0.95  # of the bootstrap, and its interval

@@ -13,12 +13,12 @@ import numpy as np
 from PIL import Image
 
 from medfed.auditing.reconstruction import Found
-from medfed.auditing.words import CAUTION, HOW, KIND_WORDS, NOT_TRIED, sent_words, table_rows
-from medfed.outputs.canvas import as_array, turn
-from medfed.outputs.comparison import PHANTOM
+from medfed.auditing.report_text import CAUTION, HOW, KIND_WORDS, NOT_TRIED, sent_words, table_rows
+from medfed.outputs.figures.figure import as_array, turn
 from medfed.outputs.report.blocks import figure_block, table_block
 from medfed.outputs.report.markup import Markup, in_script_or_style, lines, tag
 from medfed.outputs.report.page import STYLE
+from medfed.outputs.tables.comparison import PHANTOM
 
 OWN_STYLE = Path(__file__).with_name("audit.css")
 REAL = "REAL data: the pictures below show images of patients; keep this page as you keep those."

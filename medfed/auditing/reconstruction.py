@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from medfed.auditing.phase_retrieval import Retrieved, aligned, correlation, detail_correlation, retrieve
 from medfed.auditing.sharing import Sharing, WithGradient, people, spread_out
-from medfed.batch import Batch
+from medfed.core.batch import Batch
+from medfed.core.seeds import stream
 from medfed.federation.method import Tensors
-from medfed.federation.seeds import stream
 from medfed.functional.fourier import unpack_window
-from medfed.functional.phase_retrieval import Retrieved, aligned, correlation, detail_correlation, retrieve
 from medfed.methods import elcfs, harmofl
 
 WINDOWS = (elcfs.WINDOWS, harmofl.WINDOW)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from medfed.batch import Batch
-from medfed.federation.local import Samples
+from medfed.core.batch import Batch
+from medfed.core.seeds import number
+from medfed.federation.local_round import Samples
 from medfed.federation.message import Message
 from medfed.federation.method import Tensors
-from medfed.federation.seeds import number
 from medfed.federation.site import Site
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
+from medfed.core.seeds import seeded_layers, stream
 from medfed.engines.in_process import InProcess
-from medfed.federation.coordinator import federate
 from medfed.federation.message import State
-from medfed.federation.seeds import seeded_layers, stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
 from medfed.methods.fedavg import FedAvg
@@ -36,7 +36,7 @@ def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: in
     data = {f"site_{index}": _noise(index, n_images, size) for index in range(n_sites)}
     with seeded_layers(0, "initial weights"):
         network = NETWORK.build(1, 1)
-    start = State(0, {name: entry.clone() for name, entry in network.state_dict().items()})
+    start = State.of(network)
     taken: dict[str, list[float]] = {"bare": [], "federated": []}
     for repeat in range(repeats + 1):
         with tempfile.TemporaryDirectory() as folder:

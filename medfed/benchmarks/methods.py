@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from medfed.batch import Batch
+from medfed.core.batch import Batch
+from medfed.core.seeds import seeded_layers, stream
 from medfed.engines.in_process import InProcess
-from medfed.federation.coordinator import federate
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER, Method
-from medfed.federation.seeds import seeded_layers, stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
 from medfed.methods.ccst import CCST
@@ -92,7 +92,7 @@ def _round_of(
     """A site that has shared, and the letter that asks it to train."""
     with seeded_layers(0, "initial weights"):
         network = method.wrap_network(settings.build(3, N_CLASSES), settings)
-    start = State(0, {name: entry.clone() for name, entry in network.state_dict().items()})
+    start = State.of(network)
     training = Training(
         optimizer="sgd", learning_rate=1e-3, momentum=0.9, batch_size=batch_size, optimizer_state="reset"
     )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from medfed.benchmarks.timing import take_turns
-from medfed.federation.seeds import seeded_layers
+from medfed.core.seeds import seeded_layers
 from medfed.functional.style import adain
 from medfed.networks.adain import StyleCodec, build_codec
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
 from monai.data import MetaTensor
 
-from medfed import discovery, site_names
+from medfed.core import registry, site_names
+from medfed.core.errors import UserError
+from medfed.core.files import is_text, spelt
 from medfed.datasets import reading, volumes
-from medfed.errors import UserError
-from medfed.files import is_text, spelt
 
+PHANTOM_MARK = "PHANTOM.json"  # a file in the folder of every phantom
 Progress = Callable[[Iterable], Iterable]  # wraps what is walked through, as tqdm does
 
 
@@ -86,7 +87,7 @@ class Dataset:
         validation_ratio, test_ratio: shares of each source site's *patients* kept for selection and for the seen-site
             score. The unseen site is not split: all of it is tested.
         standardise: give the network each image with zero mean and unit variance; false leaves it in [0, 1].
-        if_missing: "error", or "phantom" to make the synthetic twin (and say so on every result).
+        if_missing: "error", or "phantom" to make the synthetic phantom (and say so on every result).
         follow_symlinks: read files that a link places outside `root`.
         ignore_mask_geometry: trust that voxels of a mask correspond one to one to those of its image, whatever its
             affine says.
@@ -168,12 +169,24 @@ class Dataset:
         """(S, H, W, D), as `Volume` has it; UserError where the file is wrong."""
         raise TypeError(f"{type(self).__name__} must read a mask")
 
-    def twin(self) -> Dataset:
-        """The synthetic dataset to use where this one is missing."""
-        raise UserError(f"data.if_missing: {type(self).__name__} has no phantom; set it to error and give real images")
+    def phantom(self) -> Dataset:
+        """The synthetic dataset to use where this one is missing: `NAME_phantom`, in the folder `ROOT_phantom`.
+
+        It has the same settings as this one.
+
+        Raises:
+            UserError: if there is no phantom of this dataset.
+        """
+        name = f"{registry.name_of('datasets', type(self))}_phantom"
+        if name not in registry.known_names("datasets"):
+            raise UserError(
+                f"data.if_missing: {type(self).__name__} has no phantom; set it to error and give real images"
+            )
+        settings = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return registry.resolve("datasets", name)(**{**settings, "root": f"{Path(self.root)}_phantom"})
 
     def ready(self, progress: Progress | None = None) -> Dataset:
-        """This dataset if its folder is there, or else its synthetic twin if `if_missing` allows it.
+        """This dataset if its folder is there, or else its phantom if `if_missing` allows it.
 
         Args:
             progress: wraps the cases that are made, to draw a bar.
@@ -181,14 +194,14 @@ class Dataset:
         if Path(self.root).is_dir():
             return self
         if self.if_missing == "phantom":
-            return self.twin().ready(progress)
+            return self.phantom().ready(progress)
         raise UserError(f"data.root: no folder '{self.root}' here; expected {self._layout_and_help()}")
 
     def site_names(self) -> list[str]:
         """The sites found under `root` (restricted to `sites` where given), sorted."""
         found = sorted(self._site_folders())
         if missing := [site for site in self.sites if site not in found]:
-            known = discovery.suggestion(missing[0], found)
+            known = registry.suggestion(missing[0], found)
             raise UserError(f"data.sites: no site '{missing[0]}' in {self.root}. {known}")
         return sorted(self.sites) or found
 
@@ -256,7 +269,7 @@ class Dataset:
         return folders
 
     def _layout_and_help(self) -> str:
-        name = discovery.name_of("datasets", type(self))
+        name = registry.name_of("datasets", type(self))
         return f"{self.card.layout}; `python -m medfed.data card {name}` tells how to get it"
 
     def _is_inside(self, path: Path) -> bool:

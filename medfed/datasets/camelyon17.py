@@ -12,11 +12,10 @@ from typing import ClassVar
 import numpy as np
 from monai.data import MetaTensor
 
+from medfed.core.errors import UserError
 from medfed.datasets import camelyon17_metadata as metadata
 from medfed.datasets import slide_folders
-from medfed.datasets.base import Card, Case, Dataset, Volume
-from medfed.datasets.synthesis.collection import MARK
-from medfed.errors import UserError
+from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset, Volume
 
 FOLDER = "camelyon17_v1.0"
 TABLE = "metadata.csv"
@@ -84,7 +83,7 @@ class Camelyon17(Dataset):
 
     @property
     def is_phantom(self) -> bool:
-        return (self._home() / MARK).is_file()
+        return (self._home() / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
         home = self._home()
@@ -109,15 +108,6 @@ class Camelyon17(Dataset):
 
     def load(self, case: Case) -> Volume:
         raise TypeError(f"{case.image}: has a class and no mask; read it with read_image")
-
-    def twin(self) -> Dataset:
-        from medfed.datasets.camelyon17_phantom import Camelyon17Phantom  # which is a Camelyon17 itself
-
-        return Camelyon17Phantom(
-            root=f"{Path(self.root)}_phantom", image_size=self.image_size, sites=self.sites,
-            validation_ratio=self.validation_ratio, test_ratio=self.test_ratio, standardise=self.standardise,
-            splits=self.splits, max_per_site=self.max_per_site,
-        )  # fmt: skip
 
     def _is_inside(self, path: Path) -> bool:
         """As the base class has it, without asking the disk for each of 455,954 patches."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
 PATIENT, NODE, X, Y, TUMOUR, CENTRE, SPLIT, LINE = range(8)

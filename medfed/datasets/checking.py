@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from monai.data import MetaTensor
 
+from medfed.core.errors import UserError
 from medfed.datasets import reading, volumes
 from medfed.datasets.base import Case, Dataset, Progress
-from medfed.errors import UserError
 
 MOST_HASHED = 20_000  # cases whose files a run compares by their content; reading more would take too long
 SAMPLED_VOXELS = 100_000  # of each volume, when its intensities are looked at

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.error import URLError
 
-from medfed.errors import UserError
+from tqdm import tqdm
+
+from medfed.core.errors import UserError
 
 PATIENCE_S = 30
 
@@ -54,3 +56,13 @@ def _download(address: str, path: Path, progress: Callable[[int, int], None]) ->
     if total and done < total:
         raise UserError(f"{address}: only {done:,} of {total:,} bytes came; try again")
     return whole.hexdigest()
+
+
+def byte_counter(bar: tqdm) -> Callable[[int, int], None]:
+    """What `fetch` calls with (bytes done, bytes in all) to move a progress bar."""
+
+    def count(done: int, total: int) -> None:
+        bar.total = total or None
+        bar.update(done - bar.n)
+
+    return count

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from monai.data import MetaTensor
 
+from medfed.core.errors import UserError
 from medfed.datasets import nesting, pairing, reading
 from medfed.datasets.base import Card, Case, Dataset
 from medfed.datasets.people import check_pattern
-from medfed.errors import UserError
 
 
 @dataclass(frozen=True)

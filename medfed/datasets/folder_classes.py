@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from monai.data import MetaTensor
 
-from medfed import discovery
+from medfed.core import registry
+from medfed.core.errors import UserError
 from medfed.datasets import pairing, pictures, reading
 from medfed.datasets.base import Card, Case, Dataset, Volume
 from medfed.datasets.people import check_pattern
-from medfed.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class FolderClasses(Dataset):
                     raise UserError(
                         f"{self._site_folders()[site]}: the site {site} has no folder for the class '{name}'; expected "
                         f"the same classes at every site, so make one (empty if it has none), or set data.class_names. "
-                        f"{discovery.suggestion(name, found)}"
+                        f"{registry.suggestion(name, found)}"
                     )
         if len(names) < 2:
             found = f"the one class '{names[0]}'" if names else "no class"

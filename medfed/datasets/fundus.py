@@ -10,10 +10,9 @@ from typing import ClassVar
 import torch
 from monai.data import MetaTensor
 
+from medfed.core.errors import UserError
 from medfed.datasets import nesting, pairing, reading, site_folders
-from medfed.datasets.base import Card, Case, Dataset
-from medfed.datasets.synthesis.collection import MARK
-from medfed.errors import UserError
+from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset
 
 SITES = {  # the name here, and what the folder may be called
     "DRISHTI-GS": ("Domain1", "DRISHTI-GS"),
@@ -77,7 +76,7 @@ class Fundus(Dataset):
 
     @property
     def is_phantom(self) -> bool:
-        return (Path(self.root) / MARK).is_file()
+        return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
         return site_folders.find(Path(self.root), SITES)
@@ -118,15 +117,6 @@ class Fundus(Dataset):
         mask = reading.to_structures(case.mask, hard, LABELS, self.structures)
         notices += nesting.notices(mask.as_tensor(), LABELS, self.structures)
         return mask
-
-    def twin(self) -> Dataset:
-        from medfed.datasets.fundus_phantom import FundusPhantom  # which is a Fundus itself
-
-        return FundusPhantom(
-            root=f"{Path(self.root)}_phantom", image_size=self.image_size, sites=self.sites,
-            validation_ratio=self.validation_ratio, test_ratio=self.test_ratio, standardise=self.standardise,
-            published_split=self.published_split,
-        )  # fmt: skip
 
     def _folders(self, folder: Path) -> list[tuple[str, Path | None, Path | None]]:
         """(part, images, masks) of one site, in either layout; what has neither images nor masks is left out."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medfed import discovery
+from medfed.core import registry
+from medfed.core.errors import UserError
 from medfed.datasets import pictures, reading
 from medfed.datasets.base import Dataset
 from medfed.datasets.camelyon17 import FOLDER, TABLE
 from medfed.datasets.folder import Folder
 from medfed.datasets.fundus import Fundus
 from medfed.datasets.prostate import Prostate
-from medfed.errors import UserError
 
 MASK_NAMES = ("segmentation", "mask", "seg", "label", "labels")
 IMAGE_NAMES = ("t2", "t2w", "image", "img")
@@ -32,7 +32,7 @@ def recognise(root: Path, kind: str | None = None) -> Dataset:
     if kind is None:
         kind = next((name for name, looks_like in _SIGNS.items() if looks_like(root)), "folder")
     if kind != "folder":
-        return discovery.find("datasets", kind)(root=str(root))
+        return registry.resolve("datasets", kind)(root=str(root))
     names = _case_folder_names(root)
     plain = Folder(root=str(root), **names)
     return Folder(root=str(root), image_channels=_channels(plain), **names)

@@ -10,8 +10,7 @@ from typing import ClassVar
 from monai.data import MetaTensor
 
 from medfed.datasets import reading, site_folders
-from medfed.datasets.base import Card, Case, Dataset
-from medfed.datasets.synthesis.collection import MARK
+from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset
 
 SITES = {  # the name here, and what older copies call the folder
     "RUNMC": ("RUNMC", "ISBI"),
@@ -58,7 +57,7 @@ class Prostate(Dataset):
 
     @property
     def is_phantom(self) -> bool:
-        return (Path(self.root) / MARK).is_file()
+        return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
         return site_folders.find(Path(self.root), SITES)
@@ -81,12 +80,3 @@ class Prostate(Dataset):
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
         return reading.read_mask(case.mask, LABELS, self.structures, notices)
-
-    def twin(self) -> Dataset:
-        from medfed.datasets.phantom import Phantom  # which is a Prostate itself
-
-        return Phantom(
-            root=f"{Path(self.root)}_phantom", image_size=self.image_size, sites=self.sites,
-            validation_ratio=self.validation_ratio, test_ratio=self.test_ratio,
-        )  # fmt: skip
-

@@ -15,8 +15,8 @@ import torch
 from monai.data import MetaTensor
 from torch import Tensor
 
+from medfed.core.errors import UserError
 from medfed.datasets import pictures, volumes
-from medfed.errors import UserError
 
 SUFFIXES = (*volumes.SUFFIXES, *pictures.SUFFIXES)
 SPACING_TOLERANCE_MM = 1e-3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 
 
 def find(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:

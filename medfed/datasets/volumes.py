@@ -22,7 +22,7 @@ from nibabel import imageglobals
 from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.transforms.simpleitk_reader import SimpleITKReader
 
 SUFFIXES = (".nii.gz", ".nii", ".mha", ".mhd", ".nrrd")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
+from medfed.core.files import read_sealed, seal, stage, write_atomically
 from medfed.federation.message import Message, digest, failed, pack, unpack
-from medfed.federation.onlooker import Onlooker
 from medfed.federation.settings import Federation
 from medfed.federation.site import Site
-from medfed.files import read_sealed, seal, stage, write_atomically
+from medfed.federation.validation_site import ValidationSite
 
 UNKNOWN = -1  # in place of the round that a site's memory is of, where it stopped half way
 KEPT_ROUNDS = 2  # a coordinator that was killed goes back one round at most
@@ -46,7 +46,7 @@ class InProcess:
     members: list[Site]
     folder: Path | None = None
     on_answer: Callable[[str, str, int, int], None] | None = None
-    onlooker: Onlooker | None = None
+    onlooker: ValidationSite | None = None
     settings: Federation = Federation()
     plan: str = ""
     source: str = ""
@@ -84,7 +84,7 @@ class InProcess:
             self._note_without_memory([by_name[name] for name in sorted(messages)], number)
         return answers
 
-    def _deliver(self, site: Site | Onlooker, letter: bytes) -> tuple[bytes, Callable[[], None] | None]:
+    def _deliver(self, site: Site | ValidationSite, letter: bytes) -> tuple[bytes, Callable[[], None] | None]:
         """The answer, and what puts the site's new file in its place, if there is one."""
         message = Message.from_bytes(letter)
         if self.folder is None or message.kind != "train":
@@ -107,7 +107,7 @@ class InProcess:
         self._trained[site.name] = number
         return answer, commit
 
-    def _answer(self, site: Site | Onlooker, message: Message) -> bytes:
+    def _answer(self, site: Site | ValidationSite, message: Message) -> bytes:
         """What a site cannot do is an answer too, where the federation goes on without it."""
         try:
             return site.answer(message).to_bytes()

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from medfed.core.errors import UserError
+from medfed.engines.flare.connection import FlareConnection
 from medfed.engines.flare.job import LINE_FILE, SITE_FILE, allow_list, check_names, write_job
-from medfed.engines.flare.line import FlareLine
 from medfed.engines.processes import Processes
-from medfed.errors import UserError
 from medfed.federation.message import Message
 
 SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
@@ -30,11 +30,11 @@ class NVFlare(Processes):
     FLARE's log is `flare.log` beside the sites' folders.
     """
 
-    _flare: FlareLine | None = field(default=None, init=False)
+    _flare: FlareConnection | None = field(default=None, init=False)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """All sites at once, as fast as FLARE's clients ask for work."""
-        self._flare = self._flare or FlareLine(self._simulator)
+        self._flare = self._flare or FlareConnection(self._simulator)
         return self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_answer)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
-WORKER = "medfed.worker"  # a program; started, not imported
+WORKER = "medfed.deployment.worker"  # a program; started, not imported
 ANSWER, SAID, STEP, NOTE, READY = b"a", b"e", b"s", b"n", b"r"  # how a frame from the worker begins
 LOOK_SECONDS = 0.2  # between two looks at whether to stop
 STUCK_SECONDS = 60  # for a process that takes no byte of a letter
@@ -30,7 +30,8 @@ class SiteProcess:
     """Starts when it is first asked, and again after it died.
 
     Args:
-        job: what the worker builds its site from (`medfed.worker`): plain JSON. It works in the folder `directory`.
+        job: what the worker builds its site from (`medfed.deployment.worker`): plain JSON. It works in the folder
+            `directory`.
         on_step: told the site, the step and how many steps there are.
         on_note: told what the site warns of, a sentence at a time.
     """

@@ -11,9 +11,11 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-FORMAT = 1  # raised when the layout of messages or checkpoints changes
+from medfed.federation.settings import Plan
+
+FORMAT = 2  # raised when the layout of messages or checkpoints changes
 
 
 @dataclass(frozen=True)
@@ -57,25 +59,42 @@ class State:
 
     round: rounds finished; 0 before the first.
     weights: the global state dict.
+    parameters: the entries of `weights` that are parameters of the network. The others are buffers: BatchNorm's running
+        statistics and counters.
     memory: what the method keeps at the coordinator, by name.
     took_part: the last round that each site trained in, of those that counted; 0 of a site that failed to share before
         round 1 and so never does.
+    plan: the sites, rounds and optimiser of this federation. `federate` sets it; it is not part of a checkpoint.
     """
 
     round: int
     weights: dict[str, Tensor]
     memory: dict[str, Tensor] = field(default_factory=dict)
     took_part: dict[str, int] = field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()
+    plan: Plan = field(default=Plan(), compare=False)
+
+    @staticmethod
+    def of(network: nn.Module) -> State:
+        """The state before the first round: copies of the network's weights, on the CPU."""
+        weights = {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}
+        return State(0, weights, parameters=frozenset(dict(network.named_parameters())) & weights.keys())
 
     def to_bytes(self) -> bytes:
-        header = {"round": self.round, "took_part": self.took_part}
+        header = {"round": self.round, "took_part": self.took_part, "parameters": sorted(self.parameters)}
         return pack({"weights": self.weights, "memory": self.memory}, header)
 
     @staticmethod
     def from_bytes(data: bytes) -> State:
         """Raises ValueError if these bytes are not a checkpoint of this format."""
         groups, header = unpack(data)
-        return State(header["round"], groups.get("weights", {}), groups.get("memory", {}), header["took_part"])
+        return State(
+            header["round"],
+            groups.get("weights", {}),
+            groups.get("memory", {}),
+            header["took_part"],
+            frozenset(header["parameters"]),
+        )
 
 
 def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) -> bytes:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from medfed.batch import Batch
-from medfed.federation.local import Architecture, LocalRound, Output, Samples, SiteData
+from medfed.core.batch import Batch
+from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.functional import weights as weight_maths
 
@@ -36,7 +36,9 @@ class Method:
     reads_features: ClassVar[bool] = False  # what `wrap_network` adds reads a map that others change: last in a stack
     fills_network: ClassVar[bool] = False  # `on_round_start` puts entries into the network: first in a stack
     site_weights: ClassVar[str] = "examples"  # of the average: n_k / N, or "uniform"; a field where papers differ
-    unseen_bn: ClassVar[str] = "average"  # `medfed.unseen_batch_norm`: whose entries a site that took no part gets
+    unseen_bn: ClassVar[str] = (
+        "average"  # `medfed.experiments.unseen_batch_norm`: whose entries a site that took no part gets
+    )
 
     @property
     def shares(self) -> str:

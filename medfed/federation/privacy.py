@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.federation.message import Message
 
 Tensors = Mapping[str, Tensor]
@@ -24,8 +24,8 @@ class Privacy:
     What a site sends is clipped to a length, so that other images there could move it by twice that at most, and noise
     of `noise` times this much goes on every number. So the guarantee is for all that a site holds: it covers each of
     its people, and is harder to earn than one for a single person. What it comes to in (epsilon, delta) over all rounds
-    is in `summary.json`, from an accountant that is not ours (`medfed.privacy_budget`). It covers weights and
-    statistics; the number of images, the number of steps, the mean loss and the validation score leave as they are.
+    is in `summary.json`, computed by Google's accountant (`medfed.federation.privacy_accounting`). It covers weights
+    and statistics; the number of images, the number of steps, the mean loss and the validation score leave as they are.
 
     Args:
         clip: greatest L2 length of the change of a round, over all floating-point entries; 0 neither clips nor adds

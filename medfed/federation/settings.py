@@ -172,3 +172,18 @@ def _require(holds: bool, rule: str, found: object) -> None:
 
 def _one_of(name: str, found: str, known: tuple[str, ...]) -> None:
     _require(found in known, f"{name} must be one of {', '.join(known)}", f"'{found}'")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a method's hooks at the coordinator may know about the federation they work in.
+
+    Args:
+        sites: the sites that train, sorted by name; in one round fewer may take part.
+        rounds: communication rounds in all; 0 where it is not known.
+        training: how each site trains for one round.
+    """
+
+    sites: tuple[str, ...] = ()
+    rounds: int = 0
+    training: Training = Training()

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from medfed.batch import Batch
-from medfed.errors import UserError
-from medfed.federation.local import Architecture, LocalRound, Samples, SiteData, Task
+from medfed.core.batch import Batch
+from medfed.core.errors import UserError
+from medfed.core.seeds import seeded_layers, stream
+from medfed.federation.local_round import Architecture, LocalRound, Samples, SiteData, Task
 from medfed.federation.message import Message, digest, pack
 from medfed.federation.method import NEVER, Method
 from medfed.federation.privacy import Privacy, protect
-from medfed.federation.seeds import seeded_layers, stream
 from medfed.federation.settings import Training
 from medfed.functional.weights import check_same_entries
 
@@ -24,7 +24,7 @@ OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes in a site's memory
 
 
 class Progress(Protocol):
-    """Told after every training step; `medfed.outputs.progress` draws it."""
+    """Told after every training step; `medfed.cli.progress` draws it."""
 
     def __call__(self, site: str, step: int, n_steps: int) -> None: ...
 
@@ -82,15 +82,18 @@ class Site:
         of = digest(secret, self.name.encode(), repr(self.privacy).encode(), message.to_bytes(), answer.to_bytes())
         return protect(answer, message, self.privacy, secret + bytes.fromhex(of))
 
-    def load(self, weights: dict[str, Tensor]) -> None:
+    def load(self, weights: Mapping[str, Tensor]) -> None:
         """Put the global weights, overlaid by what stays at this site, into the network."""
-        merged = {**weights, **self.local_entries()}
+        merged = self._merged(weights)
         check_same_entries(self.network.state_dict(), merged)
         self.network.load_state_dict(merged)
 
     def local_entries(self) -> dict[str, Tensor]:
         """What stays at this site of the state dict; empty before its first round."""
         return {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
+
+    def _merged(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {**weights, **self.local_entries()}
 
     def _share(self, message: Message) -> Message:
         if self.method.shares == NEVER:
@@ -132,7 +135,7 @@ class Site:
         return Message("train", weights, tensors, facts)
 
     def _round(self, message: Message) -> LocalRound:
-        number = message.facts["round"]
+        number, device = message.facts["round"], next(self.network.parameters()).device
         return LocalRound(
             site=self.name,
             round=number,
@@ -142,11 +145,14 @@ class Site:
             message=message,
             memory=self.memory,
             rng=stream(self.seed, "method", self.name, number),
-            device=next(self.network.parameters()).device,
+            device=device,
             training=self.training,
             validation=self.validation,
             local_keys=self.local_keys,
+            start_weights={name: entry.to(device) for name, entry in self._merged(message.weights).items()},
+            settings=self.settings,
             learning_rate=self.settings.learning_rate_in(number, self.rounds),
+            rounds=self.rounds,
             kept_bytes=self.kept_bytes,
         )
 

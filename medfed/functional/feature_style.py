@@ -65,7 +65,7 @@ def shared_style(means: Tensor, stds: Tensor) -> SiteStyle:
     return SiteStyle(*mean.float(), *(variance + EPSILON).sqrt().float())
 
 
-def shift(features: Tensor, received: SiteStyle, rng: torch.Generator, n_kept: int | None = None) -> Tensor:
+def shift_style(features: Tensor, received: SiteStyle, rng: torch.Generator, n_kept: int | None = None) -> Tensor:
     """Give part of the batch the style of another site; those whose styles lie furthest apart keep theirs.
 
         mean = mean' + e * mean_spread',  std = max(0, std' + e * std_spread'),  e ~ N(0, 1) a sample and channel
@@ -101,7 +101,7 @@ def shift(features: Tensor, received: SiteStyle, rng: torch.Generator, n_kept: i
     return features.index_copy(0, shifted, changed.to(features.dtype))
 
 
-def explored(features: Tensor, added: Tensor, level: float = 3.0, clamp: bool = True) -> Tensor:
+def explore(features: Tensor, added: Tensor, level: float = 3.0, clamp: bool = True) -> Tensor:
     """Samples in styles further out than their own: mean + a (mean - batch's mean), and the same for std.
 
     Args:
@@ -118,7 +118,7 @@ def explored(features: Tensor, added: Tensor, level: float = 3.0, clamp: bool = 
     return transfer(features[added], own[:, added], _explore(own, added, level, clamp)).to(features.dtype)
 
 
-def mixed(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
+def mix(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
     """MixStyle: each sample takes ratio of its own style and 1 - ratio of its partner's.
 
     Args:
@@ -136,7 +136,7 @@ def mixed(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
     return transfer(features, own, _mix(own, ratio, partners)).to(features.dtype)
 
 
-def extended(
+def explore_and_mix(
     features: Tensor, added: Tensor, ratio: Tensor, partners: Tensor, level: float = 3.0, clamp: bool = True
 ) -> Tensor:
     """The batch and the added samples, explored and mixed: StableFDG's steps after the shift, in one.
@@ -189,3 +189,32 @@ def _mix(style: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
         raise ValueError(f"ratio must be in [0, 1], got {ratio.tolist()}")
     ratio = ratio.to(style)[:, None]
     return ratio * style + (1 - ratio) * style[:, partners]
+
+
+def style_noised(features: Tensor, rng: torch.Generator, factor: float = 1.0) -> Tensor:
+    """Give each map a style drawn around its own.
+
+        mean = mu + e_mu * S_mu,  std = sigma + e_sigma * S_sigma,  e ~ N(0, 1) a sample and channel
+
+    where S_mu and S_sigma are how far mu and sigma spread over the batch, sqrt(variance + 1e-6) of each channel. A
+    drawn deviation may be negative, and then mirrors the channel, as published. Gradients pass through all statistics.
+
+    Args:
+        features: (B, C, H, W). One image has no spread: it comes back as it is.
+        rng: a CPU generator.
+        factor: of the spread, at least 0; 0 is the identity, to the bit.
+
+    Returns:
+        The shape and type of `features`; computed in float32 at least.
+
+    Raises:
+        ValueError: if the features are no maps, or the factor is negative.
+    """
+    if factor < 0:
+        raise ValueError(f"factor must be at least 0, got {factor}")
+    own = torch.stack(moments(features))                                                 # (2, B, C)
+    if factor == 0 or len(features) < 2:
+        return features
+    spread = (own.var(dim=1, keepdim=True) + EPSILON).sqrt()
+    noise = torch.randn(own.shape, dtype=torch.float64, generator=rng).to(own)
+    return transfer(features, own, own + factor * noise * spread).to(features.dtype)

@@ -78,3 +78,12 @@ def batch_norm_entries(network: nn.Module) -> frozenset[str]:
     for path, module in batch_norms(network).items():
         names |= {f"{path}.{entry}" if path else entry for entry in module.state_dict()}
     return frozenset(names)
+
+
+def trainable_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that take a gradient, by name: no buffers, none that is frozen, none outside the state dict.
+
+    The last are a method's own at a site (FedSR's), and no business of another's.
+    """
+    known = network.state_dict().keys()
+    return {name: entry for name, entry in network.named_parameters() if entry.requires_grad and name in known}

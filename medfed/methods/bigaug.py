@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from medfed.batch import Batch
-from medfed.federation.local import LocalRound
+from medfed.core.batch import Batch
+from medfed.federation.local_round import LocalRound
 from medfed.federation.method import Method
 from medfed.transforms.big_aug import IMAGE, Range, Ranges, big_aug
 

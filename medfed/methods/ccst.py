@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from medfed.federation.local import LocalRound, Samples, SiteData
+from medfed.federation.local_round import LocalRound, Samples, SiteData
 from medfed.federation.message import State
 from medfed.federation.method import Method, Tensors
 from medfed.functional.regions import edge_agreement

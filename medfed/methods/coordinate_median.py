@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.robust import coordinate_median
+from medfed.functional.aggregation import coordinate_median
 
 
 @dataclass(frozen=True)

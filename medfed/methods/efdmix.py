@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from medfed.federation.local import Architecture
+from medfed.federation.local_round import Architecture
 from medfed.federation.method import Method
 from medfed.networks import style_layers
 

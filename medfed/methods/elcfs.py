@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medfed.batch import Batch
-from medfed.federation.local import LocalRound, Output, SiteData
+from medfed.core.batch import Batch
+from medfed.federation.local_round import LocalRound, Output, SiteData
 from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, Tensors
 from medfed.functional.contrast import info_nce, masked_mean
-from medfed.functional.episodic import inner_step
 from medfed.functional.fourier import (
     Analysis,
     analyse,
@@ -27,6 +26,7 @@ from medfed.functional.fourier import (
     restyle,
     unpack_window,
 )
+from medfed.functional.meta_learning import inner_step
 from medfed.functional.regions import boundary, ring
 
 BANK, WINDOWS = "bank/", "windows"

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim.adam import adam
 
-from medfed.batch import Batch
-from medfed.errors import UserError
-from medfed.federation.local import Architecture, LocalRound, Output
+from medfed.core.batch import Batch
+from medfed.core.errors import UserError
+from medfed.core.seeds import number
+from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.federation.seeds import number
-from medfed.functional.taps import add, tapped
+from medfed.functional.hooks import add_layer, capture_features
 
 DOMAIN = "domain/"  # a site's own model: at the site, on the wire, and by site at the coordinator
 FIRST, SECOND, STEPS = "first moment/", "second moment/", "steps"
@@ -96,7 +96,7 @@ class EpiFCR(Method):
             for part in head.modules():
                 if hasattr(part, "reset_parameters"):
                     part.reset_parameters()
-            add(network, head, RANDOM_HEAD)
+            add_layer(network, head, RANDOM_HEAD)
         return network
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
@@ -215,7 +215,7 @@ def _features(local: LocalRound, batch: Batch, entries: Mapping[str, Tensor] | N
     if entries is None:
         features = local.forward(batch, (place,), dict(local.network.named_parameters())).features[place]
     else:
-        with tapped(local.network, (place,)) as seen:
+        with capture_features(local.network, (place,)) as seen:
             functional_call(local.network, dict(entries), (local.task.standardise(batch.image),))
         features = seen[place]
     return features.flatten(1) if local.architecture.embedding else features

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from medfed.federation.local import Architecture
+from medfed.federation.local_round import Architecture
 from medfed.federation.method import UNSEEN_BATCH_NORM, Method
 from medfed.functional.weights import batch_norm_entries
 
@@ -27,8 +27,8 @@ class FedBN(Method):
         batch_stats  the same, but each batch of test images is normalised by its own statistics. Transductive: what the
                      model says of an image depends on those beside it.
         nearest      the entries of the source site whose running statistics are nearest to those of the unseen site's
-                     images (`medfed.unseen_batch_norm`). Transductive in the weak sense: the choice of a site, and
-                     nothing else, looks at unlabelled test images.
+                     images (`medfed.experiments.unseen_batch_norm`). Transductive in the weak sense: the choice of a
+                     site, and nothing else, looks at unlabelled test images.
 
     Results say which, and that the latter two are transductive. A bundle has the average in any case.
 

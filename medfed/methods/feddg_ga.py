@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medfed.federation.local import LocalRound, Samples, SiteData, Task
+from medfed.federation.local_round import LocalRound, Samples, SiteData, Task
 from medfed.federation.message import Message, State
 from medfed.federation.method import EVERY_ROUND, Method, Tensors
-from medfed.functional.say import adjusted, entered
+from medfed.functional.aggregation import add_new_clients, adjust_client_weights
 from medfed.functional.weights import average
 
 SAY, LOCAL = "say/", "local_loss/"
@@ -64,13 +64,15 @@ class FedDGGA(Method):
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """The sites' weights `say/SITE`, float64, after the gaps of those that are asked."""
-        say = entered({n.removeprefix(SAY): float(e) for n, e in state.memory.items() if n.startswith(SAY)}, shared)
+        say = add_new_clients(
+            {n.removeprefix(SAY): float(e) for n, e in state.memory.items() if n.startswith(SAY)}, shared
+        )
         gaps = {
             site: float(tensors["loss"]) - float(state.memory[LOCAL + site])
             for site, tensors in shared.items()
             if LOCAL + site in state.memory
         }
-        say = adjusted(say, sorted(shared), gaps, self.step_after(state.round))
+        say = adjust_client_weights(say, sorted(shared), gaps, self.step_after(state.round))
         losses = {name: entry for name, entry in state.memory.items() if name.startswith(LOCAL)}
         return losses | {SAY + site: torch.tensor([a], dtype=torch.float64) for site, a in sorted(say.items())}
 

@@ -9,7 +9,7 @@ import torch
 
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.changes import masked_average
+from medfed.functional.aggregation import gradient_masked_average
 
 
 @dataclass(frozen=True)
@@ -52,4 +52,4 @@ class FedGMA(Method):
         ends = [update.weights for update in updates.values()]
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
         votes = examples if self.votes == "examples" else torch.ones_like(examples)
-        return masked_average(state.weights, ends, examples / examples.sum(), votes, self.tau, self.step)
+        return gradient_masked_average(state.weights, ends, examples / examples.sum(), votes, self.tau, self.step)

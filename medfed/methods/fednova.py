@@ -9,7 +9,7 @@ import torch
 
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.changes import rescaled_average
+from medfed.functional.aggregation import normalized_average
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class FedNova(Method):
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
         lengths = torch.tensor([self.length(update.facts["steps"]) for update in updates.values()], dtype=torch.float64)
         ends = [update.weights for update in updates.values()]
-        return rescaled_average(state.weights, ends, examples / examples.sum(), lengths)
+        return normalized_average(state.weights, ends, examples / examples.sum(), lengths)
 
     def length(self, steps: int) -> float:
         """How far so many steps reach with equal gradients, in units of one plain step."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from medfed.federation.local import LocalRound, Output
+from medfed.federation.local_round import LocalRound, Output
 from medfed.federation.method import Method, Tensors
-from medfed.functional.parameters import trained
+from medfed.functional.weights import trainable_parameters
 
 START = "start/"  # in a site's memory, during a round only
 
@@ -38,12 +38,14 @@ class FedProx(Method):
 
     def on_round_start(self, local: LocalRound) -> None:
         if self.mu:
-            local.memory.update({START + n: entry.detach().clone() for n, entry in trained(local.network).items()})
+            local.memory.update(
+                {START + n: entry.detach().clone() for n, entry in trainable_parameters(local.network).items()}
+            )
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
         total = super().regulariser(local, output)
         if self.mu:
-            for name, entry in trained(local.network).items():
+            for name, entry in trainable_parameters(local.network).items():
                 total = total + (entry - local.memory[START + name]).square().sum()
             total = self.mu / 2 * total
         return total

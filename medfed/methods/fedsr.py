@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from medfed.batch import Batch
-from medfed.errors import UserError
-from medfed.federation.local import Architecture, LocalRound, Output
+from medfed.core.batch import Batch
+from medfed.core.errors import UserError
+from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method, Tensors
-from medfed.functional.taps import add
+from medfed.functional.hooks import add_layer
 from medfed.networks.stochastic import MEAN, SPREAD, ClassGaussians, attach, deviation
 
 PRIVATE = "fedsr_private"  # a part of the network that no state dict has; also the prefix in a site's memory
@@ -93,7 +93,7 @@ class FedSR(Method):
             attach(network, architecture.embedding, architecture.head, self.n_samples)
         if self.cmi:
             head = network.get_submodule(architecture.head)
-            add(network, ClassGaussians(head.out_features, head.in_features), PRIVATE)
+            add_layer(network, ClassGaussians(head.out_features, head.in_features), PRIVATE)
         return network
 
     def on_round_start(self, local: LocalRound) -> None:

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from medfed.batch import Batch
-from medfed.federation.local import LocalRound, Output, Samples, SiteData
+from medfed.core.batch import Batch
+from medfed.federation.local_round import LocalRound, Output, Samples, SiteData
 from medfed.federation.message import State
 from medfed.federation.method import Method, Tensors
 from medfed.functional.contrast import region_means, triplet
-from medfed.functional.pairs import other_class
+from medfed.functional.draws import other_class
 from medfed.functional.regions import ring
 from medfed.functional.style import statistics
 from medfed.functional.style_clusters import PARTITIONS, common_style, site_style

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from medfed.batch import Batch
-from medfed.federation.local import LocalRound, Output
+from medfed.core.batch import Batch
+from medfed.federation.local_round import LocalRound, Output
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
 from medfed.functional.prototypes import (

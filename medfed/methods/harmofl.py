@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from medfed.batch import Batch
-from medfed.errors import UserError
-from medfed.federation.local import Architecture, LocalRound, Output, SiteData
+from medfed.core.batch import Batch
+from medfed.core.errors import UserError
+from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData
 from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, Tensors
-from medfed.functional.ascent import ascend
 from medfed.functional.fourier import low_frequency_window, pack_window, unpack_window
+from medfed.functional.meta_learning import sharpness_ascent
 from medfed.networks.amplitude_normaliser import NAME, AmplitudeNormaliser, normalise_before, share_of
 
 WINDOW = "amplitude"
@@ -139,7 +139,7 @@ class HarmoFL(Method):
         loss, output = super().loss(local, batch)
         if self.perturbation == 0:
             return loss, output
-        above = ascend(loss, dict(local.network.named_parameters()), self.perturbation)
+        above = sharpness_ascent(loss, dict(local.network.named_parameters()), self.perturbation)
         moved = local.forward(batch, fast_weights=above)
         return local.task.loss(moved.logits, moved.label), output
 

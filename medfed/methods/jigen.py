@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medfed.batch import Batch
-from medfed.errors import UserError
-from medfed.federation.local import Architecture, LocalRound, Output
+from medfed.core.batch import Batch
+from medfed.core.errors import UserError
+from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method
+from medfed.functional.hooks import add_layer
 from medfed.functional.jigsaw import grey_tiles, orders, shuffled
-from medfed.functional.taps import add
 
 NAME = "jigsaw"  # as a part of the network, and so in its state dict
 SIDE = 3
@@ -85,7 +85,7 @@ class JiGen(Method):
         else:
             stage = network.get_submodule(architecture.encoder_stages[-1])
             width = [part for part in stage.modules() if isinstance(part, nn.Conv2d)][-1].out_channels
-        add(network, nn.Linear(width, self.n_orders), NAME)
+        add_layer(network, nn.Linear(width, self.n_orders), NAME)
         return network
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:

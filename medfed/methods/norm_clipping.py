@@ -9,7 +9,7 @@ import torch
 
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.robust import clipped_average
+from medfed.functional.aggregation import clipped_average
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from medfed.batch import Batch
-from medfed.federation.local import LocalRound, Output, SiteData
+from medfed.core.batch import Batch
+from medfed.federation.local_round import LocalRound, Output, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.parameters import trained
+from medfed.functional.weights import trainable_parameters
 
 CONTROL, EXAMPLES, CHANGE = "control/", "examples/", "change/"  # what travels, and stays
 CORRECTION, SUM = "correction/", "sum/"  # in a site's memory, during a round only
@@ -130,4 +130,4 @@ class SCAFFOLD(Method):
 
 def _corrected(local: LocalRound) -> dict[str, Tensor]:
     """What is trained and leaves the site."""
-    return {name: entry for name, entry in trained(local.network).items() if name not in local.local_keys}
+    return {name: entry for name, entry in trainable_parameters(local.network).items() if name not in local.local_keys}

@@ -11,15 +11,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from medfed.batch import Batch
-from medfed.errors import UserError
-from medfed.federation.local import Architecture, LocalRound, Output, SiteData
+from medfed.core.batch import Batch
+from medfed.core.errors import UserError
+from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData
 from medfed.federation.message import State
 from medfed.federation.method import EVERY_ROUND, NEVER, Method, Tensors
-from medfed.functional.draws import balance, draw_mixing
-from medfed.functional.feature_style import SiteStyle, extended, mixed, moments, shared_style, shift
-from medfed.functional.pairs import same_class
-from medfed.functional.taps import altered, output_of, tapped
+from medfed.functional.draws import balance, draw_mixing, same_class
+from medfed.functional.feature_style import SiteStyle, explore_and_mix, mix, moments, shared_style, shift_style
+from medfed.functional.hooks import capture_features, features_at, replace_output
 from medfed.networks.highlighter import NAME, Highlighter, attach
 
 RECEIVED = "received/"
@@ -156,7 +155,7 @@ class StableFDG(Method):
         for part in torch.arange(len(site.samples)).split(AT_ONCE):
             image = site.task.standardise(site.samples.batch(part.tolist()).image.to(device))
             with torch.no_grad():
-                found.append(moments(output_of(network, site.architecture.encoder_stages[0], image)))
+                found.append(moments(features_at(network, site.architecture.encoder_stages[0], image)))
         return shared_style(*(torch.cat(one).cpu() for one in zip(*found, strict=True)))._asdict()
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
@@ -181,7 +180,7 @@ class StableFDG(Method):
         added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), {})
         chosen = torch.cat([torch.arange(len(labels)), added])
         with ExitStack() as stack:
-            stack.enter_context(altered(local.network, changes, first=True))
+            stack.enter_context(replace_output(local.network, changes, first=True))
             if self.attention:
                 partners = same_class(labels[chosen], local.rng).to(local.device)
                 stack.enter_context(getattr(local.network, NAME).paired(partners))
@@ -193,7 +192,7 @@ class StableFDG(Method):
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
         if not self.attention:
             return None
-        with torch.no_grad(), tapped(network, (architecture.last_features,)) as seen:
+        with torch.no_grad(), capture_features(network, (architecture.last_features,)) as seen:
             network(image)
             return getattr(network, NAME).scores(seen[architecture.last_features])
 
@@ -215,7 +214,7 @@ class StableFDG(Method):
         steps: dict[str, list[Callable[[Tensor], Tensor]]] = {}
         if shifts and local.message.tensors:
             style = SiteStyle(**local.message.tensors)
-            steps.setdefault(places[0], []).append(lambda features: shift(features, style, rng))
+            steps.setdefault(places[0], []).append(lambda features: shift_style(features, style, rng))
         if len(added) and local.architecture.decoder_levels:
             steps.setdefault(places[0], []).append(lambda f: torch.cat([f, f[added.to(f.device)]]))
         for stage in stages:
@@ -224,14 +223,14 @@ class StableFDG(Method):
         return added, {place: _chain(functions) for place, functions in steps.items()}
 
     def _mix(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        return mixed(features, *draw_mixing(len(features), self.concentration, rng))
+        return mix(features, *draw_mixing(len(features), self.concentration, rng))
 
     def _extend(self, n: int, added: Tensor) -> Callable[[Tensor, torch.Generator], Tensor]:
         """Of maps of a batch of n, whether or not the added ones are there already: all of them, explored and mixed."""
 
         def change(features: Tensor, rng: torch.Generator) -> Tensor:
             mixing = draw_mixing(n + len(added), self.concentration, rng)
-            return extended(features[:n], added, *mixing, self.level, self.clamp)
+            return explore_and_mix(features[:n], added, *mixing, self.level, self.clamp)
 
         return change
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medfed.batch import Batch
-from medfed.federation.local import Architecture, LocalRound, Output, Samples, SiteData
+from medfed.core.batch import Batch
+from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER, Method, Tensors
 

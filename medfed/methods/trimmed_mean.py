@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.robust import trimmed_mean
+from medfed.functional.aggregation import trimmed_mean
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from medfed.errors import UserError
-from medfed.files import write_atomically
+from medfed.core.errors import UserError
+from medfed.core.files import write_atomically
 
 
 def write_rows(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.metrics.case_file import as_row, read_lines, write_rows
 from medfed.metrics.classification import SCORES, scores
 from medfed.metrics.summary import N_RESAMPLES, ROLES, VALIDATION, resamples, roles_of, signed_rank

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.metrics.case_file import as_row, read_lines, write_rows
 
 ROLES = ("seen", "unseen")

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.functional.style import adain, statistics
 from medfed.functional.weights import first_not_finite
 from medfed.networks.small_codec import CHANNELS, SmallDecoder, SmallEncoder

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from medfed.functional.fourier import analyse, restyle
-from medfed.functional.taps import add
+from medfed.functional.hooks import add_layer
 
 NAME = "amplitude"  # as a part of the network, and so in its state dict
 
@@ -61,7 +61,7 @@ def normalise_before(network: nn.Module, half_width: int) -> None:
     """
     channels = next(p.shape[1] for p in network.parameters() if p.ndim == 4)  # of the first convolution
     normaliser = AmplitudeNormaliser(channels, half_width)
-    add(network, normaliser, NAME)
+    add_layer(network, normaliser, NAME)
     network.register_forward_pre_hook(_Before(normaliser))
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.networks import pretrained
 
 
@@ -18,7 +18,7 @@ class NetworkSettings:
     """Base of every network's settings, and the `network` block of a config. A subclass is one file here.
 
     The names below are paths of submodules (`nn.Module.get_submodule`), so that a method can look at, or change, what
-    flows there (`medfed.functional.taps`) without renaming one entry of the state dict.
+    flows there (`medfed.functional.hooks`) without renaming one entry of the state dict.
 
     Args:
         weights: a file to start from in place of fresh weights: a state dict as `.safetensors`, or `.pt` or `.pth` of

@@ -13,7 +13,7 @@ from typing import Any
 from monai.networks import nets
 from torch import nn
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.resnet import FORMS, ResidualNetwork

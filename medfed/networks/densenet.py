@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from monai.networks.nets import DenseNet
 from torch import nn
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 from monai.networks.nets.efficientnet import EfficientNet
 from torch import Tensor, nn
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.networks import pretrained
 from medfed.networks.base import NetworkSettings
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medfed.functional.taps import add
+from medfed.functional.hooks import add_layer
 
 NAME = "highlighter"  # as a part of the network, and so in its state dict
 
@@ -73,7 +73,7 @@ def attach(network: nn.Module, features: str, head: str, highlighter: Highlighte
     Raises:
         ValueError: if the network has one already.
     """
-    add(network, highlighter, NAME)
+    add_layer(network, highlighter, NAME)
     hooks = _Bridge(highlighter)
     network.get_submodule(features).register_forward_hook(hooks.keep)
     network.get_submodule(head).register_forward_hook(hooks.join)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.functional.weights import first_not_finite
 from medfed.networks.vgg import read_state
 

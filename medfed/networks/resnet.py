@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from monai.networks.nets import ResNet
 from torch import nn
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
 
 FORMS = {  # depth: (block, how many in each of the four stages)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medfed.functional.taps import add
+from medfed.functional.hooks import add_layer
 
 NAME = "stochastic"  # as a part of the network, and so in its state dict
 MEAN, SPREAD = f"{NAME}.mean", f"{NAME}.spread"  # places to tap: mu and rho, each (B, d)
@@ -70,7 +70,9 @@ def attach(network: nn.Module, embedding: str, head: str, n_samples: int) -> Non
     if not isinstance(last, nn.Linear):
         raise ValueError(f"the head must be linear, got {type(last).__name__}")
     beside = isinstance(before, nn.Linear)
-    add(network, Stochastic(before.in_features if beside else last.in_features, last.in_features, n_samples), NAME)
+    add_layer(
+        network, Stochastic(before.in_features if beside else last.in_features, last.in_features, n_samples), NAME
+    )
     hooks = _Bridge(getattr(network, NAME), beside)
     before.register_forward_hook(hooks.embed)
     last.register_forward_hook(hooks.answer)

@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.functional.draws import draw_mixing
-from medfed.functional.feature_style import mixed
+from medfed.functional.feature_style import mix, style_noised
 from medfed.functional.histogram_matching import histogram_mixed
-from medfed.functional.style_noise import style_noised
-from medfed.functional.taps import insert
+from medfed.functional.hooks import insert_layer
 
 
 class StyleLayer(nn.Module):
@@ -50,7 +49,7 @@ class MixStyle(StyleLayer):
         self.concentration = concentration
 
     def change(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        return mixed(features, *draw_mixing(len(features), self.concentration, rng))
+        return mix(features, *draw_mixing(len(features), self.concentration, rng))
 
 
 class EFDMix(MixStyle):
@@ -99,5 +98,5 @@ def put_in(
         name = f"{type(made).__name__.lower()}_{stage}"
         if hasattr(network, name):
             raise UserError(f"methods: {type(made).__name__} stands behind stage {stage} twice; name it once")
-        insert(network, seams[stage - 1], made, name)
+        insert_layer(network, seams[stage - 1], made, name)
     return network

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.functional.style import adain, moment_match
 from medfed.networks.adain import StyleCodec, load_codec
 

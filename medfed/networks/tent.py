@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 
 
 class Tent(nn.Module):

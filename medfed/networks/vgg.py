@@ -21,7 +21,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 
 BLOCKS = {"vgg19": (2, 2, 4, 1), "vgg16": (2, 2, 3, 1)}  # convolutions in each block, up to relu4_1
 WIDTHS = (64, 128, 256, 512)

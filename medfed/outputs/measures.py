@@ -19,7 +19,7 @@ Rows = Sequence[dict]
 
 @dataclass(frozen=True)
 class Measures:
-    """One kind of task, as `medfed.outputs.comparison` needs to know it.
+    """One kind of task, as `medfed.outputs.tables.comparison` needs to know it.
 
     shown: (metric, name, unit, factor, whether higher is better), in the order of the blocks.
     value: a metric over all cases of a site; None where unknown.

@@ -16,11 +16,11 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from medfed.errors import UserError
-from medfed.federation.coordinator import Round
+from medfed.core.errors import UserError
+from medfed.core.files import is_text, read_sealed, seal, spelt, write_atomically
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.message import State
-from medfed.files import is_text, read_sealed, seal, spelt, write_atomically
+from medfed.federation.rounds import Round
 
 KEPT_STATES = 2
 TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # seconds, of all clients together

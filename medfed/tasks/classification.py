@@ -10,7 +10,7 @@ from monai.data import MetaTensor
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medfed.batch import Batch
+from medfed.core.batch import Batch
 from medfed.datasets.base import Case
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.segmentation import Evaluation

@@ -21,9 +21,9 @@ from monai.transforms import (
 )
 from torch import Tensor, nn
 
-from medfed.batch import Batch
+from medfed.core.batch import Batch
 from medfed.datasets.base import Volume
-from medfed.functional.taps import tapped
+from medfed.functional.hooks import capture_features
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.boundary_distance import N_LEVELS, boundary_distance
 
@@ -175,7 +175,7 @@ class Segmentation:
         total = torch.zeros_like(hits)
         for start in range(0, len(samples), SLICES_AT_ONCE):
             part = slice(start, start + SLICES_AT_ONCE)
-            with tapped(network, taps) as features:
+            with capture_features(network, taps) as features:
                 logits = network(self.standardise(samples.images[part].to(device)))
             if taps:
                 distances += boundary_distance([features[name] for name in taps], samples.labels[part].to(device)).cpu()

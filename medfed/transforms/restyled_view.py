@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from medfed.batch import Batch
+from medfed.core.batch import Batch
 from medfed.transforms.style_expansion import KEPT_BYTES, Samples, StyleExpansion
 
 

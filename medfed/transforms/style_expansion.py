@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from medfed.batch import Batch
+from medfed.core.batch import Batch
 
 KEPT_BYTES = 2 * 2**30  # of styled images that stay in memory; the others are drawn again, to the same numbers
 

@@ -7,7 +7,7 @@ from medfed.auditing.linkage import reidentify
 from medfed.auditing.membership import auc, interval, membership
 from medfed.auditing.reconstruction import reconstruct
 from medfed.auditing.sharing import Sharing
-from medfed.auditing.site_told import leave_one_out, tell_sites
+from medfed.auditing.site_identification import leave_one_out, tell_sites
 from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.harmofl import HarmoFL

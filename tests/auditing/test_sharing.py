@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from medfed.auditing.distance import Ruler
+from medfed.auditing.perturbations import copied, jpeg, looks, shifted
 from medfed.auditing.reconstruction import WINDOWS, from_window
-from medfed.auditing.ruler import Ruler
-from medfed.auditing.second_looks import copied, jpeg, looks, shifted
 from medfed.auditing.sharing import Sharing, WithGradient, people, spread_out
-from medfed.batch import Batch
+from medfed.core.batch import Batch
 from medfed.federation.message import Message
 from medfed.functional.fourier import low_frequency_window
 from medfed.methods.ccst import CCST

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from medfed.core.errors import UserError
 from medfed.datasets.camelyon17 import Camelyon17
-from medfed.datasets.camelyon17_phantom import Camelyon17Phantom
 from medfed.datasets.splits import split
-from medfed.errors import UserError
+from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
 
 HEADER = ",patient,node,x_coord,y_coord,tumor,slide,center,split"
 # patient, node, x, y, tumor, slide, center, split
@@ -202,7 +202,7 @@ def test_the_published_counts_are_those_of_455954_patches():
 
 
 def test_the_twin_keeps_what_was_asked_for(tmp_path):
-    twin = Camelyon17(root=str(tmp_path / "c17"), splits="slide", max_per_site=9, test_ratio=0.3).twin()
+    twin = Camelyon17(root=str(tmp_path / "c17"), splits="slide", max_per_site=9, test_ratio=0.3).phantom()
     assert isinstance(twin, Camelyon17Phantom) and twin.root == str(tmp_path / "c17_phantom")
     assert (twin.splits, twin.max_per_site, twin.test_ratio) == ("slide", 9, 0.3)
 

@@ -9,8 +9,8 @@ import pytest
 import SimpleITK as sitk
 from PIL import Image
 
+from medfed.core.errors import UserError
 from medfed.datasets.folder import Folder
-from medfed.errors import UserError
 
 
 def picture(path: Path, seed: int = 0) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from medfed.core.errors import UserError
 from medfed.datasets.folder_classes import FolderClasses
-from medfed.errors import UserError
 
 
 def picture(path: Path, mode: str = "RGB", seed: int = 0) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from medfed.core.errors import UserError
 from medfed.datasets.fundus import SITES, Fundus
 from medfed.datasets.splits import split
-from medfed.errors import UserError
 
 REAL = Path(os.environ.get("MEDFED_REAL_DATA", "data")) / "fundus_disc_cup"
 SIZE = 24

@@ -7,12 +7,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from medfed.datasets import phantom
-from medfed.datasets.phantom import Phantom
+from medfed.core.errors import UserError
 from medfed.datasets.prostate import SITES, Prostate
-from medfed.datasets.synthesis.collection import MARK
-from medfed.datasets.synthesis.prostate import VERSION
-from medfed.errors import UserError
+from medfed.phantoms import prostate_phantom
+from medfed.phantoms.prostate_phantom import ProstatePhantom
+from medfed.phantoms.synthesis.collection import MARK
+from medfed.phantoms.synthesis.prostate import VERSION
 
 AFFINE = np.diag([-0.6, -0.6, 3.6, 1])
 SHAPE = (8, 8, 3)
@@ -154,7 +154,7 @@ def maker(monkeypatch):
         facts = {"version": VERSION, "seed": seed, "matrix": matrix, "cases_per_site": cases_per_site, "severity": 1.0}
         (root / MARK).write_text(json.dumps(facts))
 
-    monkeypatch.setattr(phantom, "make_prostate_phantom", make)
+    monkeypatch.setattr(prostate_phantom, "make_prostate_phantom", make)
     return calls
 
 
@@ -162,41 +162,41 @@ def test_a_missing_folder_becomes_a_phantom_beside_it(tmp_path, maker):
     values = {"image_size": 64, "sites": ("HK", "UCL"), "test_ratio": 0.3, "if_missing": "phantom"}
     wanted = Prostate(root=str(tmp_path / "prostate"), **values)
     data = wanted.ready()
-    assert isinstance(data, Phantom) and data.root == str(tmp_path / "prostate_phantom") and data.is_phantom
+    assert isinstance(data, ProstatePhantom) and data.root == str(tmp_path / "prostate_phantom") and data.is_phantom
     assert (data.image_size, data.site_names(), data.test_ratio) == (64, ["HK", "UCL"], 0.3)
     assert not (tmp_path / "prostate").exists()
 
 
 def test_a_phantom_is_made_once_and_again_for_other_values(tmp_path, maker):
     root = str(tmp_path / "p")
-    Phantom(root=root).ready()
-    Phantom(root=root).ready()
+    ProstatePhantom(root=root).ready()
+    ProstatePhantom(root=root).ready()
     assert maker == [(8, 128, 0)]
-    Phantom(root=root, phantom_seed=1).ready()
+    ProstatePhantom(root=root, phantom_seed=1).ready()
     assert maker == [(8, 128, 0), (8, 128, 1)]
     assert [path.name for path in tmp_path.iterdir()] == ["p"], "nothing is left over"
 
 
 def test_a_phantom_never_replaces_anything_else(root, maker):
     with pytest.raises(UserError, match=f"found no {MARK}"):
-        Phantom(root=str(root)).ready()
+        ProstatePhantom(root=str(root)).ready()
     (root / MARK).write_text("{}")
     (root / "my patients").mkdir()
     with pytest.raises(UserError, match="found my patients"):
-        Phantom(root=str(root)).ready()
+        ProstatePhantom(root=str(root)).ready()
     assert not maker and len(Prostate(root=str(root)).cases("RUNMC")) == 2
 
 
 def test_a_failed_making_leaves_the_old_phantom(tmp_path, maker, monkeypatch):
-    Phantom(root=str(tmp_path / "p")).ready()
+    ProstatePhantom(root=str(tmp_path / "p")).ready()
 
     def fail(*arguments) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(phantom, "make_prostate_phantom", fail)
+    monkeypatch.setattr(prostate_phantom, "make_prostate_phantom", fail)
     with pytest.raises(OSError):
-        Phantom(root=str(tmp_path / "p"), matrix=64).ready()
-    assert Phantom(root=str(tmp_path / "p")).ready().site_names() == sorted(SITES)
+        ProstatePhantom(root=str(tmp_path / "p"), matrix=64).ready()
+    assert ProstatePhantom(root=str(tmp_path / "p")).ready().site_names() == sorted(SITES)
 
 
 def test_the_bar_walks_over_every_case(tmp_path, maker):
@@ -207,12 +207,12 @@ def test_the_bar_walks_over_every_case(tmp_path, maker):
             yield item
             seen.append(item)
 
-    Phantom(root=str(tmp_path / "p")).ready(bar)
+    ProstatePhantom(root=str(tmp_path / "p")).ready(bar)
     assert seen == list(range(6))
 
 
 def test_the_real_maker_and_this_reader_agree(tmp_path):
-    data = Phantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32, sites=("RUNMC", "UCL")).ready()
+    data = ProstatePhantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32, sites=("RUNMC", "UCL")).ready()
     volume = data.load(data.cases("RUNMC")[0])
     assert volume.image.shape[1:3] == (32, 32) and volume.mask.meta["label_values"] == [0, 1, 2]
-    assert Phantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32)._is_made()
+    assert ProstatePhantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32)._is_made()

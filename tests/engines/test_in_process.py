@@ -7,12 +7,12 @@ import pytest
 import torch
 from conftest import Toy
 
-from medfed.errors import UserError
-from medfed.federation.coordinator import federate
+from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest
 from medfed.federation.method import Method
-from medfed.federation.onlooker import Onlooker
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
+from medfed.federation.validation_site import ValidationSite
 
 
 def finish(engine, state, method):
@@ -238,7 +238,7 @@ def test_sites_that_keep_entries_of_the_network_always_hold_them(fedavg, tmp_pat
 
 def test_the_validation_site_answers_validate_alone(toy, fedavg):
     engine, network = toy.engine(fedavg), toy.network(fedavg)
-    engine.onlooker = Onlooker("east", toy.samples("east"), toy.task, network)
+    engine.onlooker = ValidationSite("east", toy.samples("east"), toy.task, network)
     assert "east" not in engine.sites()
     weights = toy.start(fedavg).weights
     asked = dict.fromkeys([*engine.sites(), "east"], Message("validate", weights, {}, {"round": 1}))

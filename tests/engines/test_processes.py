@@ -12,15 +12,14 @@ import torch
 from conftest import tiny_yaml
 from fake_sites import is_alive, lay, pid
 
-from medfed.config import load_text
+from medfed.config.schema import load_text
 from medfed.engines.processes import Processes
-from medfed.federation import coordinator
-from medfed.federation.coordinator import federate
+from medfed.experiments.run import notices
+from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, digest
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.outputs.run_folder import RunFolder
-from medfed.simulation import prepare
-from medfed.train import notices
 
 SITES = ("east", "north", "west")
 LETTER = Message("train", {"w": torch.ones(3)}, {}, {"round": 1, "last": 0})
@@ -134,7 +133,7 @@ def test_a_site_killed_in_training_and_a_stopped_run_go_on_to_the_same_bits(tiny
     Four real processes. The reference asks BMC alone in round 2, in one process, and is never stopped.
     """
     config = config_of(tiny_phantom, engine="processes")
-    simulation = prepare(config, tmp_path / "sites", quiet=True)
+    simulation = build_experiment(config, tmp_path / "sites", quiet=True)
     engine, killed = simulation.engine, []
 
     def step(site: str, number: int, n_steps: int) -> None:
@@ -152,15 +151,15 @@ def test_a_site_killed_in_training_and_a_stopped_run_go_on_to_the_same_bits(tiny
                 break
     engine.close()
     assert killed and not any(is_alive(site._process.pid) for site in engine._processes.values() if site._process)
-    again = prepare(config, tmp_path / "sites", quiet=True)
+    again = build_experiment(config, tmp_path / "sites", quiet=True)
     again.engine.restore(seen[1].state.took_part)
     (last,) = rounds(config, again, seen[1].state, 1)
     again.engine.close()
 
     alone = config_of(tiny_phantom)
     asked = iter([["BMC", "HK"], ["BMC"], ["BMC", "HK"]])
-    monkeypatch.setattr(coordinator, "_choose", lambda *_: next(asked))
-    whole = prepare(alone, tmp_path / "whole", quiet=True)
+    monkeypatch.setattr("medfed.federation.rounds._choose", lambda *_: next(asked))
+    whole = build_experiment(alone, tmp_path / "whole", quiet=True)
     expected = rounds(alone, whole, whole.start, 3)
     found = [*seen, last]
     assert [digest(one.state.to_bytes()) for one in found] == [digest(one.state.to_bytes()) for one in expected]
@@ -172,7 +171,7 @@ def test_what_a_user_can_mend_is_a_sentence_of_the_site(tiny_phantom, tmp_path):
     """A real process: training diverges."""
     config = load_text(tiny_yaml(tiny_phantom), "tiny.yaml", ["method.name=fedavg", "training.learning_rate=1e30",
                                                              "federation.engine=processes"])  # fmt: skip
-    simulation = prepare(config, tmp_path / "sites", quiet=True)
+    simulation = build_experiment(config, tmp_path / "sites", quiet=True)
     letter = Message("train", simulation.start.weights, {}, {"round": 1, "last": 0})
     answer = simulation.engine.exchange("train", {"HK": letter})["HK"]
     simulation.engine.close()

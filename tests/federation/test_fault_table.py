@@ -11,10 +11,9 @@ from itertools import combinations
 import pytest
 import torch
 
-from medfed.errors import UserError
-from medfed.federation import coordinator
-from medfed.federation.coordinator import federate
+from medfed.core.errors import UserError
 from medfed.federation.message import Message, State, digest, failed
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.fedavg import FedAvg
 
@@ -75,7 +74,7 @@ def never_asked(monkeypatch, faulty):
     """The run of the same sites where the faulty ones are not asked in round 2."""
     rounds = iter(range(1, 4))
     with monkeypatch.context() as patch:
-        patch.setattr(coordinator, "_choose",
+        patch.setattr("medfed.federation.rounds._choose",
                       lambda sites, *_: [site for site in sites if site not in faulty] if next(rounds) == 2 else sites)
         return finish(Sites())
 

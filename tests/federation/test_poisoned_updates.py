@@ -8,12 +8,11 @@ import pytest
 import torch
 from conftest import ToyOfClasses
 
-from medfed.errors import UserError
-from medfed.federation.coordinator import federate
+from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.changes import is_statistic
-from medfed.functional.robust import change_length, learned
+from medfed.functional.aggregation import change_length, is_statistic, learned
 from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.federation.message import Message
 from medfed.federation.privacy import Privacy, normal, protect
 from medfed.methods.fedavg import FedAvg

@@ -8,13 +8,13 @@ from medfed.functional.draws import balance, draw_mixing
 from medfed.functional.feature_style import (
     EPSILON,
     SiteStyle,
-    explored,
-    extended,
-    mixed,
+    explore,
+    explore_and_mix,
+    mix,
     moments,
     restyled,
     shared_style,
-    shift,
+    shift_style,
 )
 
 B, C = 6, 5
@@ -93,7 +93,7 @@ def test_a_small_spread_around_a_large_mean_survives():
 def test_half_the_batch_keeps_its_style_bit_for_bit(features, received):
     """Those that k-means++ draws on means and deviations together."""
     for seed in range(10):
-        found = shift(features, received, generator(seed))
+        found = shift_style(features, received, generator(seed))
         same = (found == features).flatten(1).all(dim=1).nonzero()[:, 0]
         kept = plus_plus(torch.cat(moments(features), dim=1), B // 2, generator(seed))
         assert same.tolist() == sorted(kept.tolist()) and len(same) == B // 2
@@ -105,21 +105,21 @@ def test_samples_that_differ_in_deviation_only_are_told_apart():
     maps = restyled(maps, torch.zeros(4, 1), torch.tensor([[1.0], [1.0], [10.0], [10.0]]))
     far = SiteStyle(*(torch.tensor([value]) for value in (99.0, 1.0, 0.0, 0.0)))
     for seed in range(20):
-        same = (shift(maps, far, generator(seed)) == maps).flatten(1).all(dim=1)
+        same = (shift_style(maps, far, generator(seed)) == maps).flatten(1).all(dim=1)
         assert same[:2].sum() == same[2:].sum() == 1
 
 
 def test_shifted_samples_get_the_style_of_the_other_site(features, received):
     """Without spread, exactly it."""
     still = received._replace(mean_spread=torch.zeros(C), std_spread=torch.zeros(C))
-    found = shift(features, still, generator(), n_kept=0)
+    found = shift_style(features, still, generator(), n_kept=0)
     has_style(found, still.mean.expand(B, C), still.std.expand(B, C))
 
 
 def test_shifted_styles_spread_as_the_other_site_s():
     """600 samples of 5 channels, 3000 draws each: four standard errors of mean and deviation."""
     style = SiteStyle(*(torch.full((C,), value) for value in (10.0, 5.0, 2.0, 0.5)))
-    mean, std = moments(shift(draw(600, C, 6, 6), style, generator(), n_kept=0))
+    mean, std = moments(shift_style(draw(600, C, 6, 6), style, generator(), n_kept=0))
     for found, centre, spread in ((mean, 10, 2), (std, 5, 0.5)):
         assert abs(found.mean() - centre) < 4 * spread / 3000**0.5
         assert abs(found.std() - spread) < 4 * spread / 6000**0.5
@@ -129,7 +129,7 @@ def test_shifted_styles_spread_as_the_other_site_s():
 def test_a_drawn_deviation_below_zero_becomes_zero(features):
     """Deviation 0 with spread 1: half of the channels become constant, none is turned over."""
     style = SiteStyle(torch.zeros(C), torch.zeros(C), torch.zeros(C), torch.ones(C))
-    found = shift(features, style, generator(), n_kept=0)
+    found = shift_style(features, style, generator(), n_kept=0)
     constant = (found == 0).flatten(2).all(dim=2)
     assert 4 < constant.sum() < 26
     assert (((found * features).mean((2, 3)) - found.mean((2, 3)) * features.mean((2, 3))) > -1e-12).all()
@@ -138,28 +138,28 @@ def test_a_drawn_deviation_below_zero_becomes_zero(features):
 def test_of_several_styles_each_sample_takes_one():
     """Means 0 and 100 without spread: 200 samples, about half each; both halves whole, never a mixture."""
     many = SiteStyle(torch.tensor([[0.0], [100]]).expand(2, C), *(torch.full((2, C), value) for value in (1.0, 0, 0)))
-    mean = moments(shift(draw(200, C, 4, 4), many, generator(), n_kept=0))[0]
+    mean = moments(shift_style(draw(200, C, 4, 4), many, generator(), n_kept=0))[0]
     first, second = (mean.abs() < 1e-9).all(dim=1), ((mean - 100).abs() < 1e-9).all(dim=1)
     assert (first ^ second).all() and abs(first.sum() - 100) < 4 * 50**0.5
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_small_batches_shift_the_larger_half(n, features, received):
-    found = shift(features[:n], received, generator())
+    found = shift_style(features[:n], received, generator())
     assert (found != features[:n]).flatten(1).any(dim=1).sum() == n - n // 2
-    assert torch.equal(shift(features[:n], received, generator(), n_kept=n), features[:n])
+    assert torch.equal(shift_style(features[:n], received, generator(), n_kept=n), features[:n])
 
 
 def test_level_zero_explores_nothing(features):
     added = torch.tensor([3, 0, 3])
-    torch.testing.assert_close(explored(features, added, level=0.0), features[added], atol=4e-15, rtol=4e-16)
+    torch.testing.assert_close(explore(features, added, level=0.0), features[added], atol=4e-15, rtol=4e-16)
 
 
 def test_exploration_goes_away_from_the_batch_s_centre(features):
     """Also where only some samples are added, the centre is that of the whole batch."""
     added = torch.tensor([3, 0, 3, 5])
     mean, std = moments(features)
-    found = explored(features, added, level=0.5)
+    found = explore(features, added, level=0.5)
     has_style(found, (mean + 0.5 * (mean - mean.mean(0)))[added], (std + 0.5 * (std - std.mean(0)))[added])
 
 
@@ -167,19 +167,19 @@ def test_a_deviation_under_three_quarters_of_the_mean_turns_negative_or_is_cut()
     """Deviations 1 and 3, mean 2, a = 3: 1 + 3 (1 - 2) = -2, and 3 + 3 (3 - 2) = 6."""
     maps = torch.tensor([-1.0, 1.0], dtype=torch.float64).view(1, 1, 1, 2) / 2**0.5
     features = torch.cat([maps, 3 * maps])
-    turned = explored(features, torch.tensor([0, 1]), clamp=False)
+    turned = explore(features, torch.tensor([0, 1]), clamp=False)
     torch.testing.assert_close(turned, torch.cat([-2 * maps, 6 * maps]), atol=1e-5, rtol=0)
-    cut = explored(features, torch.tensor([0, 1]))
+    cut = explore(features, torch.tensor([0, 1]))
     torch.testing.assert_close(cut, torch.cat([0 * maps, 6 * maps]), atol=1e-5, rtol=0)
 
 
 def test_ratio_one_mixes_nothing(features):
     _, partners = draw_mixing(B, 0.1, generator())
-    torch.testing.assert_close(mixed(features, torch.ones(B), partners), features, atol=4e-15, rtol=4e-16)
+    torch.testing.assert_close(mix(features, torch.ones(B), partners), features, atol=4e-15, rtol=4e-16)
 
 
 def test_a_sample_alone_mixes_with_itself(features):
-    found = mixed(features[:1], torch.tensor([0.3]), torch.tensor([0]))
+    found = mix(features[:1], torch.tensor([0.3]), torch.tensor([0]))
     torch.testing.assert_close(found, features[:1], atol=4e-15, rtol=4e-16)
 
 
@@ -187,28 +187,28 @@ def test_mixed_maps_have_the_mixed_style(features):
     ratio, partners = draw_mixing(B, 0.5, generator())
     mean, std = moments(features)
     r = ratio[:, None]
-    has_style(mixed(features, ratio, partners), r * mean + (1 - r) * mean[partners], r * std + (1 - r) * std[partners])
+    has_style(mix(features, ratio, partners), r * mean + (1 - r) * mean[partners], r * std + (1 - r) * std[partners])
 
 
 def test_extended_is_explored_then_mixed_where_no_deviation_is_cut(features):
     added = balance(torch.tensor([0, 0, 0, 1, 1, 2]), 4, generator())
     ratio, partners = draw_mixing(B + 4, 0.5, generator())
-    in_turn = mixed(torch.cat([features, explored(features, added, 0.5)]), ratio, partners)
-    found = extended(features, added, ratio, partners, 0.5)
+    in_turn = mix(torch.cat([features, explore(features, added, 0.5)]), ratio, partners)
+    found = explore_and_mix(features, added, ratio, partners, 0.5)
     torch.testing.assert_close(found, in_turn, atol=1e-4, rtol=1e-5)
 
 
 def test_extended_by_nothing_is_mixed(features):
     ratio, partners = draw_mixing(B, 0.5, generator())
     nobody = torch.zeros(0, dtype=torch.long)
-    assert torch.equal(extended(features, nobody, ratio, partners), mixed(features, ratio, partners))
+    assert torch.equal(explore_and_mix(features, nobody, ratio, partners), mix(features, ratio, partners))
 
 
 def test_a_channel_whose_explored_deviation_is_cut_shows_again_when_mixed():
     """Deviations 1 and 3 as above; the first explored to 0, then given the style of the second: 3."""
     maps = torch.tensor([-1.0, 1.0], dtype=torch.float64).view(1, 1, 1, 2) / 2**0.5
     features = torch.cat([maps, 3 * maps])
-    found = extended(features, torch.tensor([0]), torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0, 2, 1]))
+    found = explore_and_mix(features, torch.tensor([0]), torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0, 2, 1]))
     torch.testing.assert_close(found, torch.cat([maps, 3 * maps, 3 * maps]), atol=1e-5, rtol=0)
 
 
@@ -216,7 +216,7 @@ def test_statistics_are_constants_to_the_gradient(features):
     """So the gradient of the sum of a map is the scale: mixed over own deviation, the same for each pixel."""
     features.requires_grad_()
     ratio, partners = draw_mixing(B, 0.5, generator())
-    mixed(features, ratio, partners).sum().backward()
+    mix(features, ratio, partners).sum().backward()
     std = moments(features)[1].detach()
     scale = (ratio[:, None] * std + (1 - ratio[:, None]) * std[partners]) / std
     torch.testing.assert_close(features.grad, scale[..., None, None].expand_as(features))
@@ -224,7 +224,7 @@ def test_statistics_are_constants_to_the_gradient(features):
 
 def test_the_gradient_of_a_shift_passes_through_all_samples(features, received):
     features.requires_grad_()
-    found = shift(features, received, generator())
+    found = shift_style(features, received, generator())
     found.sum().backward()
     same = (found == features).flatten(1).all(dim=1)
     assert (features.grad[same] == 1).all() and features.grad.all() and (features.grad[~same] != 1).any()
@@ -234,14 +234,14 @@ def test_half_precision_stays_and_one_pixel_is_finite(features, received):
     nobody = torch.zeros(0, dtype=torch.long)
     ratio, partners = draw_mixing(B, 0.1, generator())
     for maps in (features.half(), features[..., :1, :1].float()):
-        for found in (shift(maps, received, generator()), explored(maps, partners[:2]), mixed(maps, ratio, partners),
-                      extended(maps, nobody, ratio, partners), restyled(maps, *moments(maps))):  # fmt: skip
+        for found in (shift_style(maps, received, generator()), explore(maps, partners[:2]), mix(maps, ratio, partners),
+                      explore_and_mix(maps, nobody, ratio, partners), restyled(maps, *moments(maps))):  # fmt: skip
             assert found.dtype == maps.dtype and found.isfinite().all()
 
 
 def test_a_generator_fixes_the_shift_and_no_other_is_touched(features, received):
     state = torch.get_rng_state()
-    assert torch.equal(shift(features, received, generator(7)), shift(features, received, generator(7)))
+    assert torch.equal(shift_style(features, received, generator(7)), shift_style(features, received, generator(7)))
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -249,13 +249,13 @@ def test_a_generator_fixes_the_shift_and_no_other_is_touched(features, received)
     (lambda f, s: restyled(f, s.mean, s.std), "mean and std must be"),
     (lambda f, s: shared_style(torch.ones(0, 3), torch.ones(0, 3)), "means and stds must"),
     (lambda f, s: shared_style(torch.ones(2, 3), torch.ones(2, 4)), "means and stds must"),
-    (lambda f, s: shift(f, s, generator(), n_kept=7), r"n_kept must be in 0\.\.6"),
-    (lambda f, s: shift(f[:, :4], s, generator()), r"must be four times \(4,\)"),
-    (lambda f, s: shift(f, s._replace(std=torch.ones(2, C)), generator()), "must be four times"),
-    (lambda f, s: shift(f[0], s, generator()), "features must be"),
-    (lambda f, s: mixed(f, torch.ones(5), torch.arange(6)), "ratio and partners must"),
-    (lambda f, s: mixed(f, torch.full((6,), 1.1), torch.arange(6)), r"ratio must be in \[0, 1\]"),
-    (lambda f, s: extended(f, torch.tensor([0]), torch.ones(6), torch.arange(6)), r"must be \(7,\)"),
+    (lambda f, s: shift_style(f, s, generator(), n_kept=7), r"n_kept must be in 0\.\.6"),
+    (lambda f, s: shift_style(f[:, :4], s, generator()), r"must be four times \(4,\)"),
+    (lambda f, s: shift_style(f, s._replace(std=torch.ones(2, C)), generator()), "must be four times"),
+    (lambda f, s: shift_style(f[0], s, generator()), "features must be"),
+    (lambda f, s: mix(f, torch.ones(5), torch.arange(6)), "ratio and partners must"),
+    (lambda f, s: mix(f, torch.full((6,), 1.1), torch.arange(6)), r"ratio must be in \[0, 1\]"),
+    (lambda f, s: explore_and_mix(f, torch.tensor([0]), torch.ones(6), torch.arange(6)), r"must be \(7,\)"),
 ])  # fmt: skip
 def test_wrong_arguments_are_refused(features, received, call, message):
     with pytest.raises(ValueError, match=message):
@@ -266,4 +266,4 @@ def test_features_without_a_finite_style_come_back_as_they_are():
     """Finite themselves, but their squares are beyond float32; whoever trains on them will see it in the loss."""
     features = torch.full((4, 2, 3, 3), 1e20) * torch.arange(9).reshape(3, 3)
     style = SiteStyle(*(torch.ones(2) for _ in range(4)))
-    assert torch.equal(shift(features, style, torch.Generator().manual_seed(0)), features)
+    assert torch.equal(shift_style(features, style, torch.Generator().manual_seed(0)), features)

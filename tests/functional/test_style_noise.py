@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from medfed.functional.feature_style import moments
-from medfed.functional.style_noise import style_noised
+from medfed.functional.feature_style import moments, style_noised
 
 
 def maps(n: int, seed: int = 0) -> torch.Tensor:

@@ -3,10 +3,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from medfed.batch import Batch
-from medfed.federation.coordinator import federate
+from medfed.core.batch import Batch
+from medfed.core.seeds import stream
 from medfed.federation.message import State, digest
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.bigaug import BigAug
 from medfed.methods.fedavg import FedAvg

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from medfed.batch import Batch
-from medfed.federation.coordinator import federate
-from medfed.federation.local import SiteData
+from medfed.core.batch import Batch
+from medfed.core.seeds import stream
+from medfed.federation.local_round import SiteData
 from medfed.federation.message import State
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.style import EPSILON
 from medfed.methods.ccst import CCST
@@ -232,7 +232,7 @@ def test_an_empty_slide_is_blank_whatever_its_colour():
 
 
 def test_images_that_are_too_small_for_the_codec_are_refused_in_a_sentence():
-    from medfed.errors import UserError
+    from medfed.core.errors import UserError
 
     with pytest.raises(UserError, match="data.image_size is 8, but the codec needs at least 9 pixels"):
         CCST().check(8, 3)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from conftest import ToyOfClasses
 
-from medfed.batch import Batch
-from medfed.discovery import find, known
-from medfed.federation.coordinator import federate
+from medfed.core.batch import Batch
+from medfed.core.registry import known_names, resolve
+from medfed.deployment.dry_run import dry_run
 from medfed.federation.message import State, digest
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.rehearsal import rehearse
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(along the masks|method.k is|shares no|FISC)")
 SETTINGS = Federation(rounds=2)
@@ -25,13 +25,13 @@ TOY_MASKS = {"fedsr": {"l2": 0.0, "cmi": 0.0, "stochastic": False}, "stable_fdg"
 
 
 def build(name: str, stacked: bool, masks: bool):
-    method = find("methods", name)(**TOY.get(name, {}), **(TOY_MASKS.get(name, {}) if masks else {}))
-    return find("methods", "stack")((method,)) if stacked else method
+    method = resolve("methods", name)(**TOY.get(name, {}), **(TOY_MASKS.get(name, {}) if masks else {}))
+    return resolve("methods", "stack")((method,)) if stacked else method
 
 
 @pytest.fixture(params=[
     pytest.param((name, stacked), id=f"stack-{name}" if stacked else name)
-    for name in known("methods") if name != "stack"  # which has no default, and is tested with all others in it
+    for name in known_names("methods") if name != "stack"  # which has no default, and is tested with all others in it
     for stacked in (False, True)
 ])  # fmt: skip
 def named(request):
@@ -121,19 +121,19 @@ def test_batches_are_not_changed_in_place(toy, method):
 
 
 @pytest.mark.parametrize("method", [
-    find("methods", "elcfs")(exchange=False, alpha=0.1),
-    find("methods", "harmofl")(normalise=False),
-    find("methods", "stable_fdg")(style=False),
+    resolve("methods", "elcfs")(exchange=False, alpha=0.1),
+    resolve("methods", "harmofl")(normalise=False),
+    resolve("methods", "stable_fdg")(style=False),
 ], ids=["elcfs", "harmofl", "stable_fdg"])  # fmt: skip
 def test_a_method_that_is_to_do_without_what_sites_share_does_not_ask_for_it(method):
     """Neither do the weights travel for it, nor does anything of its own beside what another of a stack asks for."""
     toy = ToyOfClasses()
-    stacked = find("methods", "stack")((method, find("methods", "ccst")(min_patients=1)))
+    stacked = resolve("methods", "stack")((method, resolve("methods", "ccst")(min_patients=1)))
     for one, asked in ((method, set()), (stacked, {"1"})):
         start, engine = toy.start(one), toy.engine(one)
         ledger = [row for done in federate(one, engine, start, SETTINGS, 0) for row in done.ledger]
         rows = [row for row in ledger if row["kind"] == "share"]
         assert {row["name"].partition("/")[0] for row in rows if row["direction"] == "up"} == asked
         assert {row["round"] for row in rows} == ({1} if asked else set())
-        told = [row["name"] for row in rehearse(engine.members[0], start, 0) if row["kind"] == "share"]
+        told = [row["name"] for row in dry_run(engine.members[0], start, 0) if row["kind"] == "share"]
         assert {name.partition("/")[0] for name in told} == asked, "a hospital is shown what will be asked for"

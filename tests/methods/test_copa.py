@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from medfed.errors import UserError
-from medfed.federation.coordinator import federate
-from medfed.federation.local import LocalRound
+from medfed.core.errors import UserError
+from medfed.core.seeds import stream
+from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.copa import COPA, HEADS, OWN
 from medfed.methods.fedavg import FedAvg

@@ -3,10 +3,9 @@ from types import SimpleNamespace
 import pytest
 from conftest import Toy
 
-from medfed.errors import UserError
-from medfed.export import what_predicts
-from medfed.federation.coordinator import federate
+from medfed.core.errors import UserError
 from medfed.federation.message import State, digest
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.ccst import CCST
 from medfed.methods.dsu import DSU
@@ -14,6 +13,7 @@ from medfed.methods.fedavg import FedAvg
 from medfed.methods.stack import Stack
 from medfed.networks.style_layers import DSU as Layer
 from medfed.networks.unet import UNet
+from medfed.outputs.bundle.export import what_predicts
 
 
 def first_round(toy, method):

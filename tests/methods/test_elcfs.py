@@ -4,11 +4,11 @@ import pytest
 import torch
 from conftest import Toy, discs
 
-from medfed.batch import Batch
-from medfed.federation.coordinator import federate
-from medfed.federation.local import LocalRound, SiteData
+from medfed.core.batch import Batch
+from medfed.core.seeds import stream
+from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.fourier import low_frequency_window, pack_window
 from medfed.methods.elcfs import BANK, ELCFS, WINDOWS
@@ -179,7 +179,7 @@ def test_slices_without_the_organ_give_a_finite_loss_and_gradient(toy):
 
 def test_the_boundary_loss_is_small_where_rim_and_ring_are_told_apart(toy):
     """Features that are one direction on the rim and another in the ring: log(1 + n e^-20) with n negatives."""
-    from medfed.federation.local import Output
+    from medfed.federation.local_round import Output
     from medfed.functional.regions import boundary
 
     label = batch().label

@@ -3,11 +3,11 @@ import copy
 import pytest
 import torch
 
-from medfed.errors import UserError
-from medfed.federation.coordinator import federate
-from medfed.federation.local import LocalRound, Output
+from medfed.core.errors import UserError
+from medfed.core.seeds import stream
+from medfed.federation.local_round import LocalRound, Output
 from medfed.federation.message import Message, State, digest
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.epi_fcr import DOMAIN, RANDOM_HEAD, STEPS, EpiFCR

@@ -4,8 +4,8 @@ import pytest
 import torch
 from conftest import Toy, ToyOfClasses
 
-from medfed.federation.coordinator import federate
 from medfed.federation.message import Message, State, digest
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.weights import batch_norm_entries
 from medfed.methods.fedavg import FedAvg

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from medfed.federation.coordinator import federate
-from medfed.federation.local import SiteData
+from medfed.core.seeds import stream
+from medfed.federation.local_round import SiteData
 from medfed.federation.message import Message, State, digest
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.feddg_ga import FedDGGA, mean_loss

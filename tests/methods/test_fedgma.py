@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from medfed.federation.coordinator import federate
 from medfed.federation.message import Message, State, digest
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedgma import FedGMA

@@ -4,12 +4,12 @@ import pytest
 import torch
 from conftest import Toy
 
-from medfed.federation.coordinator import federate
-from medfed.federation.local import LocalRound
+from medfed.core.seeds import stream
+from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, digest
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
-from medfed.functional.parameters import trained
+from medfed.functional.weights import trainable_parameters
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedbn import FedBN
 from medfed.methods.fedprox import FedProx
@@ -42,7 +42,7 @@ def test_at_the_weights_that_came_the_term_and_its_gradient_are_zero(any_toy):
     batch = any_toy.samples("north").batch(range(2))
     output = local.forward(replace(batch, image=batch.image.double()))
     term = method.regulariser(local, output)
-    gradients = torch.autograd.grad(term, list(trained(local.network).values()))
+    gradients = torch.autograd.grad(term, list(trainable_parameters(local.network).values()))
     assert term == 0 and all(not gradient.any() for gradient in gradients)
 
 
@@ -50,7 +50,7 @@ def test_its_gradient_is_mu_times_the_drift(any_toy):
     """Every weight moved by 0.5: the term is mu / 2 * 0.25 a weight, the gradient mu * 0.5."""
     method = FedProx(mu=3.0)
     local = started(any_toy, method)
-    weights = list(trained(local.network).values())
+    weights = list(trainable_parameters(local.network).values())
     with torch.no_grad():
         for entry in weights:
             entry += 0.5

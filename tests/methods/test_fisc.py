@@ -5,11 +5,11 @@ import pytest
 import torch
 from conftest import Blobs
 
-from medfed.batch import Batch
-from medfed.federation.coordinator import federate
-from medfed.federation.local import LocalRound, SiteData
+from medfed.core.batch import Batch
+from medfed.core.seeds import stream
+from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State, digest
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.weights import batch_norms
 from medfed.methods.ccst import CCST

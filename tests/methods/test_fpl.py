@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from medfed.federation.coordinator import federate
-from medfed.federation.local import LocalRound
+from medfed.core.seeds import stream
+from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.weights import batch_norms
 from medfed.methods.fedavg import FedAvg

@@ -1,19 +1,19 @@
 import pytest
 import torch
 
-from medfed.config import load
-from medfed.errors import UserError
-from medfed.federation.coordinator import federate
-from medfed.federation.local import LocalRound
+from medfed.config.schema import load
+from medfed.core.errors import UserError
+from medfed.core.seeds import stream
+from medfed.experiments.setup import build_experiment
+from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.fourier import low_frequency_window, unpack_window
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.harmofl import HarmoFL
 from medfed.methods.stack import Stack
 from medfed.networks.amplitude_normaliser import share_of
-from medfed.simulation import prepare
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
 
@@ -132,7 +132,7 @@ def test_few_patients_share_no_amplitudes_and_images_stay(raw_toy):
 
 def test_standardised_images_are_refused_before_anything_is_read(tiny_config):
     with pytest.raises(UserError, match="data.standardise is true, .*set it to false"):
-        prepare(load(tiny_config, ["method.name=harmofl"]), None, True)
+        build_experiment(load(tiny_config, ["method.name=harmofl"]), None, True)
     for method in (HarmoFL(), Stack((FedAvg(), HarmoFL()))):
         method.check(64, 3, False)
         with pytest.raises(UserError, match="data.standardise"):

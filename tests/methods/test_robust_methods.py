@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from medfed.errors import UserError
-from medfed.federation.coordinator import federate
+from medfed.core.errors import UserError
 from medfed.federation.message import Message, State, digest
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.robust import change_length, coordinate_median, learned
+from medfed.functional.aggregation import change_length, coordinate_median, learned
 from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg

@@ -2,17 +2,16 @@ import pytest
 import torch
 from conftest import Toy
 
-from medfed.batch import Batch
-from medfed.federation.coordinator import federate
-from medfed.federation.local import LocalRound
+from medfed.core.batch import Batch
+from medfed.core.seeds import stream
+from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.challenge import kept_channels
-from medfed.functional.taps import altered, tapped
+from medfed.functional.hooks import capture_features, replace_output
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.mixstyle import MixStyle
-from medfed.methods.rsc import RSC, _places
+from medfed.methods.rsc import RSC, _places, kept_channels
 from medfed.methods.stack import Stack
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
@@ -55,7 +54,7 @@ def test_the_loss_is_that_of_features_masked_by_hand(mask):
     rng = stream(0, "images")
     batch = Batch(torch.rand(6, 3, 64, 64, generator=rng), torch.tensor([0, 1, 2, 0, 1, 2]))
     local = local_round(toy, architecture=settings, task=task, channels=3)
-    with tapped(local.network, ("layer4",)) as seen:
+    with capture_features(local.network, ("layer4",)) as seen:
         logits = local.network(task.standardise(batch.image))
     z, head = seen["layer4"].detach(), local.network.fc
     weight = head.weight[batch.label]                                           # the gradient, times H W
@@ -82,7 +81,7 @@ def test_behind_pooling_and_a_linear_head_the_mean_gradient_is_the_same_at_every
     """Why positions are ranked by features times gradient, not by the paper's mean of the gradient."""
     toy, settings = Toy(), ResidualNetwork(depth=10, width=8)
     local = local_round(toy, architecture=settings, channels=3)
-    with tapped(local.network, ("layer4",)) as seen:
+    with capture_features(local.network, ("layer4",)) as seen:
         logits = local.network(torch.rand(2, 3, 96, 96))
     gradient = torch.autograd.grad(logits.sum(), seen["layer4"])[0]
     assert gradient.shape[2:] == (3, 3) and torch.equal(gradient, gradient[..., :1, :1].expand_as(gradient))
@@ -105,7 +104,7 @@ def by_hand(toy, batch, n: int, share: float):
     raw = local.forward(batch, (place,))
     gradient = torch.autograd.grad(of_truth(raw.logits, batch.label).sum(), raw.features[place], retain_graph=True)[0]
     keep = kept_channels(gradient, share)
-    with altered(local.network, {place: lambda z: z * keep}):
+    with replace_output(local.network, {place: lambda z: z * keep}):
         muted = local.forward(batch)
     answer = torch.sigmoid if batch.label.ndim == 4 else lambda logits: logits.softmax(dim=1)
     fall = of_truth(answer(raw.logits), batch.label) - of_truth(answer(muted.logits), batch.label)

@@ -2,11 +2,11 @@ import pytest
 import torch
 from conftest import ToyOfClasses
 
-from medfed.federation.coordinator import federate
+from medfed.core.seeds import stream
 from medfed.federation.message import Message, State, digest
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
-from medfed.functional.parameters import trained
+from medfed.functional.weights import trainable_parameters
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.scaffold import SCAFFOLD
 
@@ -35,7 +35,7 @@ def test_the_mean_gradient_is_the_papers_control_for_plain_sgd(any_toy):
     engine = any_toy.engine(SCAFFOLD())
     site = engine.members[0]
     method, network = SCAFFOLD(), site.network
-    names = list(trained(network))
+    names = list(trainable_parameters(network))
     rng = stream(0, "controls")
     common, own = (
         {n: torch.randn(network.get_parameter(n).shape, generator=rng) / 10 for n in names} for _ in range(2)
@@ -57,7 +57,7 @@ def test_every_step_takes_the_gradient_minus_the_sites_control_plus_the_common_o
     start, answers = any_toy.start(FedAvg()).weights, []
     for corrected in (True, False):
         site = any_toy.engine(SCAFFOLD() if corrected else FedAvg()).members[0]
-        names = list(trained(site.network))
+        names = list(trainable_parameters(site.network))
         if corrected:
             site.memory = {"control/" + name: torch.full_like(start[name], 0.25) for name in names}
         tensors = {"control/" + name: torch.full_like(start[name], 1.0) for name in names} if corrected else {}
@@ -75,7 +75,9 @@ def test_the_control_of_any_optimiser_is_the_mean_gradient(any_toy):
     any_toy.settings = Training(batch_size=10, optimizer="adam")
     site = any_toy.engine(SCAFFOLD()).members[0]
     answer = site.answer(Message("train", any_toy.start(SCAFFOLD()).weights, {}, {"round": 1}))
-    gradients = {name: entry.grad for name, entry in trained(site.network).items() if entry.grad is not None}
+    gradients = {
+        name: entry.grad for name, entry in trainable_parameters(site.network).items() if entry.grad is not None
+    }
     assert gradients and all(torch.equal(site.memory["control/" + n], gradient) for n, gradient in gradients.items())
     assert all(torch.equal(answer.tensors["change/" + n], gradient) for n, gradient in gradients.items())
 
@@ -91,7 +93,7 @@ def test_the_common_control_is_the_mean_of_the_sites(any_toy, weighing, per_roun
     last = rounds_of(any_toy, method, 3, engine, clients_per_round=per_round)[-1]
     shares = {"examples": {"north": 0.6, "south": 0.2, "west": 0.2}, "uniform": dict.fromkeys(SITES, 1 / 3)}[weighing]
     common = controls(last.state.memory)
-    assert set(common) == {"control/" + name for name in trained(engine.members[0].network)}
+    assert set(common) == {"control/" + name for name in trainable_parameters(engine.members[0].network)}
     for name, entry in common.items():
         mean = sum(shares[site.name] * site.memory.get(name, torch.zeros_like(entry)) for site in engine.members)
         assert torch.allclose(entry, mean, atol=1e-6), name
@@ -123,7 +125,7 @@ def test_batch_norm_that_stays_at_the_sites_is_not_corrected():
     engine = toy.engine(method, local_batch_norm=True)
     done = rounds_of(toy, method, 3, engine)
     local = engine.members[0].local_keys
-    expected = {"control/" + name for name in trained(engine.members[0].network) if name not in local}
+    expected = {"control/" + name for name in trainable_parameters(engine.members[0].network) if name not in local}
     assert set(controls(done[-1].state.memory)) == expected
     sent = {row["name"] for row in done[-1].ledger if "change/" in str(row["name"])}
     assert len(sent) == len(expected)

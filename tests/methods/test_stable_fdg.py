@@ -2,12 +2,12 @@ import pytest
 import torch
 from conftest import Blobs, ToyOfClasses
 
-from medfed.batch import Batch
-from medfed.errors import UserError
-from medfed.federation.coordinator import federate
-from medfed.federation.local import LocalRound, SiteData
+from medfed.core.batch import Batch
+from medfed.core.errors import UserError
+from medfed.core.seeds import stream
+from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State, digest
-from medfed.federation.seeds import stream
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.dsu import DSU
 from medfed.methods.fedavg import FedAvg

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from medfed.federation.coordinator import federate
 from medfed.federation.message import Message, State, digest
 from medfed.federation.method import Method
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS
@@ -135,7 +135,7 @@ def test_sharing_once_and_every_round_do_not_mix():
 
 
 def test_it_comes_from_a_config_and_goes_back(tmp_path):
-    from medfed.config import load_text, to_yaml
+    from medfed.config.schema import load_text, to_yaml
 
     text = """
 data: {name: prostate, root: data}

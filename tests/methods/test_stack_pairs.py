@@ -6,10 +6,10 @@ import pytest
 import torch
 from conftest import ToyOfClasses
 
-from medfed.discovery import find
-from medfed.errors import UserError
-from medfed.federation.coordinator import federate
+from medfed.core.errors import UserError
+from medfed.core.registry import resolve
 from medfed.federation.message import Message, digest
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.fourier import unpack_window
 
@@ -33,7 +33,7 @@ REFUSED = {
 
 
 def stack(parts):
-    return find("methods", "stack")(tuple(find("methods", name)(**settings) for name, settings in parts))
+    return resolve("methods", "stack")(tuple(resolve("methods", name)(**settings) for name, settings in parts))
 
 
 @pytest.mark.parametrize("parts", RUN.values(), ids=RUN.keys())
@@ -77,7 +77,7 @@ def test_the_common_amplitudes_are_not_taken_for_learned_weights(toy, aggregatio
 def test_what_stays_at_a_site_stays_there_under_scaffold_and_epi_fcr():
     toy = ToyOfClasses()
     for name, settings in (("scaffold", {}), ("epi_fcr", FEW)):
-        method = find("methods", name)(**settings)
+        method = resolve("methods", name)(**settings)
         engine = toy.engine(method, local_batch_norm=True)
         if name == "epi_fcr":
             with pytest.raises(UserError, match="must stay at its site"):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.metrics.classification_summary import (
     arrays,
     case_row,

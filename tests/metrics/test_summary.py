@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.metrics.summary import CASE_COLUMNS, METRICS, paired_significance, read_cases, summarise, write_cases
 
 unknown = dict.fromkeys(METRICS)

@@ -7,11 +7,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.functional.style import Moments
 from medfed.networks import adain
 from medfed.networks.adain import SMALL, build_codec, codec_bytes, load_codec
-from medfed.networks.lossless_start import start_lossless
+from medfed.networks.identity_init import start_lossless
 from medfed.networks.vgg import Decoder, VGGEncoder, load_decoder, load_encoder
 
 VGG16 = Path(os.environ.get("MEDFED_REAL_DATA", "data")) / "weights" / "vgg16_encoder_relu4_1_rgb01.pth"

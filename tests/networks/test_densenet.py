@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from medfed.discovery import find
-from medfed.errors import UserError
-from medfed.functional.taps import altered, tapped
+from medfed.core.errors import UserError
+from medfed.core.registry import resolve
+from medfed.functional.hooks import capture_features, replace_output
 from medfed.networks.densenet import DenseNetwork
 
 
@@ -44,7 +44,7 @@ def test_named_places_are_there():
 def test_the_pooled_features_are_the_embedding_and_the_head_turns_it_into_logits(norm):
     small = DenseNetwork(8, 4, (2, 2), norm)
     network = small.build(3, 5)
-    with tapped(network, (small.last_features, small.embedding)) as seen:
+    with capture_features(network, (small.last_features, small.embedding)) as seen:
         logits = network(torch.rand(2, 3, 32, 32))
     embedding = seen[small.embedding].flatten(1)
     assert seen[small.last_features].shape == (2, 16, 4, 4) and (seen[small.last_features] >= 0).all()
@@ -56,8 +56,8 @@ def test_nothing_but_pooling_comes_after_the_last_features():
     """A negative map arrives at the head as it is: the rectifier is before the tap, not behind it."""
     small = DenseNetwork(8, 4, (2, 2))
     network = small.build(3, 5)
-    lowered = altered(network, {small.last_features: lambda features: features - 5})
-    with lowered, tapped(network, (small.embedding,)) as seen:
+    lowered = replace_output(network, {small.last_features: lambda features: features - 5})
+    with lowered, capture_features(network, (small.embedding,)) as seen:
         network(torch.rand(2, 3, 32, 32))
     assert (seen[small.embedding] < -1).any()
 
@@ -68,4 +68,4 @@ def test_too_small_images_are_refused():
 
 
 def test_it_is_found_by_its_file():
-    assert find("networks", "densenet") is DenseNetwork
+    assert resolve("networks", "densenet") is DenseNetwork

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from medfed.discovery import find
-from medfed.errors import UserError
-from medfed.functional.taps import tapped
+from medfed.core.errors import UserError
+from medfed.core.registry import resolve
+from medfed.functional.hooks import capture_features
 from medfed.networks import efficientnet_lite
 from medfed.networks.efficientnet_lite import EfficientNetLite
 
@@ -31,7 +31,7 @@ def test_it_has_lite0_number_of_parameters():
 def test_named_places_are_where_they_say():
     settings = EfficientNetLite()
     network = settings.build(3, 5).eval()
-    with tapped(network, (*settings.encoder_stages, settings.last_features, settings.embedding)) as seen:
+    with capture_features(network, (*settings.encoder_stages, settings.last_features, settings.embedding)) as seen:
         logits = network(picture(64))
     assert [seen[stage].shape[-1] for stage in settings.encoder_stages] == [32, 16, 8, 4, 2]
     embedding = seen[settings.embedding].flatten(1)
@@ -43,7 +43,7 @@ def test_the_seams_are_the_last_stacks_before_a_halving():
     """So the stack behind a seam, and no earlier one, halves the map."""
     settings, network = EfficientNetLite(), EfficientNetLite().build(3, 2).eval()
     every = tuple(f"_blocks.{stack}" for stack in range(7))
-    with tapped(network, every) as seen:
+    with capture_features(network, every) as seen:
         network(picture(64))
     sizes = [seen[stack].shape[-1] for stack in every]
     last = [stack for stack, size, after in zip(every, sizes, [*sizes[1:], 0], strict=True) if size != after]
@@ -112,7 +112,7 @@ def test_wrong_settings_are_refused():
 
 
 def test_it_is_found_by_its_file():
-    assert find("networks", "efficientnet_lite") is EfficientNetLite
+    assert resolve("networks", "efficientnet_lite") is EfficientNetLite
 
 
 def test_a_fresh_head_of_few_classes_starts_near_the_loss_of_guessing():

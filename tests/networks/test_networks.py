@@ -2,8 +2,8 @@ import pytest
 import torch
 from monai.bundle import ConfigParser
 
-from medfed.errors import UserError
-from medfed.functional.taps import tapped
+from medfed.core.errors import UserError
+from medfed.functional.hooks import capture_features
 from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.networks.unet import UNet
 
@@ -19,7 +19,7 @@ def test_the_paper_network_has_the_published_number_of_parameters(n_in, n_out, e
 def test_named_places_exist_and_shapes_are_as_said(settings):
     network, image = settings.build(3, 2), torch.zeros(2, 3, 32, 48)
     names = settings.decoder_levels + settings.encoder_stages + (settings.head,)
-    with tapped(network, names) as seen:
+    with capture_features(network, names) as seen:
         assert network(image).shape == (2, 2, 32, 48)
     assert seen[settings.decoder_levels[0]].shape[-2:] == (32, 48)
     assert seen[settings.decoder_levels[1]].shape[-2:] == (16, 24)
@@ -29,7 +29,7 @@ def test_named_places_exist_and_shapes_are_as_said(settings):
 @pytest.mark.parametrize("settings", [UNet(features=(4, 4, 8, 8, 8, 4)), ElcfsUNet(width=2)])
 def test_the_head_turns_the_finest_decoder_level_into_logits(settings):
     network = settings.build(1, 2)
-    with tapped(network, (settings.last_features,)) as seen:
+    with capture_features(network, (settings.last_features,)) as seen:
         logits = network(torch.rand(2, 1, 32, 32))
     assert settings.last_features == settings.decoder_levels[0] and settings.embedding == ""
     assert torch.equal(network.get_submodule(settings.head)(seen[settings.last_features]), logits)
@@ -37,7 +37,7 @@ def test_the_head_turns_the_finest_decoder_level_into_logits(settings):
 
 def test_the_last_two_decoder_levels_of_the_paper_network_have_32_and_64_channels():
     settings = ElcfsUNet()
-    with tapped(network := settings.build(1, 1), settings.decoder_levels[:2]) as seen:
+    with capture_features(network := settings.build(1, 1), settings.decoder_levels[:2]) as seen:
         network(torch.zeros(1, 1, 32, 32))
     assert [seen[level].shape[1] for level in settings.decoder_levels[:2]] == [32, 64]
 

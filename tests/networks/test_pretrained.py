@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.elcfs_unet import ElcfsUNet

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from medfed.discovery import find
-from medfed.errors import UserError
-from medfed.functional.taps import tapped
+from medfed.core.errors import UserError
+from medfed.core.registry import resolve
+from medfed.functional.hooks import capture_features
 from medfed.networks.resnet import ResidualNetwork
 
 
@@ -29,7 +29,7 @@ def test_with_seven_classes_it_has_the_published_number_of_parameters(settings, 
 def test_the_head_turns_the_embedding_into_logits(depth, embedding_size):
     settings = ResidualNetwork(depth, 4, embedding_size)
     network = settings.build(3, 7)
-    with tapped(network, (settings.embedding, settings.last_features, *settings.encoder_stages)) as seen:
+    with capture_features(network, (settings.embedding, settings.last_features, *settings.encoder_stages)) as seen:
         logits = network(torch.rand(2, 3, 64, 64))
     head = network.get_submodule(settings.head)
     assert head.out_features == 7 and torch.equal(head(seen[settings.embedding].flatten(1)), logits)
@@ -77,4 +77,4 @@ def test_wrong_settings_are_refused():
 
 
 def test_it_is_found_by_its_file():
-    assert find("networks", "resnet") is ResidualNetwork
+    assert resolve("networks", "resnet") is ResidualNetwork

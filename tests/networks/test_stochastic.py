@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from medfed.functional.taps import output_of
+from medfed.functional.hooks import features_at
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.efficientnet_lite import EfficientNetLite
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.stochastic import NAME, ClassGaussians, attach
-from medfed.outputs.bundle import _compiled
+from medfed.outputs.bundle.write import _compiled
 
 SMALL = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
 KINDS = [SMALL, ResidualNetwork(depth=10, width=4), ResidualNetwork(depth=10, width=4, embedding_size=6),
@@ -80,7 +80,7 @@ def test_a_pass_that_stopped_before_the_head_leaves_nothing_for_training():
     """Evaluated up to the embedding alone, then trained: the head answers for its own input, as ever."""
     network = build(SMALL)
     with torch.no_grad():
-        output_of(network.eval(), "class_layers.flatten", IMAGES[:1])
+        features_at(network.eval(), "class_layers.flatten", IMAGES[:1])
     torch.manual_seed(1)
     found = logits(network, training=True)
     fresh = build(SMALL)

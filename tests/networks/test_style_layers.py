@@ -3,11 +3,10 @@ import copy
 import pytest
 import torch
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.functional.draws import draw_mixing
-from medfed.functional.feature_style import mixed, moments
+from medfed.functional.feature_style import mix, moments, style_noised
 from medfed.functional.histogram_matching import histogram_mixed
-from medfed.functional.style_noise import style_noised
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.style_layers import DSU, EFDMix, MixStyle, check_stages, put_in
 from medfed.networks.unet import UNet
@@ -66,7 +65,7 @@ def test_each_applies_its_own_mathematics():
         return function(torch.default_generator)
 
     expected = [
-        draws(lambda rng: mixed(features, *draw_mixing(4, 0.1, rng))),
+        draws(lambda rng: mix(features, *draw_mixing(4, 0.1, rng))),
         draws(lambda rng: histogram_mixed(features, *draw_mixing(4, 0.1, rng))),
         draws(lambda rng: style_noised(features, rng)),
     ]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.tent import Tent
 from medfed.networks.unet import UNet

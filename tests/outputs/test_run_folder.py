@@ -5,10 +5,10 @@ import multiprocessing
 import pytest
 import torch
 
-from medfed import files
-from medfed.errors import UserError
-from medfed.federation.coordinator import Round
+from medfed.core import files
+from medfed.core.errors import UserError
 from medfed.federation.message import State
+from medfed.federation.rounds import Round
 from medfed.outputs.run_folder import RunFolder, RunIsBusy
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import Toy
 
-from medfed.evaluator import boundary_distances
-from medfed.federation.coordinator import federate
+from medfed.experiments.evaluation import boundary_distances
 from medfed.federation.message import Message
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.regions import boundary, ring
 from medfed.tasks.boundary_distance import boundary_distance

@@ -7,9 +7,9 @@ import torch
 from monai.data import MetaTensor
 from torch import nn
 
-from medfed.batch import Batch
+from medfed.core.batch import Batch
+from medfed.core.seeds import stream
 from medfed.datasets.base import Case
-from medfed.federation.seeds import stream
 from medfed.tasks.classification import Classification, Pictures, even_parts
 
 TASK = Classification(("no", "yes"), 3, 8)

@@ -12,7 +12,7 @@ from monai.utils import TransformBackends
 
 from medfed.functional.style import moment_match, statistics
 from medfed.networks.adain import build_codec
-from medfed.networks.lossless_start import start_lossless
+from medfed.networks.identity_init import start_lossless
 from medfed.transforms import adain_style
 from medfed.transforms.adain_style import (
     AdaINStyle,

@@ -14,7 +14,7 @@ from nvflare.apis.workspace import Workspace
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import PrivacyManager
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 
 ENCRYPTOR = "HEModelEncryptor"
 RESULT, DATA = "task_result_filters", "task_data_filters"

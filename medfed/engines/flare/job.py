@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 
-RELAY, EXECUTOR = "medfed.engines.flare.relay.Relay", "medfed.engines.flare.executor.SiteExecutor"
+RELAY, EXECUTOR = "medfed.engines.flare.controller.FlareController", "medfed.engines.flare.executor.SiteExecutor"
 TASKS = ("share", "train", "validate", "end")
 LINE_FILE, SITE_FILE = "medfed_coordinator.json", "medfed_site.json"  # in the local folders of server and site
 NO_ANSWER = "gave no answer"  # how the reason begins where a site said nothing itself

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from medfed.errors import UserError
+from medfed.core.errors import UserError
 
 STOP_SECONDS = 20
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from medfed.outputs.cost import HEAD, NOTE, cost_lines, cost_of, mean_cost
 from medfed.outputs.report.blocks import Cell, table_block
 from medfed.outputs.report.markup import Markup, tag
 from medfed.outputs.report.run_data import Comparison
 from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.cost import HEAD, NOTE, cost_lines, cost_of, mean_cost
 
 
 def section(comparison: Comparison) -> list[Markup]:

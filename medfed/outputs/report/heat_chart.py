@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from medfed.outputs.comparison import Block, Table
 from medfed.outputs.report.markup import Markup, tag
 from medfed.outputs.report.scales import drawing, px, text
+from medfed.outputs.tables.comparison import Block, Table
 
 CELL, ROW, LETTER = 56, 28, 6.6  # px; a letter is about that wide
 FAINTEST, STRONGEST = 0.06, 0.6  # opacity, so that the number above can be read in light and dark

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medfed.outputs.report.blocks import Cell, table_block
-from medfed.outputs.report.ledger_sums import MOST_SHAPES, NORMALISATION, WEIGHTS, Key, Ledger, Sum
-from medfed.outputs.report.ledger_words import GROUPS, UNKNOWN, words_for
+from medfed.outputs.report.ledger_descriptions import GROUPS, UNKNOWN, words_for
+from medfed.outputs.report.ledger_totals import MOST_SHAPES, NORMALISATION, WEIGHTS, Key, Ledger, Sum
 from medfed.outputs.report.markup import Markup, lines, tag
 from medfed.outputs.report.run_data import Comparison, Run
 

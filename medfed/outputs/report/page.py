@@ -7,19 +7,19 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from medfed.outputs.comparison import PHANTOM
 from medfed.outputs.report import (
+    charts,
+    configuration_section,
     cost_table,
-    drawn,
+    figures,
     ledger_section,
-    pictures,
     published_section,
-    repeat,
+    reproduce_section,
     score_tables,
-    what_was_run,
 )
 from medfed.outputs.report.markup import Markup, in_script_or_style, join, lines, tag
 from medfed.outputs.report.run_data import Comparison, Run
+from medfed.outputs.tables.comparison import PHANTOM
 
 STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
 Section = tuple[str, str, Markup]  # anchor, heading, content
@@ -34,15 +34,18 @@ def build_page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
     """
     compared = [run for found in comparisons for run in found.runs]
     everything = list({run.path: run for run in (*runs, *compared)}.values())
-    budget = pictures.Budget()
+    budget = figures.Budget()
     sections = [_comparison_section(found, place, budget) for place, found in enumerate(comparisons, start=1)]
     sections += [_run_section(run, place, budget) for place, run in enumerate(runs, start=1)]
-    sections += [_ledger(runs, comparisons), ("repeat", "How to repeat it", repeat.section(runs, comparisons))]
-    first = ("what", "What was run", what_was_run.section(everything, comparisons, budget.left_out))
+    sections += [
+        _ledger(runs, comparisons),
+        ("repeat", "How to repeat it", reproduce_section.section(runs, comparisons)),
+    ]
+    first = ("what", "What was run", configuration_section.section(everything, comparisons, budget.left_out))
     return _document(_title(everything), _banner(everything), [first, *sections])
 
 
-def _comparison_section(found: Comparison, place: int, budget: pictures.Budget) -> Section:
+def _comparison_section(found: Comparison, place: int, budget: figures.Budget) -> Section:
     name, said = f"Comparison: {found.name}", []
     if found.why_no_table:
         why = tag("p", f"These runs are not compared: {found.why_no_table}.", class_="warning")
@@ -51,22 +54,22 @@ def _comparison_section(found: Comparison, place: int, budget: pictures.Budget) 
         said.append(tag("p", f"Not finished and not shown: {found.n_unfinished} of its runs.", class_="warning"))
     content = lines(
         *said, *score_tables.compared(found),
-        _part("By unseen site", drawn.heat_maps(found), "maps"),
-        _part("Case by case", drawn.boxes_of_comparison(found), "charts", drawn.BOXES),
-        _part("Training", drawn.curves_of_comparison(found), "charts"),
-        _part("Unseen cases, method beside method", pictures.side_by_side(found, budget)),
+        _part("By unseen site", charts.heat_maps(found), "maps"),
+        _part("Case by case", charts.boxes_of_comparison(found), "charts", charts.BOXES),
+        _part("Training", charts.curves_of_comparison(found), "charts"),
+        _part("Unseen cases, method beside method", figures.side_by_side(found, budget)),
         _part("Cost", cost_table.section(found)),
         _part("As published", published_section.section(found)),
     )  # fmt: skip
     return f"comparison-{place}", name, content
 
 
-def _run_section(run: Run, place: int, budget: pictures.Budget) -> Section:
+def _run_section(run: Run, place: int, budget: figures.Budget) -> Section:
     content = lines(
         score_tables.scores_of_run(run),
-        _part("Case by case", drawn.boxes_of_run(run), "charts", drawn.BOXES),
-        _part("Training", drawn.curves_of_run(run), "charts"),
-        _part("Pictures", pictures.of_run(run, budget)),
+        _part("Case by case", charts.boxes_of_run(run), "charts", charts.BOXES),
+        _part("Training", charts.curves_of_run(run), "charts"),
+        _part("Pictures", figures.of_run(run, budget)),
     )
     return f"run-{place}", f"Run: {run.title}", content
 

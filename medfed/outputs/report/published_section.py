@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from medfed.outputs.published_section import Ran, dataset_of, facts, footnotes, lines, tables_of, title, warnings_of
-from medfed.outputs.published_tables import PublishedTable
+from medfed.outputs.published.section import Ran, dataset_of, facts, footnotes, lines, tables_of, title, warnings_of
+from medfed.outputs.published.tables import PublishedTable
 from medfed.outputs.report import markup
 from medfed.outputs.report.blocks import Cell, table_block
 from medfed.outputs.report.markup import Markup, tag

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from medfed.errors import UserError
+from medfed.config.strict_yaml import parse, read
+from medfed.core.errors import UserError
 from medfed.metrics import classification_summary, summary
 from medfed.metrics.classification_summary import ALL
-from medfed.outputs.comparison import Table, build_table
-from medfed.outputs.comparison_row import FILE, Row, read_row, row_of_folder
-from medfed.outputs.report.ledger_sums import Ledger, read_ledger
+from medfed.outputs.report.ledger_totals import Ledger, read_ledger
 from medfed.outputs.run_folder import RunFolder
-from medfed.strict_yaml import parse, read
+from medfed.outputs.tables.comparison import Table, build_table
+from medfed.outputs.tables.comparison_row import FILE, Row, read_row, row_of_folder
 
 FOLDS = "*/unseen_*/seed_*"  # where medfed.evaluate keeps the runs of a comparison
 ROLES = ("seen", "validation", "unseen")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from medfed.metrics.classification_summary import ALL
-from medfed.outputs.class_table import COLUMNS
-from medfed.outputs.class_table import NOTES as CLASS_NOTES
-from medfed.outputs.comparison import Table
 from medfed.outputs.measures import HD95, WORST
 from medfed.outputs.report.blocks import Cell, table_block
 from medfed.outputs.report.markup import Markup, lines, tag
 from medfed.outputs.report.run_data import ROLES, Comparison, Run
-from medfed.outputs.table import TRANSDUCTIVE, block_title, cells
+from medfed.outputs.tables.class_table import COLUMNS
+from medfed.outputs.tables.class_table import NOTES as CLASS_NOTES
+from medfed.outputs.tables.comparison import Table
+from medfed.outputs.tables.table import TRANSDUCTIVE, block_title, cells
 
 SHOWN = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
 INTERVAL = "[] is the 95 % interval over patients (bootstrap); ± is the standard deviation"

@@ -15,11 +15,11 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import PrivacyService
 
-from medfed.deployment_files import README
+from medfed.core.errors import UserError
+from medfed.deployment.templates import README
 from medfed.engines.flare.job import EXECUTOR
 from medfed.engines.flare.kit import Kit
 from medfed.engines.flare.messages import to_message, to_shareable
-from medfed.errors import UserError
 from medfed.federation.message import Message
 
 PERCENTILE = {

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from medfed.core.errors import UserError
 from medfed.engines.flare.job import EXECUTOR, allow_list, check_names, hospital_rights, write_job
 from medfed.engines.flare.kit import Kit
-from medfed.errors import UserError
 
 
 @pytest.fixture

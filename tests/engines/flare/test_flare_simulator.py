@@ -9,10 +9,10 @@ from conftest import tiny_yaml
 from fake_sites import is_alive
 
 import medfed
-from medfed.config import load_text
-from medfed.federation.coordinator import federate
+from medfed.config.schema import load_text
+from medfed.experiments.setup import build_experiment
 from medfed.federation.message import digest
-from medfed.simulation import prepare
+from medfed.federation.rounds import federate
 
 pytest.importorskip("nvflare")
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 def states(root: Path, folder: Path, engine: str, *changes: str) -> list[str]:
     config = load_text(tiny_yaml(root), "tiny.yaml", [f"federation.engine={engine}", *changes])
-    simulation = prepare(config, folder, quiet=True)
+    simulation = build_experiment(config, folder, quiet=True)
     going_on = federate(config.method, simulation.engine, simulation.start, config.federation, config.seed)
     try:
         return [digest(done.state.to_bytes()) for done in going_on]
@@ -36,7 +36,7 @@ def running() -> set[int]:
             words = (folder / "cmdline").read_bytes()
         except OSError:  # it has just ended
             continue
-        if b"nvflare.private" in words or b"medfed.worker" in words:
+        if b"nvflare.private" in words or b"medfed.deployment.worker" in words:
             found.add(int(folder.name))
     return found
 

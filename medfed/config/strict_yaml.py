@@ -1,0 +1,106 @@
+"""Strict YAML: data and never code, numbers as YAML 1.2 writes them, no key twice, every mistake one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from medfed.core.errors import UserError
+from medfed.core.registry import suggestion
+
+_TAG = "tag:yaml.org,2002:"
+_WHOLE_NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})$")
+_NUMBER = re.compile(
+    r"[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$"
+    r"|\.(?:nan|NaN|NAN)$"
+)
+_NOT_OURS = {_TAG + name for name in ("int", "float", "timestamp", "merge")}
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML speaks YAML 1.1, where 1e-3 is text, 1:30 is ninety, 010 is eight and 2024-01-01 a date; here they are
+    a number and three texts. Its booleans (yes, no, on, off) stay: `medfed.config.validation` asks for quotes
+    around them."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NOT_OURS]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_node(self, parent: Any, index: Any) -> yaml.Node:
+        event = self.peek_event()
+        if tag := getattr(event, "tag", None):
+            problem = f"the tag '{tag.replace(_TAG, '!!')}' is not allowed; a config holds plain values only"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in lines:
+                problem = f"the key '{key.value}' already stands in line {lines[key.value]}; keep one of them"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            if isinstance(key, yaml.ScalarNode):
+                lines[key.value] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that the loader, or a YAML 1.1 reader, would take for something else; lists on one line."""
+
+
+for _reader in (_Loader, _Dumper):
+    _reader.add_implicit_resolver(_TAG + "int", _WHOLE_NUMBER, list("-+0123456789"))
+    _reader.add_implicit_resolver(_TAG + "float", _NUMBER, list("-+.0123456789"))
+_Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence(_TAG + "seq", data, flow_style=True))
+
+
+def parse(text: str, source: str) -> Any:
+    """The plain value that a YAML text holds.
+
+    Args:
+        source: what to call the text in a message: its file.
+
+    Raises:
+        UserError: one line with line and column, for broken YAML, a tag, or a key that stands twice.
+    """
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader, and stricter
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise UserError(f"{source}: line {mark.line + 1}, column {mark.column + 1}: {error.problem}") from None
+    except yaml.reader.ReaderError as error:
+        place = f"character {error.character:#x} at position {error.position}"
+        raise UserError(f"{source}: {place} is not allowed in YAML; expected plain UTF-8 text") from None
+    except RecursionError:
+        raise UserError(f"{source}: nested too deeply; expected blocks of keys and values") from None
+
+
+def read(path: str | Path) -> str:
+    """The text of a file.
+
+    Raises:
+        UserError: if it is missing (with the nearest name beside it), a folder, unreadable or not UTF-8.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        beside = sorted(str(other) for other in Path(path).parent.glob("*.y*ml"))
+        hint = suggestion(str(path), beside) if beside else "None is in that folder; check the path"
+        raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder; expected a YAML file, such as {Path(path) / 'config.yaml'}") from None
+    except UnicodeDecodeError as error:
+        found = f"byte {error.object[error.start]:#04x} at position {error.start}"
+        raise UserError(f"{path}: not UTF-8 text ({found}); save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}; expected a YAML file") from None
+
+
+def dump(document: Mapping[str, Any]) -> str:
+    """YAML text that `parse` reads back to the same document: keys in their order, one a line."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)

@@ -1,0 +1,79 @@
+"""Writing files so that a crash leaves the old content or the new, never half of either."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from medfed.core.errors import UserError
+
+
+def write_atomically(path: Path, *parts: bytes | str) -> None:
+    """Write beside the target, flush to the disk, then rename over it.
+
+    Whatever fails (a full disk, a kill), the file that was there before is still whole.
+    """
+    stage(path, *parts)()
+
+
+def stage(path: Path, *parts: bytes | str) -> Callable[[], None]:
+    """Write beside the target; the call of what comes back waits for the disk and renames (`write_atomically`)."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with _removed_on_failure(unfinished), open(unfinished, "wb") as file:
+        for part in parts:
+            file.write(part.encode(errors="backslashreplace") if isinstance(part, str) else part)
+
+    def commit() -> None:
+        with _removed_on_failure(unfinished):
+            _sync(unfinished)
+            os.replace(unfinished, path)
+        _sync(path.parent)
+
+    return commit
+
+
+def seal(*parts: bytes) -> bytes:
+    """Their SHA-256, to go in front: safetensors files carry no checksum, and 499 of 500 flipped bits go unseen."""
+    checksum = hashlib.sha256()
+    for part in parts:
+        checksum.update(part)
+    return checksum.digest()
+
+
+def read_sealed(path: Path, advice: str) -> bytes:
+    """What was written with its `seal` in front; raises a UserError that ends with the advice if a bit differs."""
+    data = path.read_bytes()
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        raise UserError(f"{path}: its checksum does not fit, so it was damaged after it was written; {advice}")
+    return data[32:]
+
+
+@contextmanager
+def _removed_on_failure(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of files, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def is_text(path: Path) -> bool:
+    """False for a name of other bytes, such as Latin-1 from an old share: Python keeps these as lone surrogates."""
+    return str(path).isascii() or not any("\ud800" <= letter <= "\udfff" for letter in str(path))
+
+
+def spelt(path: Path) -> str:
+    """A path for people, whatever its bytes are."""
+    return os.fsencode(path).decode(errors="backslashreplace")

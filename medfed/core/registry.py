@@ -1,0 +1,174 @@
+"""From a name in a config to a class in a file: no registry, the file name is the name.
+
+`medfed/methods/elcfs.py` is the method `elcfs`. Listing reads the files without importing them, so that it stays quick.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from medfed.core.errors import UserError
+
+PACKAGE = Path(__file__).parent.parent
+KINDS = {  # folder: the word for one of it, and where its base class lives
+    "methods": ("method", "medfed.federation.method", "Method"),
+    "datasets": ("dataset", "medfed.datasets.base", "Dataset"),
+    "networks": ("network", "medfed.networks.base", "NetworkSettings"),
+    "engines": ("engine", None, "exchange"),  # a protocol: any class with this method
+}
+FOLDERS = {"datasets": ("datasets", "phantoms")}  # of the package, where it is not the kind's own
+RENAMED = {("datasets", "phantom"): "prostate_phantom"}
+
+
+def known_names(kind: str) -> dict[str, str]:
+    """Every name of a kind, sorted, with the first line of its file's docstring. Imports nothing.
+
+    A file counts when it holds a public class that inherits, by the names in its source, from the kind's base class or
+    from another class in the same folder that does. An engine is a class that defines `exchange`.
+
+    Args:
+        kind: "methods", "datasets", "networks" or "engines".
+
+    Raises:
+        UserError: if a file of that folder is not valid Python.
+    """
+    trees = {path.stem: _parse(path) for path in sorted(_files(kind), key=lambda path: path.stem)}
+    classes = {name: [node for node in tree.body if isinstance(node, ast.ClassDef)] for name, tree in trees.items()}
+    family = _family([node for nodes in classes.values() for node in nodes], KINDS[kind][2])
+    public = {name: [c for c in nodes if c.name in family and c.name[0] != "_"] for name, nodes in classes.items()}
+    return {name: _first_line(tree) for name, tree in trees.items() if public[name]}
+
+
+def resolve(kind: str, name: str) -> type:
+    """The class that a config means by `name`; imports its module and no other.
+
+    Args:
+        kind: "methods", "datasets", "networks" or "engines".
+        name: a file of that folder without `.py`, or `package.module` or `package.module.Class` from anywhere.
+
+    Raises:
+        UserError: if there is none; the sentence has the nearest known name and all known ones.
+    """
+    require(kind, name)
+    if "." not in name:
+        folder = next(path.parent.name for path in _files(kind) if path.stem == name)
+        return _only_class(kind, importlib.import_module(f"medfed.{folder}.{name}"))
+    target = _resolve(name)
+    found = _only_class(kind, target) if inspect.ismodule(target) else target
+    if not _belongs(kind, found):
+        word, _, base = KINDS[kind]
+        raise UserError(f"'{name}' is no {word}; expected a class with {base} as its {_relation(kind)}")
+    return found
+
+
+def require(kind: str, name: str) -> None:
+    """Raise UserError unless `name` is a known name, or a dotted one (which is looked at when it is imported)."""
+    if (kind, name) in RENAMED:
+        raise UserError(f"the {KINDS[kind][0]} '{name}' is now called '{RENAMED[kind, name]}'; use that name")
+    names = known_names(kind)
+    if name not in names and not ("." in name and all(part.isidentifier() for part in name.split("."))):
+        raise UserError(f"no {KINDS[kind][0]} '{name}'. {suggestion(name, names)}")
+
+
+def name_of(kind: str, found: type) -> str:
+    """The name that `find` turns into this class."""
+    package, _, file_name = found.__module__.rpartition(".")
+    folders = (f"medfed.{folder}" for folder in FOLDERS.get(kind, (kind,)))
+    if package in folders and file_name in known_names(kind):
+        return file_name
+    return f"{found.__module__}.{found.__qualname__}"
+
+
+def suggestion(word: str, words: Iterable[str]) -> str:
+    """`Did you mean 'elcfs'? Known: elcfs, fedavg`; the question only where a known word is near."""
+    words = list(words)
+    by_lower_case = {known_word.lower(): known_word for known_word in words}
+    near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
+    question = f"Did you mean '{by_lower_case[near[0]]}'? " if near else ""
+    return f"{question}Known: {', '.join(words) or 'none'}"
+
+
+def first_line(path: Path) -> str:
+    """The first line of a Python file's docstring, without importing the file; empty where it has none."""
+    return _first_line(_parse(path))
+
+
+def _files(kind: str) -> list[Path]:
+    """The Python files in the folders of a kind."""
+    return [path for folder in FOLDERS.get(kind, (kind,)) for path in (PACKAGE / folder).glob("*.py")]
+
+
+def _first_line(tree: ast.Module) -> str:
+    return (ast.get_docstring(tree) or "").partition("\n")[0]
+
+
+def _parse(path: Path) -> ast.Module:
+    return _parse_version(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _parse_version(path: Path, changed_ns: int) -> ast.Module:
+    """Parse once: loading a config asks for the known names some twenty times."""
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise UserError(f"{path}: line {error.lineno}: {error.msg}; expected valid Python") from error
+
+
+def _family(classes: list[ast.ClassDef], base: str) -> set[str]:
+    """Names of the classes that descend from `base`, or that define a method of that name (engines)."""
+    family = {node.name for node in classes if any(getattr(part, "name", None) == base for part in node.body)}
+    size = -1
+    while len(family) > size:
+        size = len(family)
+        family |= {node.name for node in classes if {_last_name(parent) for parent in node.bases} & (family | {base})}
+    return family
+
+
+def _last_name(expression: ast.expr) -> str:
+    return ast.unparse(expression).rpartition(".")[2]
+
+
+def _resolve(name: str) -> object:
+    """The module of this dotted name, or what its last part names inside the module before it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise UserError(f"'{name}' cannot be imported: {error}") from error
+    module_name, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"'{name}' cannot be imported: {error}; it must be installed or in this folder") from error
+
+
+def _only_class(kind: str, module: object) -> type:
+    members = vars(module).values()
+    own = [member for member in members if getattr(member, "__module__", None) == module.__name__]
+    found = [member for member in own if _belongs(kind, member) and member.__name__[0] != "_"]
+    if len(found) != 1:
+        names = ", ".join(member.__name__ for member in found) or "none"
+        raise UserError(f"module '{module.__name__}' must define exactly one public {KINDS[kind][0]}, found {names}")
+    return found[0]
+
+
+def _belongs(kind: str, member: object) -> bool:
+    """Whether it is a class of the kind; the base class itself is none."""
+    _, module, base = KINDS[kind]
+    if not inspect.isclass(member):
+        return False
+    if module is None:
+        return hasattr(member, base)
+    base_class = getattr(importlib.import_module(module), base)
+    return issubclass(member, base_class) and member is not base_class
+
+
+def _relation(kind: str) -> str:
+    return "method" if KINDS[kind][1] is None else "base class"

@@ -1,0 +1,126 @@
+"""Be the coordinator: start FLARE's server and train with the hospitals that joined."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import shlex
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+from medfed.config.schema import Config, load, to_yaml
+from medfed.core.determinism import fix_bits
+from medfed.core.errors import UserError
+from medfed.core.files import read_sealed
+from medfed.deployment.prepare import IMAGES, PLAN, START
+from medfed.engines.flare.job import RELAY
+from medfed.engines.flare.kit import Kit
+from medfed.experiments.resume import changes
+from medfed.experiments.run import notices, train
+from medfed.federation import privacy_accounting
+from medfed.federation.message import Message, State
+from medfed.federation.selection import RULES
+from medfed.metrics import classification_summary, summary
+from medfed.outputs.environment import environment, versions
+from medfed.outputs.run_folder import RunFolder
+
+RUN = "run"
+
+
+def run_coordinator(args: argparse.Namespace) -> int:
+    if importlib.util.find_spec("nvflare") is None:
+        raise UserError("a federation over a network needs NVIDIA FLARE, which is not installed; pip install -e "
+                        "'.[nvflare]' in medfed's folder")
+    from medfed.engines.flare.engine import FlareEngine
+
+    plan, start, sites = _read(args.folder)
+    privacy_accounting.check(plan.privacy)
+    kits = args.kits or args.folder / "kits" / "medfed" / "prod_00"
+    server, admin = _kits(kits, sites)
+    fix_bits()
+    folder = RunFolder(args.folder / RUN)
+    with folder.locked():
+        done = folder.rounds()
+        if done and not args.resume:
+            raise UserError(f"{folder.path}: holds a run that has finished round {done[-1]}; go on with --resume")
+        if done and (other := changes(folder, plan)):
+            raise UserError(f"{args.folder / PLAN}: is not the plan that the run began with ({'; '.join(other[:5])}), "
+                            "and the hospitals go by that; undo the change, or prepare another federation")
+        state = folder.load_state(done[-1]) if done else start
+        folder.write_json("environment.json", environment())
+        folder.write_text("config.yaml", to_yaml(plan))
+        engine = FlareEngine(sites, server, admin, folder.path, plan.federation, args.join_seconds)
+        try:
+            server.start(folder.path / "server.log")
+            with notices(folder, args.quiet):
+                last = train(plan, engine, folder, state, args.quiet,
+                             whole=lambda end: _say_goodbye(plan, engine, folder, end))
+        finally:
+            server.stop()
+        print(f"{last.round} rounds with {len(sites)} hospitals are in {folder.path}: model.safetensors, history.csv, "
+              "ledger.csv.")
+        print(f"A MONAI bundle for a hospital: python -m medfed.export {shlex.quote(str(folder.path))}")
+    return 0
+
+
+def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -> None:
+    """The model of the round that the rule chooses, for the coordinator and every hospital that still listens."""
+    chosen = RULES[plan.federation.selection](folder.history())
+    final = last if chosen == last.round else folder.load_state(chosen)
+    folder.save_model(final.weights)
+    images = json.loads((folder.path.parent / IMAGES).read_text())
+    by_site = privacy_accounting.releases(folder.ledger(), final.weights)
+    onlooker = plan.federation.validation_site
+    folder.write_json("summary.json", {
+        **(classification_summary if images["classes"] else summary).summarise([], plan.seed),
+        "data": "not stated",  # a coordinator sees none
+        "dataset": images.pop("dataset"),
+        "images": images,
+        "method": plan.method_name,
+        "unseen_site": None,
+        **({"validation_site": onlooker} if onlooker else {}),
+        "source_sites": engine.sites(),
+        "took_part": last.took_part,
+        "selection": plan.federation.selection,
+        "selected_round": final.round,
+        "rounds": last.round,
+        "seed": plan.seed,
+        "config_sha256": hashlib.sha256(to_yaml(plan).encode()).hexdigest(),
+        "versions": versions(),
+        "method_facts": plan.method.facts(final),
+        "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
+    })
+    # Last, as hospitals leave with it: a coordinator that is killed before this is gone on with, and says it then.
+    everyone = [*engine.sites(), *([onlooker] if onlooker else [])]
+    letters = dict.fromkeys(everyone, Message("end", final.weights, {}, {"round": last.round}))
+    for site, answer in engine.exchange("end", letters).items():
+        if answer.kind == "failed":
+            why = answer.facts["why"]
+            warnings.warn(f"{site}: did not get the final model ({why}); send it model.safetensors", stacklevel=2)
+
+
+def _read(folder: Path) -> tuple[Config, State, list[str]]:
+    if not ((folder / PLAN).is_file() and (folder / START).is_file()):
+        raise UserError(f"{folder}: holds no federation; make one with python -m medfed.coordinator prepare CONFIG "
+                        f"--out {folder}")
+    plan = load(folder / PLAN)
+    start = State.from_bytes(read_sealed(folder / START, "prepare the federation again"))
+    places = sorted((folder / "hospitals").glob("*"))
+    if not (sites := [place.name for place in places if (place / f"{place.name}.yaml").is_file()]):
+        raise UserError(f"{folder / 'hospitals'}: has no folder SITE with SITE.yaml; prepare the federation again")
+    return replace(plan, source=str(folder / PLAN)), start, sites
+
+
+def _kits(kits: Path, sites: list[str]) -> tuple[Kit, Path]:
+    """The server's kit and the console's, among those of the hospitals."""
+    found = [path for path in sorted(kits.glob("*")) if (path / "startup").is_dir()]
+    servers = [path for path in found if (path / "startup" / "fed_server.json").is_file()]
+    consoles = [path for path in found if (path / "startup" / "fed_admin.json").is_file()]
+    if len(servers) != 1 or not consoles:
+        raise UserError(f"{kits}: expected the kits of one server and of a console, found "
+                        f"{', '.join(p.name for p in found) or 'none'}; make them with nvflare provision, as the "
+                        "federation's README says")
+    return Kit(servers[0], (RELAY,)), consoles[0]

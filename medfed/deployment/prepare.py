@@ -1,0 +1,99 @@
+"""Write the plan of a federation of hospitals, a file for each hospital, and what FLARE needs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from medfed.cli.program import overrides
+from medfed.config import strict_yaml
+from medfed.config.schema import Config, changed, load, resolved, to_yaml
+from medfed.core import site_names
+from medfed.core.errors import UserError
+from medfed.core.files import seal, write_atomically
+from medfed.deployment.templates import README, hospital_file, project_file
+from medfed.engines.flare.job import check_names
+from medfed.experiments.setup import build_network, task_of
+from medfed.experiments.summary import image_description
+from medfed.federation import privacy_accounting
+from medfed.federation.message import State
+from medfed.style_codec import codec_files
+
+PLAN, START, IMAGES = "plan.yaml", "start.state", "images.json"
+
+
+def prepare_federation(args: argparse.Namespace) -> int:
+    config = load(args.config, overrides(args))
+    out = args.out or Path("federations") / Path(config.source).stem
+    if (out / PLAN).exists():
+        raise UserError(f"{out}: holds a federation already; choose another folder with --out")
+    dataset = config.data.ready(None)
+    privacy_accounting.check(config.privacy)
+    sites = args.sites or [name for name in dataset.site_names() if name != config.federation.unseen_site]
+    plan = _plan(config, sites)
+    task = task_of(plan, dataset)
+    plan.network.check_image_size(dataset.image_size)
+    plan.method.check(dataset.image_size, dataset.channels, dataset.standardise)
+    network = build_network(config, task)
+    if plan.federation.batch_norm == "local" or plan.method.local_keys(network):
+        raise UserError(f"{config.source}: {plan.method_name} keeps entries of the network at each site, so that no "
+                        "site's letter has the whole model, and there is none to hand out at the end; choose another "
+                        "method for hospitals, with federation.batch_norm: average")
+    start = State.of(network).to_bytes()
+    places = {site: out / "hospitals" / site for site in sites}
+    for place in places.values():  # with what each hospital is sent
+        place.mkdir(parents=True, exist_ok=True)
+        named = codec_files.export_codecs(plan, place)
+        write_atomically(place / PLAN, to_yaml(named))
+    plan = named
+    write_atomically(out / START, seal(start), start)
+    images = image_description(task, dataset, dataset.cases(dataset.site_names()[0])[0])
+    write_atomically(out / IMAGES, json.dumps({**images, "dataset": dataset.card.title}, indent=2))
+    for site, place in places.items():
+        write_atomically(place / f"{site}.yaml", hospital_file(site, plan))
+    write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
+    write_atomically(out / "README.md", README.format(
+        folder=out, host=args.host, sites=_sites_told(sites, plan), first=sites[0], method=plan.method_name,
+        rounds=plan.federation.rounds,
+    ))
+    write_atomically(out / PLAN, to_yaml(plan))
+    print(f"The federation of {len(sites)} hospitals is in {out}; {out / 'README.md'} has the commands for both sides.")
+    return 0
+
+
+def _sites_told(sites: list[str], plan: Config) -> str:
+    onlooker = plan.federation.validation_site
+    return ", ".join(f"{site} (which only validates)" if site == onlooker else site for site in sites)
+
+
+def _plan(config: Config, sites: list[str]) -> Config:
+    """The config as all hospitals agree on it: nobody is unseen, and each puts its own folder in place of data.root."""
+    federation = config.federation
+    for key in ("clients", "participating"):
+        if getattr(federation, key):
+            raise UserError(f"{config.source}: federation.{key}: {getattr(federation, key)} is for simulations; leave "
+                            "it out of a federation of hospitals")
+    onlooker = federation.validation_site
+    if onlooker not in ["", *sites]:
+        raise UserError(f"{config.source}: federation.validation_site: '{onlooker}' is not among --sites "
+                        f"({', '.join(sites)}); name it there as well")
+    if federation.selection == "validation_site" and not onlooker:
+        raise UserError(f"{config.source}: federation.selection: 'validation_site' needs federation.validation_site; "
+                        "name one")
+    if len(sites) < 2 + bool(onlooker):
+        alone = f", and {onlooker} only validates" if onlooker else ""
+        raise UserError(f"--sites: a federation has at least two hospitals, got {', '.join(sites) or 'none'}{alone}")
+    try:
+        site_names.check(sites)
+    except ValueError as error:
+        raise UserError(f"--sites: {error}") from error
+    check_names(sites)
+    if "plan" in sites:
+        raise UserError(f"--sites: a hospital called plan would have its file where {PLAN} is; rename it")
+    values = {"federation.unseen_site": "", "data.sites": [], "data.root": "data", "data.if_missing": "error"}
+    known = resolved(config)["data"]
+    config = replace(config, network=config.network.without_weights())
+    kept = {key: value for key, value in values.items() if not key.startswith("data.") or key[5:] in known}
+    return changed(config, kept)

@@ -1,0 +1,134 @@
+"""Whether a run may start in a folder, or go on there: nothing is lost, and nothing is mixed."""
+
+from __future__ import annotations
+
+from medfed.config import strict_yaml
+from medfed.config.schema import Config, difference, resolved
+from medfed.core.errors import UserError
+from medfed.datasets.checking import MOST_HASHED, digest
+from medfed.experiments.setup import Experiment
+from medfed.federation.message import State
+from medfed.functional.weights import check_same_entries
+from medfed.networks.adain import codec_file
+from medfed.outputs.run_folder import RunFolder
+from medfed.style_codec.codec_files import codecs
+
+# What an accepted change may touch. All else would make the rounds so far those of another federation: other patients
+# in training, a hospital that took part called unseen, a method without what it shares before round 1.
+MAY_CHANGE = (
+    "device",
+    "evaluation.",
+    "federation.answer_seconds",
+    "federation.largest_change",
+    "federation.on_bad_update",
+    "federation.quorum",
+    "federation.rounds",
+    "federation.validate_every",
+    "training.batch_size",
+    "training.learning_rate",
+)
+REMAINS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
+
+
+def check_run_folder(folder: RunFolder, config: Config, resume: bool, accept_change: bool = False) -> None:
+    """Look whether a run may start in this folder, or go on with the one that is there if that was asked for.
+
+    Raises:
+        UserError: where going on, or starting over, could lose or mix results.
+    """
+    kept = folder.path / "config.yaml"
+    if resume and not kept.is_file():
+        raise UserError(f"{folder.path}: no run to resume here; leave --resume out to start one, or name it with --out")
+    if not resume and kept.is_file():
+        last = max(folder.rounds(), default=0)
+        done = "a finished run" if folder.is_finished() else f"a run that has finished round {last}"
+        raise UserError(f"{folder.path}: holds {done}; go on with --resume, or start another with --out")
+    if not resume and (remains := [name for name in REMAINS if (folder.path / name).exists()]):
+        raise UserError(
+            f"{folder.path}: holds {', '.join(remains)} of a run, but no config.yaml; put that back and --resume, or "
+            "start another run with --out"
+        )
+    if resume and not folder.rounds() and folder.history():
+        raise UserError(
+            f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round "
+            f"{folder.history()[-1]['round']}; put the checkpoints back, or start another run with --out"
+        )
+    if resume and (changed := changes(folder, config)):
+        _check_changes(folder, changed, accept_change)
+
+
+def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> None:
+    if fixed := [change for change in changed if not change.startswith(MAY_CHANGE)]:
+        raise UserError(
+            f"{folder.path}: this run was started with another config ({'; '.join(fixed[:5])}), and going on would mix "
+            "two federations; undo the change, or start another run with --out"
+        )
+    if not accepted:
+        raise UserError(
+            f"{folder.path}: this run was started with another config ({'; '.join(changed[:5])}); undo the change, "
+            "choose another folder with --out, or --accept-config-change"
+        )
+
+
+def changes(folder: RunFolder, config: Config) -> list[str]:
+    """How the config differs from the one that the run was started with."""
+    kept = folder.path / "config.yaml"
+    return difference(strict_yaml.parse(strict_yaml.read(kept), str(kept)), resolved(config))
+
+
+def load_resume_state(folder: RunFolder, simulation: Experiment) -> State:
+    """The last checkpoint, or the start where there is none."""
+    rounds = folder.rounds()
+    if not rounds:
+        return simulation.start
+    state = folder.load_state(rounds[-1])
+    try:
+        check_same_entries(simulation.start.weights, state.weights)
+    except ValueError as error:
+        raise UserError(
+            f"{folder.path}: round {state.round} does not fit the network of this config ({error}); start another run "
+            "with --out"
+        ) from error
+    return state
+
+
+def check_data(folder: RunFolder, simulation: Experiment, config: Config) -> None:
+    """Write down which files a run is made from, or refuse to go on with others.
+
+    `data.json` holds the SHA-256 of every image and mask of the source sites, and of a codec that is not medfed's own.
+    Of more than MOST_HASHED images it holds the sizes alone, as reading hundreds of thousands of files at every start
+    would take longer than they are worth.
+
+    Raises:
+        UserError: if files changed, came or went since the run was started, or phantoms gave way to real images.
+    """
+    cases = [case for patients in simulation.splits.values() for case in patients.all()]
+    seen = digest if len(cases) <= MOST_HASHED else (lambda path: path.stat().st_size)
+    found = {
+        "data": "phantom" if simulation.dataset.is_phantom else "real",
+        "codecs": {name: digest(codec_file(name)) for name in codecs(config.method)},
+        "files": {
+            f"{case.site}/{case.patient}": [seen(path) for path in (case.image, case.mask) if path] for case in cases
+        },
+    }
+    if not (folder.path / "data.json").is_file():
+        folder.write_json("data.json", found)
+        return
+    kept = folder.read_json("data.json")
+    if kept["data"] != found["data"]:
+        raise UserError(
+            f"{folder.path}: this run was started on {kept['data']} data, and now finds {found['data']} data in "
+            f"{simulation.dataset.root}; start another run with --out"
+        )
+    before = kept.get("codecs", found["codecs"])  # a run of a medfed that did not look
+    if changed := [name for name in found["codecs"] if before.get(name) != found["codecs"][name]]:
+        raise UserError(
+            f"{codec_file(changed[0])}: changed since the run in {folder.path} was started with it; put the codec of "
+            "then back, or start another run with --out"
+        )
+    names = sorted(set(kept["files"]) | set(found["files"]))
+    if changed := [name for name in names if kept["files"].get(name) != found["files"].get(name)]:
+        raise UserError(
+            f"{simulation.dataset.root}: {len(changed)} of {len(names)} cases changed, came or went since the run in "
+            f"{folder.path} was started, the first is {changed[0]}; put them back, or start another run with --out"
+        )

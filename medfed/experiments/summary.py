@@ -1,0 +1,98 @@
+"""What a run says of itself in `summary.json`."""
+
+from __future__ import annotations
+
+import hashlib
+from statistics import median
+from types import ModuleType
+
+from medfed.config.schema import Config, to_yaml
+from medfed.datasets import reading
+from medfed.datasets.base import Case, Dataset
+from medfed.experiments.setup import Experiment
+from medfed.experiments.unseen_batch_norm import transductive_by
+from medfed.federation.message import State
+from medfed.metrics import classification_summary, summary
+from medfed.outputs.environment import versions
+from medfed.tasks.classification import Classification
+from medfed.tasks.segmentation import Segmentation
+
+
+def summaries(task: Segmentation | Classification) -> ModuleType:
+    """The module that knows the rows of a task."""
+    return classification_summary if isinstance(task, Classification) else summary
+
+
+def summarise(config: Config, simulation: Experiment, final: State, rows: list, said: list[str]) -> dict[str, object]:
+    """`summary.json`: the scores, and all that a reader must know of how they came about.
+
+    Args:
+        final: of the round that the rule chose.
+        rows: as the evaluator made them.
+        said: the notices of the run.
+    """
+    federation, engine, looked = config.federation, simulation.engine, transductive_by(simulation)
+    return {
+        **summaries(simulation.task).summarise(rows, config.seed),
+        "data": "phantom" if simulation.dataset.is_phantom else "real",
+        "dataset": simulation.dataset.card.title,
+        "method": config.method_name,
+        "unseen_site": federation.unseen_site or None,
+        **({"validation_site": federation.validation_site} if federation.validation_site else {}),
+        "source_sites": sorted(site for site, patients in simulation.splits.items() if patients.train),
+        "patients": {
+            site: {"train": len(s.train), "validation": len(s.validation), "test": len(s.test)}
+            for site, s in simulation.splits.items()
+        },
+        **({"clients": _clients(config, simulation)} if simulation.clients else {}),
+        "images": image_description(
+            simulation.task, simulation.dataset, next(iter(simulation.splits.values())).train[0]
+        ),
+        "selection": federation.selection,
+        "selected_round": final.round,
+        "rounds": federation.rounds,
+        "seed": config.seed,
+        "config_sha256": hashlib.sha256(to_yaml(config).encode()).hexdigest(),
+        "versions": versions(),
+        "start_weights": _start_weights(config),
+        "sites_kept_entries": any(site.local_keys for site in engine.members),
+        "method_facts": config.method.facts(final),
+        "transductive": bool(looked),
+        **({"transductive_by": looked} if looked else {}),
+        "notices": said,
+    }
+
+
+def _start_weights(config: Config) -> dict[str, str] | None:
+    """The file of pretrained weights, if training started from one."""
+    path = config.network.weights_file()
+    return path and {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def _clients(config: Config, simulation: Experiment) -> dict[str, object]:
+    """How the sites' people were handed out, and how many images a client has."""
+    federation, n = config.federation, len(simulation.clients)
+    images = sorted(len(patients.train) for patients in simulation.clients.values())
+    return {
+        "n": n,
+        "per_round": min(federation.clients_per_round or n, n),
+        "partition": federation.partition_told(),
+        "training_images": {"fewest": images[0], "median": median(images), "most": images[-1]},
+    }
+
+
+def image_description(task: Segmentation | Classification, dataset: Dataset, first: Case) -> dict[str, object]:
+    """What a bundle must know of the images, so that exporting needs none of them.
+
+    Args:
+        first: any case, for the kind of its file.
+    """
+    known = dataset.intensity_range
+    return {
+        "channels": task.channels,
+        "structures": list(dataset.structures),
+        "classes": list(dataset.classes),
+        "intensity_range": known and list(known),
+        "standardised": task.standardised,
+        "pictures": reading.is_picture(first.image),
+    }

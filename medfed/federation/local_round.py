@@ -1,0 +1,136 @@
+"""What a method sees at a site: the site's data before training, and one round of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from medfed.core.batch import Batch
+from medfed.federation.message import Message
+from medfed.federation.settings import Training
+from medfed.functional.hooks import capture_features
+from medfed.functional.weights import trainable_parameters
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the network made of a batch: logits, and the outputs of the tapped places by name."""
+
+    image: Tensor
+    label: Tensor
+    logits: Tensor
+    features: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Samples(Protocol):
+    """A site's training images, and of how many patients they are."""
+
+    n_patients: int
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Sequence[int]) -> Batch: ...
+
+
+class Task(Protocol):
+    """What is learned. `medfed.tasks` has the real ones."""
+
+    def loss(self, logits: Tensor, label: Tensor) -> Tensor: ...
+
+    def standardise(self, image: Tensor) -> Tensor: ...
+
+    def augment(self, batch: Batch, rng: torch.Generator) -> Batch: ...
+
+    def validate(
+        self, network: nn.Module, samples: Samples, decoder_levels: Sequence[str] = ()
+    ) -> dict[str, float]: ...
+
+
+class Architecture(Protocol):
+    """The named places of a network (`medfed.networks.base.NetworkSettings`)."""
+
+    decoder_levels: tuple[str, ...]
+    encoder_stages: tuple[str, ...]
+    last_features: str
+    embedding: str
+    head: str
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """What `Method.share` may look at: one site's images, and a random stream of its own.
+
+    architecture: the named places of the network that comes with it.
+    validation: images of other people of the site; None where it keeps none apart.
+    """
+
+    name: str
+    samples: Samples
+    task: Task
+    architecture: Architecture
+    rng: torch.Generator
+    validation: Samples | None = None
+
+
+@dataclass
+class LocalRound:
+    """One site in one round.
+
+    message: what came from the coordinator (weights, the method's tensors, facts).
+    memory: stays at this site between rounds, as tensors; a method may change it.
+    rng: the stream of this site and round; draw on the CPU, then move.
+    training, validation: the site's own images, not those that a method made of them.
+    local_keys: entries of the network that stay at this site, whoever asked for that.
+    start_weights: the state dict with which the network starts this round, on its device: the message's weights,
+        overlaid by the entries that stay at this site. Not to be changed.
+    settings: the optimiser and its settings.
+    learning_rate, n_steps: of this round's optimiser, and how many steps it takes.
+    rounds: communication rounds of the whole training.
+    kept_bytes: how much of what a method makes of the images may stay in memory.
+    """
+
+    site: str
+    round: int
+    network: nn.Module
+    architecture: Architecture
+    task: Task
+    message: Message
+    memory: dict[str, Tensor]
+    rng: torch.Generator
+    device: torch.device
+    training: Samples | None = None
+    validation: Samples | None = None
+    local_keys: frozenset[str] = frozenset()
+    start_weights: Mapping[str, Tensor] = field(default_factory=dict)
+    settings: Training = Training()
+    learning_rate: float = 0.0
+    n_steps: int = 0
+    rounds: int = 0
+    kept_bytes: int = 2 * 2**30
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters that are trained and sent, by name: no buffers, and none that is frozen."""
+        return trainable_parameters(self.network)
+
+    def forward(
+        self, batch: Batch, taps: Sequence[str] = (), fast_weights: Mapping[str, Tensor] | None = None
+    ) -> Output:
+        """Standardise the raw images and run the network on them.
+
+        With `fast_weights` (parameters by name) the network runs on those, and BatchNorm's running statistics stay
+        as they are: only a forward pass on raw images may move them.
+        """
+        image = self.task.standardise(batch.image)
+        with capture_features(self.network, taps) as features:
+            if fast_weights is None:
+                logits = self.network(image)
+            else:
+                buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+                logits = functional_call(self.network, {**buffers, **fast_weights}, (image,), strict=True)
+        return Output(batch.image, batch.label, logits, dict(features))
+

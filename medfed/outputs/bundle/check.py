@@ -1,0 +1,196 @@
+"""Is this folder, or zip, a MONAI bundle that cannot run code of its own? Nothing in it is executed to find out.
+
+MONAI instantiates every `_target_` and evaluates every string that begins with `$`: a bundle's config is a program.
+Here it may name the classes below and no other, and an expression may do what the small grammar at the end allows.
+A TorchScript model runs in PyTorch's own interpreter, and `model.pt` is read by MONAI with `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from medfed.core.errors import UserError
+from medfed.outputs.bundle.files import BundleFiles, opened
+
+FILES = (
+    "LICENSE",
+    "configs/inference.json",
+    "configs/metadata.json",
+    "docs/README.md",
+    "docs/data_license.txt",
+    "models/model.pt",
+    "models/model.ts",
+)
+REQUIRED = ("LICENSE", "configs/inference.json", "configs/metadata.json", "models/model.pt")
+SCHEMA = Path(__file__).with_name("schema.json")
+CONFIGS = ("metadata", "inference")
+MAX_DEPTH = 40
+
+_NETWORKS = (
+    "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DynUNet FlexibleUNet ResNet SegResNet SwinUNETR UNet UNETR VNet"
+).split()
+_TRANSFORMS = (
+    "Activationsd AsDiscreted Compose ConcatItemsd EnsureChannelFirstd FromMetaTensord Invertd "
+    "KeepLargestConnectedComponentd Lambdad LoadImaged NormalizeIntensityd Orientationd Resized SaveClassificationd "
+    "SaveImaged ScaleIntensityRanged ScaleIntensityRangePercentilesd SplitDimd SqueezeDimd Transposed"
+).split()
+TARGETS = frozenset(
+    [f"monai.networks.nets.{name}" for name in _NETWORKS]
+    + [f"monai.transforms.{name}" for name in _TRANSFORMS]
+    + ["monai.data.DataLoader", "monai.data.Dataset", "monai.engines.SupervisedEvaluator"]
+    + ["monai.handlers.CheckpointLoader", "monai.inferers.SimpleInferer", "monai.inferers.SliceInferer"]
+    + ["torch.jit.load", "torch.nn.functional.interpolate"]
+)
+# Two transforms could do more than a bundle needs: call anything, and delete or write a file of any name.
+INTERPOLATE, LAMBDA = "torch.nn.functional.interpolate", "monai.transforms.Lambdad"
+PREDICTIONS = "predictions.csv"
+KEYS_OF = {
+    INTERPOLATE: {"_target_", "_mode_", "size", "mode", "align_corners", "antialias"},
+    LAMBDA: {"_target_", "keys", "func"},
+    "monai.transforms.LoadImaged": {"_target_", "keys", "converter"},
+    "monai.transforms.SaveClassificationd": {"_target_", "keys", "meta_keys", "output_dir", "filename"},
+}
+VALUE_OF = {"_mode_": "callable", "filename": PREDICTIONS}
+# `reader` and `writer` name a class that MONAI imports and calls without a `_target_`; the others start a debugger,
+# unpickle, or fetch weights from an address.
+FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
+
+# How a picture of Pillow's is read, by the channels that are wanted: turned as its EXIF note says, without alpha. One
+# of another kind (more than 8 bits, say) is a KeyError with its mode: better no answer than that of saturated pixels.
+_KINDS = {1: {"1": "L", "L": "L", "LA": "L"}, 3: dict.fromkeys(("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"), "RGB")}
+CONVERTERS = {
+    n: f"$lambda picture: ImageOps.exif_transpose(picture).convert({kinds}[picture.mode])"
+    for n, kinds in _KINDS.items()
+}
+IMPORTS = ("$import glob", "$import PIL.ImageOps as ImageOps")
+CALLS = frozenset({"sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.to", "REF.run"})
+VALUES = frozenset({"REF", "np.uint8"})
+_REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
+
+
+def check_bundle(path: Path) -> None:
+    """Raise UserError, naming the file or key, unless `path` (a folder or a zip) is such a bundle."""
+    with opened(path) as files:
+        for name in files.names:
+            if name not in FILES:
+                raise UserError(f"{path}: holds '{name}', which no bundle of medfed has; expected {', '.join(FILES)}")
+        for name in REQUIRED:
+            if name not in files.names:
+                raise UserError(f"{path}: has no {name}; copy the bundle again, or export it anew")
+        content = {name: files.json(f"configs/{name}.json") for name in CONFIGS}
+        check_metadata(content["metadata"], f"{path}: configs/metadata.json")
+        check_inference(content["inference"], f"{path}: configs/inference.json")
+        if "models/model.ts" in files.names:
+            _check_script(path, files, content)
+
+
+def _check_script(path: Path, files: BundleFiles, content: dict[str, Any]) -> None:
+    """MONAI Deploy runs the configs inside the TorchScript file: they must be the checked ones."""
+    for name in CONFIGS:
+        if files.script_json("models/model.ts", f"{name}.json") != content[name]:
+            raise UserError(f"{path}: the {name}.json inside models/model.ts is not that of configs/; export it anew")
+
+
+def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
+    """Raise UserError unless the metadata follow the schema, offline, and ask for nothing to be evaluated."""
+    validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
+    if fault := jsonschema.exceptions.best_match(validator.iter_errors(content)):
+        key = ".".join(map(str, fault.absolute_path)) or "at the top"
+        raise UserError(f"{source}: {key}: {fault.message[:200]}; correct it there, or export the bundle anew")
+    changelog = content.get("changelog")
+    if changelog is not None and content["version"] not in changelog:
+        raise UserError(f"{source}: version {content['version']} is not in the changelog ({', '.join(changelog)})")
+    for key, name, value in _walk(content):
+        if name.endswith("_target_") or (isinstance(value, str) and value[:1] in ("$", "%")):
+            raise UserError(f"{source}: {key}: metadata are plain facts, found '{value}', which MONAI could evaluate")
+
+
+def check_inference(content: Any, source: str) -> None:
+    """Raise UserError unless every `_target_` is in TARGETS and every expression in the grammar; a lexical walk."""
+    if not isinstance(content, dict):
+        raise UserError(f"{source}: expected an object of keys and values")
+    _check_keys(content, source)
+    for key, name, value in _walk(content):
+        if not name.isidentifier() and not name.isdecimal():
+            raise UserError(f"{source}: the key '{key}' is no plain word, and MONAI reads more into it; rename it")
+        if name in FORBIDDEN_KEYS:
+            raise UserError(f"{source}: {key}: '{name}' is not allowed in a bundle, for it can run code; leave it out")
+        if name == "_target_" and not (isinstance(value, str) and value in TARGETS):
+            allowed = ", ".join(sorted(TARGETS))
+            raise UserError(f"{source}: {key}: '{value}' is not allowed; a bundle may name {allowed}")
+        if name in VALUE_OF and value != VALUE_OF[name]:
+            raise UserError(f"{source}: {key}: '{value}' is not allowed here; a bundle may say '{VALUE_OF[name]}' only")
+        if isinstance(value, dict):
+            _check_keys(value, f"{source}: {key}")
+        if isinstance(value, str) and value.startswith("%"):
+            raise UserError(f"{source}: {key}: '{value}' copies from elsewhere; write the value itself")
+        if isinstance(value, str) and value.startswith("$") and not is_plain_expression(value):
+            raise UserError(f"{source}: {key}: the expression '{value}' is not allowed; only references, paths, lists, "
+                            f"{', '.join(sorted(CALLS))} and '{IMPORTS[0]}' are")
+
+
+def _check_keys(content: dict[str, Any], source: str) -> None:
+    """Hold the transforms of `KEYS_OF` to what a bundle needs of them; `_mode_` belongs to what `Lambdad` may call."""
+    target = content.get("_target_")
+    known = KEYS_OF.get(target) if isinstance(target, str) else None
+    if known and (strange := [key for key in content if key not in known]):
+        raise UserError(f"{source}: {target} has '{strange[0]}', expected only {', '.join(sorted(known))}")
+    if (target == INTERPOLATE) != ("_mode_" in content):
+        raise UserError(f"{source}: '_mode_' is for {INTERPOLATE}, which needs it, and for nothing else")
+    func = content.get("func")
+    if target == LAMBDA and not (isinstance(func, dict) and func.get("_target_") == INTERPOLATE):
+        raise UserError(f"{source}: {LAMBDA} may call {INTERPOLATE} and nothing else, found '{func}'; export it anew")
+
+
+def is_plain_expression(text: str) -> bool:
+    """Whether a `$` expression only puts values together: no imports, no attributes or calls but the known ones."""
+    if text in (*IMPORTS, *CONVERTERS.values()):
+        return True
+    try:
+        return _is_plain(ast.parse(_REFERENCE.sub("REF", text[1:]), mode="eval").body, VALUES)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _is_plain(node: ast.expr, values: frozenset[str]) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            return value is None or isinstance(value, (str, int, float))
+        case ast.Name() | ast.Attribute():
+            return ast.unparse(node) in values
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return all(_is_plain(part, values) for part in parts)
+        case ast.Dict(keys=keys, values=parts):
+            return all(part is not None and _is_plain(part, values) for part in [*keys, *parts])
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _is_plain(left, values) and _is_plain(right, values)
+        case ast.BoolOp(op=ast.Or(), values=parts):
+            return all(_is_plain(part, values) for part in parts)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _is_plain(operand, values)
+        case ast.IfExp(test=test, body=body, orelse=otherwise):
+            return all(_is_plain(part, values) for part in (test, body, otherwise))
+        case ast.Call(func=called, args=arguments, keywords=[]):
+            return ast.unparse(called) in CALLS and all(_is_plain(argument, values) for argument in arguments)
+        case ast.ListComp(elt=element, generators=[ast.comprehension(ast.Name(id=name), source, [], 0)]):
+            shadows = name in {word.partition(".")[0] for word in CALLS | VALUES}
+            return not shadows and _is_plain(source, values) and _is_plain(element, values | {name})
+    return False
+
+
+def _walk(content: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, str, Any]]:
+    """Every value with its dotted key and the last word of it."""
+    if depth > MAX_DEPTH:
+        raise UserError(f"'{key[:60]}...' is nested deeper than {MAX_DEPTH} levels; no config of a bundle is")
+    if isinstance(content, (dict, list)):
+        for name, value in content.items() if isinstance(content, dict) else enumerate(content):
+            here = f"{key}.{name}" if key else str(name)
+            yield here, str(name), value
+            yield from _walk(value, here, depth + 1)

@@ -1,0 +1,116 @@
+"""Looking into a bundle, a folder or a zip of one, without unpacking it or following a link."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from medfed.core.errors import UserError
+
+IMAGE_FOLDERS = ("input", "eval")  # what a hospital reads and writes there is not part of the bundle
+MAX_CONFIG_BYTES = 1 << 20
+MAX_UNPACKED_BYTES, MAX_RATIO = 1 << 32, 200
+
+
+@dataclass(frozen=True)
+class BundleFiles:
+    """The files of a bundle; `names` opens each by its path within the bundle."""
+
+    path: Path
+    names: dict[str, Callable[[], IO[bytes]]]
+
+    def json(self, name: str) -> Any:
+        """The content of a small JSON file; raises UserError if it is none."""
+        with self.names[name]() as file:
+            return self._parse(name, file.read(MAX_CONFIG_BYTES + 1))
+
+    def script_json(self, name: str, extra: str) -> Any:
+        """The content of an extra file inside a TorchScript file, or None if there is no such file."""
+        try:
+            with self.names[name]() as file, zipfile.ZipFile(file) as script:
+                found = [member for member in script.namelist() if member.endswith(f"/extra/{extra}")]
+                if len(found) != 1:
+                    return None
+                with script.open(found[0]) as content:
+                    return self._parse(f"{name}: {extra}", content.read(MAX_CONFIG_BYTES + 1))
+        except zipfile.BadZipFile as error:
+            raise UserError(f"{self.path}: {name} is no TorchScript file ({error}); export the bundle anew") from error
+
+    def _parse(self, name: str, data: bytes) -> Any:
+        if len(data) > MAX_CONFIG_BYTES:
+            raise UserError(f"{self.path}: {name} has more than {MAX_CONFIG_BYTES:,} bytes; expected a few thousand")
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{self.path}: {name} is not JSON ({error}); export the bundle anew") from error
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BundleFiles]:
+    """The bundle's files while the block lasts.
+
+    Raises:
+        UserError: if `path` is neither folder nor zip, holds links, or is a zip that should not be unpacked.
+    """
+    if path.is_dir():
+        yield BundleFiles(path, _in_folder(path))
+        return
+    if not (path.is_file() and zipfile.is_zipfile(path)):
+        raise UserError(f"{path}: is no bundle; expected the folder of one, or a zip of that folder")
+    with zipfile.ZipFile(path) as archive:
+        yield BundleFiles(path, _in_zip(path, archive))
+
+
+def _in_folder(path: Path) -> dict[str, Callable[[], IO[bytes]]]:
+    names = {}
+    for file in sorted(path.rglob("*")):
+        name = file.relative_to(path)
+        if name.parts[0] in IMAGE_FOLDERS:
+            continue
+        if file.is_symlink():
+            raise UserError(f"{path}: '{name.as_posix()}' is a link; a bundle holds its files themselves")
+        if not file.is_dir():
+            names[name.as_posix()] = partial(open, file, "rb")
+    return names
+
+
+def _in_zip(path: Path, archive: zipfile.ZipFile) -> dict[str, Callable[[], IO[bytes]]]:
+    """The members below the zip's one folder, or below its top."""
+    for member in archive.infolist():
+        _check_name(path, member)
+    members = [member for member in archive.infolist() if not member.is_dir()]
+    n_bytes, packed = (sum(getattr(member, size) for member in members) for size in ("file_size", "compress_size"))
+    if n_bytes > MAX_UNPACKED_BYTES or n_bytes > MAX_RATIO * max(packed, 1):
+        raise UserError(f"{path}: would unpack {packed:,} bytes to {n_bytes:,}; do not unpack it")
+    tops = {PurePosixPath(member.filename).parts[0] for member in members}
+    prefix = f"{tops.pop()}/" if len(tops) == 1 else ""
+    names: dict[str, Callable[[], IO[bytes]]] = {}
+    for member in members:
+        name = member.filename.removeprefix(prefix)
+        if name.casefold() in map(str.casefold, names):
+            raise UserError(f"{path}: holds '{name}' twice; do not unpack it")
+        names[name] = lambda member=member: _open_member(path, archive, member)
+    return names
+
+
+def _check_name(path: Path, member: zipfile.ZipInfo) -> None:
+    name = member.orig_filename
+    parts = PurePosixPath(name).parts
+    is_link = stat.S_ISLNK(member.external_attr >> 16)
+    if is_link or not parts or name.startswith("/") or ".." in parts or any(sign in name for sign in "\\:\0"):
+        raise UserError(f"{path}: its member {name!a} is a link or lands outside the bundle's folder; do not unpack it")
+
+
+def _open_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> IO[bytes]:
+    try:
+        return io.BytesIO(archive.read(member))
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError, EOFError) as error:
+        raise UserError(f"{path}: '{member.filename}' cannot be read ({error}); copy the zip again") from error

@@ -1,0 +1,45 @@
+"""What is known about datasets, as text: cards, and a dataset as the data block of a config."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import MISSING
+
+from medfed.config import strict_yaml, validation
+from medfed.core import registry
+from medfed.datasets.base import Dataset
+
+WIDTH = 100
+
+
+def listing() -> str:
+    """All cards, a few lines each."""
+    blocks = []
+    for name, line in registry.known_names("datasets").items():
+        card = registry.resolve("datasets", name).card
+        blocks.append(f"{name}: {line}\n" + paragraph("what", card.what) + "\n" + paragraph("licence", card.licence))
+    return "\n\n".join([*blocks, "`python -m medfed.data card NAME` tells how to get one."])
+
+
+def card_text(name: str) -> str:
+    """One card, whole."""
+    card = registry.resolve("datasets", name).card
+    parts = {
+        "what": card.what, "licence": card.licence, "how to get": card.where, "address": card.address,
+        "layout": card.layout, "cite": card.citation,
+    }  # fmt: skip
+    return "\n".join([card.title, *(paragraph(title, text) for title, text in parts.items() if text)])
+
+
+def config_block(dataset: Dataset) -> str:
+    """The dataset as the `data` block of a config, without what is default."""
+    written = {"name": registry.name_of("datasets", type(dataset))}
+    for entry in validation.written_fields(type(dataset)):
+        value = getattr(dataset, entry.name)
+        if value != (entry.default_factory() if entry.default_factory is not MISSING else entry.default):
+            written[entry.name] = validation.plain(value, lambda block: {})
+    return strict_yaml.dump({"data": written})
+
+
+def paragraph(title: str, text: str) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=f"  {title + ':':<12}", subsequent_indent=" " * 14)

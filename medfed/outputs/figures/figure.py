@@ -1,0 +1,76 @@
+"""What all pictures share: a sheet, its title and legend, colours, an image, and saving; matplotlib when needed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from medfed.core.files import write_atomically
+
+DPI = 130
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (  # Okabe and Ito: told apart with any colour vision
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
+)  # fmt: skip
+LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY, GREEN, PURPLE, VERMILION, BLUE)]
+SEEN, UNSEEN = BLUE, VERMILION
+
+
+def sheet(width_in: float, height_in: float):
+    """An empty figure that makes room for its titles and legends. It opens no window and changes no global setting."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_in, height_in), dpi=DPI, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.08)
+    return figure
+
+
+def save(figure, path: str | Path, title: str) -> None:
+    """Write a PNG: the same bytes for the same figure."""
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    png = io.BytesIO()
+    figure.savefig(png, format="png", metadata={"Software": None})
+    write_atomically(Path(path), png.getvalue())
+
+
+def tidy(axes) -> None:
+    """No frame where there is no scale, and a faint grid."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8)
+
+
+def legend(figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
+    """Below the panels: (line style or marker, colour, text); on dark ground for colours that are pale on white."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=colour, label=text, linewidth=2, linestyle=kind if "-" in kind else "",
+               marker="" if "-" in kind else kind)
+        for kind, colour, text in entries
+    ]  # fmt: skip
+    ground = {"facecolor": "#444444", "labelcolor": "white"} if dark else {}
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, **ground)
+
+
+def show(axes, image: np.ndarray, aspect: float = 1.0) -> None:
+    """(C, rows, columns) in [0, 1]: three channels in colour, else the first in grey."""
+    pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
+    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+
+
+def as_array(values) -> np.ndarray:
+    """A tensor, of any device, or what numpy takes, as an array."""
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+
+
+def turn(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
+    """(C, H, W, ...) to (C, rows, columns, ...): W downwards to the back, H rightwards to the patient's left."""
+    if axes is None:
+        return array
+    flipped = [place for place, towards in enumerate(axes, start=1) if towards in "RAS"]
+    return np.flip(array, flipped).swapaxes(1, 2)

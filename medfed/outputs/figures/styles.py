@@ -1,0 +1,61 @@
+"""Pictures of styles: an image as it would look elsewhere, every site's image in every site's style."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from medfed.outputs.figures.figure import as_array, save, sheet, show, turn
+
+
+def style_gallery(original, styled: Mapping[str, object], path: str | Path, data_label: str, axes: str | None = None):
+    """One image (C, H, W) as it is and in other sites' styles, and below each what changed, averaged over channels.
+
+    Args:
+        axes: where H and W point in the patient ("RA" for slices as networks see them); None for a picture: H is rows.
+    """
+    images = {"original": original} | dict(styled)
+    arrays = {name: turn(as_array(image), axes) for name, image in images.items()}
+    first = arrays["original"]
+    low, high = min(0.0, *(a.min() for a in arrays.values())), max(1.0, first.max())
+    changes = {name: (array - first).mean(axis=0) for name, array in arrays.items()}
+    reach = max(1e-6, *(np.abs(change).max() for change in changes.values()))
+    figure = sheet(1.0 + 2.2 * len(arrays), 0.7 + 2 * 2.1 * first.shape[1] / first.shape[2])
+    panels = figure.subplots(2, len(arrays), squeeze=False)
+    for column, (name, array) in zip(panels.T, arrays.items()):
+        show(column[0], (array - low) / (high - low))
+        drawn = column[1].imshow(changes[name], cmap="PuOr_r", vmin=-reach, vmax=reach)
+        column[0].set_title(name, fontsize=10)
+        column[1].set_axis_off()
+    panels[1, 0].clear()
+    panels[1, 0].set_axis_off()
+    panels[1, 0].text(0.95, 0.5, "what changed,\nmean over channels", ha="right", va="center", fontsize=9)
+    figure.colorbar(drawn, ax=list(panels[1]), shrink=0.8, label="change of intensity")
+    save(figure, path, f"One image in the styles of other sites ({data_label})")
+
+
+def style_grid(
+    images_by_site: Mapping[str, tuple[object, Mapping[str, object]]], path: str | Path, data_label: str,
+    axes: str | None = None,
+) -> None:
+    """A row for each source site: one of its images, and the same in the style of every site.
+
+    Args:
+        images_by_site: site: (image (C, H, W), {site: the image in its style}).
+        axes: as in `style_gallery`.
+    """
+    sites = sorted({name for _, styled in images_by_site.values() for name in styled})
+    figure = sheet(max(6.5, 1.0 + 1.9 * (1 + len(sites))), 0.7 + 1.9 * len(images_by_site))
+    panels = figure.subplots(len(images_by_site), 1 + len(sites), squeeze=False)
+    for line, (site, (image, styled)) in zip(panels, images_by_site.items()):
+        for column, found in zip(line, [image, *(styled.get(name) for name in sites)]):
+            if found is None:
+                column.set_axis_off()
+            else:
+                show(column, turn(as_array(found), axes).clip(0, 1))
+        line[0].set_ylabel(site, fontsize=9)
+    for column, name in zip(panels[0], ["original", *(f"as at {name}" for name in sites)]):
+        column.set_title(name, fontsize=9)
+    save(figure, path, f"Each site's image in every style ({data_label})")

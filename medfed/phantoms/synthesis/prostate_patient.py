@@ -1,0 +1,83 @@
+"""One man with his prostate, as numbers: drawn first, so that he can be imaged at any resolution and on any scanner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import ndarray
+
+from medfed.phantoms.synthesis.pelvis_anatomy import SIDES, Body
+
+SHAPE_FACTOR = 0.55  # volume of the drawn gland over width x thickness x length
+
+
+@dataclass(frozen=True)
+class Blob:
+    """An ellipsoid inside the gland: a nodule or a lesion. (x, y, z) in mm."""
+
+    tissue: str
+    centre: tuple[float, float, float]
+    radii: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Patient:
+    """Everything that is particular to one man."""
+
+    volume_ml: float                       # of the whole gland, before bending
+    gland_mm: tuple[float, float, float]   # width, thickness (front to back), length
+    widest: float                          # height of the widest slice, -1 apex to 1 base
+    dent_mm: float                         # depth of the rectal groove
+    lobes: tuple[float, float]             # right and left transition lobe, share of the half width
+    brightness: dict[str, float]           # T2 of a tissue against its typical value
+    blobs: tuple[Blob, ...]
+    bladder_mm: tuple[float, float, float]
+    rectum_mm: float                       # radius
+    content: str                           # of the rectum: air, stool or mucosa (empty)
+    balloon: bool                          # an endorectal coil is in place
+    body: Body
+    texture_seed: int
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, balloon: bool = False) -> Patient:
+        """A random patient: 23 to 80 ml before bending, median 42 ml."""
+        volume_ml = float(np.clip(42 * np.exp(rng.normal(0, 0.36)), 23, 80))
+        shape = np.array([1.28, 0.84, 0.98]) * np.exp(rng.normal(0, 0.05, 3))
+        shape *= np.array([1.08, 0.88, 1.03]) if balloon else 1.0
+        gland = shape * (volume_ml * 1000 / SHAPE_FACTOR / shape.prod()) ** (1 / 3)
+        big = np.clip((volume_ml - 20) / 60, 0, 1)  # benign growth is growth of the transition zone
+        lobes = np.clip(0.64 + 0.20 * big + rng.normal(0, 0.04, 2), 0.52, 0.88)
+        rectum_mm = rng.uniform(17, 20.5) if balloon else rng.uniform(9.5, 16.5)
+        body = Body.draw(rng, tuple(gland), rectum_mm)
+        return cls(
+            volume_ml=volume_ml, gland_mm=tuple(float(side) for side in gland), widest=rng.uniform(0.0, 0.3),
+            dent_mm=rng.uniform(1.0, 3.5) + 2.0 * balloon, lobes=(float(lobes[0]), float(lobes[1])),
+            brightness=_brightness(rng), blobs=tuple(_blobs(rng, gland, lobes, big)),
+            bladder_mm=(rng.uniform(22, 42), rng.uniform(16, 30), rng.uniform(18, 30)), rectum_mm=rectum_mm,
+            content="air" if balloon else str(rng.choice(["air", "stool", "mucosa"], p=[0.35, 0.4, 0.25])),
+            balloon=balloon, body=body, texture_seed=int(rng.integers(2**31)))
+
+
+def _brightness(rng: np.random.Generator) -> dict[str, float]:
+    """Patients differ in T2: an inflamed peripheral zone is dark, a cystic one bright."""
+    spread = {"peripheral": 0.16, "transition": 0.10, "central": 0.08, "seminal_lumen": 0.15, "marrow": 0.10,
+              "muscle": 0.05}
+    return {tissue: float(np.exp(rng.normal(0, sd))) for tissue, sd in spread.items()}
+
+
+def _blobs(rng: np.random.Generator, gland: ndarray, lobes: ndarray, big: float) -> Iterator[Blob]:
+    """Nodules of benign growth in both lobes; a lesion in the peripheral zone of four men in ten."""
+    width, thick, length = gland / 2
+    for _ in range(rng.integers(4, 8) + int(8 * big)):
+        side = rng.integers(2)
+        radius = rng.uniform(2.2, 4.5 + 4.0 * big)
+        x = SIDES[side] * rng.uniform(0.12, 0.8) * width * lobes[side]
+        centre = (x, rng.uniform(-0.55, 0.3) * thick, rng.uniform(-0.35, 0.75) * length)
+        tissue = "nodule_bright" if rng.random() < 0.5 else "nodule_dark"
+        yield Blob(tissue, centre, tuple(radius * rng.uniform(0.75, 1.2, 3)))
+    if rng.random() < 0.4:
+        angle = np.radians(rng.uniform(15, 75)) * rng.choice(SIDES)
+        centre = (0.82 * width * np.sin(angle), 0.78 * thick * np.cos(angle), rng.uniform(-0.6, 0.5) * length)
+        yield Blob("lesion", centre, tuple(rng.uniform(3.0, 7.0) * rng.uniform(0.7, 1.2, 3)))

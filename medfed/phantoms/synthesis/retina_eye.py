@@ -1,0 +1,91 @@
+"""One eye as numbers: drawn first, so that any camera can photograph it at any resolution.
+
+Millimetres on the retina, from the middle of the optic disc: x towards the temple in every eye (the camera mirrors left
+eyes), y downwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medfed.phantoms.synthesis.retina_vessels import Vessel, draw_vessels
+
+
+@dataclass(frozen=True)
+class Eye:
+    """Everything that is particular to one eye.
+
+    Args:
+        left: whether it is a left eye.
+        disc_mm: half width and half height of the disc.
+        tilt_degrees: of the disc's long axis.
+        wobble: (2, 3) amplitudes of the cosines and sines of 2, 3 and 4 turns that bend the disc's outline.
+        cup_ratio: height of the cup over that of the disc.
+        cup_width: width of the cup over that of the disc, relative to `cup_ratio`.
+        cup_offset: of the cup's middle, (x, y), in shares of half the room that the disc leaves it, -1 to 1.
+        cup_edge_mm: width over which the cup's wall sinks; `cup_pallor`: how much paler its floor is, 0 to 1.
+        rim_edge_mm: width of the blurred edge of the disc, on the temporal and on the nasal side.
+        pallor: of the rim, 0 pink to 1 pale.
+        melanin: pigment of background, 0 fair to 1 dark.
+        tessellation: how far the vessels of the choroid show through, 0 to 1.
+        crescent_mm: width of a temporal crescent of atrophy, 0 without one; `crescent_degrees`: its direction.
+        fibres: how bright the streaks of the nerve fibre layer are, 0 to 1.
+        lens: yellowing and clouding of the lens, 0 to 1.
+        spots: (x, y, radius, brightness) of drusen and the like.
+    """
+
+    left: bool
+    disc_mm: tuple[float, float]
+    tilt_degrees: float
+    wobble: tuple[tuple[float, ...], ...]
+    cup_ratio: float
+    cup_width: float
+    cup_offset: tuple[float, float]
+    cup_edge_mm: float
+    cup_pallor: float
+    rim_edge_mm: tuple[float, float]
+    pallor: float
+    melanin: float
+    tessellation: float
+    crescent_mm: float
+    crescent_degrees: float
+    fibres: float
+    lens: float
+    spots: tuple[tuple[float, float, float, float], ...]
+    vessels: tuple[Vessel, ...]
+    texture_seed: int
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, melanin_shift: float = 0.0) -> Eye:
+        """A random eye; `melanin_shift` makes the population of a place darker (positive) or fairer."""
+        height = float(np.clip(rng.normal(0.92, 0.08), 0.74, 1.12))
+        disc_mm = (height * float(np.clip(rng.normal(0.92, 0.05), 0.8, 1.05)), height)
+        cup_ratio = float(np.clip(0.2 + 0.65 * rng.beta(1.8, 1.7), 0.2, 0.85))
+        cup_offset = (float(rng.uniform(-0.2, 0.55)), float(rng.uniform(-0.45, 0.45)))
+        has_crescent, has_spots = rng.random() < 0.4, rng.random() < 0.25
+        return cls(
+            left=bool(rng.random() < 0.5), disc_mm=disc_mm, tilt_degrees=float(rng.normal(0, 9)),
+            wobble=tuple(tuple(row) for row in (rng.normal(0, 1, (2, 3)) * (0.012, 0.010, 0.006)).tolist()),
+            cup_ratio=cup_ratio, cup_width=float(rng.uniform(0.88, 1.08)), cup_offset=cup_offset,
+            cup_edge_mm=float(rng.uniform(0.10, 0.34)), cup_pallor=float(rng.uniform(0.35, 1.0)),
+            rim_edge_mm=(float(rng.uniform(0.04, 0.10)), float(rng.uniform(0.07, 0.20))),
+            pallor=float(np.clip(0.25 + 0.5 * (cup_ratio - 0.5) + rng.normal(0, 0.18), 0, 1)),
+            melanin=float(np.clip(rng.normal(0.5 + melanin_shift, 0.2), 0, 1)),
+            tessellation=float(rng.beta(1.3, 2.2)),
+            crescent_mm=float(rng.uniform(0.12, 0.42)) if has_crescent else 0.0,
+            crescent_degrees=float(rng.normal(10, 25)), fibres=float(rng.beta(1.3, 2.0)),
+            lens=float(rng.beta(1.2, 3.5)), spots=_spots(rng) if has_spots else (), vessels=draw_vessels(rng, disc_mm),
+            texture_seed=int(rng.integers(2**31)),
+        )  # fmt: skip
+
+
+def _spots(rng: np.random.Generator) -> tuple[tuple[float, float, float, float], ...]:
+    """A few, in one loose cluster outside the disc."""
+    angle, away = rng.uniform(0, 2 * np.pi), rng.uniform(1.4, 2.0)
+    middle = away * np.cos(angle), away * np.sin(angle)
+    return tuple(
+        (middle[0] + rng.normal(0, 0.3), middle[1] + rng.normal(0, 0.3), rng.uniform(0.02, 0.06), rng.uniform(0.3, 1))
+        for _ in range(rng.integers(3, 14))
+    )

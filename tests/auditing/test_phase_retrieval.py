@@ -1,0 +1,123 @@
+"""Phase retrieval on images small enough to be solved at once."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from medfed.auditing.phase_retrieval import aligned, correlation, detail, detail_correlation, retrieve
+
+
+def image_of(side: int = 12) -> torch.Tensor:
+    """Bars on a textured ground, (side, side) in [0, 1], float64."""
+    image = 0.2 + 0.3 * torch.rand(side, side, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    image[2:5, 1:8] = 0.9
+    image[6:, 9] = 0.0
+    return image
+
+
+def padded_problem(image: torch.Tensor):
+    padded = functional.pad(image, (0, image.shape[1], 0, image.shape[0]))
+    support = functional.pad(torch.ones_like(image), (0, image.shape[1], 0, image.shape[0])) > 0
+    return padded, torch.fft.rfft2(padded).abs(), support
+
+
+def test_the_full_spectrum_of_a_padded_image_gives_it_back():
+    image = image_of()
+    padded, amplitude, support = padded_problem(image)
+    known = torch.ones_like(amplitude, dtype=torch.bool)
+    found = retrieve(amplitude, known, support, torch.Generator().manual_seed(0), n_steps=2000, n_starts=6)
+    again = aligned(found.image, padded)[:12, :12]
+    assert found.residual < 1e-3 and found.image.dtype == torch.float64
+    assert detail_correlation(again, image, image > -1, 1.0) > 0.99
+
+
+def test_a_few_low_frequencies_do_not_though_they_are_met_exactly():
+    image = image_of(32)
+    amplitude = torch.fft.rfft2(image).abs()
+    known = torch.zeros_like(amplitude, dtype=torch.bool)
+    known[:3, :3] = known[-2:, :3] = True
+    found = retrieve(amplitude, known, image > -1, torch.Generator().manual_seed(0), n_steps=400, n_starts=3)
+    assert found.residual < 1e-3
+    torch.testing.assert_close(torch.fft.rfft2(found.image).abs()[0, 0], amplitude[0, 0], rtol=1e-3, atol=0)  # the mean
+    assert abs(detail_correlation(aligned(found.image, image), image, image > -1, 1.0)) < 0.15
+
+
+def test_amplitudes_that_are_not_known_are_not_looked_at():
+    image = image_of()
+    amplitude, support = torch.fft.rfft2(image).abs(), image > -1
+    known = torch.zeros_like(amplitude, dtype=torch.bool)
+    known[0, 0] = True
+    wrong = torch.where(known, amplitude, float("nan"))
+    found = retrieve(wrong, known, support, torch.Generator().manual_seed(0), n_steps=250, n_starts=1)
+    assert bool(found.image.isfinite().all())
+    assert float(found.image.mean()) == pytest.approx(float(image.mean()), rel=1e-6)
+
+
+def test_the_same_seed_gives_the_same_image():
+    _, amplitude, support = padded_problem(image_of())
+    known = torch.ones_like(amplitude, dtype=torch.bool)
+    rngs = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
+    once, again, other = (retrieve(amplitude, known, support, rng, 50, 2) for rng in rngs)
+    assert torch.equal(once.image, again.image) and not torch.equal(once.image, other.image)
+
+
+def test_nothing_lies_outside_the_support_or_the_range():
+    _, amplitude, support = padded_problem(image_of())
+    known = torch.ones_like(amplitude, dtype=torch.bool)
+    found = retrieve(amplitude, known, support, torch.Generator().manual_seed(0), 60, 2).image
+    assert float(found[~support].abs().max()) == 0 and 0 <= float(found.min()) <= float(found.max()) <= 1
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_shift_and_half_a_turn_are_undone(turned):
+    image = image_of()
+    moved = (image.flip(0, 1) if turned else image).roll((3, 5), (0, 1))
+    torch.testing.assert_close(aligned(moved, image), image, rtol=0, atol=0)
+
+
+def test_detail_is_what_the_blur_takes_away():
+    """A constant has none; a single pixel keeps 1 minus the blur's middle weight, (1 / (1 + 2 sum e^{-k^2/2}))^2."""
+    assert float(detail(torch.full((9, 9), 0.4, dtype=torch.float64), 1.0).abs().max()) < 1e-15
+    point = torch.zeros(9, 9, dtype=torch.float64)
+    point[4, 4] = 1
+    middle = 1 / (1 + 2 * (0.6065306597 + 0.1353352832 + 0.0111089965))
+    assert float(detail(point, 1.0)[4, 4]) == pytest.approx(1 - middle**2, abs=1e-9)
+
+
+def test_correlation_of_known_numbers():
+    inside = torch.ones(1, 4, dtype=torch.bool)
+    a = torch.tensor([[1.0, 2, 3, 4]])
+    assert correlation(a, 2 * a + 1, inside) == pytest.approx(1)
+    assert correlation(a, -a, inside) == pytest.approx(-1)
+    assert correlation(a, torch.tensor([[1.0, 2, 2, 1]]), inside) == pytest.approx(0, abs=1e-12)
+    assert correlation(a, torch.ones(1, 4), inside) == 0
+
+
+def test_a_black_ground_does_not_count_as_detail():
+    """Two discs with different texture: alike as wholes, unlike in detail."""
+    rows, columns = torch.meshgrid(torch.arange(40.0), torch.arange(40.0), indexing="ij")
+    disc = torch.hypot(rows - 20, columns - 20) < 14
+    one, other = (disc * (0.7 + 0.1 * torch.rand(40, 40, generator=torch.Generator().manual_seed(s))) for s in (0, 1))
+    assert correlation(one, other, disc | ~disc) > 0.9
+    assert abs(detail_correlation(one, other, disc, 1.0)) < 0.2
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    support = torch.ones(8, 8, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"must be \(8, 5\), got \(8, 8\)"):
+        retrieve(torch.ones(8, 8), torch.ones(8, 8, dtype=torch.bool), support, torch.Generator())
+    with pytest.raises(ValueError, match="no amplitude is known"):
+        retrieve(torch.ones(8, 5), torch.zeros(8, 5, dtype=torch.bool), support, torch.Generator())
+
+
+def test_starts_go_on_until_one_fits_and_no_longer():
+    """Whether one start finds the image hangs on the last bit of the arithmetic; whether any of many does, hardly."""
+    _, amplitude, support = padded_problem(image_of())
+    known = torch.ones_like(amplitude, dtype=torch.bool)
+    for seed in range(6):
+        found = retrieve(amplitude, known, support, torch.Generator().manual_seed(seed), 300, n_starts=1, n_waves=40)
+        assert found.residual < 5e-3
+    rng, spent = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    retrieve(amplitude, known, support, rng, n_steps=10, n_starts=1, n_waves=3)
+    torch.rand(3, *support.shape, generator=spent, dtype=amplitude.dtype)  # nothing fits in ten steps
+    assert torch.equal(rng.get_state(), spent.get_state())

@@ -1,0 +1,486 @@
+"""A config says what it means or one sentence; the plug-in dataset here stands for any dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import pytest
+
+from medfed.config.schema import changed, difference, load, load_text, resolved, to_yaml
+from medfed.core.errors import UserError
+from medfed.methods.elcfs import ELCFS
+from medfed.methods.fedavg import FedAvg
+from medfed.networks.unet import UNet
+
+PLUG_IN = '''
+"""Pretend hospitals."""
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from medfed.datasets.base import Dataset
+from medfed.federation.method import Method
+
+@dataclass(frozen=True)
+class Hospitals(Dataset):
+    grey_range: tuple[float, float] | None = None
+    scanners: dict[str, int] | None = None
+
+class Clinics(Hospitals):
+    pass
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    mu: float = 0.01
+    blocks: tuple[str, ...] = ()
+    presets = {"medfed": {"mu": 0.1}, "vision": {"mu": 1.0, "blocks": ("a", "b")}}
+'''
+GOOD = """
+data:
+  name: hospitals_for_test.Hospitals
+  root: data/x
+network:
+  name: unet
+method:
+  name: fedavg
+"""
+
+
+@pytest.fixture(autouse=True)
+def plug_in(tmp_path, monkeypatch):
+    """A module outside the package, importable for one test."""
+    (tmp_path / "hospitals_for_test.py").write_text(PLUG_IN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "hospitals_for_test", raising=False)
+    yield
+    sys.modules.pop("hospitals_for_test", None)
+
+
+def read(more: str = "", *overrides: str):
+    return load_text(GOOD + more, "a.yaml", overrides)
+
+
+def complaint(more: str = "", *overrides: str) -> str:
+    with pytest.raises(UserError) as raised:
+        read(more, *overrides)
+    return str(raised.value)
+
+
+def test_defaults_fill_what_a_config_leaves_out():
+    config = read()
+    assert (config.seed, config.device, config.preset, config.method_name) == (1337, "auto", "medfed", "fedavg")
+    assert config.training.batch_size == 5 and config.data.root == "data/x" and config.source == "a.yaml"
+    assert config.method == FedAvg() and config.network == UNet()
+
+
+def test_an_empty_block_is_its_defaults():
+    assert read("training:\n") == read()
+
+
+def test_lists_become_tuples_and_whole_numbers_numbers():
+    config = read("training: {betas: [0, 0.5], learning_rate: 1}")
+    assert config.training.betas == (0.0, 0.5)
+    assert isinstance(config.training.learning_rate, float)
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1E-3", "1.0e-3", ".001", "+1e-3", "0.001"])
+def test_a_number_is_read_however_it_is_written(text):
+    """PyYAML alone takes 1e-3 for text."""
+    assert read(f"training: {{learning_rate: {text}}}").training.learning_rate == 1e-3
+
+
+def test_optional_values_and_tables():
+    config = read("", "data.grey_range=[0, 255]", "data.scanners={Skyra: 3, Avanto: 1}")
+    assert config.data.grey_range == (0.0, 255.0)
+    assert config.data.scanners == {"Skyra": 3, "Avanto": 1}
+    assert read("", "data.grey_range=null").data.grey_range is None
+
+
+TRAINING_KEYS = (
+    "optimizer, learning_rate, schedule, betas, momentum, weight_decay, batch_size, augment, optimizer_state"
+)
+BAD_VALUES = {
+    "unknown key": (
+        "training: {learnig_rate: 0.1}",
+        f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? Known: {TRAINING_KEYS}",
+    ),
+    "unknown block": (
+        "trainings: {}",
+        "a.yaml: trainings: unknown key. Did you mean 'training'? "
+        "Known: data, network, method, seed, device, training, federation, evaluation, privacy",
+    ),
+    "unknown key in evaluation": (
+        "evaluation: {treshold: 0.5}",
+        "a.yaml: evaluation.treshold: unknown key. Did you mean 'threshold'? Known: threshold, largest_component, "
+        "tent, tent_learning_rate, boundary_distance",
+    ),
+    "text for a whole number": (
+        'federation: {rounds: "3"}',
+        "a.yaml: federation.rounds: expected a whole number, got the text '3'; remove the quotes",
+    ),
+    "fraction for a whole number": (
+        "federation: {rounds: 3.5}", "a.yaml: federation.rounds: expected a whole number, got 3.5",
+    ),
+    "yes for a whole number": ("seed: yes", "a.yaml: seed: expected a whole number, got true"),
+    "number for yes or no": ("training: {augment: 1}", "a.yaml: training.augment: expected true or false, got 1"),
+    "no for text": (
+        "federation: {unseen_site: no}",
+        "a.yaml: federation.unseen_site: expected text, got false; "
+        "YAML reads yes, no, on and off as true and false, so put the word in quotes",
+    ),
+    "number for text": (
+        "federation: {unseen_site: 7}", "a.yaml: federation.unseen_site: expected text, got 7; put it in quotes",
+    ),
+    "nothing for text": ("device:", "a.yaml: device: expected text, got nothing"),
+    "octal": ("seed: 010", "a.yaml: seed: expected a whole number, got the text '010'; remove the quotes"),
+    "time of day": ("seed: 1:30", "a.yaml: seed: expected a whole number, got the text '1:30'"),
+    "nan": (
+        "training: {learning_rate: .nan}", "a.yaml: training.learning_rate: expected a finite number, got nan",
+    ),
+    "infinity": (
+        "training: {betas: [0.9, -.inf]}", "a.yaml: training.betas[1]: expected a finite number, got -inf",
+    ),
+    "overflow": ("training: {momentum: 1e999}", "a.yaml: training.momentum: expected a finite number, got inf"),
+    "too many": (
+        "training: {betas: [0.9, 0.99, 0.999]}",
+        "a.yaml: training.betas: expected a list of 2 (a number, a number), got 3: [0.9, 0.99, 0.999]",
+    ),
+    "number for a list": (
+        "training: {betas: 0.9}",
+        "a.yaml: training.betas: expected a list of 2 (a number, a number), got 0.9",
+    ),
+    "scalar for a block": (
+        "training: fast", "a.yaml: training: expected a block of keys and values, got the text 'fast'",
+    ),
+    "negative": (
+        "training: {learning_rate: -1}", "a.yaml: training: learning_rate must be above 0, got -1.0",
+    ),
+    "threshold": (
+        "evaluation: {threshold: 1}", "a.yaml: evaluation: threshold must lie between 0 and 1, got 1.0",
+    ),
+    "batch of none": ("training: {batch_size: 0}", "a.yaml: training: batch_size must be at least 1, got 0"),
+    "seed": ("seed: -1", "a.yaml: seed must be at least 0, got -1"),
+    "device": ("device: gpu", "a.yaml: device must be one of auto, cpu, cuda, got 'gpu'"),
+    "engine": (
+        "federation: {engine: in_proces}",
+        "a.yaml: federation.engine: no engine 'in_proces'. Did you mean 'in_process'? "
+        "Known: in_process, nvflare, processes",
+    ),
+    "twice": (
+        "seed: 1\nseed: 2", "a.yaml: line 10, column 1: the key 'seed' already stands in line 9; keep one of them",
+    ),
+    "twice below": (
+        "training:\n  momentum: 0.1\n  momentum: 0.1",
+        "a.yaml: line 11, column 3: the key 'momentum' already stands in line 10; keep one of them",
+    ),
+    "broken": ("training: [1", "a.yaml: line 9, column 13: expected ',' or ']', but got '<stream end>'"),
+    "tab": ("training:\n\tmomentum: 1", "a.yaml: line 10, column 1: found character '\\t' that cannot start any token"),
+    "python tag": (
+        "seed: !!python/object/apply:os.getpid []",
+        "a.yaml: line 9, column 7: the tag '!!python/object/apply:os.getpid' is not allowed; "
+        "a config holds plain values only",
+    ),
+    "control character": (
+        "device: \x00", "a.yaml: character 0x0 at position 112 is not allowed in YAML; expected plain UTF-8 text",
+    ),
+    "depth": ("seed: " + "[" * 4000, "a.yaml: nested too deeply; expected blocks of keys and values"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_VALUES)
+def test_a_bad_value_is_one_sentence_with_file_key_found_and_expected(case):
+    text, expected = BAD_VALUES[case]
+    assert complaint(text) == expected
+
+
+BAD_SITES = {
+    "by case": (
+        "data.sites=[UCL, ucl]",
+        "data.sites: 'UCL' and 'ucl' are the same site name but for case or Unicode form; keep or rename one",
+    ),
+    "by Unicode form": (
+        "data.sites=[Li\u00e9ge, Lie\u0301ge]",
+        r"data.sites: 'Li\xe9ge' and 'Lie\u0301ge' are the same site name but for case or Unicode form; "
+        "keep or rename one",
+    ),
+    "unseen but not there": (
+        "federation.unseen_site=ucl",
+        "federation.unseen_site: 'ucl' is not in data.sites. Did you mean 'UCL'? Known: UCL, BMC",
+    ),
+    "a path": (
+        "federation.unseen_site=../x",
+        "federation.unseen_site: a site cannot be called '../x': "
+        'it may not hold / \\ : * ? " < > | or control characters; rename it',
+    ),
+    "a newline": (
+        r'data.sites=["a\nb"]',
+        r"data.sites: a site cannot be called 'a\nb': "
+        'it may not hold / \\ : * ? " < > | or control characters; rename it',
+    ),
+    "a device": (
+        "data.sites=[CON]",
+        "data.sites: a site cannot be called 'CON': Windows reserves that name; rename it",
+    ),
+    "a dot": (
+        "data.sites=[..]",
+        "data.sites: a site cannot be called '..': "
+        "it may not begin or end with a space or a dot, nor begin with a hyphen; rename it",
+    ),
+    "too long": (
+        f"data.sites=[{'x' * 300}]",
+        f"data.sites: a site cannot be called '{'x' * 64}': it has 300 characters, expected 1 to 64; rename it",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_SITES)
+def test_site_names_are_different_and_safe_as_folders(case):
+    override, expected = BAD_SITES[case]
+    assert complaint("", "data.sites=[UCL, BMC]", override) == f"--set {override}: {expected}"
+
+
+def test_the_unseen_site_leaves_a_site_to_train_on():
+    assert complaint("", "data.sites=[UCL]", "federation.unseen_site=UCL").endswith(
+        "data.sites: 'UCL' is the unseen site, and no other site is left to train on; add one"
+    )
+    assert read("", "data.sites=[UCL]").data.sites == ("UCL",)  # local training
+
+
+def test_selection_by_validation_needs_validation_patients():
+    expected = "federation.selection: 'source_validation' needs data.validation_ratio above 0, got 0"
+    assert expected in complaint("federation: {selection: source_validation}", "data.validation_ratio=0")
+
+
+def test_names_of_any_script_are_fine():
+    assert read("", "data.sites=[Universit\u00e4t K\u00f6ln, \u6771\u4eac, St. Mary]").data.sites[1] == "\u6771\u4eac"
+
+
+@pytest.mark.parametrize("override, wrong", [
+    ("method.alpha=0.5", "alpha must lie in [0, 0.5), got 0.5"),
+    ("method.alpha=-0.01", "alpha must lie in [0, 0.5), got -0.01"),
+    ("method.gamma=-1", "gamma must be at least 0, got -1.0"),
+])  # fmt: skip
+def test_a_hyper_parameter_out_of_range_is_refused(override, wrong):
+    assert complaint("", "method.name=elcfs", override) == f"--set {override}: method: {wrong}"
+
+
+def test_an_unknown_method_answers_with_the_nearest():
+    sentence = r"^a.yaml: method.name: no method 'elcf'. Did you mean 'elcfs'\? Known: .*elcfs"
+    with pytest.raises(UserError, match=sentence):
+        load_text(GOOD.replace("fedavg", "elcf"), "a.yaml")
+
+
+@pytest.mark.parametrize("block, key", [("data", "data.name"), ("network", "network.name"), ("method", "method.name")])
+def test_a_block_without_its_name_says_so(block, key):
+    text = GOOD.replace(f"{block}:\n", f"{block}:\n#")
+    with pytest.raises(UserError, match=f"^a.yaml: {key}: missing; expected one of "):
+        load_text(text, "a.yaml")
+
+
+def test_a_missing_key_says_what_belongs_there():
+    with pytest.raises(UserError) as raised:
+        load_text(GOOD.replace("  root: data/x\n", ""), "a.yaml")
+    assert str(raised.value) == "a.yaml: data.root: missing; expected text"
+
+
+def test_a_missing_block_says_so():
+    with pytest.raises(UserError, match="^a.yaml: data: missing; expected a block of keys and values$"):
+        load_text("seed: 1", "a.yaml")
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("", "a.yaml: is empty; expected the blocks data, network and method"),
+    ("# nothing\n", "a.yaml: is empty; expected the blocks data, network and method"),
+    ("- a\n", "a.yaml: expected a block of keys and values, got ['a']"),
+    ("hello", "a.yaml: expected a block of keys and values, got the text 'hello'"),
+])  # fmt: skip
+def test_a_text_that_is_no_config_is_one_line(text, expected):
+    with pytest.raises(UserError) as raised:
+        load_text(text, "a.yaml")
+    assert str(raised.value) == expected
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+    (tmp_path / "prostate.yaml").write_bytes(b"seed: \xff\n")
+    found = {}
+    for name in ("prostat.yaml", ".", "prostate.yaml"):
+        with pytest.raises(UserError) as raised:
+            load(tmp_path / name)
+        found[name] = str(raised.value)
+    path = tmp_path / "prostate.yaml"
+    assert found["prostat.yaml"] == (
+        f"{tmp_path}/prostat.yaml: no such file; expected a YAML file. Did you mean '{path}'? Known: {path}"
+    )
+    assert found["."] == f"{tmp_path}: is a folder; expected a YAML file, such as {tmp_path}/config.yaml"
+    assert found["prostate.yaml"] == f"{path}: not UTF-8 text (byte 0xff at position 6); save it as UTF-8"
+
+
+def test_a_file_with_a_byte_order_mark_loads(tmp_path):
+    (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
+    assert load(tmp_path / "a.yaml") == read()
+
+
+def test_a_run_folders_config_loads_back_to_an_equal_config():
+    config = read(
+        "training: {learning_rate: 1.0e-05, weight_decay: 1e+20}",
+        "seed=0", "method.name=elcfs", "method.preset=released", "federation.unseen_site='no'",
+        "data.sites=['no', '1e3', '010', '2024-01-01', '\u00e9']", "data.root='1:30'", "data.scanners={'on': 1}",
+    )  # fmt: skip
+    again = load_text(to_yaml(config), "runs/x/config.yaml")
+    assert again == config
+    assert again.preset == "released" and again.method.ratio == "one"
+    assert to_yaml(again) == to_yaml(config)
+
+
+def test_resolved_holds_every_field_by_name():
+    document = resolved(read())
+    assert document["data"]["name"] == "hospitals_for_test.Hospitals"
+    assert document["method"] == {"name": "fedavg", "preset": "medfed"}
+    assert document["network"] == {"name": "unet", "features": [32, 32, 64, 128, 256, 32], "norm": "instance",
+                                   "dropout": 0.0, "weights": ""}  # fmt: skip
+    assert document["training"].keys() == {field.name for field in dataclasses.fields(read().training)}
+    assert "source" not in document and "preset" not in document
+
+
+def test_overrides_reach_blocks_that_the_file_lacks():
+    config = read("seed: 1", "seed=5", "training.batch_size=8", "federation.unseen_site=UCL", "training.batch_size=9")
+    assert (config.seed, config.training.batch_size, config.federation.unseen_site) == (5, 9, "UCL")
+
+
+def test_an_override_with_nothing_is_empty_text():
+    assert read("federation: {unseen_site: UCL}", "federation.unseen_site=").federation.unseen_site == ""
+
+
+@pytest.mark.parametrize("override, expected", [
+    ("training.batch_size=many", "--set training.batch_size=many: training.batch_size: "
+     "expected a whole number, got the text 'many'"),
+    ("training.learning_rate=-1", "--set training.learning_rate=-1: training: learning_rate must be above 0, got -1.0"),
+    ("training.lr=1", f"--set training.lr=1: training.lr: unknown key. Known: {TRAINING_KEYS}"),
+    ("data.sites=A,B", "--set data.sites=A,B: data.sites: expected a list (each entry text), "
+     "got the text 'A,B'; write it as [a, b]"),
+    ("data.sites=[A, 1]", "--set data.sites=[A, 1]: data.sites[1]: expected text, got 1; put it in quotes"),
+    ("batch_size", "--set batch_size: expected key=value, such as --set training.batch_size=8"),
+    ("=3", "--set =3: expected key=value, such as --set training.batch_size=8"),
+    ("seed.x=3", "--set seed.x=3: seed is no block of keys and values, but 1"),
+    ("training.betas=[1", "--set training.betas=[1: line 1, column 3: expected ',' or ']', but got '<stream end>'"),
+    ("data.name=phantm", None),
+    ("data.name=hospitals_for_test.FedProx", "--set data.name=hospitals_for_test.FedProx: data.name: "
+     "'hospitals_for_test.FedProx' is no dataset; expected a class with Dataset as its base class"),
+    ("trainng.batch_size=8", None),
+])  # fmt: skip
+def test_a_bad_override_is_named_instead_of_the_file(override, expected):
+    found = complaint("seed: 1", override)
+    assert found == expected if expected else found.startswith(f"--set {override}: ") and "Known: " in found
+
+
+def test_a_mistake_in_the_file_is_not_blamed_on_an_override():
+    assert complaint("training: {momentum: 2}", "training.batch_size=8").startswith("a.yaml: training: momentum must")
+
+
+def test_a_preset_comes_first_and_written_keys_after():
+    name = "method.name=hospitals_for_test.FedProx"
+    assert read("", name).method.mu == 0.1
+    vision = read("", "method.mu=0.5", "method.preset=vision", name)
+    assert (vision.method.mu, vision.method.blocks, vision.preset) == (0.5, ("a", "b"), "vision")
+    assert complaint("", name, "method.preset=visio").endswith(
+        "method.preset: no preset 'visio' of hospitals_for_test.FedProx. Did you mean 'vision'? Known: medfed, vision"
+    )
+
+
+def test_another_method_starts_from_its_own_defaults():
+    """Or the keys of the first would be unknown to the second, and a preset would change nothing."""
+    elcfs = read("", "method.name=elcfs", "method.gamma=0.1")
+    assert elcfs.method.gamma == 0.1
+    assert changed(elcfs, {"method.name": "fedavg"}).method == FedAvg()
+    assert changed(elcfs, {"method.name": "elcfs"}).method.gamma == 0.1
+    assert changed(elcfs, {"method.preset": "released"}).method == ELCFS(**ELCFS.presets["released"])
+
+
+def test_a_restarted_block_that_lacks_a_key_is_blamed_on_the_override():
+    """The file has data.root; the override dropped it."""
+    override = "data.name=hospitals_for_test.Clinics"
+    assert complaint("", override) == f"--set {override}: data.root: missing; expected text"
+    assert read("", override, "data.root=data/y").data.root == "data/y"
+
+
+def test_changing_a_config_takes_values_and_keeps_the_rest():
+    config = read("", "seed=3", "method.name=elcfs", "method.preset=released")
+    other = changed(config, {"federation.unseen_site": "no", "seed": 4})
+    assert (other.federation.unseen_site, other.seed, other.preset) == ("no", 4, "released")
+    assert other.source == "a.yaml" and other.method == config.method
+    with pytest.raises(UserError, match="^--set seed=x: seed: expected a whole number, got the text 'x'$"):
+        changed(config, {"seed": "x"})
+
+
+def test_difference_lists_what_changed_by_key():
+    old, new = resolved(read()), resolved(read("", "training.batch_size=8", "method.name=elcfs"))
+    lines = difference(old, new)
+    assert lines[:2] == ["method.name: fedavg -> elcfs", "training.batch_size: 5 -> 8"]
+    assert "method.gamma: (absent) -> 0.5" in lines
+    assert difference(old, old) == []
+
+
+CLIENTS = "federation: {unseen_site: UCL, clients: 30, partition: dirichlet}"
+BAD_CLIENTS = {
+    "negative": ("federation.clients=-1", "federation: clients must be at least 0, got -1"),
+    "a rule": (
+        "federation.partition=dirichle",
+        "federation: partition must be one of domains, heterogeneous, dirichlet, got 'dirichle'",
+    ),
+    "too mixed": ("federation.mixing=1.5", "federation: mixing must lie in [0, 1], got 1.5"),
+    "not concentrated": ("federation.concentration=0", "federation: concentration must be above 0, got 0.0"),
+    "no images": ("federation.min_images=0", "federation: min_images must be at least 1, got 0"),
+    "a rule for no clients": (
+        "federation.clients=0",
+        "federation: partition is dirichlet, which has no effect without clients above 0; set that too, or leave "
+        "partition out",
+    ),
+    "the number of another rule": (
+        "federation.mixing=0.5",
+        "federation: mixing is 0.5, which has no effect without partition 'heterogeneous'; set that too, or leave "
+        "mixing out",
+    ),
+    "entries that belong to no site": (
+        "federation.batch_norm=local",
+        "federation: batch_norm must be 'average' when clients are handed the sites' people: scores are by site, and "
+        "what a client keeps belongs to none; got 'local' and clients 30",
+    ),
+    "validated on the unseen": (
+        "federation.validation_site=UCL",
+        "federation: validation_site: 'UCL' is the unseen site, on which nothing may be chosen; name another site",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_CLIENTS)
+def test_what_would_have_no_effect_or_mislead_is_refused(case):
+    override, expected = BAD_CLIENTS[case]
+    assert complaint(CLIENTS, override) == f"--set {override}: {expected}"
+
+
+def test_clients_and_a_validation_site_read_back():
+    validated = ("federation.validation_site=BMC", "federation.selection=validation_site")
+    config = read(CLIENTS, "federation.min_images=70", *validated)
+    assert load_text(to_yaml(config), "b.yaml") == config
+    assert config.federation.partition_told() == "dirichlet 0.5"
+    assert read("", "federation.clients=9").federation.partition_told() == "domains"
+
+
+def test_the_validation_site_is_one_of_the_sites_and_leaves_one_to_train_on():
+    sites = ("data.sites=[UCL, BMC]", "federation.unseen_site=UCL")
+    assert complaint("", *sites, "federation.validation_site=BM").endswith(
+        "federation.validation_site: 'BM' is not in data.sites. Did you mean 'BMC'? Known: UCL, BMC"
+    )
+    assert complaint("", *sites, "federation.validation_site=BMC").endswith(
+        "data.sites: 'UCL' is the unseen site and 'BMC' is the validation site, and no other site is left to train on; "
+        "add one"
+    )
+
+
+def test_a_setting_that_is_younger_than_a_run_is_no_change_at_its_default():
+    old = resolved(read())
+    for key in ("clients", "validation_site"):
+        del old["federation"][key]
+    assert difference(old, resolved(read())) == []
+    assert difference(old, resolved(read("", "federation.clients=9"))) == ["federation.clients: 0 -> 9"]
+    assert "x.y: 1 -> (absent)" in difference(old | {"x": {"y": 1}}, resolved(read()))

@@ -1,0 +1,79 @@
+"""The configs that ship: they load, and say what their comments say."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from medfed.config.schema import load, load_text, to_yaml
+from medfed.functional.fourier import half_width
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_shipped_config_loads_and_comes_back_from_its_own_text(path):
+    config = load(path)
+    assert load_text(to_yaml(config), "again") == config
+    config.network.check_image_size(config.data.image_size)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_exchanged_window_is_seven_by_seven(path):
+    config = load(path)
+    if config.method_name != "elcfs":
+        pytest.skip("exchanges no window")
+    size = config.data.image_size
+    assert half_width((size, size), config.method.alpha) == 3
+
+
+def test_the_paper_config_is_the_papers_setting():
+    config = load(CONFIGS / "prostate_paper.yaml")
+    network = config.network.build(1, 1)
+    assert sum(p.numel() for p in network.parameters()) == 3_179_569
+    assert (config.data.image_size, config.federation.rounds, config.training.batch_size) == (384, 100, 5)
+    assert (config.method.gamma, config.method.alpha, config.method.temperature) == (0.5, 0.01, 0.05)
+    assert config.training.betas == (0.9, 0.99) and config.method.views == 0
+
+
+def test_the_small_config_says_what_happens_without_the_real_data():
+    text = (CONFIGS / "prostate.yaml").read_text()
+    assert yaml.safe_load(text)["data"]["if_missing"] == "phantom" and "synthetic twin" in text
+
+
+def test_the_fundus_paper_config_is_the_papers_setting():
+    config = load(CONFIGS / "fundus_paper.yaml")
+    network = config.network.build(3, 2)
+    assert sum(p.numel() for p in network.parameters()) == 3_179_890
+    assert (config.data.image_size, config.federation.rounds, config.method.gamma) == (384, 100, 0.1)
+
+
+def test_the_camelyon_paper_config_is_the_papers_setting():
+    config = load(CONFIGS / "camelyon17_paper.yaml")
+    network = config.network.build(3, 2)
+    assert sum(p.numel() for p in network.parameters()) == 6_955_906
+    assert (config.method.k, config.method.transfer_size, config.federation.rounds) == (4, 512, 100)
+    assert (config.training.optimizer, config.training.learning_rate) == ("sgd", 1e-3)
+
+
+def test_the_stablefdg_config_is_the_papers_setting():
+    config = load(CONFIGS / "pacs_stablefdg.yaml")
+    network = config.method.wrap_network(config.network.build(3, 7), config.network)
+    assert sum(p.numel() for p in network.parameters()) == 11_180_103 + 30_780 + 7 * 512
+    federation, training = config.federation, config.training
+    assert (federation.rounds, federation.local_epochs) == (50, 5)
+    assert (federation.clients, federation.clients_per_round) == (30, 10)
+    assert (federation.partition, federation.concentration, federation.min_images) == ("dirichlet", 0.5, 70)
+    assert (training.learning_rate, training.momentum) == (1e-3, 0.9)
+    assert (training.weight_decay, training.schedule) == (5e-4, "cosine")
+    assert (config.method.level, config.method.probability, config.method.dimension) == (3.0, 0.5, 30)
+
+
+def test_the_fisc_config_is_the_papers_setting():
+    config = load(CONFIGS / "pacs_fisc.yaml")
+    assert sum(p.numel() for p in config.network.build(3, 7).parameters()) == 27_718_727
+    federation, method = config.federation, config.method
+    assert (federation.rounds, federation.mixing) == (50, 0.1)
+    assert (federation.clients, federation.clients_per_round) == (100, 20)
+    assert (method.contrast, method.regularisation, method.margin, method.alpha) == (0.75, 0.2, 0.3, 0.5)
+    assert (config.training.optimizer, config.training.learning_rate) == ("adam", 3e-5)

@@ -1,0 +1,130 @@
+"""A real federation on this machine: FLARE's server, three hospitals over mutual TLS, one of them killed. Minutes."""
+
+import csv
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import tiny_yaml
+
+import medfed
+from medfed.config.schema import load
+from medfed.engines.in_process import InProcess
+from medfed.experiments.setup import build_experiment
+from medfed.federation import rounds
+from medfed.federation.rounds import federate
+from medfed.outputs.run_folder import RunFolder
+
+pytest.importorskip("nvflare")
+psutil = pytest.importorskip("psutil")
+pytestmark = pytest.mark.slow
+HOSPITALS = ("BMC", "HK", "UCL")
+ANSWER_SECONDS, ROUNDS = 60, 3
+
+
+def program(log: Path, module: str, *arguments: object) -> subprocess.Popen:
+    with open(log, "ab") as file:
+        return subprocess.Popen([sys.executable, "-m", module, *map(str, arguments)], stdout=file, stderr=file,
+                                stdin=subprocess.DEVNULL)
+
+
+def free_port() -> int:
+    """One whose neighbour is free as well."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+            try:
+                other.bind(("127.0.0.1", port + 1))
+                return port
+            except OSError:
+                continue
+
+
+def kill_with_all_it_started(process: subprocess.Popen) -> None:
+    parent = psutil.Process(process.pid)
+    for one in [*parent.children(recursive=True), parent]:
+        one.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+@pytest.fixture
+def federation(tmp_path, tiny_phantom, monkeypatch):
+    """What `prepare` and `nvflare provision` write, handed out to three hospitals with their own images."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(medfed.__file__).parent.parent))  # where it is not installed
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    config = tmp_path / "tiny.yaml"
+    config.write_text(tiny_yaml(tiny_phantom).replace("unseen_site: UCL, rounds: 2", f"rounds: {ROUNDS}, quorum: 2, "
+                      f"on_bad_update: drop, answer_seconds: {ANSWER_SECONDS}, engine: nvflare"))
+    out = tmp_path / "federation"
+    log = tmp_path / "prepare.log"
+    assert program(log, "medfed.coordinator", "prepare", config, "--out", out, "--port", free_port()).wait(120) == 0
+    provision = [Path(sys.executable).parent / "nvflare", "provision", "-p", out / "project.yml", "-w", out / "kits"]
+    subprocess.run(provision, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    for site in HOSPITALS:
+        folder = shutil.copytree(out / "hospitals" / site, tmp_path / site)
+        shutil.copytree(tiny_phantom / site, folder / "data" / site)
+        shutil.copytree(out / "kits" / "medfed" / "prod_00" / site, folder / "kit")
+        own = folder / f"{site}.yaml"
+        own.write_text(own.read_text().replace("sends: []", "sends: [windows]"))
+    return out
+
+
+def rounds_done(out: Path) -> int:
+    return max(RunFolder(out / "run").rounds(), default=0)
+
+
+def test_a_hospital_that_is_killed_costs_its_round_alone(federation, tmp_path, tiny_phantom, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    started: list[subprocess.Popen] = []
+
+    def start(site: str) -> subprocess.Popen:
+        started.append(program(tmp_path / f"{site}.log", "medfed.site", f"{site}/{site}.yaml", "--yes", "--quiet"))
+        return started[-1]
+
+    log = tmp_path / "coordinator.log"
+    run = program(log, "medfed.coordinator", "run", federation, "--quiet", "--join-seconds", 180)
+    started.append(run)
+    try:
+        sites = {site: start(site) for site in HOSPITALS}
+        deadline = time.monotonic() + 540
+        while rounds_done(federation) < 1:
+            assert run.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.2)
+        kill_with_all_it_started(sites["HK"])
+        sites["HK"] = start("HK")
+        assert run.wait(deadline - time.monotonic()) == 0, log.read_text()[-3000:]
+        assert [sites[site].wait(60) for site in HOSPITALS] == [0, 0, 0]
+    finally:
+        for process in started:
+            if process.poll() is None:
+                kill_with_all_it_started(process)
+    model = (federation / "run" / "model.safetensors").read_bytes()
+    assert {(tmp_path / site / f"medfed_{site}" / "model.safetensors").read_bytes() for site in HOSPITALS} == {model}
+    assert not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(one.info["cmdline"] or [])]
+    check_bits(federation, tmp_path, tiny_phantom, monkeypatch)
+    told = json.loads((federation / "run" / "summary.json").read_text())["took_part"]
+    assert told["BMC"] == told["UCL"] == ROUNDS
+    print("HK took part last in round", told["HK"])
+
+
+def check_bits(federation, tmp_path, tiny_phantom, monkeypatch) -> None:
+    """The result is that of one process which asks nobody whose answer did not count."""
+    with open(federation / "run" / "history.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    asked = iter([[site for site in HOSPITALS if row[f"train_loss/{site}"]] for row in rows])
+    plan = load(federation / "plan.yaml")
+    plan = replace(plan, data=replace(plan.data, root=str(tiny_phantom), sites=HOSPITALS),
+                   federation=replace(plan.federation, engine="in_process"))  # fmt: skip
+    simulation = build_experiment(plan, tmp_path / "alone", quiet=True)
+    engine = InProcess(simulation.engine.members, tmp_path / "alone")
+    monkeypatch.setattr(rounds, "_choose", lambda *_: next(asked))
+    *_, last = federate(plan.method, engine, simulation.start, plan.federation, plan.seed)
+    assert RunFolder(federation / "run").load_state(ROUNDS).to_bytes() == last.state.to_bytes()

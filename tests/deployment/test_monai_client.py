@@ -1,0 +1,86 @@
+"""A medfed site behind MONAI's own interface for federated clients."""
+
+import pytest
+import torch
+from monai.fl.utils.constants import ExtraItems, FlStatistics, WeightType
+from monai.fl.utils.exchange_object import ExchangeObject
+from torch import nn
+
+from medfed.core.errors import UserError
+from medfed.deployment.monai_client import Aborted, MedfedClient
+from medfed.federation.rounds import federate
+from medfed.federation.settings import Federation
+from medfed.functional.weights import average
+from medfed.methods.ccst import CCST
+from medfed.methods.fedavg import FedAvg
+
+
+def clients(toy, method):
+    return [MedfedClient(site) for site in toy.engine(method).members]
+
+
+def host(clients, weights, rounds):
+    """What a host that knows nothing of medfed does: train, collect, average."""
+    for _ in range(rounds):
+        for client in clients:
+            client.train(ExchangeObject(weights=weights, weight_type=WeightType.WEIGHTS))
+        found = [client.get_weights() for client in clients]
+        n = torch.tensor([float(one.statistics[FlStatistics.DATA_COUNT]) for one in found], dtype=torch.float64)
+        weights = average([one.weights for one in found], n / n.sum())
+    return weights
+
+
+def test_a_host_that_averages_gets_the_bits_of_our_own_federation(toy):
+    method = FedAvg()
+    *_, last = federate(method, toy.engine(method), toy.start(method), Federation(rounds=2), 0)
+    found = host(clients(toy, method), toy.start(method).weights, 2)
+    assert found.keys() == last.state.weights.keys()
+    assert all(torch.equal(found[name], entry) for name, entry in last.state.weights.items())
+
+
+def test_what_comes_out_is_a_copy(toy):
+    client = clients(toy, FedAvg())[0]
+    client.train(ExchangeObject(weights=toy.start(FedAvg()).weights, weight_type=WeightType.WEIGHTS))
+    first = client.get_weights().weights
+    for entry in first.values():
+        entry.zero_()
+    assert any(bool(entry.any()) for entry in client.get_weights().weights.values())
+
+
+def test_counters_that_a_host_averaged_are_whole_numbers_again(toy):
+    client = clients(toy, FedAvg())[0]
+    client._site.network = nn.BatchNorm2d(2)
+    averaged = {name: entry.float() + 3.4 for name, entry in client._site.network.state_dict().items()}
+    found = client._weights(averaged)
+    assert found["num_batches_tracked"].dtype == torch.int64 and found["num_batches_tracked"] == 3
+    assert torch.equal(found["running_mean"], averaged["running_mean"])
+
+
+def test_statistics_are_what_the_method_shares(toy):
+    method = CCST(min_patients=1)
+    client = clients(toy, method)[0]
+    shared = client.get_data_stats().statistics
+    assert shared.pop(FlStatistics.DATA_COUNT) == len(client._site.training)
+    assert shared and all(isinstance(entry, torch.Tensor) for entry in shared.values())
+
+
+def test_abort_ends_training_and_the_next_round_works(toy):
+    client = clients(toy, FedAvg())[0]
+    start = ExchangeObject(weights=toy.start(FedAvg()).weights, weight_type=WeightType.WEIGHTS)
+    told = client._site.progress
+    client._site.progress = lambda *step: (client.abort(), told(*step))
+    with pytest.raises(Aborted, match="after step 1"):
+        client.train(start)
+    client._site.progress = told
+    client.train(start)
+    assert client.evaluate(start).metrics is not None
+
+
+def test_mistakes_of_a_host_are_told(toy):
+    client = clients(toy, FedAvg())[0]
+    with pytest.raises(ValueError, match="has not trained yet"):
+        client.get_weights()
+    with pytest.raises(ValueError, match="expected full weights"):
+        client.train(ExchangeObject(weights=toy.start(FedAvg()).weights, weight_type=WeightType.WEIGHT_DIFF))
+    with pytest.raises(UserError, match="holds the images of"):
+        client.initialize({ExtraItems.CLIENT_NAME: "elsewhere"})

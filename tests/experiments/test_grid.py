@@ -1,0 +1,148 @@
+"""The grid of a comparison: which rows, which configs, which folders; and how many sites train."""
+
+from pathlib import Path
+
+import pytest
+
+from medfed.config.schema import changed, load
+from medfed.core.errors import UserError
+from medfed.experiments.cohorts import participating_sites
+from medfed.experiments.grid import parse_varied, plan, validation_sites
+
+SITES = ["BMC", "HK", "UCL"]
+
+
+@pytest.fixture
+def config(tiny_config):
+    return load(tiny_config)
+
+
+def folds(config, methods, *vary, sites=("UCL",), **others):
+    return plan(config, Path("out"), methods, 1, SITES, sites, varied=parse_varied(vary), **others)
+
+
+def labels(found):
+    return [fold.row.label for fold in found]
+
+
+def test_every_method_is_a_row_with_each_value(config):
+    found = folds(config, ["fedavg", "elcfs"], "federation.participating=1,2")
+    assert labels(found) == [f"{m}, federation.participating={k}" for m in ("fedavg", "elcfs") for k in (1, 2)]
+    assert [fold.config.federation.participating for fold in found] == [1, 2, 1, 2]
+    assert [fold.row.baseline for fold in found] == [f"fedavg, federation.participating={k}" for k in (1, 2, 1, 2)]
+
+
+def test_several_settings_make_their_product(config):
+    found = folds(config, ["elcfs"], "method.gamma=0,0.5", "training.batch_size=4,8")
+    assert [(fold.config.method.gamma, fold.config.training.batch_size) for fold in found] == [
+        (0, 4), (0, 8), (0.5, 4), (0.5, 8),
+    ]  # fmt: skip
+    assert all(fold.row.baseline == f"fedavg, training.batch_size={n}" for fold, n in zip(found, (4, 8, 4, 8)))
+
+
+def test_a_method_without_the_setting_has_one_row_and_is_what_the_others_are_tested_against(config):
+    found = folds(config, ["fedavg", "elcfs", "elcfs:episodic=false"], "method.gamma=0,0.5")
+    assert labels(found) == ["fedavg", "elcfs, method.gamma=0", "elcfs, method.gamma=0.5",
+                             "elcfs:episodic=false, method.gamma=0", "elcfs:episodic=false, method.gamma=0.5"]
+    assert {fold.row.baseline for fold in found} == {"fedavg"}
+    assert [fold.config.method.episodic for fold in found[1:]] == [True, True, False, False]
+    assert all(fold.config.method.alpha == 0.1 for fold in found[1:3]), "the config's own settings stay"
+
+
+def test_values_are_read_as_set_reads_them_and_commas_in_brackets_are_theirs(config):
+    found = folds(config, ["fedavg"], "training.betas=[0.9, 0.99],[0.5,0.5]")
+    assert [fold.config.training.betas for fold in found] == [(0.9, 0.99), (0.5, 0.5)]
+    assert len({fold.folder.path for fold in found}) == 2
+    found = folds(config, ["fedavg"], "training.learning_rate=1e-3, 0.01", "federation.participating=1,null")
+    assert [fold.config.training.learning_rate for fold in found] == [0.001, 0.001, 0.01, 0.01]
+    assert [fold.config.federation.participating for fold in found] == [1, None, 1, None]
+
+
+def test_folders_of_plain_methods_are_as_they_were(config):
+    found = folds(config, ["fedavg", "elcfs:gamma=0,alpha=0.1"])
+    assert [fold.folder.path.relative_to("out").as_posix() for fold in found] == [
+        "fedavg/unseen_UCL/seed_3", "elcfs-gamma=0,alpha=0.1/unseen_UCL/seed_3",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("vary", "words"), [
+    (["federation.participating"], ("--vary federation.participating", "key=value,value")),
+    (["method.gamma=0,,1"], ("--vary method.gamma=0,,1", "key=value,value")),
+    (["method.gamma=0,0.0"], ("method.gamma=0.0 comes twice",)),
+    (["method.gamma=0,[1"], ("--vary method.gamma=[1", "line 1")),
+    (["method.gamma=0", "method.gamma=1"], ("method.gamma is varied twice",)),
+    (["method.gama=0,1"], ("--vary method.gama: none of the methods fedavg, elcfs", "Did you mean 'gamma'")),
+    (["method.gamma=0,-1"], ("--vary method.gamma=-1: method: gamma must be at least 0",)),
+    (["method=elcfs,fedavg"], ("--vary method=elcfs", "a block of keys and values")),
+    (["method.name=elcfs,fedavg"], ("--vary method.name=elcfs,fedavg", "--methods")),
+    (["seed=1,2"], ("--vary seed=1,2", "--seeds")),
+    (["federation.unseen_site=HK,UCL"], ("cannot be varied", "--sites")),
+    (["data.sites=[HK, UCL],[HK]"], ("cannot be varied", "the same sites")),
+    (["federation.selection=last,source_validation"], ("cannot be varied", "one rule")),
+    (["federation.participating=1,3"], ("participating: 3 sites are to train, but only 2 (BMC, HK)", "at most 2")),
+    (["federation.participating=0,1"],
+     ("--vary federation.participating=0: federation: participating must be at least 1",)),
+    (["federation.participating=1.5"], ("--vary federation.participating=1.5", "a whole number")),
+])  # fmt: skip
+def test_mistakes_are_one_sentence_before_anything_trains(config, vary, words):
+    with pytest.raises(UserError) as error:
+        folds(config, ["fedavg", "elcfs"], *vary)
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_setting_is_said_once_and_a_row_is_there_once(config):
+    with pytest.raises(UserError, match="--vary method.gamma: --methods elcfs:gamma=0 sets it too"):
+        folds(config, ["elcfs:gamma=0"], "method.gamma=0,1")
+    with pytest.raises(UserError, match="'fedavg' and 'fedavg' would share a folder"):
+        folds(config, ["fedavg", "fedavg"])
+
+
+def test_the_validation_site_is_none_of_those_that_train(config):
+    """Two of three sites are apart, so one is left."""
+    assert (
+        len(folds(config, ["fedavg"], "federation.participating=1", validates=validation_sites(SITES, (), "data"))) == 1
+    )
+    with pytest.raises(UserError, match=r"2 sites are to train, but only 1 \(BMC\) is neither"):
+        folds(
+            config,
+            ["fedavg"],
+            "federation.participating=2",
+            sites=["HK"],
+            validates=validation_sites(SITES, (), "data"),
+        )
+
+
+def test_who_takes_part_grows_with_their_number_and_follows_the_seed_alone(config):
+    names = [f"site_{k}" for k in range(7)]
+    drawn = {}
+    for seed in (1, 2, 3, 4):
+        for wanted in range(1, 8):
+            one = changed(config, {"federation.participating": wanted, "seed": seed})
+            found = participating_sites(one, names)
+            assert len(found) == wanted and found == sorted(found)
+            assert set(participating_sites(one, names[::-1])) == set(found), "the order of the listing does not matter"
+            assert set(drawn.get((seed, wanted - 1), [])) < set(found)
+            drawn[seed, wanted] = found
+    assert len({tuple(drawn[seed, 3]) for seed in (1, 2, 3, 4)}) > 1, "the seed draws"
+    left = [name for name in names if name != drawn[1, 3][0]]
+    others = participating_sites(changed(config, {"federation.participating": 3, "seed": 1}), left)
+    assert set(drawn[1, 3]) - set(others) == {drawn[1, 3][0]}, "leaving one out moves no other site's place"
+    assert participating_sites(config, names) == names
+
+
+def test_the_pairs_of_a_paper_are_the_folds(config):
+    """Each unseen site with the validation site that the paper has beside it."""
+    pairs = validation_sites(SITES, ["UCL/BMC", "HK/UCL"], "data")
+    found = folds(config, ["fedavg"], sites=list(pairs), validates=pairs)
+    assert [(fold.site, fold.config.federation.validation_site) for fold in found] == [("UCL", "BMC"), ("HK", "UCL")]
+
+
+@pytest.mark.parametrize(("pairs", "sentence"), [
+    (["UCL"], "expected UNSEEN/VALIDATION"),
+    (["UCL/BMK"], "Did you mean 'BMC'"),
+    (["UCL/UCL"], "the unseen site cannot validate"),
+    (["UCL/HK", "UCL/BMC"], "UCL is unseen twice"),
+])  # fmt: skip
+def test_pairs_that_are_none_are_refused(pairs, sentence):
+    with pytest.raises(UserError, match=sentence):
+        validation_sites(SITES, pairs, "data")

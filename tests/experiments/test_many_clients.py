@@ -1,0 +1,146 @@
+"""Runs whose sites' people are handed out to clients, and runs with a validation site."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from medfed import train
+from medfed.outputs.run_folder import RunFolder
+from medfed.phantoms.synthesis.histology import make_histology_phantom
+
+
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("data") / "camelyon17_phantom"
+    make_histology_phantom(root, patches_per_site=30, patients_per_site=15)
+    return root
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory, patches) -> Path:
+    path = tmp_path_factory.mktemp("configs") / "tiny.yaml"
+    path.write_text(f"""
+seed: 3
+data: {{name: camelyon17, root: {patches}, image_size: 24, sites: [hospital_1, hospital_2, hospital_3, hospital_5],
+  validation_ratio: 0.2, test_ratio: 0.2}}
+network: {{name: densenet, init_features: 8, growth_rate: 4, blocks: [2, 2]}}
+method: {{name: fedavg}}
+training: {{batch_size: 6, learning_rate: 0.01, optimizer_state: reset}}
+federation: {{unseen_site: hospital_5, validation_site: hospital_3, selection: validation_site, rounds: 3, clients: 12,
+  clients_per_round: 4, partition: heterogeneous, mixing: 0}}
+""")
+    return path
+
+
+def run(config, out, *settings: str, more=()) -> int:
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    return train.main([str(config), "--out", str(out), "--quiet", "--device", "cpu", *arguments, *more])
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    assert run(config, out) == 0
+    return out
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_clients_train_and_sites_are_scored(finished):
+    trained = {row["site"] for row in rows(finished / "ledger.csv") if row["kind"] == "train"}
+    assert len(trained) > 4 and all(site.startswith("client_") for site in trained)
+    assert {(row["site"], row["role"]) for row in rows(finished / "cases.csv")} == {
+        ("hospital_1", "seen"), ("hospital_2", "seen"), ("hospital_3", "validation"), ("hospital_5", "unseen"),
+    }  # fmt: skip
+    scored = [row["site"] for row in rows(finished / "cases.csv")]
+    assert scored.count("hospital_3") == scored.count("hospital_5") == 30
+
+
+def test_the_summary_tells_the_clients_in_few_words(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["clients"]["n"] == 12 and summary["clients"]["per_round"] == 4
+    assert summary["clients"]["partition"] == "heterogeneous 0"
+    assert summary["source_sites"] == ["hospital_1", "hospital_2"] and summary["validation_site"] == "hospital_3"
+    assert "client_" not in json.dumps(summary)
+    assert any("clients have fewer training images than training.batch_size 6" in said for said in summary["notices"])
+    assert set(summary["validation"]["sites"]) == {"hospital_3"}
+    assert set(summary["seen"]["sites"]) == {"hospital_1", "hospital_2"}
+
+
+def test_clients_hold_every_training_and_validation_case_of_the_source_sites_once(finished):
+    held = json.loads((finished / "clients.json").read_text())
+    found = [case for client in held.values() for part in client.values() for case in part]
+    tested = {f"{row['site']}/{row['patient']}" for row in rows(finished / "cases.csv") if row["role"] == "seen"}
+    known = json.loads((finished / "data.json").read_text())["files"]
+    assert len(found) == len(set(found)) and not set(found) & tested
+    assert set(found) | tested == {case for case in known if not case.startswith("hospital_3/")}
+    for client in held.values():
+        assert len({case.partition("/")[0] for part in client.values() for case in part}) == 1
+
+
+def test_the_best_round_of_the_validation_site_is_the_result(finished):
+    history = RunFolder(finished).history()
+    best = max(history, key=lambda row: (row["validation_site_score"], -row["round"]))
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["selected_round"] == best["round"] and summary["selection"] == "validation_site"
+    measured = summary["validation"]["sites"]["hospital_3"]["all"]["accuracy"]["mean"]
+    assert measured == pytest.approx(best["validation_site_score"])
+
+
+def test_stopping_and_going_on_gives_the_same_bits(config, finished, tmp_path):
+    assert run(config, tmp_path / "run", "federation.rounds=1") == 0
+    assert run(config, tmp_path / "run", more=("--resume", "--accept-config-change")) == 0
+    for name in ("model.safetensors", "cases.csv", "ledger.csv", "history.csv", "clients.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes(), name
+
+
+def test_the_run_says_it_in_one_line(config, finished, capsys):
+    assert run(config, finished, more=("--resume",)) == 0
+    said = capsys.readouterr().out
+    assert "\n12 clients of 2 sites, 4 a round, partition: heterogeneous 0\n" in said
+    assert "hospital_3 (VALIDATION)" in said and "client_" not in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["federation.clients=99"], ("federation.clients: 99 clients share", "expected at most")),
+        (["federation.validation_site=hospital_4"], ("federation.validation_site", "hospital_4", "data.sites")),
+        (["data.sites=[hospital_3, hospital_5]"], ("no other site is left to train on",)),
+        (["data.sites=[]", "federation.validation_site=hospital_9"], ("no site 'hospital_9'", "hospital_1")),
+        (
+            ["federation.validation_site="],
+            ("federation.selection: 'validation_site' needs federation.validation_site",),
+        ),
+        (
+            ["federation.partition=dirichlet", "federation.mixing=0.1", "federation.min_images=50"],
+            ("no draw of Dirichlet(0.5)", "at least 50"),
+        ),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_is_written(config, tmp_path, capsys, settings, words):
+    assert run(config, tmp_path / "run", *settings) == 2
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert all(word in said for word in words), said
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_hundred_curves_have_no_legend_of_a_hundred(monkeypatch):
+    from medfed.outputs.figures import segmentation
+
+    kept = {}
+    monkeypatch.setattr(segmentation, "save", lambda figure, path, title: kept.update(figure=figure))
+    history = [
+        {"round": n, "train_loss": 1.0, "validation_score": 0.5, "validation_site_score": 0.4}
+        | {f"train_loss/client_{k:03d}": k / 100 for k in range(100)}
+        for n in (1, 2)
+    ]
+    segmentation.training_curves(history, "", "real data")
+    loss, score = kept["figure"].axes
+    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["mean over clients (grey: 100)"]
+    assert [text.get_text() for text in score.get_legend().get_texts()] == ["mean over sites", "validation site"]

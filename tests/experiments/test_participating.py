@@ -1,0 +1,49 @@
+"""`federation.participating` in a single run: of whom images are read, handed out and scored."""
+
+import shutil
+
+import pytest
+from test_evaluate_program import refused
+
+from medfed import train
+from medfed.config.schema import load
+from medfed.experiments.setup import build_experiment
+from medfed.federation.settings import Federation
+
+
+def test_a_run_with_more_sites_than_there_are_is_refused_in_a_sentence(tiny_config, tmp_path, capsys):
+    arguments = [str(tiny_config), "--out", str(tmp_path / "run"), "--quiet", "--set"]
+    code = train.main([*arguments, "federation.participating=3"])
+    refused(capsys, code, "tiny.yaml", "federation.participating", "at most 2")
+    code = train.main([*arguments, "federation.participating=0"])
+    refused(capsys, code, "participating must be at least 1", "got 0")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_as_many_as_there_are_is_all_and_null_is_too(tiny_config):
+    for value in ("null", "2"):
+        config = load(tiny_config, [f"federation.participating={value}"])
+        assert set(build_experiment(config, None, True).splits) == {"BMC", "HK"}
+    assert Federation().participating is None
+
+
+def test_with_clients_the_people_of_the_sites_that_take_part_are_handed_out(tiny_config):
+    """Three patients of one site train or validate, so two clients share them."""
+    settings = ["federation.participating=1", "federation.clients=2", "method.name=fedavg", "data.test_ratio=0"]
+    found = build_experiment(load(tiny_config, settings), None, True)
+    (site,) = found.splits
+    assert len(found.clients) == 2
+    assert {case.site for held in found.clients.values() for case in held.all()} == {site}
+
+
+@pytest.mark.parametrize("unseen", ["HK", "UCL"])
+def test_an_unread_site_may_be_broken(tiny_config, tmp_path, tiny_phantom, unseen):
+    """The files of a site that takes no part are not opened: its folder may hold anything."""
+    root = tmp_path / "copy"
+    shutil.copytree(tiny_phantom, root)
+    changes = [f"data.root={root}", f"federation.unseen_site={unseen}", "federation.participating=1"]
+    (taken,) = build_experiment(load(tiny_config, changes), None, True).splits
+    (left,) = {"BMC", "HK", "UCL"} - {taken, unseen}
+    for path in (path for path in (root / left).rglob("*") if path.is_file()):
+        path.write_bytes(b"broken")
+    assert list(build_experiment(load(tiny_config, changes), None, True).splits) == [taken]

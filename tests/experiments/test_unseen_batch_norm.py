@@ -1,0 +1,129 @@
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import Toy, tiny_yaml
+
+from medfed.config.schema import load
+from medfed.experiments.evaluation import evaluate, unseen_weights
+from medfed.experiments.run import run
+from medfed.experiments.setup import build_experiment
+from medfed.experiments.unseen_batch_norm import nearest, policy
+from medfed.federation.rounds import federate
+from medfed.metrics.segmentation import score
+from medfed.networks.unet import UNet
+from medfed.outputs.bundle.model_card import notes
+from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.table import closing_table
+
+FIRST = "conv_0.conv_0.adn.N.running_mean"
+
+
+def config(tmp_path, root, unseen_bn: str, network: str = ", norm: batch", *more: str):
+    text = tiny_yaml(root).replace("features: [4, 4, 4, 8, 8, 4]", f"features: [4, 4, 4, 8, 8, 4]{network}")
+    text = text.replace("{name: elcfs, alpha: 0.1, min_patients: 1}", f"{{name: fedbn, unseen_bn: {unseen_bn}}}")
+    path = tmp_path / f"{unseen_bn}.yaml"
+    path.write_text(text.replace("rounds: 2", "rounds: 1"))
+    return load(path, more)
+
+
+def trained(tmp_path, root, unseen_bn: str, *more: str):
+    found = config(tmp_path, root, unseen_bn, ", norm: batch", *more)
+    simulation = build_experiment(found, None, True)
+    (done,) = federate(found.method, simulation.engine, simulation.start, found.federation, found.seed)
+    return simulation, done.state.weights
+
+
+@pytest.mark.filterwarnings("ignore:.*is tested with the BatchNorm of")
+def test_an_unseen_site_is_scored_with_the_average_or_by_each_batch_or_as_its_nearest(tmp_path, tiny_phantom):
+    scores = {}
+    for unseen_bn in ("average", "batch_stats", "nearest"):
+        simulation, weights = trained(tmp_path, tiny_phantom, unseen_bn)
+        assert policy(simulation) == unseen_bn
+        findings = evaluate(simulation, weights, True)
+        rows = findings.rows
+        _check_masks_are_those_of_the_scores(simulation, findings)
+        held = simulation.network.state_dict()
+        own = {site.name: site.local_entries()[FIRST] for site in simulation.engine.members}
+        if unseen_bn == "nearest":
+            assert any(torch.equal(held[FIRST], entry) for entry in own.values())
+        else:
+            assert torch.equal(held[FIRST], unseen_weights(simulation, weights)[FIRST])
+            assert not any(torch.equal(held[FIRST], entry) for entry in own.values())
+        scores[unseen_bn] = {role: [row["dice"] for row in rows if row["role"] == role] for role in ("seen", "unseen")}
+    seen, unseen = ([found[role] for found in scores.values()] for role in ("seen", "unseen"))
+    assert seen[0] == seen[1] == seen[2] and unseen[0] != unseen[1]
+
+
+def test_a_picture_shows_the_mask_of_the_network_that_adapted(tmp_path, tiny_phantom):
+    simulation, weights = trained(tmp_path, tiny_phantom, "average", "evaluation.tent=true")
+    findings = evaluate(simulation, weights, True)
+    _check_masks_are_those_of_the_scores(simulation, findings)
+    case = simulation.unseen["UCL"][0]
+    simulation.network.load_state_dict(unseen_weights(simulation, weights))
+    plain = simulation.task.predict(simulation.network, simulation.dataset.load(case))
+    assert not torch.equal(findings.masks[case.patient].unpacked(), plain)
+
+
+def _check_masks_are_those_of_the_scores(simulation, findings):
+    """Whatever network predicted: with its own BatchNorm, that of the nearest site, or one that adapts."""
+    volumes = {case.patient: simulation.dataset.load(case) for cases in simulation.unseen.values() for case in cases}
+    of_unseen = {row["patient"]: row["dice"] for row in findings.rows if row["role"] == "unseen"}
+    assert of_unseen.keys() == findings.masks.keys() == volumes.keys()
+    for patient, dice in of_unseen.items():
+        mask, volume = findings.masks[patient].unpacked(), volumes[patient]
+        assert score(mask[0], volume.mask[0].as_tensor(), volume.spacing_mm).dice == dice
+
+
+@pytest.mark.parametrize("like", ["BMC", "HK"])
+def test_the_nearest_site_is_the_one_whose_images_they_are(tmp_path, tiny_phantom, like):
+    """The running statistics of one site are those of the unseen site's very images; of the other they are far off."""
+    simulation, weights = trained(tmp_path, tiny_phantom, "nearest")
+    path = FIRST.rpartition(".")[0]
+    cases = simulation.unseen["UCL"]
+    inputs = []
+    norm = simulation.network.get_submodule(path)
+    handle = norm.register_forward_pre_hook(lambda module, given: inputs.append(given[0].detach()))
+    simulation.network.load_state_dict(weights)
+    for case in cases:
+        simulation.task.predict(simulation.network, simulation.dataset.load(case))
+    handle.remove()
+    features = torch.cat(inputs)
+    for site in simulation.engine.members:
+        shift = 0 if site.name == like else 5
+        site.memory[f"local/{path}.running_mean"] = features.mean(dim=(0, 2, 3)) + shift
+        site.memory[f"local/{path}.running_var"] = features.var(dim=(0, 2, 3)) + shift
+    with pytest.warns(UserWarning, match=f"UCL: is tested with the BatchNorm of {like}"):
+        found = nearest(simulation, weights, cases)
+    chosen = next(site for site in simulation.engine.members if site.name == like)
+    assert all(torch.equal(found[name], entry) for name, entry in chosen.local_entries().items())
+    assert all(torch.equal(found[name], weights[name]) for name in found if name not in chosen.local_keys)
+
+
+@pytest.mark.parametrize("unseen_bn, transductive, told", [
+    ("average", False, "the unseen site with their average"),
+    ("batch_stats", True, "BatchNorm used the statistics of each batch of test images"),
+    ("nearest", True, "in a weak sense, sites that took no part got the BatchNorm nearest"),
+])  # fmt: skip
+def test_results_say_what_looked_at_test_images(tmp_path, tiny_phantom, unseen_bn, transductive, told):
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    found = run(config(tmp_path, tiny_phantom, unseen_bn), folder, quiet=True)
+    assert found == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert found["transductive"] is transductive and found["sites_kept_entries"]
+    assert told in closing_table(found) and ("TRANSDUCTIVE" in closing_table(found)) is transductive
+    assert ("transductive" in notes(found)) is transductive and "the bundle has their average" in notes(found)
+    assert any("is tested with the BatchNorm of" in text for text in found["notices"]) is (unseen_bn == "nearest")
+
+
+@pytest.mark.filterwarnings("ignore:.*no BatchNorm")
+def test_without_batch_norm_nothing_is_transductive(tmp_path, tiny_phantom):
+    found = build_experiment(config(tmp_path, tiny_phantom, "batch_stats", ""), None, True)
+    assert policy(found) == ""
+
+
+def test_where_a_setting_and_not_the_method_keeps_batch_norm_it_is_the_average(fedavg):
+    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    assert policy(SimpleNamespace(engine=toy.engine(fedavg, local_batch_norm=True))) == "average"
+    assert policy(SimpleNamespace(engine=toy.engine(fedavg))) == ""

@@ -1,0 +1,233 @@
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from conftest import Toy, discs
+
+from medfed.core.errors import UserError
+from medfed.federation.message import Message, digest
+from medfed.federation.method import Method
+from medfed.federation.rounds import federate
+from medfed.federation.settings import Federation, Training
+from medfed.federation.validation_site import ValidationSite
+from medfed.networks.unet import UNet
+
+
+def finish(engine, start, method, settings, seed=0):
+    *_, last = federate(method, engine, start, settings, seed)
+    return last
+
+
+def test_rounds_learn(toy, fedavg):
+    rounds = list(federate(fedavg, toy.engine(fedavg), toy.start(fedavg), Federation(rounds=4), 0))
+    assert [r.state.round for r in rounds] == [1, 2, 3, 4]
+    assert rounds[-1].history["train_loss"] < rounds[0].history["train_loss"]
+    assert 0 <= rounds[-1].history["validation_score/north"] <= 1
+
+
+def test_the_order_of_the_sites_does_not_matter(toy, fedavg, two_rounds):
+    orders = [("north", "south", "west"), ("west", "south", "north"), ("south", "west", "north")]
+    ends = [finish(toy.engine(fedavg, order), toy.start(fedavg), fedavg, two_rounds).state for order in orders]
+    assert len({digest(state.to_bytes()) for state in ends}) == 1
+
+
+def test_another_seed_is_another_model(toy, fedavg, two_rounds):
+    a, b = (finish(toy.engine(fedavg, seed=s), toy.start(fedavg), fedavg, two_rounds, s).state for s in (0, 1))
+    assert digest(a.to_bytes()) != digest(b.to_bytes())
+
+
+def test_going_on_from_any_round_equals_never_having_stopped(toy, fedavg):
+    settings, engine = Federation(rounds=3), toy.engine(fedavg)
+    states, memories = [toy.start(fedavg)], [[{} for _ in engine.members]]
+    for done in federate(fedavg, engine, states[0], settings, 0):
+        states.append(done.state)
+        memories.append([dict(site.memory) for site in engine.members])
+    for state, memory in zip(states[:-1], memories[:-1], strict=True):
+        engine = toy.engine(fedavg)
+        for site, kept in zip(engine.members, memory, strict=True):
+            site.memory = dict(kept)
+        assert digest(finish(engine, state, fedavg, settings).state.to_bytes()) == digest(states[-1].to_bytes())
+
+
+def test_forgetting_the_optimisers_state_would_show(toy, fedavg):
+    """The control of the test above: it can fail."""
+    settings, engine = Federation(rounds=2), toy.engine(fedavg)
+    first, last = federate(fedavg, engine, toy.start(fedavg), settings, 0)
+    forgetful = finish(toy.engine(fedavg), first.state, fedavg, settings)
+    assert digest(forgetful.state.to_bytes()) != digest(last.state.to_bytes())
+
+
+def test_one_full_batch_of_sgd_at_each_site_is_one_central_step(fedavg):
+    """FedAvg with n_k weights = one step on the pooled gradient of a loss that is a mean over images."""
+    toy = Toy(training=Training(optimizer="sgd", learning_rate=0.1, batch_size=100, augment=False))
+    engine, start = toy.engine(fedavg), toy.start(fedavg)
+    found = finish(engine, start, fedavg, Federation(rounds=1)).state.weights
+    network, gradients = toy.network(fedavg), {}
+    for site in ("north", "south", "west"):
+        network.zero_grad()
+        batch = discs(site).batch(range(10))
+        toy.task.loss(network(toy.task.standardise(batch.image)), batch.label).backward()
+        for name, p in network.named_parameters():
+            gradients[name] = gradients.get(name, 0) + p.grad / 3
+    for name, p in network.named_parameters():
+        assert torch.allclose(found[name], p.detach() - 0.1 * gradients[name], atol=1e-6), name
+
+
+def test_client_sampling_takes_the_named_number_and_changes_over_rounds(toy, fedavg):
+    settings = Federation(rounds=6, clients_per_round=2)
+    takers = []
+    for done in federate(fedavg, toy.engine(fedavg), toy.start(fedavg), settings, 0):
+        takers.append(frozenset(row["site"] for row in done.ledger if row["kind"] == "train"))
+    assert all(len(t) == 2 for t in takers) and len(set(takers)) > 1
+
+
+def test_batch_norm_averages_floats_and_keeps_counters_whole(fedavg):
+    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    weights = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=1)).state.weights
+    counters = {name: w for name, w in weights.items() if name.endswith("num_batches_tracked")}
+    assert counters and all(w.dtype == torch.int64 and w == math.ceil(10 / 4) for w in counters.values())
+    assert any((w != 0).any() for name, w in weights.items() if name.endswith("running_mean"))
+
+
+def test_local_batch_norm_never_leaves_its_site(fedavg):
+    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    engine = toy.engine(fedavg, local_batch_norm=True)
+    last = finish(engine, toy.start(fedavg), fedavg, Federation(rounds=2))
+    sent = {row["name"] for row in last.ledger if row["direction"] == "up" and row["kind"] == "train"}
+    local = engine.members[0].local_keys
+    assert local and not sent & local
+    north, south = (site.memory["local/" + sorted(local)[0]] for site in engine.members[:2])
+    assert not torch.equal(north, south)
+
+
+def test_the_ledger_holds_every_tensor_that_crossed(toy, fedavg, two_rounds):
+    rows = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds).ledger
+    weights = toy.start(fedavg).weights
+    up = [r for r in rows if r["site"] == "north" and r["direction"] == "up" and r["kind"] == "train"]
+    assert {r["name"] for r in up} == set(weights) | {"examples", "steps", "loss"}
+    assert sum(r["bytes"] for r in up if r["dtype"] != "fact") == sum(4 * w.numel() for w in weights.values())
+
+
+@dataclass(frozen=True)
+class Spoiler(Method):
+    """Sends one NaN from the south."""
+
+    def on_round_end(self, local):
+        return {"extra": torch.tensor([float("nan") if local.site == "south" else 0.0])}
+
+
+def test_an_update_that_is_not_finite_is_refused_by_name(toy, two_rounds):
+    with pytest.raises(UserError, match="south: its update of round 1 is not finite .first in 'extra'."):
+        finish(toy.engine(Spoiler()), toy.start(Spoiler()), Spoiler(), two_rounds)
+
+
+def test_an_update_that_does_not_fit_is_refused_by_name(toy, fedavg, two_rounds):
+    engine = toy.engine(fedavg)
+    exchange = engine.exchange
+
+    def narrow(kind, messages):
+        answers = exchange(kind, messages)
+        if kind == "train":
+            weights = {name: w.sum() if name == "final_conv.bias" else w for name, w in answers["west"].weights.items()}
+            answers["west"] = replace(answers["west"], weights=weights)
+        return answers
+
+    engine.exchange = narrow
+    with pytest.raises(UserError, match="west: its update of round 1 does not fit.*final_conv.bias"):
+        finish(engine, toy.start(fedavg), fedavg, two_rounds)
+
+
+@pytest.mark.parametrize("examples", [0, -5, 2.5, None, True])
+def test_an_update_of_no_examples_is_refused_by_name(toy, fedavg, two_rounds, examples):
+    engine = toy.engine(fedavg)
+    exchange = engine.exchange
+
+    def miscount(kind, messages):
+        answers = exchange(kind, messages)
+        if kind == "train":
+            answers["west"] = replace(answers["west"], facts={**answers["west"].facts, "examples": examples})
+        return answers
+
+    engine.exchange = miscount
+    with pytest.raises(UserError, match=f"west: its update of round 1 counts {examples} examples"):
+        finish(engine, toy.start(fedavg), fedavg, two_rounds)
+
+
+def test_divergence_is_told_by_site_round_and_step(fedavg):
+    toy = Toy(training=Training(learning_rate=1e30))
+    with pytest.raises(UserError, match="north: training diverged in round 1, step [0-9]: the loss is"):
+        finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=2))
+
+
+def test_methods_see_the_same_batches_and_augmentations(toy, fedavg):
+    """Whatever a method draws itself: the first images of each batch are the same for a method that draws a lot."""
+    seen = {}
+
+    @dataclass(frozen=True)
+    class Watch(Method):
+        draws: int = 0
+
+        def augment(self, local, batch):
+            torch.rand(self.draws, generator=local.rng)
+            seen.setdefault((self.draws, local.site), []).append(batch.image.sum().item())
+            return batch
+
+    for draws in (0, 100):
+        method = Watch(draws)
+        finish(toy.engine(method), toy.start(method), method, Federation(rounds=1))
+    assert all(seen[0, site] == seen[100, site] for site in ("north", "south", "west"))
+
+
+def test_a_site_answers_only_what_it_knows(toy, fedavg):
+    with pytest.raises(ValueError, match="north: cannot answer a message of kind 'gossip'"):
+        toy.engine(fedavg).members[0].answer(Message("gossip"))
+
+
+def looked_at(toy, method, **settings):
+    engine = toy.engine(method, **settings)
+    engine.onlooker = ValidationSite("east", toy.samples("east"), toy.task, engine.members[0].network)
+    return engine
+
+
+def test_a_validation_site_never_trains_nor_shares_and_changes_no_bit(toy, fedavg, two_rounds):
+    alone = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds)
+    found = finish(looked_at(toy, fedavg), toy.start(fedavg), fedavg, replace(two_rounds, validation_site="east"))
+    assert digest(found.state.to_bytes()) == digest(alone.state.to_bytes())
+    own = [row for row in found.ledger if row["site"] == "east"]
+    assert {row["kind"] for row in own} == {"validate"}
+    assert [row["name"] for row in own if row["direction"] == "up"] == ["score"]
+
+
+def test_its_score_stands_alone_and_enters_no_mean(toy, fedavg, two_rounds):
+    alone = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds).history
+    validated = replace(two_rounds, validation_site="east")
+    found = finish(looked_at(toy, fedavg), toy.start(fedavg), fedavg, validated).history
+    assert 0 <= found.pop("validation_site_score") <= 1 and found == alone
+
+
+def test_where_sites_keep_entries_no_round_has_a_model_for_the_validation_site(fedavg, two_rounds):
+    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    settings = replace(two_rounds, validation_site="east")
+    engine = looked_at(toy, fedavg, local_batch_norm=True)
+    assert "validation_site_score" not in finish(engine, toy.start(fedavg), fedavg, settings).history
+
+
+def test_the_weights_of_two_rounds_are_never_held_at_once(toy, fedavg, monkeypatch):
+    """With a hundred clients a round they are what fills the memory."""
+    import gc
+    import weakref
+
+    engine, held = toy.engine(fedavg), []
+    exchange = engine.exchange
+
+    def watched(kind, messages):
+        gc.collect()
+        assert kind != "train" or not any(answer() for answer in held)
+        answers = exchange(kind, messages)
+        held.extend(weakref.ref(answer.weights["final_conv.bias"]) for answer in answers.values() if kind == "train")
+        return answers
+
+    engine.exchange = watched
+    finish(engine, toy.start(fedavg), fedavg, Federation(rounds=3))
+    assert len(held) == 9

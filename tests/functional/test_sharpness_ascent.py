@@ -1,0 +1,30 @@
+import pytest
+import torch
+
+from medfed.functional.meta_learning import sharpness_ascent
+
+
+def test_the_gradient_is_taken_uphill_and_lands_on_the_weights():
+    """L = w^2 + v^2 at (3, 4): g = (6, 8) of length 10, delta = (0.3, 0.4); dL/dw there is (6.6, 8.8)."""
+    w, v = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (3.0, 4.0))
+    above = sharpness_ascent(w**2 + v**2, {"w": w, "v": v}, distance=0.5)
+    assert above["w"].item() == pytest.approx(3.3) and above["v"].item() == pytest.approx(4.4)
+    (above["w"] ** 2 + above["v"] ** 2).backward()
+    assert w.grad.item() == pytest.approx(6.6) and v.grad.item() == pytest.approx(8.8)
+    assert (w.item(), v.item()) == (3.0, 4.0), "the step starts where it stood"
+
+
+def test_the_distance_is_over_all_weights_together():
+    rng = torch.Generator().manual_seed(0)
+    weights = {str(n): torch.randn(n, 3, dtype=torch.float64, generator=rng).requires_grad_() for n in (1, 4, 7)}
+    above = sharpness_ascent(sum((entry**3).sum() for entry in weights.values()), weights, distance=0.05)
+    delta = torch.cat([(above[n] - weights[n]).flatten() for n in weights])
+    assert float(delta.detach().norm()) == pytest.approx(0.05, rel=1e-12)
+
+
+def test_on_level_ground_and_for_unused_or_frozen_weights_nothing_moves():
+    w, unused, frozen = torch.tensor(2.0, requires_grad=True), torch.tensor(3.0, requires_grad=True), torch.tensor(4.0)
+    weights = {"w": w, "unused": unused, "frozen": frozen}
+    level = sharpness_ascent(0 * w * frozen, weights, distance=1.0)
+    assert level["w"].item() == 2.0 and level["unused"] is unused and level["frozen"] is frozen
+    assert sharpness_ascent(w * frozen, weights, distance=0.0)["w"].item() == 2.0

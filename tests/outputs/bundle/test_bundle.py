@@ -1,0 +1,363 @@
+"""A bundle predicts as `Segmentation.predict` does, with MONAI alone, and loads the trained weights whoever runs it."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import monai.bundle
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from monai.bundle import ConfigParser, ConfigWorkflow
+from monai.data import load_net_with_metadata
+from monai.networks.nets import BasicUNet
+from PIL import Image
+
+from medfed.core.errors import UserError
+from medfed.datasets.base import Volume
+from medfed.datasets.reading import read_image
+from medfed.federation.message import digest
+from medfed.networks.base import NetworkSettings
+from medfed.networks.elcfs_unet import ElcfsUNet
+from medfed.networks.unet import UNet
+from medfed.outputs.bundle.check import check_bundle
+from medfed.outputs.bundle.configs import inference_config, metadata
+from medfed.outputs.bundle.write import PACKAGE, PICTURES, template_folder, trained, write_bundle
+from medfed.outputs.run_folder import RunFolder
+from medfed.tasks.segmentation import Evaluation, Segmentation
+
+SIDE = 32
+UNET = UNet(features=(4, 4, 4, 8, 8, 4))
+SUMMARY = {
+    "unseen": {
+        "sites": {
+            "Anywhere": {
+                "organ": {
+                    "n": 3, "n_missed": 1,
+                    "dice": {"mean": 0.81, "low": 0.7, "high": 0.9}, "hd95_mm": {"mean": 4.25},
+                    "hd95_px": {"mean": 5.0},
+                }
+            }
+        },
+        "mean": {"organ": {"dice": {"mean": 0.81}, "hd95_mm": {"mean": None}}},
+    }
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def oblique(path, channels=1, seed=0):
+    """A NIfTI with axes to the left and back, tilted out of all planes, with slices of 3.3 mm, one of them empty."""
+    rng = np.random.default_rng(seed)
+    x, y, _ = np.meshgrid(*[np.linspace(-1, 1, n) for n in (45, 38, 5)], indexing="ij")
+    image = 300 * ((x - 0.2) ** 2 / 0.2 + y**2 / 0.3 < 1) + 200 * rng.random((45, 38, 5))
+    image[..., 0] = 0
+    if channels > 1:
+        image = np.stack([image, *rng.random((channels - 1, 45, 38, 5)) * image], axis=-1)
+    turn, tilt = 0.3, 0.4
+    about_z = [[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]]
+    about_x = [[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]]
+    affine = np.eye(4)
+    affine[:3, :3] = np.array(about_z) @ about_x @ np.diag([-0.6, -0.7, 3.3])
+    affine[:3, 3] = 10, -20, 33
+    nib.save(nib.Nifti1Image(image.astype(np.int16), affine), path)
+
+
+def picture(path, channels):
+    x, y = np.meshgrid(np.linspace(-1, 1, 45), np.linspace(-1, 1, 38), indexing="ij")
+    image = 120 * (x**2 / 0.4 + (y - 0.2) ** 2 / 0.2 < 1)[..., None] + np.random.default_rng(0).integers(
+        0, 120, (45, 38, channels)
+    )
+    Image.fromarray(image.astype(np.uint8).squeeze()).save(path)
+
+
+def telling_weights(network, task, path):
+    """Random weights whose logits on this image are half above zero and half below: the hardest mask to reproduce."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        module = network.build(task.channels, task.out_channels).eval()
+    image = task.preprocessing()({"image": read_image(path, task.channels, [])})["image"].as_tensor().movedim(-1, 0)
+    with torch.no_grad():
+        logits = module(task.standardise(image)).transpose(0, 1).flatten(1)
+        module.get_submodule(network.head).bias -= logits.median(dim=1).values
+    return module
+
+
+def write(out, network, module, task, input_is_2d=False):
+    provenance = {"data": "phantom", "sites": ["a", "b"], "unseen_site": "Anywhere", "method": "fedavg", "rounds": 2}
+    return write_bundle(
+        out, network=network, weights=module.state_dict(), task=task, provenance=provenance, summary=SUMMARY,
+        title="Organ segmentation", input_is_2d=input_is_2d,
+    )
+
+
+def files(bundle):
+    return {"config_file": str(bundle / "configs/inference.json"), "meta_file": str(bundle / "configs/metadata.json")}
+
+
+def workflow(bundle, **overrides):
+    found = ConfigWorkflow(
+        **files(bundle), workflow_type="infer", logging_file=False, bundle_root=str(bundle), device="cpu", **overrides
+    )
+    found.initialize()
+    return found
+
+
+@pytest.fixture(scope="module", params=[UNET, ElcfsUNet(width=2)], ids=["BasicUNet", "ELCFS"])
+def made(request, tmp_path_factory):
+    """A bundle of each kind of network (MONAI's, ours), with its trained module, task and one image."""
+    folder = tmp_path_factory.mktemp("bundle")
+    task = Segmentation(("organ",), 1, SIDE, evaluation=Evaluation(0.5, largest_component=True))
+    (folder / "in").mkdir()
+    oblique(folder / "in" / "case.nii.gz")
+    module = telling_weights(request.param, task, folder / "in" / "case.nii.gz")
+    return write(folder / "organ_segmentation", request.param, module, task), module, task, folder / "in"
+
+
+def test_masks_equal_those_of_medfed_on_an_oblique_anisotropic_volume(made, tmp_path):
+    bundle, module, task, images = made
+    flow = workflow(bundle, dataset_dir=str(images), output_dir=str(tmp_path))
+    assert flow.check_properties() == []
+    flow.run()
+    found, image = nib.load(tmp_path / "case_organ.nii.gz"), nib.load(images / "case.nii.gz")
+    expected = task.predict(module, Volume(read_image(images / "case.nii.gz", 1, []), None, None))[0].numpy()
+    assert 0.05 < expected.mean() < 0.95
+    assert found.shape == image.shape and found.get_data_dtype() == np.uint8
+    assert (np.asarray(found.dataobj) != expected).sum() == 0
+    assert np.array_equal(found.affine, image.affine)
+
+
+@pytest.mark.parametrize(
+    ("channels", "structures", "is_2d"),
+    [(1, ("disc", "cup"), False), (2, ("organ",), False), (3, ("disc", "cup"), True), (1, ("polyp",), True)],
+)
+def test_masks_equal_those_of_medfed_with_more_channels_structures_and_pictures(channels, structures, is_2d, tmp_path):
+    scale = (0.0, 255.0) if is_2d else None
+    task = Segmentation(structures, channels, SIDE, scale, Evaluation(0.45, largest_component=is_2d))
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / ("case.png" if is_2d else "case.nii.gz")
+    (picture if is_2d else oblique)(path, channels)
+    module = telling_weights(UNET, task, path)
+    bundle = write(tmp_path / "x_segmentation", UNET, module, task, is_2d)
+    workflow(bundle, dataset_dir=str(path.parent), output_dir=str(tmp_path / "out")).run()
+    expected = task.predict(module, Volume(read_image(path, channels, []), None, None)).numpy()
+    for mask, name in zip(expected, structures, strict=True):
+        if is_2d:
+            found = np.asarray(Image.open(tmp_path / "out" / f"case_{name}.png"))[..., None] // 255
+        else:
+            found = np.asarray(nib.load(tmp_path / "out" / f"case_{name}.nii.gz").dataobj)
+        assert 0.02 < mask.mean() < 0.98 and found.shape == mask.shape
+        assert (found != mask).sum() == 0, name
+
+
+def test_an_evaluator_parsed_alone_has_the_trained_weights(made, tmp_path):
+    """3D Slicer builds `evaluator` and runs it, without `initialize` or `run`."""
+    bundle, module, _, images = made
+    parser = ConfigParser()
+    parser.read_config(str(bundle / "configs/inference.json"))
+    parser.update({"bundle_root": str(bundle), "dataset_dir": str(images), "output_dir": str(tmp_path)})
+    evaluator = parser.get_parsed_content("evaluator")
+    with torch.no_grad():
+        for entry in evaluator.network.parameters():
+            entry.fill_(0)
+    evaluator.run()
+    found = evaluator.network.state_dict()
+    assert list(found) == list(module.state_dict())
+    assert all(torch.equal(found[name].cpu(), entry) for name, entry in module.state_dict().items())
+
+
+def test_a_folder_without_images_is_an_error_that_names_it(made, tmp_path):
+    """MONAI itself would end in silence, without one mask."""
+    with pytest.raises(RuntimeError) as caught:
+        workflow(made[0], dataset_dir=str(tmp_path / "empty"), output_dir=str(tmp_path)).run()
+    said, error = "", caught.value
+    while error:
+        said, error = said + str(error), error.__cause__
+    assert f"{tmp_path}/empty/*.nii.gz" in said
+
+
+def test_monai_verifies_exports_and_reads_the_bundle(made, tmp_path):
+    bundle, module, task, _ = made
+    monai.bundle.verify_net_in_out("network_def", **files(bundle), device="cpu", bundle_root=str(bundle))
+    monai.bundle.ckpt_export(
+        "network_def", **files(bundle), filepath=str(tmp_path / "again.ts"), bundle_root=str(bundle), device="cpu",
+        ckpt_file=str(bundle / "models/model.pt"),
+    )
+    image = torch.rand(2, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    for path in (bundle / "models" / "model.ts", tmp_path / "again.ts"):
+        script, meta, extra = load_net_with_metadata(str(path), more_extra_files=("inference.json",))
+        assert torch.equal(script(image), module(image))
+        assert meta["medfed_provenance"]["not_for_clinical_use"] is True and b"SliceInferer" in extra["inference.json"]
+
+
+def test_nothing_in_the_bundle_needs_medfed(made):
+    bundle, *_ = made
+    check_bundle(bundle)
+    assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
+    assert sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()) == [
+        "LICENSE", "configs/inference.json", "configs/metadata.json", "docs/README.md", "models/model.pt",
+        "models/model.ts",
+    ]  # fmt: skip
+
+
+def test_the_card_says_in_its_first_line_that_the_data_are_phantoms_and_has_a_row_for_each_site(made):
+    bundle, *_ = made
+    card = (bundle / "docs" / "README.md").read_text()
+    assert card.partition("\n")[0] == (
+        "# Organ segmentation: trained and tested on synthetic phantom data, not for clinical use"
+    )
+    assert "| Anywhere | took no part | organ | 3 | 1 | 0.810 (0.700 to 0.900) | 4.25 mm |" in card
+    assert "{" not in card
+    content = json.loads((bundle / "configs" / "metadata.json").read_text())
+    assert content["eval_metrics"] == {"unseen_organ_dice": 0.81}
+    assert content["network_data_format"]["inputs"]["image"]["num_channels"] == 1
+    assert content["medfed_provenance"]["sites"] == ["a", "b"]
+
+
+def test_the_checksum_in_the_provenance_is_that_of_the_runs_model(made, tmp_path):
+    bundle, module, *_ = made
+    RunFolder(tmp_path).save_model(module.state_dict())
+    content = json.loads((bundle / "configs" / "metadata.json").read_text())
+    assert content["medfed_provenance"]["weights_sha256"] == digest((tmp_path / "model.safetensors").read_bytes())
+
+
+def test_the_template_is_what_a_prostate_run_gets():
+    """So that who reads the template in the repository reads the truth."""
+    template, task = template_folder(), Segmentation(("prostate",), 1, 384)
+    kept = json.loads((template / "configs" / "inference.json").read_text())
+    assert inference_config(template, task, UNet().definition(1, 1), input_is_2d=False) == kept
+    shown = json.loads((template / "configs" / "metadata.json").read_text())
+    filled = metadata(template, task, shown["name"], {}, {}, input_is_2d=False)
+    by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
+    assert {key for key in shown if shown[key] != filled[key]} <= by_run
+
+
+def test_the_template_of_pictures_is_what_a_fundus_run_gets():
+    template = template_folder(PICTURES)
+    task = Segmentation(("disc", "cup"), 3, 384, (0.0, 255.0), Evaluation(largest_component=True))
+    kept = json.loads((template / "configs" / "inference.json").read_text())
+    assert inference_config(template, task, UNet().definition(3, 2), input_is_2d=True) == kept
+    shown = json.loads((template / "configs" / "metadata.json").read_text())
+    filled = metadata(template, task, shown["name"], {}, {}, input_is_2d=True)
+    by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
+    assert {key for key in shown if shown[key] != filled[key]} <= by_run
+
+
+def test_masks_of_a_wide_picture_lie_the_right_way_up_and_the_card_speaks_of_pictures(tmp_path):
+    """The network answers with the brightness itself, so that the mask shows the pattern: an F in the upper left."""
+    task = Segmentation(("disc", "cup"), 3, SIDE, (0.0, 255.0), standardised=False)
+    pattern = np.zeros((40, 100), dtype=np.uint8)
+    pattern[5:35, 10:20] = pattern[5:12, 10:45] = pattern[18:24, 10:32] = 255
+    (tmp_path / "in").mkdir()
+    alpha = np.arange(4000, dtype=np.uint8).reshape(pattern.shape)
+    Image.fromarray(np.stack([pattern, pattern // 2, pattern, alpha], axis=-1)).save(tmp_path / "in" / "f.png")
+    settings = Brightness()
+    summary = SUMMARY | {"vertical_ratio": {"of": ["cup", "disc"], "unseen": {"mean_error": 0.1234}}}
+    bundle = write_bundle(
+        tmp_path / "disc_cup_segmentation", network=settings, weights=settings.build(3, 2).state_dict(), task=task,
+        provenance={"data": "real"}, summary=summary, title="Disc and cup segmentation", input_is_2d=True,
+    )
+    workflow(bundle, dataset_dir=str(tmp_path / "in"), output_dir=str(tmp_path / "out")).run()
+    for name in task.structures:
+        found = np.asarray(Image.open(tmp_path / "out" / f"f_{name}.png"))
+        assert found.shape == pattern.shape and ((found > 0) == (pattern > 0)).mean() > 0.9
+    card = (bundle / "docs" / "README.md").read_text()
+    assert "vertical cup-to-disc ratio: 0.123 (sites that took no part)." in card and "unit variance" not in card
+    assert "in the size of the picture and the right way up" in card and "{" not in card
+    content = json.loads((bundle / "configs" / "metadata.json").read_text())
+    assert content["eval_metrics"]["unseen_vertical_cup_to_disc_error"] == 0.1234
+
+
+def test_an_existing_folder_is_refused_and_a_failure_leaves_nothing(tmp_path, made):
+    _, module, task, _ = made
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UserError, match="exists already"):
+        write(tmp_path / "there", UNET, module, task)
+    with pytest.raises(UserError, match="do not fit"):
+        write(tmp_path / "new", UNet(features=(4, 4, 4, 8, 8, 8)), module, task)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_weights_of_another_network_are_refused_with_the_first_five_differences(made):
+    task = made[2]
+    weights = UNET.build(1, 1).state_dict()
+    weights["stranger"] = torch.zeros(1)
+    with pytest.raises(UserError, match="'conv_0.conv_0.conv.weight' is .* expected .*; .* and [0-9]+ more") as caught:
+        trained(UNet(features=(6, 4, 4, 8, 8, 4)), weights, task)
+    assert str(caught.value).count("expected (") <= 5
+    weights = UNET.build(1, 1).state_dict()
+    del weights["final_conv.bias"]
+    with pytest.raises(UserError, match="'final_conv.bias' is missing"):
+        trained(UNET, weights, task)
+    weights["final_conv.bias"] = torch.tensor([float("nan")])
+    with pytest.raises(UserError, match="not finite .*final_conv.bias"):
+        trained(UNET, weights, task)
+
+
+class Brightness(NetworkSettings):
+    """A network whose logits are how much brighter than one half the first channel is."""
+
+    def build(self, in_channels, out_channels):
+        module = torch.nn.Conv2d(in_channels, out_channels, 1)
+        with torch.no_grad():
+            module.weight.zero_()[:, 0] = 20
+            module.bias.fill_(-10)
+        return module
+
+
+class Unscriptable(BasicUNet):
+    def forward(self, *images, **other):
+        return super().forward(*images)
+
+
+class UnscriptableSettings(NetworkSettings):
+    has_definition = True
+
+    def build(self, in_channels, out_channels):
+        return Unscriptable(**UNET._arguments(in_channels, out_channels))
+
+    def definition(self, in_channels, out_channels):
+        return UNET.definition(in_channels, out_channels) if self.has_definition else None
+
+
+def test_a_network_that_cannot_be_scripted_still_makes_a_bundle_where_monai_has_it(tmp_path, made):
+    task, settings = made[2], UnscriptableSettings()
+    module = settings.build(1, 1)
+    with pytest.warns(UserWarning, match="no models/model.ts"):
+        bundle = write(tmp_path / "a_segmentation", settings, module, task)
+    assert not (bundle / "models" / "model.ts").exists()
+    assert "could not be scripted" in (bundle / "docs" / "README.md").read_text()
+    object.__setattr__(settings, "has_definition", False)
+    with pytest.raises(UserError, match="cannot be scripted"):
+        write(tmp_path / "b_segmentation", settings, module, task)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a_segmentation"]
+
+
+def test_a_missing_template_is_a_sentence(monkeypatch, tmp_path):
+    monkeypatch.setattr("medfed.outputs.bundle.write.PACKAGE", tmp_path / "medfed")
+    with pytest.raises(UserError, match="template is neither in"):
+        template_folder()
+    assert (PACKAGE.parent / "bundles").is_dir()
+
+
+@pytest.mark.slow
+def test_a_hospital_runs_it_from_the_command_line_without_medfed(made, tmp_path):
+    bundle, module, task, images = made
+    (tmp_path / "medfed.py").write_text("raise ImportError('this hospital has no medfed')")  # found first from here
+    command = [sys.executable, "-m", "monai.bundle", "run", "--bundle_root", str(bundle), "--dataset_dir", str(images),
+               "--output_dir", str(tmp_path / "out"), "--device", "cpu"]
+    for key, value in files(bundle).items():
+        command += [f"--{key}", value]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected = task.predict(module, Volume(read_image(images / "case.nii.gz", 1, []), None, None))[0].numpy()
+    assert (np.asarray(nib.load(tmp_path / "out" / "case_organ.nii.gz").dataobj) != expected).sum() == 0

@@ -1,0 +1,234 @@
+"""What a bundle may hold: metadata of a schema, classes from a list, expressions without code, no other files."""
+
+import copy
+import json
+import stat
+import sys
+import zipfile
+
+import PIL
+import pytest
+import torch
+from monai.bundle.config_item import ConfigExpression
+
+from medfed.core.errors import UserError
+from medfed.networks.unet import UNet
+from medfed.outputs.bundle.check import IMPORTS, check_bundle, check_inference, check_metadata, is_plain_expression
+from medfed.outputs.bundle.write import CLASSES, PICTURES, VOLUMES, template_folder, write_bundle
+from medfed.tasks.segmentation import Segmentation
+
+TEMPLATE = template_folder() / "configs"
+UNET = UNet(features=(2, 2, 2, 2, 2, 2))
+
+
+@pytest.fixture
+def meta():
+    return json.loads((TEMPLATE / "metadata.json").read_text())
+
+
+@pytest.fixture
+def inference():
+    return json.loads((TEMPLATE / "inference.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return write_bundle(
+        tmp_path_factory.mktemp("bundles") / "organ_segmentation", network=UNET, weights=UNET.build(1, 1).state_dict(),
+        task=Segmentation(("organ",), 1, 32), provenance={}, summary={}, title="Organ", input_is_2d=False,
+    )
+
+
+def zipped(bundle, path, change=None, more=()):
+    """The bundle as a zip; `change` maps a name to another content, `more` are (member, content) on top."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(bundle.rglob("*")):
+            if file.is_file():
+                name = file.relative_to(bundle).as_posix()
+                archive.writestr(f"{bundle.name}/{name}", (change or {}).get(name, file.read_bytes()))
+        for member, content in more:
+            archive.writestr(member, content)
+    return path
+
+
+def test_the_schema_accepts_what_is_exported(meta):
+    check_metadata(meta, "metadata.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda m: m.pop("task"), "'task' is a required property"),
+        (lambda m: m.update(optional_packages_version=m.pop("required_packages_version")), "required_packages_version"),
+        (lambda m: m["network_data_format"]["inputs"]["image"].update(num_channels="1"), "num_channels: '1' is not"),
+        (lambda m: m.update(authors=["A", "B"]), "authors: .* is not of type 'string'"),
+        (lambda m: m.update(supported_apps=["Slicer"]), "supported_apps: .* is not of type 'object'"),
+        (lambda m: m.update(version="9.9.9"), "version 9.9.9 is not in the changelog"),
+        (lambda m: m["medfed_provenance"].update(not_for_clinical_use=False), "not_for_clinical_use: True was"),
+        (lambda m: m.update(description="$__import__('os')"), "description: metadata are plain facts"),
+        (lambda m: m.update({"a#_target_": "os.system"}), "metadata are plain facts"),
+    ],
+)
+def test_metadata_that_break_a_rule_are_refused_by_key(meta, change, says):
+    change(meta)
+    with pytest.raises(UserError, match=f"^metadata.json: .*{says}"):
+        check_metadata(meta, "metadata.json")
+
+
+def test_the_allow_list_accepts_what_is_exported(inference):
+    check_inference(inference, "inference.json")
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["os.system", "medfed.networks.unet.UNet", "subprocess.run", "LoadImaged", "monai.transforms.Lambda", "@device",
+     "$glob.glob", 3, None],
+)  # fmt: skip
+def test_a_target_that_is_not_on_the_list_is_refused(inference, target):
+    inference["preprocessing"]["transforms"][1]["_target_"] = target
+    with pytest.raises(UserError, match=r"inference.json: preprocessing.transforms.1._target_: .* is not allowed"):
+        check_inference(inference, "inference.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("reader", "os.system"),  # LoadImage imports a dotted reader and calls it
+        ("writer", "subprocess.Popen"),
+        ("_mode_", "debug"),
+        ("evaluator#network", 1),  # MONAI writes below `evaluator`
+        ("+handlers", [1]),  # and appends
+        ("data", "%/tmp/other.json"),
+        ("data", "$__import__('os').system('true')"),
+    ],
+)
+def test_every_other_way_to_code_is_refused(inference, key, value):
+    changed = copy.deepcopy(inference)
+    changed["dataset"][key] = value
+    with pytest.raises(UserError, match="^inference.json: "):
+        check_inference(changed, "inference.json")
+
+
+def of_classes():
+    return json.loads((template_folder(CLASSES) / "configs" / "inference.json").read_text())
+
+
+def step(config, name):
+    parts = config["preprocessing"]["transforms"] + config["postprocessing"]["transforms"]
+    return next(part for part in parts if part["_target_"].endswith(f".{name}"))
+
+
+def test_the_templates_are_accepted():
+    for name in (VOLUMES, PICTURES, CLASSES):
+        check_inference(json.loads((template_folder(name) / "configs" / "inference.json").read_text()), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("Lambdad", {"func": "@network"}),
+        ("Lambdad", {"func": {"_target_": "torch.jit.load", "f": "x"}}),
+        ("Lambdad", {"inv_func": "@network"}),
+        ("Lambdad", {"func": {"_target_": "torch.nn.functional.interpolate"}}),
+        ("Lambdad", {"func": {"_target_": "torch.nn.functional.interpolate", "_mode_": "debug"}}),
+        ("LoadImaged", {"_mode_": "callable"}),
+        ("SaveClassificationd", {"filename": "../../.bashrc"}),  # MONAI deletes what is there, then writes
+        ("SaveClassificationd", {"saver": "@evaluator"}),
+    ],
+)
+def test_the_transforms_that_could_call_or_overwrite_anything_are_held_to_their_use(name, change):
+    config = of_classes()
+    step(config, name).update(change)
+    with pytest.raises(UserError, match="^inference.json: "):
+        check_inference(config, "inference.json")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["$@network_def.to(@device)", "$not @load_pretrain", "$@evaluator.run()", "$np.uint8", "$import glob",
+     "$sorted(glob.glob(@dataset_dir + '/' + @image_pattern)) or [@images]",
+     "$[{'image': path} for path in @preprocessing#data]",
+     "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')"],
+)  # fmt: skip
+def test_expressions_that_put_values_together_are_plain(text):
+    assert is_plain_expression(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["$__import__('os')", "$import os", "$from os import system", "$import glob, os", "$open('/etc/passwd')",
+     "$lambda: 0",
+     "$@x.__class__", "$@x.run", "$@x.run(a=1)", "$@x()", "$@x['a'](1)", "$torch.load('x')",
+     "$torch.hub.load('a', 'b')",
+     "$glob.os.system('x')", "$[glob for glob in @x]", "$[x for x in @a if x.y]", "$[x.run() for x in @a]",
+     "$9 ** 9 ** 9",
+     "$'a' * 10**9", "$f'{@x}'", "$(y := 1)", "$exec('1')", "$monai.bundle.load('x')", "$np.load('x')",
+     "$glob.glob(*@x)",
+     "${**@x}", "$@a\n.run()", "$@a; @b", "$", "$ (", "$@a" + "+@a" * 20000],
+)  # fmt: skip
+def test_expressions_that_could_do_more_are_not(text):
+    assert not is_plain_expression(text)
+
+
+def test_a_bundle_and_its_zip_pass(bundle, tmp_path):
+    check_bundle(bundle)
+    check_bundle(zipped(bundle, tmp_path / "organ.zip"))
+
+
+@pytest.mark.parametrize("member", ["../x", "/etc/x", "organ_segmentation/../../x", "a\\..\\x", "C:x", "organ/"])
+def test_a_member_that_would_land_elsewhere_is_refused(bundle, tmp_path, member):
+    with pytest.raises(UserError, match="organ.zip: "):
+        check_bundle(zipped(bundle, tmp_path / "organ.zip", more=[(member.removesuffix("/") or member, b"x")]))
+
+
+def test_a_link_a_bomb_and_a_name_in_two_cases_are_refused(bundle, tmp_path):
+    link = zipfile.ZipInfo("organ_segmentation/LINK")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    for number, (more, says) in enumerate(
+        [
+            ((link, "/etc/passwd"), "is a link"),
+            (("organ_segmentation/docs/data_license.txt", bytes(200_000_000)), "would unpack"),
+            (("organ_segmentation/license", b""), "twice"),
+        ]
+    ):
+        with pytest.raises(UserError, match=says):
+            check_bundle(zipped(bundle, tmp_path / f"{number}.zip", more=[more]))
+
+
+def test_a_file_of_code_a_missing_file_and_broken_json_are_refused_by_name(bundle, tmp_path):
+    with pytest.raises(UserError, match="holds 'scripts/x.py'"):
+        check_bundle(zipped(bundle, tmp_path / "a.zip", more=[("organ_segmentation/scripts/x.py", b"")]))
+    with pytest.raises(UserError, match="configs/inference.json is not JSON"):
+        check_bundle(zipped(bundle, tmp_path / "b.zip", {"configs/inference.json": b"{"}))
+    with pytest.raises(UserError, match="nested deeper"):
+        deep = b'{"a":' + b"[" * 500 + b"]" * 500 + b"}"
+        check_bundle(zipped(bundle, tmp_path / "c.zip", {"configs/inference.json": deep}))
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UserError):
+            check_bundle(path)
+
+
+def test_other_configs_inside_the_torchscript_file_are_refused(bundle, tmp_path):
+    """MONAI Deploy runs those."""
+    content = json.loads((bundle / "configs" / "inference.json").read_text())
+    content["image_pattern"] = "*.nii"
+    changed = {"configs/inference.json": json.dumps(content).encode()}
+    with pytest.raises(UserError, match="inference.json inside models/model.ts"):
+        check_bundle(zipped(bundle, tmp_path / "a.zip", changed))
+    with pytest.raises(UserError, match="no TorchScript file"):
+        check_bundle(zipped(bundle, tmp_path / "b.zip", {"models/model.ts": b"PK"}))
+
+
+def test_the_model_is_read_without_unpickling(bundle):
+    assert torch.load(bundle / "models" / "model.pt", weights_only=True).keys() == UNET.build(1, 1).state_dict().keys()
+
+
+def test_what_a_bundle_imports_is_there_in_a_process_that_has_imported_nothing_else(monkeypatch):
+    """Pillow has no ImageOps until somebody imports it, and here everybody has."""
+    monkeypatch.delitem(sys.modules, "PIL.ImageOps")
+    monkeypatch.delattr(PIL, "ImageOps")
+    for text in IMPORTS:
+        ConfigExpression(text).evaluate()
+    found = ConfigExpression(IMPORTS[1], globals=(known := {}))
+    found.evaluate()
+    assert callable(known["ImageOps"].exif_transpose)

@@ -1,0 +1,284 @@
+"""A bundle of a classifier says what `Classification.probabilities` says, with MONAI alone."""
+
+import csv
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import monai.bundle
+import numpy as np
+import pytest
+import torch
+from monai.bundle import ConfigParser, ConfigWorkflow
+from monai.data import load_net_with_metadata
+from PIL import Image
+
+from medfed.datasets.base import Case
+from medfed.datasets.reading import read_image
+from medfed.networks.densenet import DenseNetwork
+from medfed.outputs.bundle import class_card
+from medfed.outputs.bundle.check import check_bundle
+from medfed.outputs.bundle.class_configs import inference_config, metadata
+from medfed.outputs.bundle.write import CLASSES, PICTURES, VOLUMES, template_folder, template_name, write_bundle
+from medfed.tasks.classification import Classification
+from medfed.tasks.segmentation import Segmentation
+
+SIDE = 24
+DENSE = DenseNetwork(init_features=4, growth_rate=2, blocks=(1, 2))
+SIZES = ((24, 24), (48, 48), (37, 61), (90, 20), (11, 17))  # height and width; to be left, halved, squeezed, enlarged
+SCORE = {"mean": 0.75, "n": 4, "low": 0.5, "high": 1.0}
+GROUP = {"n": 4, "n_subjects": 2, "n_wrong": 1, "accuracy": SCORE, "auroc": {"mean": None}, "balanced_accuracy": SCORE,
+         "ece": {"mean": 0.125}}  # fmt: skip
+ROLE = {"sites": {"A|B": {"all": GROUP}}, "mean": {"all": GROUP}}
+SUMMARY = {"task": "classification", "seen": {"sites": {}, "mean": {}}, "unseen": ROLE, "gap": {}, "transductive": True,
+           "method_facts": {"codec_reconstruction_error": 0.01234567}}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def pictures(folder, channels):
+    """Noise around another brightness in each file, not the same along both axes; in colour, one with alpha."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for index, (height, width) in enumerate(SIZES):
+        depth = 4 if channels == 3 and index == 1 else channels
+        noise = rng.integers(0, 120, (height, width, depth)) + 25 * index
+        noise = noise + np.linspace(0, 30, height)[:, None, None]
+        Image.fromarray(noise.astype(np.uint8).squeeze()).save(folder / f"{index}.png")
+    return folder
+
+
+def expected(module, task, folder):
+    cases = [Case("site", path.stem, path, label=0) for path in sorted(folder.glob("*.png"))]
+    return task.probabilities(module, samples(task, cases))
+
+
+def samples(task, cases):
+    return task.prepare(cases, lambda case: read_image(case.image, task.channels, []))
+
+
+def telling(network, task, folder):
+    """Random weights whose classes differ between the pictures, and whose statistics are not those of a new network."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        module = network.build(task.channels, task.out_channels).eval()
+        for norm in module.modules():
+            if isinstance(norm, torch.nn.BatchNorm2d) and norm.track_running_stats:
+                norm.running_mean.normal_(0, 0.1)
+                norm.running_var.uniform_(0.5, 1.5)
+    with torch.no_grad():
+        head = module.get_submodule(network.head)
+        head.weight *= 4 / expected(module, task, folder).log().std(dim=0).mean().float()
+        head.bias -= expected(module, task, folder).log().mean(dim=0).float()
+    return module
+
+
+def write(out, network, module, task, data="phantom"):
+    provenance = {"data": data, "sites": ["a", "b"], "unseen_site": "A|B", "method": "ccst", "rounds": 2}
+    return write_bundle(
+        out, network=network, weights=module.state_dict(), task=task, provenance=provenance, summary=SUMMARY,
+        title="Normal or tumour classification", input_is_2d=True,
+    )
+
+
+def files(bundle):
+    return {"config_file": str(bundle / "configs/inference.json"), "meta_file": str(bundle / "configs/metadata.json")}
+
+
+def run(bundle, images, out):
+    flow = ConfigWorkflow(**files(bundle), workflow_type="infer", logging_file=False, bundle_root=str(bundle),
+                          device="cpu", dataset_dir=str(images), output_dir=str(out))  # fmt: skip
+    flow.initialize()
+    assert flow.check_properties() == []
+    flow.run()
+    return read(out)
+
+
+def read(out):
+    with open(out / "predictions.csv", newline="") as file:
+        rows = list(csv.reader(file))
+    return [row[0] for row in rows], torch.tensor([[float(cell) for cell in row[1:]] for row in rows]).double()
+
+
+def difference(found, wanted):
+    """The largest of probabilities, where the classes are the same and not all one."""
+    assert torch.equal(found.argmax(dim=1), wanted.argmax(dim=1)) and len(wanted.argmax(dim=1).unique()) > 1
+    return float((found - wanted).abs().max())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bundle")
+    images, task = pictures(folder / "in", 3), Classification(("normal", "tumour"), 3, SIDE)
+    module = telling(DENSE, task, images)
+    return write(folder / "x_classification", DENSE, module, task), module, task, images
+
+
+def test_probabilities_are_those_of_medfed_for_pictures_of_any_size_with_and_without_alpha(made, tmp_path):
+    bundle, module, task, images = made
+    names, found = run(bundle, images, tmp_path)
+    assert names == [str(images / f"{index}.png") for index in range(len(SIZES))]
+    assert difference(found, expected(module, task, images)) < 1e-6
+
+
+def odd(folder):
+    """A picture as a phone, a scanner and an office save it, each with its own colours and a wide and a high side."""
+    folder.mkdir()
+    pixels = np.random.default_rng(5).integers(0, 256, (30, 44, 3), dtype=np.uint8)
+    pixels[:, :22] //= 3
+    picture = Image.fromarray(pixels)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    picture.save(folder / "0.png", exif=turned)
+    picture.quantize(40).save(folder / "1.png")
+    picture.convert("CMYK").save(folder / "2.jpg")
+    Image.fromarray(np.dstack([255 - pixels, pixels[..., 0]])).save(folder / "3.png")
+    picture.save(folder / "4.jpg")
+    return folder
+
+
+def test_pictures_of_every_kind_are_read_as_medfed_reads_them(made, tmp_path):
+    """Turned by a note, with a palette, for printing, with alpha, and a plain JPEG."""
+    bundle, module, task, _ = made
+    images = odd(tmp_path / "in")
+    config = json.loads((bundle / "configs/inference.json").read_text())
+    config["image_pattern"] = "*.*"
+    (tmp_path / "inference.json").write_text(json.dumps(config))
+    flow = ConfigWorkflow(config_file=str(tmp_path / "inference.json"), meta_file=str(bundle / "configs/metadata.json"),
+                          workflow_type="infer", logging_file=False, bundle_root=str(bundle), device="cpu",
+                          dataset_dir=str(images), output_dir=str(tmp_path))  # fmt: skip
+    flow.initialize()
+    flow.run()
+    names, found = read(tmp_path)
+    cases = [Case("a", Path(name).name, Path(name), None, "", 0) for name in names]
+    assert len(names) == 5 and float((found - task.probabilities(module, samples(task, cases))).abs().max()) < 1e-6
+
+
+def test_a_picture_of_more_than_eight_bits_stops_rather_than_saturate(made, tmp_path):
+    bundle, *_ = made
+    (tmp_path / "in").mkdir()
+    Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40).save(tmp_path / "in" / "deep.png")
+    with pytest.raises(RuntimeError, match="evaluator") as stopped:
+        run(bundle, tmp_path / "in", tmp_path)
+    causes = []
+    error = stopped.value
+    while error is not None:
+        causes.append(repr(error))
+        error = error.__cause__ or error.__context__
+    assert any("KeyError('I;16')" in cause for cause in causes)
+
+
+def test_the_network_sees_the_same_bits(made):
+    bundle, _, task, images = made
+    parser = ConfigParser()
+    parser.read_config(files(bundle)["config_file"])
+    preprocessing = parser.get_parsed_content("preprocessing")
+    for path in sorted(images.glob("*.png")):
+        seen = task.standardise(samples(task, [Case("site", "x", path, label=0)]).batch([0]).image)[0]
+        assert torch.equal(preprocessing({"image": str(path)})["image"].as_tensor(), seen), path.name
+
+
+@pytest.mark.parametrize(
+    ("network", "channels", "standardised"),
+    [(DENSE, 1, False), (DENSE, 1, True), (DenseNetwork(4, 2, (1, 2), norm="batch_statistics"), 3, True)],
+)
+def test_grey_pictures_raw_intensities_and_statistics_of_a_batch(network, channels, standardised, tmp_path):
+    images = pictures(tmp_path / "in", channels)
+    task = Classification(("a", "b", "c"), channels, SIDE, standardised=standardised)
+    module = telling(network, task, images)
+    bundle = write(tmp_path / "x_classification", network, module, task)
+    assert difference(run(bundle, images, tmp_path / "out")[1], expected(module, task, images)) < 1e-6
+    card = (bundle / "docs" / "README.md").read_text()
+    assert ("depends on the others" in card) == (network.norm == "batch_statistics")
+    assert ("fixed numbers" in card) == standardised
+
+
+def test_a_second_run_replaces_the_predictions_of_the_first(made, tmp_path):
+    bundle, _, _, images = made
+    run(bundle, images, tmp_path)
+    assert len(run(bundle, images, tmp_path)[0]) == len(SIZES)
+
+
+def test_monai_verifies_exports_and_reads_the_bundle(made, tmp_path):
+    bundle, module, _, _ = made
+    check_bundle(bundle)
+    monai.bundle.verify_net_in_out("network_def", **files(bundle), device="cpu", bundle_root=str(bundle))
+    monai.bundle.ckpt_export(
+        "network_def", **files(bundle), filepath=str(tmp_path / "again.ts"), bundle_root=str(bundle), device="cpu",
+        ckpt_file=str(bundle / "models/model.pt"),
+    )
+    image = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    for path in (bundle / "models" / "model.ts", tmp_path / "again.ts"):
+        script, meta, _ = load_net_with_metadata(str(path))
+        assert torch.equal(script(image), module(image))
+        assert meta["network_data_format"]["outputs"]["pred"]["channel_def"] == {"0": "normal", "1": "tumour"}
+
+
+def test_an_evaluator_parsed_alone_has_the_trained_weights(made, tmp_path):
+    bundle, module, _, images = made
+    parser = ConfigParser()
+    parser.read_config(files(bundle)["config_file"])
+    parser.update({"bundle_root": str(bundle), "dataset_dir": str(images), "output_dir": str(tmp_path)})
+    evaluator = parser.get_parsed_content("evaluator")
+    evaluator.run()
+    found = evaluator.network.state_dict()
+    assert all(torch.equal(found[name].cpu(), entry) for name, entry in module.state_dict().items())
+
+
+def test_the_card_tells_the_scores_of_each_site_the_order_of_columns_and_what_the_method_states(made):
+    bundle, *_ = made
+    card = (bundle / "docs" / "README.md").read_text()
+    assert card.partition("\n")[0].endswith("trained and tested on synthetic phantom data, not for clinical use")
+    assert "| A\\|B (UNSEEN) | 4 | 2 | 75.00 [50.0, 100.0] | - | 75.00 [50.0, 100.0] | 12.50 |" in card
+    assert "the probabilities of `normal`, `tumour`." in card and "{" not in card
+    assert "transductive" in card and "- Codec reconstruction error: 0.01235" in card
+    content = json.loads((bundle / "configs" / "metadata.json").read_text())
+    assert content["eval_metrics"] == {
+        "unseen_accuracy": 0.75, "unseen_balanced_accuracy": 0.75, "unseen_ece": 0.125
+    }  # fmt: skip
+    assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
+    assert class_card.scores_table({"seen": {}}) == "No scores were kept with this run."
+
+
+def test_a_model_of_real_images_is_not_called_one_of_phantoms(made, tmp_path):
+    _, module, task, _ = made
+    card = (write(tmp_path / "x_classification", DENSE, module, task, "real") / "docs" / "README.md").read_text()
+    assert "trained on real images, not for clinical use" in card.partition("\n")[0]
+
+
+def test_the_template_is_what_a_camelyon17_run_gets():
+    template, task = template_folder(CLASSES), Classification(("normal", "tumour"), 3, 96)
+    kept = json.loads((template / "configs" / "inference.json").read_text())
+    assert inference_config(template, task, DenseNetwork().definition(3, 2)) == kept
+    shown = json.loads((template / "configs" / "metadata.json").read_text())
+    filled = metadata(template, task, shown["name"], {}, {})
+    by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
+    assert {key for key in shown if shown[key] != filled[key]} <= by_run
+
+
+def test_the_template_follows_from_what_goes_in_and_comes_out():
+    assert template_name(Classification(("a", "b"), 1, 32), True) == CLASSES
+    assert template_name(Segmentation(("polyp",), 3, 32), True) == PICTURES
+    assert template_name(Segmentation(("prostate",), 1, 32), False) == VOLUMES
+
+
+@pytest.mark.slow
+def test_a_hospital_classifies_from_the_command_line_without_medfed(made, tmp_path):
+    bundle, module, task, images = made
+    (tmp_path / "medfed.py").write_text("raise ImportError('this hospital has no medfed')")  # found first from here
+    command = [sys.executable, "-m", "monai.bundle", "run", "--bundle_root", str(bundle), "--dataset_dir", str(images),
+               "--output_dir", str(tmp_path / "out"), "--device", "cpu"]  # fmt: skip
+    for key, value in files(bundle).items():
+        command += [f"--{key}", value]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert difference(read(tmp_path / "out")[1], expected(module, task, images)) < 1e-6

@@ -1,0 +1,248 @@
+"""Pictures: what is drawn, the right way up, and the same bytes each time."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from medfed.metrics.summary import METRICS
+from medfed.outputs.figures import segmentation, styles
+
+HISTORY = [
+    {"round": k, "train_loss": 1 / k, "validation_score": None if k % 2 else k / 10, "validation_score/A": k / 11}
+    for k in range(1, 7)
+]
+
+
+def row(site, role, patient, dice, hd95_px, status="ok", structure="disc"):
+    keys = {"site": site, "role": role, "patient": patient, "structure": structure, "status": status}
+    return keys | dict.fromkeys(METRICS) | {"dice": dice, "hd95_px": hd95_px}
+
+
+ROWS = [
+    row("Z", "seen", "1", 0.9, 3.0),
+    row("Z", "seen", "2", 0.8, 5.0),
+    row("A", "unseen", "1", 0.7, 7.0),
+    row("A", "unseen", "2", 0.0, 90.0, "missed"),
+    row("A", "unseen", "3", None, None, "absent"),
+]
+
+
+def volume_case(**others):
+    """12 x 8 x 6 voxels; the marked voxel of each slice is at i = 2, j = 5, the reference in slices 1 to 5."""
+    image, reference = torch.zeros(1, 12, 8, 6), torch.zeros(1, 12, 8, 6, dtype=torch.uint8)
+    image[0, 2, 5] = 1
+    reference[0, 2, 5, 1:] = 1
+    case = {"title": "worst", "image": image, "reference": reference, "prediction": reference.clone()}
+    return case | {"spacing": (0.5, 1.5, 3.0)} | others
+
+
+def picture_case():
+    image, reference = torch.zeros(3, 10, 14, 1), torch.zeros(2, 10, 14, 1, dtype=torch.uint8)
+    image[:, 3, 9] = 1
+    reference[:, 3, 9] = 1
+    return {"title": "best", "image": image, "reference": reference, "prediction": 0 * reference, "spacing": None}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Keeps the figure, its title and where it would go, in place of saving it."""
+    kept = {}
+    for module in (segmentation, styles):
+        monkeypatch.setattr(module, "save", lambda figure, path, title: kept.update(figure=figure, title=title))
+    return kept
+
+
+def bright(axes):
+    """(row, column) of the brightest pixel shown."""
+    pixels = np.asarray(axes.images[0].get_array())
+    pixels = pixels if pixels.ndim == 2 else pixels.sum(-1)
+    return tuple(int(place) for place in np.unravel_index(pixels.argmax(), pixels.shape))
+
+
+def contour_centre(axes, which=0):
+    """(row, column) of the middle of a contour."""
+    points = np.concatenate([path.vertices for path in axes.collections[which].get_paths()])
+    column, row_ = (points.min(0) + points.max(0)) / 2
+    return (row_, column)
+
+
+def draw_each(folder, label="real data"):
+    folder.mkdir()
+    segmentation.training_curves(HISTORY, folder / "curves.png", label)
+    segmentation.site_boxes(ROWS, folder / "boxes.png", label)
+    segmentation.overlays([volume_case(), volume_case()], folder / "overlays.png", label)
+    image = torch.rand(3, 16, 12, generator=torch.Generator().manual_seed(0))
+    styles.style_gallery(image, {"as at B": image / 2}, folder / "gallery.png", label)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_each_picture_is_a_png_of_some_size_with_the_same_bytes_each_time(tmp_path):
+    once = draw_each(tmp_path / "once")
+    assert sorted(once) == ["boxes.png", "curves.png", "gallery.png", "overlays.png"]
+    for name in once:
+        with Image.open(tmp_path / "once" / name) as png:
+            assert png.format == "PNG"
+            assert min(png.size) > 300
+            assert np.asarray(png.convert("L")).std() > 5
+    assert draw_each(tmp_path / "again") == once
+
+
+def test_each_title_says_what_the_data_are(monkeypatch, tmp_path):
+    titles = []
+    for module in (segmentation, styles):
+        monkeypatch.setattr(module, "save", lambda figure, path, title: (titles.append(title), path.touch()))
+    draw_each(tmp_path / "x", "synthetic phantom data")
+    assert len(titles) == 4
+    assert all("synthetic phantom data" in title for title in titles)
+
+
+def test_curves_skip_rounds_without_validation_and_have_a_line_a_site(drawn):
+    segmentation.training_curves(HISTORY, "x.png", "real data")
+    loss, dice = drawn["figure"].axes
+    assert [line.get_label() for line in loss.lines] == ["mean over sites"]
+    lines = {line.get_label(): line.get_xydata().tolist() for line in dice.lines}
+    assert lines["mean over sites"] == [[2, 0.2], [4, 0.4], [6, 0.6]]
+    assert len(lines["A"]) == 6
+
+
+def test_curves_of_one_round_without_validation_say_so(drawn):
+    segmentation.training_curves([{"round": 1, "train_loss": 0.5, "validation_score": None}], "x.png", "real data")
+    assert drawn["figure"].axes[1].texts[0].get_text() == "none recorded"
+
+
+def test_boxes_have_seen_sites_first_and_a_cross_for_each_failure(drawn):
+    segmentation.site_boxes(ROWS, "x.png", "real data")
+    left, right = drawn["figure"].axes
+    names = [tick.get_text() for tick in left.get_xticklabels()]
+    assert names == ["Z\nseen, n=2", "A\nunseen, n=2"]
+    crosses = [tuple(p) for line in left.lines if line.get_marker() == "x" for p in line.get_ydata()[:, None]]
+    assert crosses == [(0.0,)]
+    assert right.get_ylabel() == "HD95 (px)"
+    assert right.get_ylim()[1] > 90
+
+
+def test_boxes_of_cases_in_different_units_are_in_voxels(drawn):
+    rows = [r | {"hd95_pooled_vx": 4.0} for r in ROWS[:3]]
+    rows[0] |= {"hd95_px": None, "hd95_mm": 2.0}
+    segmentation.site_boxes(rows, "x.png", "real data")
+    assert drawn["figure"].axes[1].get_ylabel() == "HD95 (voxels, pooled)"
+
+
+def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(drawn):
+    """The reference is in slices 1 to 5 of 0 to 5: near its ends and in its middle are 1, 3 and 5."""
+    segmentation.overlays([volume_case()], "x.png", "real data")
+    panels = drawn["figure"].axes
+    assert [axes.get_xlabel() for axes in panels] == ["slice 2 of 6", "slice 4 of 6", "slice 6 of 6"]
+    for axes in panels:
+        assert bright(axes) == (5, 2)
+        assert contour_centre(axes, 0) == contour_centre(axes, 1) == (5, 2)
+        assert axes.get_aspect() == 3.0  # a row is 1.5 mm, a column 0.5 mm
+
+
+def test_an_affine_turns_the_patient_front_up_and_right_to_the_left(drawn):
+    """With axes towards right and front, both are seen from the other end: 7 - 5 from above, 11 - 2 from the left."""
+    segmentation.overlays([volume_case(affine=torch.diag(torch.tensor([0.5, 1.5, 3, 1])))], "x.png", "real data")
+    assert bright(drawn["figure"].axes[0]) == (2, 9)
+    assert contour_centre(drawn["figure"].axes[0]) == (2, 9)
+    segmentation.overlays([volume_case(affine=np.diag([-0.5, -1.5, 3, 1]))], "x.png", "real data")
+    assert bright(drawn["figure"].axes[0]) == (5, 2)
+
+
+def test_pictures_keep_their_rows_stand_side_by_side_and_say_what_was_missed(drawn):
+    segmentation.overlays([picture_case(), picture_case()], "x.png", "real data")
+    first, second = drawn["figure"].axes
+    assert bright(first) == (3, 9)
+    assert first.get_xlabel() == "no prediction"
+    assert first.get_position().y0 == second.get_position().y0
+    assert first.get_title() == "best"
+
+
+def test_a_case_without_any_mask_is_shown_whole(drawn):
+    empty = torch.zeros(1, 12, 8, 6, dtype=torch.uint8)
+    segmentation.overlays([volume_case(reference=empty, prediction=empty)], "x.png", "real data")
+    axes = drawn["figure"].axes[1]
+    assert (axes.get_xlim(), axes.get_ylim()) == ((-0.5, 11.5), (7.5, -0.5))
+    assert axes.get_xlabel() == "slice 3 of 6, no reference, no prediction"
+
+
+def test_a_far_false_positive_is_inside_the_shown_region(drawn):
+    case = volume_case()
+    case["prediction"][0, 11, 0, 0] = 1
+    segmentation.overlays([case], "x.png", "real data")
+    assert drawn["figure"].axes[0].get_xlim()[1] >= 11
+
+
+def test_the_same_case_is_on_the_same_pixels_whatever_was_predicted(tmp_path):
+    """Where neither contour is, two methods' pictures agree; the slice is that with most of the reference."""
+    case = volume_case()
+    case["reference"][0, 2:5, 4:7, 2] = 1
+    far = torch.zeros_like(case["reference"])
+    far[0, 0, 0, 2] = 1
+    shown = []
+    for name, prediction in (("a", case["reference"]), ("b", far), ("c", 0 * far)):
+        told = {"title": "A 1\nDice 0.500", "prediction": prediction}
+        segmentation.overlays([volume_case() | case | told, picture_case()], tmp_path / name, "real data", same=True)
+        shown.append(np.asarray(Image.open(tmp_path / name).convert("RGB")).astype(int))
+    for other in shown[1:]:
+        assert other.shape == shown[0].shape
+        assert 0 < (np.abs(other - shown[0]).sum(axis=2) > 0).mean() < 0.1
+
+
+def test_of_the_same_cases_the_slice_is_that_with_most_of_the_reference(drawn):
+    case = volume_case()
+    case["reference"][0, 2:5, 4:7, 2] = 1
+    case["prediction"] = torch.zeros_like(case["reference"])
+    case["prediction"][0, 0, 0, 2] = 1
+    segmentation.overlays([case, picture_case()], "x.png", "real data", same=True)
+    volume, picture = drawn["figure"].axes
+    assert volume.get_xlabel() == "slice 3 of 6" and picture.get_xlabel() == "no prediction"
+    wide = volume_case(**{key: torch.zeros(1, 60, 60, 6) for key in ("image", "reference", "prediction")})
+    wide["reference"][0, 30, 30, 2] = 1
+    wide["prediction"][0, 1, 1, 2] = 1
+    segmentation.overlays([wide], "x.png", "real data", same=True)
+    assert drawn["figure"].axes[0].get_xlabel() == "slice 3 of 6, prediction goes on outside"
+    assert drawn["figure"].axes[0].get_xlim()[0] > 20
+
+
+def test_boundary_distances_have_a_panel_and_a_point_for_who_took_no_part(drawn):
+    history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
+    segmentation.training_curves(history, "x.png", "real data", {"U": (6, 0.3)})
+    panel = drawn["figure"].axes[2]
+    assert [line.get_label() for line in panel.lines] == ["mean over sites", "U, took no part"]
+    assert panel.lines[1].get_xydata().tolist() == [[6, 0.3]]
+
+
+def test_the_gallery_shows_every_style_and_what_changed(drawn):
+    """Half the intensity of an image of 0.8 is a change of -0.4 everywhere."""
+    image = torch.full((1, 6, 4), 0.8)
+    image[0, 1, 3] = 1
+    styles.style_gallery(image, {"B": image - 0.4, "C": image}, "x.png", "real data")
+    panels = drawn["figure"].axes
+    assert [axes.get_title() for axes in panels[:3]] == ["original", "B", "C"]
+    changes = [np.asarray(axes.images[0].get_array()) for axes in panels[4:6]]
+    assert changes[0] == pytest.approx(np.full((6, 4), -0.4), abs=1e-6)
+    assert not changes[1].any()
+    assert bright(panels[0]) == (1, 3)
+
+
+def test_the_gallery_turns_slices_of_volumes_upright(drawn):
+    image = torch.zeros(1, 6, 4)
+    image[0, 1, 3] = 1
+    styles.style_gallery(image, {"B": image}, "x.png", "real data", axes="RA")
+    assert bright(drawn["figure"].axes[0]) == (0, 4)
+
+
+def test_importing_the_module_does_not_import_matplotlib():
+    code = "import sys, medfed.outputs.figures.segmentation; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_grid_has_a_row_a_site_and_a_column_a_style(tmp_path):
+    image = np.random.default_rng(0).random((1, 8, 8))
+    rows = {"A": (image, {"A": image, "B": image}), "B": (image, {"B": image})}
+    styles.style_grid(rows, tmp_path / "grid.png", "real data", axes="RA")
+    assert (tmp_path / "grid.png").stat().st_size > 5000

@@ -1,0 +1,109 @@
+import pytest
+
+from medfed.core.errors import UserError
+from medfed.core.registry import known_names as known_methods
+from medfed.outputs.published.tables import PublishedBlock, PublishedRow, known, load
+
+TABLES = {
+    "elcfs": (1, 2), "ccst": (1, 2), "stable_fdg": (1, 2, 3, 6), "fisc": (1, 2, 3, 7, 8, 11),
+}  # fmt: skip
+# Read by hand from the papers' tables: their printed averages that are not the mean of their row.
+WRONG = {
+    ("elcfs_table_1", "Cup Dice", "jigen", 80.47, 80.49),
+    ("elcfs_table_2", "HD", "elcfs", 10.88, 10.71),
+    ("ccst_table_1", "OfficeHome", "ccst:style=overall,k=3", 63.56, 63.44),
+    ("ccst_table_2", "Without Tent", "ccst:style=single,k=3", 84.84, 84.92),
+    ("fisc_table_2", "OfficeHome", "feddg_ga", 54.34, 54.43),
+    ("fisc_table_7", "Validation", "feddg_ga", 68.22, 67.79),
+    ("fisc_table_7", "Test", "feddg_ga", 83.67, 84.07),
+    ("fisc_table_7", "Test", "fisc", 90.14, 90.20),
+}
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return {name: load(name) for name in known()}
+
+
+def numbers(block: PublishedBlock) -> list[float]:
+    averages = [row.average for row in block.rows if row.average is not None]
+    return [*averages, *(value for row in block.rows for value in row.values)]
+
+
+def test_every_table_is_there(tables):
+    assert set(tables) == {f"{paper}_table_{n}" for paper, found in TABLES.items() for n in found}
+    assert all(name.endswith(f"_table_{table.table}") and table.blocks for name, table in tables.items())
+    assert sum(len(numbers(block)) for table in tables.values() for block in table.blocks) == 996, (
+        "as many as the papers' tables have"
+    )
+
+
+def test_exactly_the_known_averages_are_wrong_and_a_footnote_says_so(tables):
+    found = {(name, m.block, m.method, m.printed, m.mean) for name, t in tables.items() for m in t.wrong_averages()}
+    assert found == WRONG
+    assert all(set(table.misprints) == set(table.wrong_averages()) for table in tables.values())
+
+
+def test_shares_lie_between_0_and_100_and_no_number_is_negative(tables):
+    blocks = [block for table in tables.values() for block in table.blocks]
+    assert {block.unit for block in blocks} == {"%", "pixel", "MB", "s"}
+    for block in blocks:
+        assert (block.metric in ("Dice", "accuracy")) == (block.unit == "%") == (block.direction == "higher")
+        assert all(0 <= number <= (100 if block.unit == "%" else 1000) for number in numbers(block)), block.title
+
+
+def test_methods_have_the_names_of_configs(tables):
+    names = {row.method.partition(":")[0] for table in tables.values() for block in table.blocks for row in block.rows}
+    assert names - set(known_methods("methods")) == {"eoa"}, "of another paper, and not in medfed"
+
+
+def test_no_method_or_block_comes_twice(tables):
+    for table in tables.values():
+        assert len({block.title for block in table.blocks}) == len(table.blocks)
+        for block in table.blocks:
+            assert len({row.method for row in block.rows}) == len(block.rows)
+            assert not block.legend or set(block.legend) == set(block.columns)
+
+
+@pytest.mark.parametrize(("name", "block", "method", "values", "average"), [
+    ("elcfs_table_1", "Disc HD", "elcfs", (11.36, 17.10, 10.83, 7.24), 11.63),
+    ("ccst_table_1", "Mean", "copa", (75.60,), None),
+    ("stable_fdg_table_2", "PACS", "stable_fdg", (83.97, 79.10, 96.27, 75.67), 83.75),
+    ("fisc_table_8", "Time", "fpl", (6.29, 4.31, 0.0), None),
+    ("fisc_table_11", "Ablation", "fisc", (73.63, 93.05), None),
+])  # fmt: skip
+def test_numbers_looked_up_by_hand(tables, name, block, method, values, average):
+    row = tables[name].block(block).row(method)
+    assert (row.values, row.average) == (values, average)
+
+
+def test_a_table_quoted_in_another_agrees(tables):
+    """StableFDG's Table 6 has the accuracies of Table 2, and Table 3 its last row; FISC's Table 11 those of Table 1."""
+    quoted, whole = tables["stable_fdg_table_6"].block("Accuracy"), tables["stable_fdg_table_2"].block("PACS")
+    assert all(row.values == (whole.row(row.method).average,) for row in quoted.rows)
+    assert tables["stable_fdg_table_3"].block("Ablation").row("stable_fdg").values == whole.row("stable_fdg").values
+    blocks = [tables["fisc_table_1"].block(f"PACS, {part} domain") for part in ("validation", "test")]
+    first = [block.row("fisc").values[0] for block in blocks]
+    assert tables["fisc_table_11"].block("Ablation").row("fisc").values == tuple(first)
+
+
+def test_a_damaged_file_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("medfed.outputs.published.tables.FOLDER", tmp_path)
+    (tmp_path / "x_table_1.yaml").write_text("paper: X\n")
+    with pytest.raises(UserError, match="x_table_1.yaml: citation: missing; expected text"):
+        load("x_table_1")
+    with pytest.raises(UserError, match="no such file"):
+        load("y_table_1")
+
+
+def test_an_average_may_be_off_by_its_last_decimal_and_no_more():
+    """The mean of 1 and 2 is 1.5."""
+    for average, rounded_to, wrong in ((1.51, 0.01, False), (1.52, 0.01, True), (1.6, 0.1, False), (1.7, 0.1, True)):
+        assert PublishedRow("fedavg", "FedAvg", (1.0, 2.0), average, rounded_to).is_wrong() == wrong
+    assert not PublishedRow("fedavg", "FedAvg", (1.0, 2.0)).is_wrong()
+
+
+def test_a_row_of_another_length_is_refused():
+    row = PublishedRow("fedavg", "FedAvg", (1.0, 2.0), 1.5)
+    with pytest.raises(ValueError, match="FedAvg has 2 values, expected 3"):
+        PublishedBlock("T", "d", "Dice", "%", "higher", "unseen site", ("A", "B", "C"), (row,))

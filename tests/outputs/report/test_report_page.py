@@ -1,0 +1,300 @@
+"""The page of runs: whole, safe, readable without pictures, and with the numbers of the summaries."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from made_runs import class_rows, made_comparison, made_run, mask_rows, png
+
+from medfed.outputs.report import page as page_module
+from medfed.outputs.report.figures import Budget
+from medfed.outputs.report.markup import VOID, Markup, escaped, in_script_or_style, tag
+from medfed.outputs.report.page import build_page
+from medfed.outputs.report.run_data import read_all
+
+EVIL = "<b>\"x'&</script>"
+
+
+class Page(HTMLParser):
+    """Every element with its attributes, whether all were closed in order, and the tables as rows of texts."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.open, self.tables, self.wrong, self.texts = [], [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, name, attributes):
+        self.elements.append((name, dict(attributes)))
+        if name not in VOID:
+            self.open.append(name)
+        if name == "table":
+            self.tables.append([])
+        elif name == "tr":
+            self.tables[-1].append([])
+        elif name in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, name):
+        if not self.open or self.open.pop() != name:
+            self.wrong.append(name)
+
+    def handle_data(self, text):
+        self.texts.append(text)
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += text
+
+    def all(self, name):
+        return [attributes for found, attributes in self.elements if found == name]
+
+
+def page_of(*folders):
+    return build_page(*read_all(folders))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("report")
+    return [made_run(root / "masks"), made_run(root / "fedavg", "fedavg"), made_comparison(root / "all"),
+            made_run(root / "classes", "fisc", rows=class_rows(["A", "B"], "C"))]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def text(folders):
+    return page_of(*folders)
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return Page(text)
+
+
+def test_every_element_is_closed_in_its_order(page):
+    assert not page.wrong and not page.open
+
+
+def test_no_address_leaves_the_page(text, page):
+    """Links go within the page, pictures are in it, and no scheme or style sheet names another place."""
+    names = [attributes[key] for _, attributes in page.elements for key in ("src", "href") if attributes.get(key)]
+    assert len(names) > 4 and all(name.startswith(("data:", "#")) for name in names)
+    outside = re.sub(r'data:image/png;base64,[A-Za-z0-9+/=]+', "", text)
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", outside.replace("\n// ", "\n"))
+
+
+def test_the_page_forbids_itself_all_but_its_own_script_and_style(text, page):
+    policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; img-src data:; ")
+    for element in ("script", "style"):
+        (content,) = re.findall(f"<{element}>(.*?)</{element}>", text, re.S)
+        assert base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() in policy
+    assert not any(key.startswith("on") or key == "style" for _, attributes in page.elements for key in attributes)
+
+
+def test_every_link_within_the_page_has_its_place_once(page):
+    places = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(places) == len(set(places))
+    assert {link["href"][1:] for link in page.all("a")} <= set(places)
+
+
+def test_pictures_and_charts_have_words_for_those_who_cannot_see_them(page):
+    assert page.all("img") and all(image["alt"] and image["width"] and image["height"] for image in page.all("img"))
+    charts = [svg for svg in page.all("svg") if svg.get("aria-hidden") != "true"]
+    assert charts and all(svg["role"] == "img" and svg["aria-label"] for svg in charts)
+
+
+def test_tables_are_real_ones_with_headers_for_rows_and_columns(page):
+    scopes = [head["scope"] for head in page.all("th")]
+    assert len(page.tables) > 5 and set(scopes) == {"row", "col"}
+    assert all(len({len(row) for row in table}) == 1 for table in page.tables)
+
+
+def test_what_scrolls_can_be_reached_by_keyboard_and_has_a_name(page):
+    frames = [attributes for _, attributes in page.elements if attributes.get("class") == "scroll"]
+    assert frames and all(frame["tabindex"] == "0" and frame["aria-label"] for frame in frames)
+
+
+def test_every_caption_says_what_the_data_are(text):
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", text, re.S)
+    assert len(captions) > 20 and all("PHANTOM data" in caption for caption in captions)
+
+
+def test_captions_of_real_data_say_so_and_the_page_warns_of_its_pictures(tmp_path):
+    text = page_of(made_run(tmp_path / "run", data="real"))
+    assert "PHANTOM" not in text and "REAL data: the pictures below show images of patients" in text
+    assert all("REAL data" in caption for caption in re.findall(r"<figcaption>(.*?)</figcaption>", text, re.S))
+
+
+def test_phantom_and_real_runs_on_one_page_are_told_apart(tmp_path):
+    """They share no table; each caption says which they are."""
+    text = page_of(made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b", data="real"))
+    assert "cannot share a table" in text
+    captions = re.findall(r"<figcaption>(Scores by site.*?)</figcaption>", text)
+    assert [caption.split(". ")[-1] for caption in captions] == ["PHANTOM data.", "REAL data."]
+
+
+def test_no_name_can_break_the_page(tmp_path):
+    """A site, a method, a data set and a notice full of markup are texts."""
+    rows = mask_rows([EVIL, "B"], "C" + EVIL, structure=EVIL)
+    run = made_run(tmp_path / "run", EVIL, "C" + EVIL, sites=(EVIL, "B"), rows=rows, dataset=EVIL, notices=[EVIL])
+    text = page_of(run)
+    page = Page(text)
+    assert not page.wrong and not page.open and not page.all("b")
+    assert len(page.all("script")) == 1 and EVIL not in text
+    assert any(row[0] == EVIL for table in page.tables for row in table)
+    assert EVIL in "".join(page.texts)
+
+
+def test_the_scores_of_masks_are_those_of_the_summary(tmp_path):
+    run = made_run(tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    table = next(found for found in Page(page_of(run)).tables if "structure" in "".join(found[0]))
+    lines = {(row[0], row[1]): row for row in table[1:]}
+    for role, told in (("seen", "seen"), ("unseen", "UNSEEN")):
+        for site, of_site in summary[role]["sites"].items():
+            dice, hd95 = of_site["disc"]["dice"], of_site["disc"]["hd95_px"]
+            row = lines[site, told]
+            assert row[3] == str(of_site["disc"]["n"]) and row[7] == str(of_site["disc"]["n_missed"])
+            assert row[4] == f"{100 * dice['mean']:.2f} [{100 * dice['low']:.1f}, {100 * dice['high']:.1f}]"
+            assert row[5] == f"{hd95['mean']:.2f} px [{hd95['low']:.1f}, {hd95['high']:.1f}]"
+        mean = summary[role]["mean"]["disc"]["dice"]["mean"]
+        assert lines["mean over sites", told][4] == f"{100 * mean:.2f}"
+    assert lines["C", "UNSEEN"][7] == "1"
+
+
+def test_the_scores_of_classes_are_those_of_the_summary(tmp_path):
+    run = made_run(tmp_path / "run", rows=class_rows(["A", "B"], "C"))
+    summary = json.loads((run / "summary.json").read_text())
+    table = next(found for found in Page(page_of(run)).tables if "people" in "".join(found[0]))
+    found = summary["unseen"]["sites"]["C"]["all"]
+    row = next(row for row in table if row[:2] == ["C", "UNSEEN"])
+    assert row[2:4] == ["10", "5"]
+    assert [cell.split(" ")[0] for cell in row[4:]] == [
+        f"{100 * found[metric]['mean']:.2f}" for metric in ("accuracy", "auroc", "balanced_accuracy", "ece")
+    ]
+
+
+def test_best_is_bold_second_is_underlined_and_the_baseline_comes_first(text):
+    """Elcfs has 2 % more Dice in each case that is not missed, so it is best at A and fedavg second."""
+    body = re.search(r"Methods on sites left out: disc: Dice.*?<tbody>(.*?)</tbody>", text, re.S).group(1)
+    first, second = body.strip().split("\n")
+    assert ">fedavg<" in first and "<u>" in first and "<strong>" not in first
+    assert ">elcfs<" in second and second.count("<strong>") == 4
+
+
+def test_a_run_shows_its_rule_round_seed_versions_and_notices(text):
+    for told in ("round 2 of 2 by the rule", "the last round, whatever its score", "torch 2", "a notice"):
+        assert told in text
+
+
+def test_pictures_are_in_the_page_byte_for_byte_and_once(tmp_path):
+    run = made_run(tmp_path / "run")
+    text = page_of(run)
+    assert text.count(base64.b64encode(png()).decode()) == 1  # training_curves.png is drawn anew
+
+
+def test_methods_on_one_unseen_site_lie_one_over_the_other(page):
+    names = [attributes["data-method"] for _, attributes in page.elements if "data-method" in attributes]
+    assert names == ["fedavg", "elcfs"] * 3  # the comparison's three sites
+
+
+def test_a_picture_that_lies_over_another_is_not_shown_a_second_time(tmp_path):
+    runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
+    for width, run in enumerate(runs, start=5):
+        (run / "pictures" / "unseen_cases.png").write_bytes(png(width))
+    text = page_of(*runs)
+    assert [text.count(base64.b64encode(png(width)).decode()) for width in (5, 6)] == [1, 1]
+
+
+def test_the_same_cases_of_all_methods_come_before_the_best_and_worst_of_each(tmp_path):
+    runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
+    for width, run in enumerate(runs, start=5):
+        (run / "pictures" / "same_cases.png").write_bytes(png(width))
+    text = page_of(*runs)
+    same, own = text.index("pixel on pixel"), text.index("Each method shows its own")
+    assert same < own and text.count(base64.b64encode(png(5)).decode()) == 1
+    assert text.index(base64.b64encode(png(5)).decode()) < text.index(base64.b64encode(png(6)).decode()) < own
+
+
+def test_the_same_cases_have_room_before_all_others(tmp_path, monkeypatch):
+    runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
+    for run in runs:
+        (run / "pictures" / "same_cases.png").write_bytes(png())
+    monkeypatch.setattr(page_module.pictures, "Budget", lambda: Budget(left=2 * len(png())))
+    text = page_of(*runs)
+    assert "pixel on pixel" in text and "Each method shows its own" not in text
+
+
+def test_the_distance_of_outlines_has_a_chart_with_who_took_no_part(tmp_path):
+    assert "feature distance" not in page_of(made_run(tmp_path / "without"))
+    run = made_run(tmp_path / "a", boundary_distance={"C": 0.2})
+    head = "round,train_loss,validation_score,boundary_distance"
+    (run / "history.csv").write_text(f"{head}\n1,1.0,0.5,0.1\n2,0.9,0.6,0.3\n")
+    assert "C, took no part" in page_of(run)
+
+
+def test_where_training_started_is_told(tmp_path):
+    start = {"file": "imagenet.safetensors", "sha256": "ab" * 32}
+    assert "imagenet.safetensors (SHA-256 abababababab)" in page_of(made_run(tmp_path / "a", start_weights=start))
+    assert "random weights" in page_of(made_run(tmp_path / "b", start_weights=None))
+
+
+def test_a_picture_that_is_none_or_too_large_is_left_out_and_told(tmp_path, monkeypatch):
+    run = made_run(tmp_path / "run")
+    (run / "pictures" / "roc.png").write_bytes(b"<svg onload=alert(1)>" * 3)
+    assert "roc.png: is no PNG" in page_of(run)
+    monkeypatch.setattr(page_module.pictures, "Budget", lambda: Budget(left=10))
+    text = page_of(run)
+    assert "unseen_cases.png: the page has no room for it" in text and "<img" not in text
+
+
+def test_two_runs_of_one_method_site_and_seed_show_their_folders(tmp_path):
+    a, b = made_run(tmp_path / "one"), made_run(tmp_path / "two")
+    text = page_of(a, b)
+    assert f"elcfs ({a})" in text and f"elcfs ({b})" in text
+
+
+def test_the_config_is_there_to_be_copied(tmp_path):
+    run = made_run(tmp_path / "run")
+    page = Page(page_of(run))
+    assert (run / "config.yaml").read_text() in page.texts
+
+
+def test_a_run_without_history_or_unseen_site_has_a_page(tmp_path):
+    run = made_run(tmp_path / "run", unseen="C")
+    summary = json.loads((run / "summary.json").read_text()) | {"unseen_site": None}
+    (run / "summary.json").write_text(json.dumps(summary))
+    (run / "history.csv").unlink()
+    page = Page(page_of(run))
+    assert not page.wrong and "unseen none" in "".join(page.texts)
+
+
+def test_many_clients_are_a_band_and_not_a_thousand_curves(tmp_path):
+    run = made_run(tmp_path / "run")
+    clients = [f"client_{k:04d}" for k in range(1000)]
+    lines = ["round,train_loss,validation_score," + ",".join(f"train_loss/{name}" for name in clients)]
+    lines += [f"{k},{1 / k},," + ",".join(str(1 / k + j / 1000) for j in range(1000)) for k in (1, 2, 3)]
+    (run / "history.csv").write_text("\n".join(lines) + "\n")
+    text = page_of(run)
+    assert text.count("<polygon") == 1 and "the lowest to the highest of 1000 clients" in text
+    assert len(text) < 100_000
+
+
+def test_text_is_escaped_once_and_markup_never():
+    assert escaped("a<b & \"c\"") == "a&lt;b &amp; &quot;c&quot;"
+    assert tag("p", tag("b", "x<y"), title="'\"") == '<p title="&#x27;&quot;"><b>x&lt;y</b></p>'
+    assert isinstance(tag("br"), Markup) and tag("br") == "<br>"
+    assert tag("td", None, class_=None, data_value=0) == '<td data-value="0"></td>'
+
+
+def test_signs_that_html_has_no_place_for_are_replaced():
+    assert escaped("a\x00b\udc80c\n") == "a\ufffdb\ufffdc\n"
+
+
+def test_our_script_and_style_cannot_end_their_element():
+    for path, element in ((page_module.SCRIPT, "script"), (page_module.STYLE, "style")):
+        assert in_script_or_style(path.read_text(), element)
+    with pytest.raises(ValueError, match="end of its own element"):
+        in_script_or_style("x = '</SCRIPT>'", "script")

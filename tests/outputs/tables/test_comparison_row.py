@@ -1,0 +1,50 @@
+import pytest
+
+from medfed.core.errors import UserError
+from medfed.outputs.tables.comparison_row import FILE, Row, read_row, row_of_folder
+
+METHODS = ("fedavg", "ccst:k=1", "ccst:k=1,style=single", "ccst+elcfs", "ccst:codec=a/b", "ccst:codec=a_b",
+           "ccst:codec=../x")  # fmt: skip
+VALUES = ("federation.participating=2", "network.weights=/a/b.pth", "network.weights=/a_b.pth", "data.root=Ä",
+          "training.betas=[0.9, 0.99]", "x=" + "y" * 300, "x=" + "y" * 299)  # fmt: skip
+ROWS = [Row(method, varied) for method in METHODS for varied in ((), *((value,) for value in VALUES))]
+
+
+def test_folders_are_safe_and_no_two_are_alike():
+    folders = [row.folder for row in ROWS]
+    assert len({folder.casefold() for folder in folders}) == len(ROWS)
+    for folder in folders:
+        assert len(folder) < 120 and folder.isascii() and folder[0].isalnum() and not folder.endswith(".")
+        assert not set(folder) & set('/\\:*?"<>| []')
+
+
+def test_a_plain_label_is_its_folder():
+    assert Row("ccst:k=1,style=single").folder == "ccst-k=1,style=single"
+    assert Row("elcfs", ("federation.participating=2",)).folder == "elcfs--federation.participating=2"
+
+
+def test_a_row_comes_back_from_the_folder_of_a_run(tmp_path):
+    for row in ROWS:
+        row.write(tmp_path)
+        assert read_row(tmp_path, "other") == row
+
+
+def test_a_run_without_a_row_is_its_method_and_an_older_comparison_has_it_in_its_folder(tmp_path):
+    assert read_row(tmp_path, "elcfs").label == "elcfs"
+    assert row_of_folder("ccst-k=1,style=single") == Row("ccst:k=1,style=single")
+
+
+def test_it_is_tested_against_fedavg_with_the_same_values_but_those_of_methods():
+    row = Row("ccst:style=single", ("method.k=1", "federation.participating=2"))
+    assert row.label == "ccst:style=single, method.k=1, federation.participating=2"
+    assert row.baseline == "fedavg, federation.participating=2" and Row("ccst").baseline == "fedavg"
+    assert row.changes == ("method.style", "method.k", "federation.participating")
+
+
+@pytest.mark.parametrize("content", [
+    "{", "[]", '{"method": "a"}', '{"method": "a", "varied": [1]}', '{"method": 1, "varied": []}',
+])  # fmt: skip
+def test_a_damaged_row_is_named(tmp_path, content):
+    (tmp_path / FILE).write_text(content)
+    with pytest.raises(UserError, match="row.json: .*--resume"):
+        read_row(tmp_path, "elcfs")

@@ -1,0 +1,27 @@
+from medfed.metrics.summary import METRICS
+from medfed.outputs.tables.comparison import build_table
+from medfed.outputs.tables.latex import escaped, to_latex
+
+
+def row(site: str, patient: str, dice: float) -> dict:
+    known = {"site": site, "role": "unseen", "patient": patient, "structure": "organ_1", "status": "ok", "dice": dice}
+    return dict.fromkeys(METRICS) | known
+
+
+def test_best_is_bold_second_underlined_and_nothing_is_a_command():
+    results = [
+        {"method": method, "unseen_site": "A_1", "seed": 1, "selection": "last", "data": "phantom",
+         "rows": [row("A_1", str(i), dice) for i in range(6)]}
+        for method, dice in (("fedavg", 0.5), ("el&cfs", 0.75))
+    ]  # fmt: skip
+    text = to_latex(build_table(results, ["organ_1"]))
+    assert r"A\_1" in text and r"el\&cfs & \textbf{75.00}" in text and r"fedavg & \underline{50.00}" in text
+    caption = r"\caption{organ\_1: Dice (\%), higher is better. SYNTHETIC PHANTOM DATA: says nothing about hospitals}"
+    assert caption in text
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+
+
+def test_every_special_character_is_defused():
+    assert escaped("50 % of a_b & {c} #1 $2 ~ ^ \\") == (
+        r"50 \% of a\_b \& \{c\} \#1 \$2 \textasciitilde{} \textasciicircum{} \textbackslash{}"
+    )

@@ -1,0 +1,324 @@
+"""The leave-one-site-out table and the table that closes a run."""
+
+import csv
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+
+from medfed.core.errors import UserError
+from medfed.metrics.summary import METRICS, summarise
+from medfed.outputs.tables.table import build_table, closing_table, to_csv, to_json, to_json_dict, to_markdown, to_text
+
+PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
+
+
+def case(site, patient, dice, hd95=None, status="ok", role="unseen", structure="disc", unit="px"):
+    distances = {f"hd95_{unit}": hd95, f"hd_{unit}": None if hd95 is None else 2 * hd95}
+    keys = {"site": site, "role": role, "patient": patient, "structure": structure, "status": status}
+    return keys | dict.fromkeys(METRICS) | {"dice": dice} | distances
+
+
+def result(method, site, dice, hd95=None, seed=0, data="real", selection="last", **others):
+    """A run whose patients score these Dice values and, if given, HD95."""
+    distances = hd95 or [10.0] * len(dice)
+    rows = [case(site, f"p{k}", d, h, **others) for k, (d, h) in enumerate(zip(dice, distances, strict=True))]
+    return {"method": method, "unseen_site": site, "seed": seed, "rows": rows, "selection": selection, "data": data}
+
+
+def block(table, metric="dice", structure="disc"):
+    return next(b for b in table.blocks if (b.metric, b.structure) == (metric, structure))
+
+
+def line(table, method, metric="dice"):
+    return next(found for found in block(table, metric).lines if found.method == method)
+
+
+def two_methods(**others):
+    return [
+        result("fedavg", "A", [0.80, 0.90], [4.0, 6.0], **others),
+        result("fedavg", "B", [0.70], [9.0], **others),
+        result("elcfs", "A", [0.90, 0.96], [3.0, 5.0], **others),
+        result("elcfs", "B", [0.60], [12.0], **others),
+    ]
+
+
+def test_cells_are_means_over_cases_in_percent_and_the_average_weighs_sites_alike():
+    """FedAvg: A (80 + 90)/2 = 85, B 70, average 77.5 though A has twice the patients."""
+    found = line(build_table(two_methods(), ["disc"]), "fedavg")
+    assert [cell.mean for cell in found.cells] == pytest.approx([85, 70])
+    assert found.average.mean == pytest.approx(77.5)
+    assert found.average.sd is None
+
+
+def test_spread_is_over_seeds_and_that_of_the_average_is_of_each_seeds_average():
+    """Seeds 0, 1 at A: 80, 84; at B: 70, 62. Averages 75 and 73: sd sqrt(2), while the sites spread more."""
+    results = [
+        result("fedavg", "A", [0.80], seed=0),
+        result("fedavg", "A", [0.84], seed=1),
+        result("fedavg", "B", [0.70], seed=0),
+        result("fedavg", "B", [0.62], seed=1),
+    ]
+    table = build_table(results, ["disc"])
+    found = line(table, "fedavg")
+    assert [cell.sd for cell in found.cells] == pytest.approx([8**0.5, 32**0.5])
+    assert (found.average.mean, found.average.sd) == pytest.approx((74, 2**0.5))
+    assert "74.00 ± 1.41" in to_text(table)
+
+
+def test_best_is_bold_and_second_underlined_and_lower_is_better_for_distances():
+    text = to_markdown(build_table(two_methods(), ["disc"]))
+    assert "| fedavg | <u>85.00</u> | **70.00** | **77.50** |" in text
+    assert "| elcfs | **93.00** | <u>60.00</u> | <u>76.50</u> |" in text
+    assert "| fedavg | <u>5.00</u> | **9.00** | **7.00** |" in text
+    assert "| elcfs | **4.00** | <u>12.00</u> | <u>8.00</u> |" in text
+
+
+def test_three_methods_have_one_plain_and_equal_print_shares_the_mark():
+    results = [result(name, "A", [dice]) for name, dice in (("fedavg", 0.5), ("x", 0.800001), ("y", 0.8), ("z", 0.7))]
+    text = to_markdown(build_table(results, ["disc"]))
+    for words in ("| fedavg | 50.00 |", "| x | **80.00** |", "| y | **80.00** |", "| z | <u>70.00</u> |"):
+        assert words in text
+
+
+def test_a_single_method_is_not_best_and_is_not_tested():
+    text = to_markdown(build_table([result("fedavg", "A", [0.8])], ["disc"]))
+    assert "| fedavg | 80.00 | 80.00 | 0/1 |" in text
+    assert "p against" not in text
+
+
+def test_significance_is_over_all_unseen_patients_averaged_over_seeds():
+    """Seven patients at two sites, each better by its own amount in the mean of two seeds, though worse in one of them.
+
+    The exact two-sided p of seven differences of one sign is 2 / 2**7.
+    """
+    results = []
+    for site, n in (("A", 4), ("B", 3)):
+        base = np.linspace(0.5, 0.7, n)
+        gain = np.linspace(0.01, 0.06, n) + (0.003 if site == "A" else 0)
+        results += [result("fedavg", site, list(base), seed=seed) for seed in (0, 1)]
+        results.append(result("elcfs", site, list(base - gain), seed=0))
+        results.append(result("elcfs", site, list(base + 3 * gain), seed=1))
+    table = build_table(results, ["disc"])
+    found = line(table, "elcfs")
+    assert (found.n, found.reason) == (7, None)
+    assert found.p == pytest.approx(2 / 2**7)
+    assert "0.016 (7)" in to_text(table)
+    assert line(table, "fedavg").p is None
+
+
+def test_too_few_patients_have_no_p_and_a_note_that_says_so():
+    table = build_table(two_methods(), ["disc"])
+    assert line(table, "elcfs").p is None
+    assert "- (3)" in to_text(table)
+    assert any("elcfs: no p" in note and "only 3 matched patients" in note for note in table.notes)
+
+
+def test_a_baseline_that_was_not_run_leaves_no_test():
+    table = build_table(two_methods(), ["disc"], baseline="fedprox")
+    assert line(table, "elcfs").reason == "the baseline fedprox was not run"
+    assert "p against" not in to_text(table)
+
+
+def test_a_missing_fold_is_a_dash_and_so_is_the_average_with_a_note():
+    table = build_table(two_methods()[:3], ["disc"])
+    found = line(table, "elcfs")
+    assert (found.cells[1], found.average) == (None, None)
+    assert "| elcfs | **93.00** | - | - |" in to_markdown(table)
+    assert "not run: elcfs, unseen B, seed 0" in table.notes
+
+
+def test_a_missed_organ_is_counted_and_worsens_the_mean():
+    worse = two_methods()
+    worse[2]["rows"][1] |= {"dice": 0.0, "hd95_px": 500.0, "status": "missed"}
+    before, after = (line(build_table(r, ["disc"]), "elcfs") for r in (two_methods(), worse))
+    assert after.cells[0].mean < before.cells[0].mean
+    assert (after.n_missed, after.n_cases) == (1, 3)
+    assert "1/3" in to_text(build_table(worse, ["disc"]))
+
+
+def test_absent_cases_enter_neither_mean_nor_count():
+    results = [result("fedavg", "A", [0.8])]
+    results[0]["rows"].append(case("A", "p9", None, status="absent"))
+    found = line(build_table(results, ["disc"]), "fedavg")
+    assert (found.cells[0].mean, found.n_cases) == (pytest.approx(80), 1)
+
+
+def test_each_unit_has_its_own_block_and_mixed_units_are_not_averaged():
+    results = [result("fedavg", "A", [0.8], [3.0], unit="mm"), result("fedavg", "B", [0.8], [7.0], unit="px")]
+    table = build_table(results, ["disc"])
+    assert [(b.name, b.unit) for b in table.blocks] == [
+        ("Dice", "%"), ("HD95", "mm"), ("HD95", "px"), ("HD", "mm"), ("HD", "px"),
+    ]  # fmt: skip
+    found = line(table, "fedavg", "hd95_mm")
+    assert (found.cells[0].mean, found.cells[1], found.average) == (3.0, None, None)
+    mixed = [result("fedavg", "A", [0.8], [3.0], unit="mm")]
+    mixed[0]["rows"].append(case("A", "p9", 0.8, 7.0, unit="px"))
+    assert line(build_table(mixed, ["disc"]), "fedavg", "hd95_mm").cells == (None,)
+
+
+def test_runs_of_different_patients_are_noted():
+    results = two_methods()
+    results[2]["rows"].pop()
+    assert any("A: the runs do not score the same patients" in note for note in build_table(results, ["disc"]).notes)
+
+
+def test_a_row_with_varied_settings_is_tested_against_the_baseline_with_the_same():
+    """elcfs, k=1 beats fedavg, k=1 on every patient, and equals fedavg, k=2; k=3 has no FedAvg beside it."""
+    low, high = [0.5 + 0.01 * k for k in range(8)], [0.6 + 0.02 * k for k in range(8)]
+    scores = {"elcfs, k=1": high, "elcfs, k=2": high, "elcfs, k=3": high, "fedavg, k=1": low, "fedavg, k=2": high}
+    results = [result(m, "A", dice) | {"baseline": f"fedavg, {m[-3:]}"} for m, dice in scores.items()]
+    table = build_table(results, ["disc"])
+    assert [found.method for found in block(table).lines][:2] == ["fedavg, k=1", "fedavg, k=2"]
+    assert line(table, "elcfs, k=1").p == pytest.approx(2 / 2**8), "exact and two-sided: all eight better"
+    assert line(table, "elcfs, k=2").p is None and line(table, "elcfs, k=2").n == 8
+    assert line(table, "elcfs, k=3").n is None and "fedavg, k=3 was not run" in line(table, "elcfs, k=3").reason
+    assert line(table, "fedavg, k=2").reason == "the baseline"
+    assert sum("against fedavg with the same varied settings" in note for note in table.notes) == 1
+    assert not any("the same varied" in note for note in build_table(two_methods(), ["disc"]).notes)
+
+
+def test_structures_keep_their_order_and_the_baseline_comes_first():
+    results = two_methods()[::-1]
+    for found in results:
+        found["rows"] += [row | {"structure": "cup"} for row in found["rows"]]
+    table = build_table(results, ["disc", "cup"])
+    assert list(dict.fromkeys(b.structure for b in table.blocks)) == ["disc", "cup"]
+    assert [found.method for found in table.blocks[0].lines] == ["fedavg", "elcfs"]
+
+
+@pytest.mark.parametrize("render", [to_markdown, to_text, to_json])
+def test_every_form_says_phantom_the_rule_the_seeds_the_unit_and_what_hd95_is(render):
+    text = render(build_table(two_methods(data="phantom", selection="source_validation", seed=3), ["disc"]))
+    for words in (PHANTOM, "source_validation", "seeds: 3", "px", "larger of the two directed 95th percentiles"):
+        assert words in text
+    assert PHANTOM not in render(build_table(two_methods(), ["disc"]))
+
+
+def test_csv_has_one_value_a_line_each_saying_phantom():
+    rows = list(csv.DictReader(io.StringIO(to_csv(build_table(two_methods(data="phantom")[:3], ["disc"])))))
+    assert {row["data"] for row in rows} == {"phantom"}
+    assert len(rows) == 3 * 2 * 3  # measures, methods, two sites and the average
+    first = rows[0]
+    assert (first["structure"], first["metric"], first["unit"], first["method"]) == ("disc", "dice", "%", "fedavg")
+    assert (first["unseen_site"], first["mean"], first["sd"], first["n_seeds"]) == ("A", "85.000000", "", "1")
+    missing = next(row for row in rows if row["method"] == "elcfs" and row["unseen_site"] == "average")
+    assert (missing["mean"], missing["p"], missing["n_pairs"], missing["n_cases"]) == ("", "", "2", "2")
+
+
+def test_json_is_plain_and_holds_the_cells():
+    table = build_table(two_methods(), ["disc"])
+    assert json.loads(to_json(table)) == to_json_dict(table)
+    assert to_json_dict(table)["blocks"][0]["lines"][0]["cells"][0] == {
+        "mean": pytest.approx(85), "sd": None, "n_seeds": 1,
+    }  # fmt: skip
+
+
+def test_text_is_aligned_and_has_escapes_only_for_a_terminal():
+    table = build_table(two_methods(), ["disc"])
+    plain, styled = to_text(table), to_text(table, isatty=True)
+    assert "\033" not in plain
+    assert "\033[1m70.00\033[0m" in styled
+    assert re.sub(r"\033\[\d+m", "", styled) == plain
+    head, *lines = plain.split("\n\n")[1].splitlines()[1:]
+    ends = {name: head.index(name) + len(name) for name in ("A", "B", "average", "missed")}
+    expected = (("85.00", "70.00", "77.50", "0/3"), ("93.00", "60.00", "76.50", "0/3"))
+    for text, values in zip(lines, expected, strict=True):
+        assert [text[:end].endswith(value) for end, value in zip(ends.values(), values)] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ([], "no finished run"),
+        ([result("fedavg", "A", [0.8]), result("x", "A", [0.8], data="phantom")], "data 'phantom' and 'real'"),
+        ([result("fedavg", "A", [0.8]), result("x", "A", [0.8], selection="best")], "selection 'best' and 'last'"),
+        ([result("fedavg", "A", [0.8])] * 2, "seed 0 comes twice"),
+    ],
+)
+def test_what_cannot_share_a_table_is_refused(results, words):
+    with pytest.raises(UserError, match=words):
+        build_table(results, ["disc"])
+
+
+@pytest.mark.parametrize("row", [case("A", "p1", 0.8, role="seen"), case("B", "p1", 0.8)])
+def test_rows_of_another_site_or_of_a_seen_one_are_refused(row):
+    with pytest.raises(ValueError, match="is among those of the unseen site 'A'"):
+        build_table([result("fedavg", "A", [0.8]) | {"rows": [row]}], ["disc"])
+
+
+def summary_of(rows, data="phantom", **others):
+    return summarise(rows, 0) | {"data": data, "selection": "last"} | others
+
+
+RUN = [
+    case("A", "1", 0.90, 2.0, role="seen"),
+    case("A", "2", 0.80, 4.0, role="seen"),
+    case("B", "1", 0.75, 5.0, role="seen"),
+    case("C", "1", 0.60, 10.0),
+    case("C", "2", 0.00, 50.0, "missed"),
+    case("C", "3", None, status="absent"),
+]
+
+
+def test_the_closing_table_has_seen_then_unseen_sites_then_means_and_the_gap():
+    """Seen (85 + 75)/2 = 80; unseen (60 + 0)/2 = 30; gap +50 points. HD95: (3 + 5)/2 = 4; 30; gap -26 px."""
+    text = closing_table(summary_of(RUN, method="elcfs", selected_round=3, rounds=5))
+    lines = [re.split(r"\s{2,}", found.strip()) for found in text.splitlines()]
+    assert lines[:2] == [[PHANTOM], ["elcfs; round 3 of 5 by the rule 'last'; ± is the sd over cases"]]
+    assert lines[3:10] == [
+        ["site", "structure", "cases", "Dice %", "HD95", "ASSD", "missed"],
+        ["A", "disc", "2", "85.00 ± 7.07", "3.00 ± 1.41 px", "-", "0"],
+        ["B", "disc", "1", "75.00", "5.00 px", "-", "0"],
+        ["C (UNSEEN)", "disc", "2", "30.00 ± 42.43", "30.00 ± 28.28 px", "-", "1"],
+        ["mean seen", "disc", "3", "80.00", "4.00 px", "-", "0"],
+        ["mean UNSEEN", "disc", "2", "30.00", "30.00 px", "-", "1"],
+        ["gap: seen - unseen", "disc", "+50.00", "-26.00 px"],
+    ]
+    assert "in no mean: 1" in text
+
+
+def test_the_closing_table_of_real_data_without_an_unseen_site_has_no_gap():
+    text = closing_table(summary_of(RUN[:3], data="real"))
+    assert text.startswith("real data\n")
+    assert "gap" not in text
+    assert "UNSEEN" not in text
+
+
+def test_the_closing_table_shows_no_distance_for_a_site_of_two_units():
+    rows = [case("A", "1", 0.9, 2.0), case("A", "2", 0.9, 2.0, unit="mm")]
+    lines = [re.split(r"\s{2,}", found.strip()) for found in closing_table(summary_of(rows)).splitlines()]
+    assert ["A (UNSEEN)", "disc", "2", "90.00 ± 0.00", "-", "-", "0"] in lines
+
+
+def test_a_validation_site_has_a_line_of_its_own_and_is_in_no_mean():
+    rows = [*RUN, case("V", "1", 0.10, 3.0, role="validation")]
+    text = closing_table(summary_of(rows))
+    lines = [re.split(r"\s{2,}", found.strip()) for found in text.splitlines()]
+    assert [found[0] for found in lines[4:9]] == ["A", "B", "V (VALIDATION)", "C (UNSEEN)", "mean seen"]
+    without = [re.split(r"\s{2,}", found.strip()) for found in closing_table(summary_of(RUN)).splitlines()]
+    assert lines[8:] == without[7:]
+
+
+def test_clients_are_one_line_however_many():
+    told = {"clients": {"n": 30, "per_round": 10, "partition": "dirichlet 0.5"}, "source_sites": ["A", "B", "C"]}
+    text = closing_table(summary_of(RUN) | told)
+    assert text.splitlines()[2] == "30 clients of 3 sites, 10 a round, partition: dirichlet 0.5"
+    assert text.count("client") == 1
+
+
+def test_validation_sites_have_the_same_table_with_their_own_words():
+    results = two_methods()
+    for found in results:
+        found["validation_site"] = found.pop("unseen_site")
+        for row in found["rows"]:
+            row["role"] = "validation"
+    table = build_table(results[:3], ["disc"], role="validation")
+    assert "a column is the validation site, which never trained either" in to_text(table)
+    assert "not run: elcfs, validation B, seed 0" in table.notes
+    assert "validation_site" in to_csv(table, "validation").splitlines()[0]
+    assert [cell.mean for cell in line(table, "fedavg").cells] == pytest.approx([85, 70])
+    with pytest.raises(ValueError, match="is among those of the validation site 'A'"):
+        build_table([results[0] | {"rows": [case("A", "p1", 0.8)]}], ["disc"], role="validation")

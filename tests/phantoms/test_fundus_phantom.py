@@ -1,0 +1,270 @@
+"""The synthetic fundus collection: its layout, its eyes, and that its cameras differ as they say they do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medfed.core.errors import UserError
+from medfed.datasets.fundus import Fundus
+from medfed.phantoms.fundus_phantom import FundusPhantom
+from medfed.phantoms.synthesis.collection import MARK, stream
+from medfed.phantoms.synthesis.fundus import CUP, OUTSIDE, RIM, make_fundus_phantom, take
+from medfed.phantoms.synthesis.fundus_camera import photograph
+from medfed.phantoms.synthesis.fundus_sites import REFERENCE, SITES
+from medfed.phantoms.synthesis.retina_anatomy import outlines, reflectance
+from medfed.phantoms.synthesis.retina_eye import Eye
+from medfed.phantoms.synthesis.retina_vessels import Vessel, blood
+from medfed.phantoms.synthesis.shapes import regular_grid
+
+SIZE = 48
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("phantom") / "fundus"
+    make_fundus_phantom(root, images_per_site=3, size=SIZE, seed=5)
+    return root
+
+
+@pytest.fixture(scope="module")
+def photographs() -> dict:
+    """Six cases of every site, in memory."""
+    return {name: [take(name, number, SIZE) for number in range(1, 7)] for name in SITES}
+
+
+@pytest.fixture(scope="module")
+def eyes() -> list[Eye]:
+    return [Eye.draw(stream(0, "test", k)) for k in range(60)]
+
+
+def field_of(pixel_mm: float = 0.02, half_mm: float = 1.6):
+    axis = np.arange(-half_mm, half_mm + pixel_mm / 2, pixel_mm)
+    return regular_grid(np.zeros(1), axis, axis, pixel_mm)
+
+
+def height(inside: np.ndarray) -> int:
+    return int(inside.any(1).sum())
+
+
+def test_the_layout_is_the_published_one(collection):
+    found = sorted(str(path.relative_to(collection)) for path in (collection / "Domain1").rglob("*.png"))
+    assert [name.replace("gdr", "ndr") for name in found] == [
+        "Domain1/test/ROIs/image/ndrishtiGS_002.png", "Domain1/test/ROIs/mask/ndrishtiGS_002.png",
+        "Domain1/train/ROIs/image/ndrishtiGS_001.png", "Domain1/train/ROIs/image/ndrishtiGS_003.png",
+        "Domain1/train/ROIs/mask/ndrishtiGS_001.png", "Domain1/train/ROIs/mask/ndrishtiGS_003.png",
+    ]  # fmt: skip
+    assert sorted(path.name for path in collection.iterdir()) == ["Domain1", "Domain2", "Domain3", "Domain4", MARK]
+
+
+def test_the_published_numbers_are_those_of_the_real_collection():
+    assert {name: len(site.numbers) for name, site in SITES.items()} == Fundus.published_counts
+    for site in SITES.values():
+        parts = [site.part(number) for number in site.numbers]
+        assert (parts.count("train"), parts.count("test"), parts[0]) == (site.train, site.test, "train")
+
+
+def test_the_mark_says_that_it_is_synthetic_and_from_what(collection):
+    facts = json.loads((collection / MARK).read_text())
+    assert facts["synthetic"] is True and "no patient" in facts["what"]
+    assert (facts["seed"], facts["size"], facts["images_per_site"], facts["severity"]) == (5, SIZE, 3, 1.0)
+
+
+def test_the_same_arguments_give_the_same_bytes(collection, tmp_path):
+    make_fundus_phantom(tmp_path / "again", images_per_site=3, size=SIZE, seed=5)
+    files = sorted(path.relative_to(collection) for path in collection.rglob("*") if path.is_file())
+    assert len(files) == 25
+    assert all((collection / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
+
+
+def test_a_case_does_not_depend_on_how_many_are_made(collection):
+    stored = np.asarray(Image.open(next((collection / "Domain4").rglob("image/V0003.png"))))
+    np.testing.assert_array_equal(stored, take("REFUGE-val", 3, SIZE, seed=5).image)
+
+
+def test_another_seed_is_another_eye():
+    assert take("RIM-ONE-r3", 1, SIZE, seed=0).eye.disc_mm != take("RIM-ONE-r3", 1, SIZE, seed=1).eye.disc_mm
+
+
+def test_the_cup_lies_within_the_disc_and_the_disc_within_the_picture(photographs):
+    for case in (case for cases in photographs.values() for case in cases):
+        assert set(np.unique(case.mask)) == {CUP, RIM, OUTSIDE}
+        edge = np.concatenate([case.mask[0], case.mask[-1], case.mask[:, 0], case.mask[:, -1]])
+        assert (edge == OUTSIDE).all()
+        rows, columns = np.nonzero(case.mask == CUP)
+        for down, right in ((0, 1), (1, 0), (0, -1), (-1, 0)):
+            assert (case.mask[rows + down, columns + right] != OUTSIDE).all()
+
+
+def test_the_mask_has_the_cup_to_disc_ratio_of_the_eye(eyes):
+    """Within the bending of the outlines and the two pixels of 0.02 mm that a height may err."""
+    grid = field_of()
+    for eye in eyes[:12]:
+        shape = outlines(replace(eye, tilt_degrees=0.0), grid.x[0], grid.y[0])
+        ratio = height(shape.cup < 0) / height(shape.disc < 0)
+        assert ratio == pytest.approx(eye.cup_ratio, abs=0.07)
+
+
+def test_cups_of_all_sizes_occur(eyes):
+    ratios = [eye.cup_ratio for eye in eyes]
+    assert 0.2 <= min(ratios) < 0.32 and 0.7 < max(ratios) <= 0.85
+    assert 10 < sum(eye.crescent_mm > 0 for eye in eyes) < 40 and 5 < sum(bool(eye.spots) for eye in eyes) < 30
+
+
+def test_an_eye_is_the_same_at_any_resolution():
+    coarse, fine = take("DRISHTI-GS", 1, 64), take("DRISHTI-GS", 1, 128)
+    assert (coarse.mask == RIM).mean() == pytest.approx((fine.mask == RIM).mean(), rel=0.05)
+    blocks = fine.image.reshape(64, 2, 64, 2, 3).mean((1, 3))
+    assert np.abs(blocks - coarse.image).mean() < 6
+
+
+def test_disc_brighter_than_fundus_and_cup_brighter_than_rim(photographs):
+    """In green, where clinicians look; single eyes with a faint cup are allowed."""
+    for cases in photographs.values():
+        green = [[case.image[case.mask == value, 1].mean() for value in (CUP, RIM, OUTSIDE)] for case in cases]
+        cup, rim, outside = np.mean(green, 0)
+        assert cup > 1.05 * rim > 1.1 * outside
+
+
+def test_cameras_are_told_by_their_colours(photographs):
+    """Mean share of blue and mean brightness: the pale Canon, the dark Nidek, the red Zeiss."""
+    colour = {name: np.mean([case.image.mean((0, 1)) for case in cases], 0) for name, cases in photographs.items()}
+    blue = {name: values[2] / values.sum() for name, values in colour.items()}
+    assert blue["REFUGE-val"] > 1.3 * max(share for name, share in blue.items() if name != "REFUGE-val")
+    assert colour["RIM-ONE-r3"].sum() == min(values.sum() for values in colour.values())
+    assert all(20 < values.mean() < 200 for values in colour.values())
+
+
+def test_eyes_are_drawn_without_regard_to_the_camera():
+    zeiss, canon = (Eye.draw(stream(0, "any")) for _ in range(2))
+    assert zeiss.cup_ratio == canon.cup_ratio
+    dark, fair = (Eye.draw(stream(0, "any"), shift) for shift in (0.1, -0.1))
+    assert dark.melanin > fair.melanin and dark.cup_ratio == fair.cup_ratio
+
+
+def test_severity_zero_removes_the_camera_differences():
+    for site in SITES.values():
+        np.testing.assert_allclose(site.camera.departed(REFERENCE, 0.0).colours, REFERENCE.colours)
+        assert site.camera.departed(REFERENCE, 0.0).gamma == pytest.approx(REFERENCE.gamma)
+        assert site.camera.departed(REFERENCE, 1.0).noise == pytest.approx(site.camera.noise)
+
+
+def test_melanin_darkens_and_an_old_lens_takes_blue(eyes):
+    grid = field_of(0.08)
+
+    def seen(**changes) -> np.ndarray:
+        eye = replace(eyes[0], **changes)
+        return reflectance(eye, grid, outlines(eye, grid.x[0], grid.y[0])).mean((0, 1))
+
+    assert (seen(melanin=0.9) < seen(melanin=0.1)).all()
+    assert seen(lens=1.0)[2] / seen(lens=1.0)[0] < 0.8 * seen(lens=0.0)[2] / seen(lens=0.0)[0]
+
+
+def test_blood_is_deepest_in_the_middle_of_a_vessel():
+    """A vein of radius 0.07 mm: depth 1 in the middle, sqrt(1 - 0.25) halfway to the wall, 0 outside."""
+    along = np.arange(-1, 1, 0.005)
+    vein = Vessel(False, np.column_stack([along, 0 * along, 0 * along + 0.07]))
+    y = np.array([[0.0, 0.035, 0.08]])
+    seen = blood((vein,), np.zeros_like(y), y, 0.01)
+    np.testing.assert_allclose(seen.vein, [[1, 0.866, 0]], atol=0.01)
+    assert not seen.artery.any() and seen.reflex[0, 0] > seen.reflex[0, 1]
+
+
+def picture_of(light: float | np.ndarray, **changes) -> np.ndarray:
+    """A grey card before an even camera without noise, 1 unit of exposure, gamma 1."""
+    plain = {
+        "colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)), "white_balance": (1, 1, 1), "exposure": 1.0, "gamma": 1.0,
+        "vignetting": 0.0, "gradient": 0.0, "glare": 0.0, "blur_mm": 1e-3, "sharpening": 0.0, "noise": 0.0,
+        "jpeg_quality": 95,
+    }  # fmt: skip
+    grid = field_of(0.1)
+    card = np.ones((*grid.x[0].shape, 3), np.float32) * np.float32(light)
+    camera = replace(REFERENCE, **(plain | changes))
+    return photograph(card, camera, grid.x[0], grid.y[0], np.random.default_rng(0)).astype(float)
+
+
+def test_a_grey_card_by_hand():
+    """Half the light is 127.5; through a gamma of one half, a quarter is too; white balance halves one channel."""
+    assert picture_of(0.5).mean() == pytest.approx(127.5, abs=1)
+    assert picture_of(0.25, gamma=0.5).mean() == pytest.approx(127.5, abs=1)
+    red, green, blue = picture_of(0.5, white_balance=(1, 1, 0.5)).mean((0, 1))
+    assert red == pytest.approx(green, abs=2) and blue == pytest.approx(63.75, abs=2)
+
+
+def test_vignetting_darkens_away_from_the_axis():
+    """The axis at the disc: the middle is brightest. Towards the macula (positive x): the temple is brighter."""
+    centred = picture_of(0.5, vignetting=1.0, axis_mm=0.0)[..., 1]
+    assert centred[16, 16] > 1.04 * centred[16, 0] and centred[16, 0] == pytest.approx(centred[16, 32], abs=3)
+    towards_macula = picture_of(0.5, vignetting=0.5, axis_mm=4.0)[..., 1]
+    assert towards_macula[16, 32] > 1.2 * towards_macula[16, 0]
+
+
+def test_noise_blur_and_glare_do_what_they_say():
+    assert picture_of(0.5, noise=0.05).std() > 2 * picture_of(0.5, noise=0.01).std()
+    edge = np.zeros((33, 33, 1), np.float32)
+    edge[:, 16:] = 0.6
+    steepest = [np.abs(np.diff(picture_of(edge, blur_mm=blur)[16, :, 1])).max() for blur in (1e-3, 0.2)]
+    assert steepest[1] < 0.5 * steepest[0]
+    assert picture_of(0.0, glare=0.1).mean() == pytest.approx(25.5, abs=1)
+
+
+@pytest.mark.parametrize("wrong", [{"images_per_site": 0}, {"size": 16}, {"severity": -1.0}])
+def test_impossible_arguments_are_refused(tmp_path, wrong):
+    with pytest.raises(ValueError, match="need images_per_site >= 1"):
+        make_fundus_phantom(tmp_path / "p", **wrong)
+
+
+def test_an_interrupted_making_leaves_nothing_behind(tmp_path):
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_fundus_phantom(tmp_path / "p", 1, 32, progress=stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds something already"):
+        make_fundus_phantom(tmp_path, 1, 32)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_missing_folder_becomes_a_phantom_beside_it_and_is_read(tmp_path):
+    wanted = Fundus(
+        root=str(tmp_path / "fundus"), image_size=64, sites=("RIM-ONE-r3",), standardise=False, if_missing="phantom"
+    )
+    twin = wanted.phantom()
+    assert (twin.root, twin.image_size, twin.standardise) == (str(tmp_path / "fundus_phantom"), 64, False)
+    seen = []
+    data = replace(twin, images_per_site=2, size=32).ready(lambda items: (seen.append(item) or item for item in items))
+    assert data.is_phantom and seen == list(range(8)) and not (tmp_path / "fundus").exists()
+    volume = data.load(data.cases("RIM-ONE-r3")[0])
+    assert volume.image.shape == (3, 32, 32, 1) and volume.notices == () and bool(volume.mask[1].any())
+    assert Fundus(root=data.root).is_phantom and data.site_names() == ["RIM-ONE-r3"]
+
+
+def test_it_is_made_once_replaced_when_old_and_never_replaces_anything_else(tmp_path):
+    data = FundusPhantom(root=str(tmp_path / "p"), images_per_site=1, size=32)
+    data.ready()
+    made = (tmp_path / "p" / MARK).stat().st_ino
+    data.ready()
+    assert (tmp_path / "p" / MARK).stat().st_ino == made
+    replace(data, phantom_seed=1).ready()
+    assert json.loads((tmp_path / "p" / MARK).read_text())["seed"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["p"], "nothing is left over"
+    (tmp_path / "p" / "my patients").mkdir()
+    with pytest.raises(UserError, match="found my patients, so this is not a phantom"):
+        data.ready()
+
+
+@pytest.mark.parametrize("wrong", [{"images_per_site": 0}, {"size": 31}])
+def test_impossible_values_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FundusPhantom(root="x", **wrong)

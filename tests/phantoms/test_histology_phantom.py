@@ -1,0 +1,234 @@
+"""The synthetic lymph nodes: their layout, what their classes show, and that hospitals differ as they say they do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.ndimage import label as connected
+
+from medfed.core.errors import UserError
+from medfed.datasets.camelyon17 import Camelyon17
+from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
+from medfed.phantoms.synthesis import histology_ground
+from medfed.phantoms.synthesis.collection import MARK, stream
+from medfed.phantoms.synthesis.histology import make_histology_phantom, patch, rows
+from medfed.phantoms.synthesis.histology_cells import Kind, draw, scattered
+from medfed.phantoms.synthesis.histology_fields import smooth
+from medfed.phantoms.synthesis.histology_microscope import photograph, stain_vectors, transmitted
+from medfed.phantoms.synthesis.histology_patient import Patient
+from medfed.phantoms.synthesis.histology_section import cut
+from medfed.phantoms.synthesis.histology_sites import HOSPITALS, Hospital
+
+REFERENCE = Hospital()
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("phantom") / "c17"
+    make_histology_phantom(root, patches_per_site=8, patients_per_site=2, seed=3)
+    return root
+
+
+@pytest.fixture(scope="module")
+def patches() -> list:
+    """(picture, tumour, label) of 16 patches of each hospital."""
+    return [(*patch(20 * h + k % 4, k, k % 2), k % 2) for h in range(5) for k in range(16)]
+
+
+def digests(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def test_the_reader_of_the_real_collection_reads_it(collection):
+    data = Camelyon17(root=str(collection))
+    assert data.site_names() == sorted(HOSPITALS) and data.is_phantom
+    cases = data.cases("hospital_3")
+    assert [case.label for case in cases].count(1) == 4 and {case.subject for case in cases} == {"040", "041"}
+    notices = []
+    assert data.read_image(cases[0], notices).shape == (3, 96, 96, 1) and notices == []
+
+
+def test_it_is_written_as_wilds_is(collection):
+    lines = (collection / "metadata.csv").read_text().splitlines()
+    assert lines[0] == ",patient,node,x_coord,y_coord,tumor,slide,center,split" and len(lines) == 41
+    index, patient, node, x, y, *_ = lines[1].split(",")
+    slide = f"patient_{patient}_node_{node}"
+    path = collection / "patches" / slide / f"patch_{slide}_x_{x}_y_{y}.png"
+    assert (index, patient) == ("0", "000") and Image.open(path).mode == "RGBA" and Image.open(path).size == (96, 96)
+    assert json.loads((collection / MARK).read_text())["synthetic"] is True
+
+
+def test_the_same_arguments_give_the_same_bytes(collection, tmp_path):
+    make_histology_phantom(tmp_path / "again", patches_per_site=8, patients_per_site=2, seed=3)
+    assert digests(tmp_path / "again") == digests(collection)
+
+
+def test_more_patches_move_nobody(tmp_path, collection):
+    make_histology_phantom(tmp_path / "more", patches_per_site=10, patients_per_site=2, seed=3)
+    few, more = digests(collection), digests(tmp_path / "more")
+    assert len(more) == len(few) + 10
+    assert all(more[name] == value for name, value in few.items() if name.endswith(".png"))
+
+
+def test_other_seeds_give_other_patches():
+    assert not np.array_equal(patch(0, 0, 0, seed=0)[0], patch(0, 0, 0, seed=1)[0])
+
+
+def test_the_class_is_that_of_the_central_third(patches):
+    assert all(bool(tumour[32:64, 32:64].any()) == bool(label) for _, tumour, label in patches)
+    assert any(tumour.any() and not label for _, tumour, label in patches)  # it may come near
+    assert any(not tumour.all() and label for _, tumour, label in patches)
+
+
+def test_the_mean_colour_of_a_patch_does_not_tell_its_class():
+    """A threshold on any one colour channel, chosen on the very patches, gets less than 85 % of them right."""
+    means = {label: np.array([patch(k % 6, k, label)[0].mean((0, 1)) for k in range(30)]) for label in (0, 1)}
+    for channel in range(3):
+        values = np.r_[means[0][:, channel], means[1][:, channel]]
+        truth = np.repeat([0, 1], 30)
+        right = [max(np.mean((values > cut) == truth), np.mean((values <= cut) == truth)) for cut in values]
+        assert max(right) < 0.85
+
+
+def test_tumour_nuclei_are_larger_than_lymphocytes():
+    """Connected dark spots: their median area, drawn sparsely enough to stand apart."""
+    patient = Patient.draw(stream(0, "test"))
+
+    def median_area(radius_um: float) -> float:
+        canvas = np.zeros((192, 192), np.float32)
+        kind = Kind(radius_um, 0.1, (1, 1.3), 0.1, 1.0, 0.1)
+        draw(canvas, scattered(stream(1, "places"), 96, 22), kind, 0.5, stream(2, "looks"))
+        pieces, _ = connected(canvas > 0.5)
+        return float(np.median(np.bincount(pieces.ravel())[1:]))
+
+    assert median_area(patient.nucleus_um) > 1.3 * median_area(patient.lymphocyte_um)
+
+
+def test_a_round_nucleus_has_the_area_of_its_circle():
+    """pi * 4^2 um^2 / (0.25 um^2 a pixel) = 201 pixels."""
+    canvas = np.zeros((64, 64), np.float32)
+    draw(canvas, np.array([[16.2, 15.9]]), Kind(4.0, 0.0, (1, 1), 0.0, 1.0, 0.0), 0.5, stream(0, "one"))
+    assert (canvas / canvas.max()).sum() == pytest.approx(201, rel=0.03)
+
+
+@pytest.mark.parametrize("name", sorted(histology_ground.GROUNDS))
+def test_every_ground_is_finite_and_not_negative_where_it_is_stain(name):
+    ground = histology_ground.draw(name, Patient.draw(stream(0, name)), stream(1, name), 192, 0.5)
+    assert all(np.isfinite(one).all() for one in (ground.lymphocytes, ground.spindle, ground.large))
+    assert min(ground.eosin.min(), ground.blood.min()) >= 0 and ground.eosin.shape == (192, 192)
+
+
+def test_stain_is_never_negative():
+    patient = Patient.draw(stream(0, "stain"))
+    for k in range(12):
+        stain = cut(patient, k % 2, stream(k, "section"), 192, 0.5).stain
+        assert stain.dtype == np.float32 and stain.min() >= 0 and np.isfinite(stain).all()
+
+
+def test_light_follows_beer_and_lambert():
+    """Twice the stain squares the share of light that passes; no stain lets all through."""
+    vectors = stain_vectors(REFERENCE)
+    once = transmitted(np.array([[[0.7, 0.2, 0.0]]]), vectors)
+    np.testing.assert_allclose(transmitted(np.array([[[1.4, 0.4, 0.0]]]), vectors), once**2, rtol=1e-12)
+    np.testing.assert_array_equal(transmitted(np.zeros((1, 1, 3)), vectors), 1)
+
+
+def test_haematoxylin_is_blue_and_eosin_pink():
+    vectors = stain_vectors(REFERENCE)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1)
+    haematoxylin, eosin = np.exp(-vectors[:2])
+    assert haematoxylin.argmax() == 2 and eosin.argmax() == 0 and eosin.argmin() == 1
+    redder = stain_vectors(replace(REFERENCE, haematoxylin_turn=10.0))
+    assert redder[0, 0] < vectors[0, 0] and redder[0] @ vectors[0] == pytest.approx(np.cos(np.radians(10)))
+
+
+def test_empty_glass_has_the_white_of_the_scanner():
+    for hospital in HOSPITALS.values():
+        quiet = replace(hospital, noise=0.0, gamma=1.0, saturation=1.0, jpeg_quality=95)
+        picture = photograph(np.ones((96, 96, 3), np.float32), quiet, stream(0, "glass"))
+        np.testing.assert_allclose(picture.mean((0, 1)) / 255, hospital.white, atol=0.01)
+
+
+def test_severity_zero_makes_all_hospitals_one():
+    assert all(hospital.departed(0.0) == REFERENCE for hospital in HOSPITALS.values())
+    for hospital in HOSPITALS.values():
+        assert hospital.departed(1.0).um_per_pixel == pytest.approx(hospital.um_per_pixel)
+
+
+def test_hospitals_differ_in_colour_more_than_their_patients_do(patches):
+    """Median colour of each hospital's patches; the reference for all leaves only the patients."""
+    def spread(severity: float) -> float:
+        medians = [np.median([patch(20 * h + k % 4, k, k % 2, 0, severity)[0].mean((0, 1)) for k in range(8)], axis=0)
+                   for h in range(5)]
+        return float(np.std(medians, axis=0).mean())
+
+    assert spread(1.0) > 1.5 * spread(0.0)
+
+
+def test_smooth_fields_are_standard():
+    field = smooth(stream(0, "field"), 192, 6.0)
+    assert abs(field.mean()) < 0.15 and field.std() == pytest.approx(1, abs=0.12)
+    assert np.abs(np.diff(field, axis=0)).mean() < 0.3
+
+
+def test_rows_are_dealt_to_the_patients_in_turn():
+    table = list(rows(7, 3, 0))
+    first = [row for row in table if row.centre == 0]
+    assert [sum(row.patient == k for row in first) for k in range(3)] == [3, 2, 2]
+    assert len({row.file for row in table}) == 35 and {row.split for row in rows(60, 3, 0)} == {0, 1}
+
+
+def test_it_is_made_once_and_replaced_when_other_values_are_asked_for(tmp_path):
+    def phantom(patches_per_site: int) -> Camelyon17Phantom:
+        root = str(tmp_path / "c17_phantom")
+        return Camelyon17Phantom(root=root, patches_per_site=patches_per_site, patients_per_site=1)
+
+    data = phantom(2).ready()
+    made = (Path(data.root) / MARK).stat().st_mtime_ns
+    assert data.is_phantom and len(data.cases("hospital_5")) == 2
+    phantom(2).ready()
+    assert (Path(data.root) / MARK).stat().st_mtime_ns == made
+    phantom(4).ready()
+    assert len(Camelyon17(root=data.root).cases("hospital_5")) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["c17_phantom"]
+
+
+def test_a_missing_collection_becomes_its_twin_if_asked(tmp_path):
+    small = Camelyon17Phantom(root=str(tmp_path / "c17_phantom"), patches_per_site=2, patients_per_site=1).ready()
+    assert Camelyon17(root=small.root, if_missing="phantom").ready().is_phantom
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds something already"):
+        make_histology_phantom(tmp_path, 2, 1)
+    with pytest.raises(UserError, match="notes.txt, so this is not a phantom"):
+        Camelyon17Phantom(root=str(tmp_path), patches_per_site=2, patients_per_site=1).ready()
+
+
+def test_an_interrupted_making_leaves_nothing_behind(tmp_path):
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_histology_phantom(tmp_path / "p", 2, 1, progress=stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "values", [{"patches_per_site": 1, "patients_per_site": 2}, {"patients_per_site": 21}, {"severity": -1}]
+)
+def test_impossible_arguments_are_refused(tmp_path, values):
+    with pytest.raises(ValueError, match="need patches_per_site"):
+        make_histology_phantom(tmp_path / "p", **values)
+    if "severity" not in values:
+        with pytest.raises(ValueError, match="patients_per_site"):
+            Camelyon17Phantom(root="x", **values)

@@ -1,0 +1,319 @@
+"""The synthetic prostate collection: its layout, its anatomy, and that its sites differ as they say they do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from medfed.core.errors import UserError
+from medfed.phantoms.synthesis.collection import MARK, stream
+from medfed.phantoms.synthesis.mri_scanner import Scanner, acquire, average_slices, stored_units, tissue_signal
+from medfed.phantoms.synthesis.prostate import VERSION, examine, make_prostate_phantom
+from medfed.phantoms.synthesis.prostate_anatomy import anatomy, textured, zones
+from medfed.phantoms.synthesis.prostate_patient import Patient
+from medfed.phantoms.synthesis.prostate_sites import REFERENCE, SITES
+from medfed.phantoms.synthesis.shapes import ellipse, random_field, regular_grid, share
+from medfed.phantoms.synthesis.tissues import TISSUES, Tissue
+
+MATRIX = 64
+ENDORECTAL = [name for name, site in SITES.items() if site.coil == "endorectal"]
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("phantom") / "prostate"
+    make_prostate_phantom(root, cases_per_site=2, matrix=MATRIX, seed=5)
+    return root
+
+
+@pytest.fixture(scope="module")
+def examinations() -> dict:
+    """Three cases of every site, in memory."""
+    return {name: [examine(name, number, MATRIX) for number in site.numbers[:3]] for name, site in SITES.items()}
+
+
+def volume_ml(examination) -> float:
+    return (examination.mask > 0).sum() * abs(np.linalg.det(examination.affine)) / 1000
+
+
+def gland_box(examination) -> tuple[slice, slice, int]:
+    """Columns and rows of the gland in its largest slice, and that slice."""
+    gland = examination.mask > 0
+    level = int(gland.sum((0, 1)).argmax())
+    columns, rows = (np.flatnonzero(gland[..., level].any(axis)) for axis in (1, 0))
+    return slice(columns[0], columns[-1] + 1), slice(rows[0], rows[-1] + 1), level
+
+
+def test_the_layout_is_the_published_one(collection):
+    found = {path.name: sorted(file.name for file in path.iterdir()) for path in collection.iterdir() if path.is_dir()}
+    assert found == {
+        "RUNMC": ["Case00.nii.gz", "Case00_segmentation.nii.gz", "Case01.nii.gz", "Case01_segmentation.nii.gz"],
+        "BMC": ["Case00.nii.gz", "Case00_Segmentation.nii.gz", "Case01.nii.gz", "Case01_Segmentation.nii.gz"],
+        "I2CVB": ["Case00.nii.gz", "Case00_segmentation.nii.gz", "Case01.nii.gz", "Case01_segmentation.nii.gz"],
+        "UCL": ["Case01.nii.gz", "Case01_segmentation.nii.gz", "Case26.nii.gz", "Case26_segmentation.nii.gz"],
+        "BIDMC": ["Case00.nii.gz", "Case00_segmentation.nii.gz", "Case02.nii.gz", "Case02_segmentation.nii.gz"],
+        "HK": ["Case38.nii.gz", "Case38_segmentation.nii.gz", "Case39.nii.gz", "Case39_segmentation.nii.gz"],
+    }
+
+
+def test_the_published_numbers_are_116_patients():
+    assert {name: len(site.numbers) for name, site in SITES.items()} == {
+        "RUNMC": 30, "BMC": 30, "I2CVB": 19, "UCL": 13, "BIDMC": 12, "HK": 12}
+
+
+def test_the_mark_says_that_it_is_synthetic_and_from_what(collection):
+    facts = json.loads((collection / MARK).read_text())
+    assert facts["synthetic"] is True
+    assert (facts["version"], facts["seed"], facts["matrix"], facts["cases_per_site"]) == (VERSION, 5, MATRIX, 2)
+
+
+def test_the_same_arguments_give_the_same_bytes(collection, tmp_path):
+    make_prostate_phantom(tmp_path / "again", cases_per_site=2, matrix=MATRIX, seed=5)
+    files = sorted(path.relative_to(collection) for path in collection.rglob("*") if path.is_file())
+    assert len(files) == 25
+    assert all((collection / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
+
+
+def test_another_seed_is_another_patient():
+    assert not np.array_equal(examine("HK", 38, MATRIX, seed=0).mask, examine("HK", 38, MATRIX, seed=1).mask)
+
+
+def test_a_case_does_not_depend_on_how_many_are_made(collection):
+    stored = np.asarray(nib.load(collection / "UCL" / "Case26.nii.gz").dataobj)
+    np.testing.assert_array_equal(stored, examine("UCL", 26, MATRIX, seed=5).image)
+
+
+def test_files_agree_with_each_other_and_state_true_spacing(collection):
+    for name, site in SITES.items():
+        for number in site.numbers[:2]:
+            image = nib.load(collection / name / f"Case{number:02d}.nii.gz")
+            mask = nib.load(collection / name / f"Case{number:02d}{site.suffix}.nii.gz")
+            assert image.shape == mask.shape and np.array_equal(image.affine, mask.affine)
+            x, y, z = image.header.get_zooms()
+            assert x == pytest.approx(y) and site.fov_mm[0] <= x * MATRIX <= site.fov_mm[1]
+            assert site.gap_mm[0] - 1e-5 <= z <= site.gap_mm[1] + 1e-5
+            np.testing.assert_allclose(nib.affines.voxel_sizes(image.affine), (x, y, z), rtol=1e-5)
+            assert nib.aff2axcodes(image.affine) == ("L", "P", "S")
+            assert image.header["qform_code"] == image.header["sform_code"] == 1
+
+
+def test_two_labels_at_the_sites_with_zones_one_elsewhere(examinations):
+    for name, cases in examinations.items():
+        for case in cases:
+            assert set(np.unique(case.mask)) == ({0, 1, 2} if SITES[name].zones else {0, 1})
+            assert case.mask.dtype == np.uint8
+
+
+def test_intensities_are_finite_whole_numbers_that_a_scanner_stores(examinations):
+    for cases in examinations.values():
+        for case in cases:
+            assert case.image.dtype == np.float32 and np.isfinite(case.image).all()
+            assert np.array_equal(case.image, np.rint(case.image))
+            assert case.image.min() >= 0 and (case.image == 4095).mean() < 0.01
+
+
+def test_vendors_have_their_own_units(examinations):
+    typical = [np.median([np.percentile(case.image, 90) for case in cases]) for cases in examinations.values()]
+    assert max(typical) > 3 * min(typical)
+
+
+def test_stacks_begin_below_and_end_above_the_gland(examinations):
+    for cases in examinations.values():
+        for case in cases:
+            level = (case.mask > 0).any((0, 1))
+            assert 12 <= len(level) <= 22 and not level[0] and not level[-1]
+            first, last = np.flatnonzero(level)[[0, -1]]
+            assert level[first:last + 1].all(), "the gland has no gaps"
+
+
+def test_glands_are_as_large_as_mens(examinations):
+    volumes = [volume_ml(case) for cases in examinations.values() for case in cases]
+    assert 15 < min(volumes) and max(volumes) < 105 and 35 < np.median(volumes) < 65
+    assert max(volumes) > 2 * min(volumes)
+    for cases in examinations.values():
+        for case in cases:
+            columns, rows, _ = gland_box(case)
+            pixels = (columns.stop - columns.start, rows.stop - rows.start)
+            across, deep = nib.affines.voxel_sizes(case.affine)[:2] * pixels
+            assert 33 < across < 75 and 22 < deep < 58 and across > 0.95 * deep
+
+
+def test_a_patient_is_the_same_at_any_resolution():
+    coarse, fine = examine("BIDMC", 3, 64), examine("BIDMC", 3, 128)
+    assert volume_ml(coarse) == pytest.approx(volume_ml(fine), rel=0.03)
+    np.testing.assert_allclose(coarse.affine[:3, 2], fine.affine[:3, 2])
+
+
+def test_the_peripheral_zone_is_brighter_than_the_transition_zone(examinations):
+    """The first thing that T2 shows; single men with a dark peripheral zone are allowed."""
+    ratios = [case.image[case.mask == 1].mean() / case.image[case.mask == 2].mean()
+              for name in ("RUNMC", "BMC") for case in examinations[name]]
+    assert np.mean(ratios) > 1.15 and min(ratios) > 0.9
+
+
+def test_an_endorectal_coil_makes_the_rectal_side_bright_and_the_front_dark(examinations):
+    """Fat behind the bowel against fat in front of the gland, in the middle slice: a steep ratio with the coil only."""
+    def ratio(case) -> float:
+        columns, rows, level = gland_box(case)
+        low = case.image[columns, rows.stop:, level]
+        high = case.image[columns, : rows.start, level]
+        return np.percentile(low, 80) / np.percentile(high, 80)
+
+    ratios = {name: np.mean([ratio(case) for case in cases]) for name, cases in examinations.items()}
+    with_coil = min(ratios[name] for name in ENDORECTAL)
+    without = max(ratio for name, ratio in ratios.items() if name not in ENDORECTAL)
+    assert with_coil > 1.5 and with_coil > 1.25 * without and ratios["BIDMC"] > ratios["HK"]
+
+
+def test_a_balloon_flattens_the_gland():
+    def thickness(balloon: bool) -> float:
+        men = [Patient.draw(stream(0, "test", k), balloon) for k in range(40)]
+        return np.mean([man.gland_mm[1] / man.gland_mm[0] for man in men])
+
+    assert thickness(True) < 0.9 * thickness(False)
+
+
+def test_a_narrow_field_of_view_makes_the_gland_large_in_pixels(examinations):
+    def pixels_per_mm(name: str) -> float:
+        return np.mean([1 / nib.affines.voxel_sizes(case.affine)[0] for case in examinations[name]])
+
+    assert pixels_per_mm("BIDMC") > 1.25 * pixels_per_mm("RUNMC") > 1.3 * pixels_per_mm("I2CVB")
+
+
+def test_severity_zero_removes_the_scanner_differences():
+    assert all(scanner.departed(REFERENCE, 0.0) == REFERENCE for site in SITES.values() for scanner in site.scanners)
+
+
+def test_severity_goes_through_the_published_site_and_beyond():
+    philips = SITES["BMC"].scanners[0]
+    whole, half, double = (philips.departed(REFERENCE, severity) for severity in (1.0, 0.5, 2.0))
+    assert whole.te_ms == pytest.approx(132) and whole.flare == pytest.approx(0.52)
+    assert half.te_ms == pytest.approx((104 * 132) ** 0.5) and half.flare == pytest.approx(0.26)
+    assert double.te_ms == pytest.approx(132**2 / 104) and double.flare == pytest.approx(1.04)
+
+
+def test_the_signal_equation_by_hand():
+    """TE = T2 ln 2 halves the signal, TR = T1 ln 4 leaves three quarters: 0.8 * 0.75 * 0.5 = 0.3."""
+    tissue = Tissue(proton_density=0.8, t1_ms=1000, t2_ms=100)
+    scanner = replace(REFERENCE, te_ms=100 * np.log(2), tr_ms=1000 * np.log(4))
+    signal, slope = tissue_signal(tissue, scanner)
+    assert signal == pytest.approx(0.3) and slope == pytest.approx(np.log(2))
+
+
+def test_late_echoes_and_low_field_change_contrast_the_right_way():
+    def contrast(scanner: Scanner) -> float:
+        return tissue_signal(TISSUES["peripheral"], scanner)[0] / tissue_signal(TISSUES["muscle"], scanner)[0]
+
+    assert contrast(replace(REFERENCE, te_ms=140)) > contrast(REFERENCE)
+    assert contrast(replace(REFERENCE, field_tesla=1.5)) < contrast(REFERENCE)
+
+
+def test_noise_in_air_is_rayleigh_and_as_strong_as_the_snr_says():
+    """Magnitude of two channels of equal noise: mean over sd is sqrt(pi / (4 - pi)) = 1.913; twice at half the SNR."""
+    rng = np.random.default_rng(0)
+    air = np.zeros((4, 96, 96), np.float32)
+    noise = acquire(air, REFERENCE, rng)
+    assert noise.mean() / noise.std() == pytest.approx(1.913, rel=0.02)
+    assert acquire(air, replace(REFERENCE, snr=13), rng).mean() == pytest.approx(2 * noise.mean(), rel=0.03)
+
+
+def test_a_cut_k_space_blurs_an_edge():
+    image = np.zeros((1, 64, 64), np.float32)
+    image[:, 32:] = 1
+
+    def steepest(sharpness: float) -> float:
+        quiet = replace(REFERENCE, snr=1e6, sharpness=sharpness)
+        return np.abs(np.diff(acquire(image, quiet, np.random.default_rng(0))[0, 16:48, 0])).max()
+
+    assert steepest(0.5) < steepest(0.9) < 1.0
+
+
+def test_stored_units_keep_fat_where_it_is_whatever_the_curve():
+    fat = np.float32(tissue_signal(TISSUES["fat"], REFERENCE)[0])
+    for gamma in (0.7, 1.0, 1.3):
+        stored = stored_units(np.array([fat]), replace(REFERENCE, gamma=gamma))
+        assert stored[0] == pytest.approx(fat * REFERENCE.gain, abs=1)
+
+
+def test_slices_are_weighted_means_of_their_sub_slices():
+    image = np.arange(6, dtype=np.float32)[:, None, None]
+    np.testing.assert_allclose(average_slices(image).ravel(), [1.0, 4.0], rtol=1e-6)
+
+
+def test_shapes_fill_the_area_that_geometry_says():
+    axis = np.arange(-20, 20.1, 0.5)
+    grid = regular_grid(np.zeros(1), axis, axis, 0.5)
+    assert share(ellipse(grid, (0, 0), (10, 10)), 0.5).sum() * 0.25 == pytest.approx(np.pi * 100, rel=0.01)
+    assert share(ellipse(grid, (3, 2), (12, 6), 30), 0.5).sum() * 0.25 == pytest.approx(np.pi * 72, rel=0.03)
+
+
+def test_a_cropped_grid_knows_where_it_lies():
+    axis = np.arange(-20.0, 21.0)
+    grid = regular_grid(np.arange(5.0), axis, axis, 1.0)
+    part = grid.crop((2, 6), (-8, -3), margin_mm=0).crop((4, 6), (-5, -3), margin_mm=0)
+    np.testing.assert_array_equal(part.x, grid.x[part.box])
+    np.testing.assert_array_equal(part.y, grid.y[part.box])
+    assert part.x.min() == 4 and part.y.max() <= -3
+
+
+def test_random_fields_are_standard_smooth_and_the_same_on_a_finer_grid():
+    axis = np.arange(-100, 100, 2.0)
+    field = random_field(regular_grid(np.zeros(1), axis, axis, 1.0), np.random.default_rng(3), (5, 5, 5))
+    finer = np.arange(-100, 100, 1.0)
+    same = random_field(regular_grid(np.zeros(1), finer, finer, 1.0), np.random.default_rng(3), (5, 5, 5))
+    np.testing.assert_allclose(same[:, ::2, ::2], field, atol=1e-5)
+    assert abs(field.mean()) < 0.1 and field.std() == pytest.approx(1, abs=0.1)
+    assert np.abs(np.diff(same, axis=2)).max() < 1.0
+
+
+def test_every_part_is_a_known_tissue_and_covers_from_none_to_all():
+    patient = Patient.draw(stream(0, "test", "parts"))
+    axis = np.arange(-90, 91, 3.0)
+    grid = textured(patient, regular_grid(np.arange(-30, 31, 5.0), axis, axis, 3.0))
+    seen = set()
+    for part in anatomy(patient, grid):
+        seen.add(part.tissue)
+        assert part.tissue in TISSUES and np.isfinite(part.cover).all()
+        assert part.cover.size == 0 or (0 <= part.cover.min() and part.cover.max() <= 1 + 1e-6)
+    assert {"peripheral", "transition", "stroma", "urine", "seminal_lumen", "marrow", "muscle", "fat"} <= seen
+
+
+def test_the_transition_zone_lies_within_the_gland():
+    patient = Patient.draw(stream(0, "test", "zones"))
+    axis = np.arange(-50, 51, 1.0)
+    whole, transition = zones(patient, textured(patient, regular_grid(np.arange(-30, 31, 3.0), axis, axis, 1.0)))
+    assert (transition <= whole + 1e-6).all() and 0.2 < transition.sum() / whole.sum() < 0.6
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds something already"):
+        make_prostate_phantom(tmp_path, 1, 32)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_interrupted_making_leaves_nothing_behind(tmp_path):
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_prostate_phantom(tmp_path / "p", 1, 32, progress=stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_counts_every_case(tmp_path):
+    steps = []
+    make_prostate_phantom(tmp_path / "p", 1, 32, progress=lambda done, total: steps.append((done, total)))
+    assert steps == [(n, 6) for n in range(1, 7)]
+
+
+@pytest.mark.parametrize("wrong", [{"cases_per_site": 0}, {"matrix": 16}, {"severity": -1.0}])
+def test_impossible_arguments_are_refused(tmp_path, wrong):
+    with pytest.raises(ValueError, match="need cases_per_site >= 1"):
+        make_prostate_phantom(tmp_path / "p", **wrong)

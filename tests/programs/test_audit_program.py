@@ -1,0 +1,95 @@
+"""`python -m medfed.audit`: a config in, numbers and a page out; the same for the same seed."""
+
+import io
+import json
+import re
+from contextlib import redirect_stdout
+
+import pytest
+from conftest import tiny_yaml
+
+from medfed.audit import main
+from medfed.auditing.audit import audit
+from medfed.cli import program
+from medfed.config.schema import load
+from medfed.experiments.setup import build_experiment
+
+FEW = ["--images", "1", "--gallery", "6", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def audited(tiny_phantom, tmp_path_factory):
+    """Runs the program; what it wrote, and what it said."""
+
+    def run(*more: str):
+        out = tmp_path_factory.mktemp("audit")
+        (out / "tiny.yaml").write_text(tiny_yaml(tiny_phantom))
+        with redirect_stdout(io.StringIO()) as said:
+            assert main([str(out / "tiny.yaml"), "--out", str(out), *FEW, *more]) == 0
+        return json.loads((out / "audit.json").read_text()), (out / "audit.html").read_text(), said.getvalue()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def first(audited):
+    return audited()
+
+
+def test_the_program_is_listed():
+    assert program.programs()["audit"].startswith("Measure on a site's own images")
+
+
+def test_an_audit_says_what_would_leave_and_what_it_reveals(first):
+    result, page, said = first
+    n = result["n_images"]
+    assert (result["site"], result["method"], result["data"]) == ("BMC", "elcfs", "phantom")
+    entry = {"name": "windows", "shape": [n, 1, 25], "type": "float32", "bytes": n * 100, "row_for_each_image": True}
+    assert result["sent"]["entries"] == [entry] and result["sent"]["bytes"] > entry["bytes"]
+    (tried,) = result["reconstruction"]
+    assert set(tried) == {"full", "window", "fitted", "mean"}
+    assert tried["full"]["detail_correlation"] > 0.8 > 0.3 > abs(tried["window"]["detail_correlation"])
+    assert result["reidentification"]["looks"]["noise"]["top_1"] > 1 / 6
+    assert result["site_told"]["sites"] == 2 and result["site_told"]["chance"] == 0.5
+    assert f"before training {result['sent']['bytes']} bytes would leave, envelope included" in said
+    assert "image found among 6: noise" in said and "positive control" in said
+    for words in ("privacy-safe", "anonymous"):
+        assert words not in (said + page).lower()
+
+
+def test_the_page_needs_no_network_and_shows_each_picture(first):
+    page = first[1]
+    assert page.count("<img ") == 5 and "SYNTHETIC PHANTOM DATA" in page
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", page) and "default-src &#x27;none&#x27;" in page
+    assert "What was not tried" in page and "How the numbers were found" in page
+    assert "prostate_phantom" not in page and "Case0" not in page  # no file, no patient
+
+
+def test_the_same_seed_gives_the_same_audit(first, audited):
+    assert audited() == first
+
+
+def test_another_site_and_another_seed_give_other_numbers(first, audited):
+    other = audited("--site", "HK", "--seed", "4")[0]
+    assert (other["site"], other["seed"]) == ("HK", 4) and other["reconstruction"] != first[0]["reconstruction"]
+
+
+def test_an_audit_trains_nothing_and_leaves_the_start_as_it_was(tiny_config):
+    config = load(tiny_config)
+    simulation = build_experiment(config, None, quiet=True)
+    before = {name: entry.clone() for name, entry in simulation.start.weights.items()}
+    audit(config, simulation, n_images=1, n_gallery=2)
+    after = simulation.network.state_dict()
+    assert all(bool((before[name] == simulation.start.weights[name]).all()) for name in before)
+    assert all(bool((before[name] == after[name]).all()) for name in before)
+
+
+@pytest.mark.parametrize("more, sentence", [
+    (["--site", "BCM"], "--site BCM: takes no part in training. Did you mean 'BMC'?"),
+    (["--images", "0"], "--images: expected at least 1, got 0"),
+    (["--set", "method.name=fedavg"], "shares no statistics of images"),
+    (["--set", "method.min_patients=9"], "at BMC 'elcfs' shares no statistics of images"),
+])  # fmt: skip
+def test_a_mistake_is_one_sentence(tiny_config, tmp_path, capsys, more, sentence):
+    assert main([str(tiny_config), "--out", str(tmp_path / "out"), "--quiet", *more]) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,558 @@
+"""Bad inputs as a user meets them: one line with what is wrong, found, expected and next; nothing half written."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import gzip
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from conftest import tiny_yaml
+from PIL import Image
+
+from medfed import data, evaluate, train
+from medfed.core import files
+from medfed.outputs import run_folder
+from medfed.outputs.run_folder import RunFolder
+
+
+@dataclass
+class Desk:
+    """A user's desk: images to spoil, a config, and the programs. `said` is the last line on stderr."""
+
+    place: Path
+    capsys: pytest.CaptureFixture
+    said: str = ""
+
+    @property
+    def config(self) -> Path:
+        return self.place / "tiny.yaml"
+
+    @property
+    def out(self) -> Path:
+        return self.place / "run"
+
+    def replace(self, old: str, new: str) -> None:
+        text = self.config.read_text()
+        assert old in text
+        self.config.write_text(text.replace(old, new))
+
+    def image(self, site: str = "BMC", index: int = 0) -> Path:
+        return sorted(p for p in (self.place / "data" / site).iterdir() if "eg" not in p.name)[index]
+
+    def mask(self, site: str = "BMC", index: int = 0) -> Path:
+        return sorted(p for p in (self.place / "data" / site).iterdir() if "eg" in p.name)[index]
+
+    def train(self, *more: str) -> int:
+        return train.main([str(self.config), "--out", str(self.out), "--quiet", "--device", "cpu", *more])
+
+    def evaluate(self, *more: str) -> int:
+        always = ("--leave-one-site-out", "--out", str(self.out), "--quiet", "--device", "cpu")
+        return evaluate.main([str(self.config), *always, *more])
+
+    def check(self) -> tuple[int, str]:
+        """Exit code and report of `python -m medfed.data check CONFIG`."""
+        self.capsys.readouterr()
+        code = data.main(["check", str(self.config), "--quiet"])
+        said = self.capsys.readouterr()
+        assert said.err == ""
+        return code, said.out
+
+    def refused(self, code: int, *words: str, with_code: int = 2) -> None:
+        """The program left with one line on stderr that has these words, and trained nothing."""
+        lines = self.capsys.readouterr().err.splitlines()
+        assert code == with_code and len(lines) == 1 and lines[0].startswith("medfed."), lines
+        assert all(word in lines[0] for word in words), lines[0]
+        self.said = lines[0]
+
+    def refused_before_training(self, *words: str) -> None:
+        self.refused(self.train(), *words)
+        assert not list(self.place.rglob("*.state")) and not (self.out / "config.yaml").exists()
+
+    def goes_on(self, *notices: str, more: tuple[str, ...] = ("--set", "federation.rounds=1")) -> dict:
+        """The run is done, and its summary tells each of these in a notice; the summary."""
+        assert self.train(*more) == 0, self.capsys.readouterr().err
+        summary = json.loads((self.out / "summary.json").read_text())
+        for notice in notices:
+            assert sum(notice in said for said in summary["notices"]) == 1, summary["notices"]
+        return summary
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        with open(self.out / name, newline="") as file:
+            return list(csv.DictReader(file))
+
+
+def spoil(path: Path, voxels=lambda array: array, affine=lambda matrix: matrix) -> None:
+    """Write a NIfTI file again with other voxels or in another place."""
+    image = nib.load(path)
+    nib.save(nib.Nifti1Image(voxels(np.asarray(image.dataobj)), affine(image.affine)), path)
+
+
+@pytest.fixture(scope="module")
+def three_sites(tmp_path_factory, tiny_phantom) -> Path:
+    """Three sites of the tiny phantom: four patients each, six slices a patient."""
+    root = tmp_path_factory.mktemp("three_sites")
+    for site in ("BMC", "HK", "UCL"):
+        shutil.copytree(tiny_phantom / site, root / site)
+    for path in root.glob("*/*"):
+        spoil(path, lambda array: array[..., 4:10])
+    return root
+
+
+@pytest.fixture
+def desk(tmp_path, three_sites, capsys, monkeypatch) -> Desk:
+    """The three sites, to be spoilt."""
+    monkeypatch.setattr(train, "draw_all", lambda *drawn: None)  # the pictures of a run take longer than these runs
+    shutil.copytree(three_sites, tmp_path / "data")
+    (tmp_path / "tiny.yaml").write_text(tiny_yaml(tmp_path / "data"))
+    return Desk(tmp_path, capsys)
+
+
+@pytest.fixture
+def eyes(tmp_path, capsys, monkeypatch) -> Desk:
+    """Three sites of three colour pictures each, cup (0) in disc (128) on white (255)."""
+    monkeypatch.setattr(train, "draw_all", lambda *drawn: None)
+    rng = np.random.default_rng(0)
+    label = np.full((40, 40), 255, np.uint8)
+    label[8:30, 8:30], label[14:24, 14:24] = 128, 0
+    for site in ("north", "south", "west"):
+        for folder in ("images", "masks"):
+            (tmp_path / "data" / site / folder).mkdir(parents=True)
+        for name in ("a", "b", "c"):
+            pixels = rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / site / "images" / f"{name}.png")
+            Image.fromarray(label).save(tmp_path / "data" / site / "masks" / f"{name}.png")
+    (tmp_path / "tiny.yaml").write_text(f"""
+data: {{name: folder, root: {tmp_path / "data"}, image_size: 32, image_channels: 3, structure_names: [disc, cup],
+  mask_values: {{disc: [0, 128], cup: [0]}}, background_value: 255}}
+network: {{name: unet, features: [4, 4, 4, 8, 8, 4]}}
+method: {{name: fedavg}}
+federation: {{unseen_site: west, rounds: 1}}
+""")
+    return Desk(tmp_path, capsys)
+
+
+def with_value(value: float):
+    """One voxel set to it."""
+    def change(array: np.ndarray) -> np.ndarray:
+        array = array.astype(np.float32)
+        array[3, 3, 3] = value
+        return array
+    return change
+
+
+CONFIGS = {  # what is wrong: (a part of the config, what stands there instead, what the sentence has)
+    "row 1, an unknown key": (
+        "learning_rate", "learnig_rate", ("training.learnig_rate: unknown key", "Did you mean 'learning_rate'?")),
+    "row 2, text for a number": (
+        "rounds: 2", 'rounds: "3"', ("federation.rounds", "expected a whole number, got the text '3'", "remove the")),
+    "row 2, a fraction of a round": ("rounds: 2", "rounds: 3.5", ("federation.rounds", "a whole number, got 3.5")),
+    "row 3, a negative weight": ("alpha: 0.1", "gamma: -1", ("method: gamma must be at least 0, got -1",)),
+    "row 3, alpha below 0": ("alpha: 0.1", "alpha: -0.1", ("method: alpha must lie in [0, 0.5), got -0.1",)),
+    "row 3, alpha too large": ("alpha: 0.1", "alpha: 0.5", ("method: alpha must lie in [0, 0.5), got 0.5",)),
+    "row 3, a ratio above 1": ("ratio: 0.2", "ratio: 1.5", ("data: validation_ratio", "sum to less than 1", "1.5")),
+    "row 4, NaN": ("rate: 0.01", "rate: .nan", ("training.learning_rate", "expected a finite number, got nan")),
+    "row 4, infinity": ("rate: 0.01", "rate: .inf", ("training.learning_rate", "expected a finite number, got inf")),
+    "row 5, a key twice": ("seed: 3", "seed: 3\nseed: 4", ("line 3", "'seed' already stands in line 2", "keep one")),
+    "row 7, a site twice": ("[BMC, HK,", "[BMC, BMC,", ("data.sites: 'BMC' is there twice", "remove one")),
+    "row 7, a site twice by case": ("[BMC, HK,", "[BMC, bmc,", ("'BMC' and 'bmc' are the same site", "rename one")),
+    "row 7, by Unicode form": ("[BMC,", '["\u00e9", "e\u0301",', (r"'\xe9' and 'e\u0301' are the same", "rename one")),
+    "row 8, the unseen site alone": ("[BMC, HK, UCL]", "[UCL]", ("data.sites: 'UCL' is the unseen site", "add one")),
+    "row 10, a path": ("[BMC,", "[../x,", ("data.sites: a site cannot be called '../x'", "may not hold /", "rename")),
+    "row 10, a device": ("[BMC,", "[CON,", ("data.sites: a site cannot be called 'CON'", "reserves", "rename it")),
+    "row 10, 300 characters": ("[BMC,", f"[{'x' * 300},", ("it has 300 characters, expected 1 to 64", "rename it")),
+    "row 10, a newline": ("[BMC,", '["a\\nb",', (r"a site cannot be called 'a\nb'", "rename it")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", CONFIGS)
+def test_a_wrong_config(desk, wrong):
+    old, new, words = CONFIGS[wrong]
+    desk.replace(old, new)
+    desk.refused_before_training("tiny.yaml: ", *words)
+    assert not desk.out.exists()
+    desk.refused(desk.evaluate(), *words)
+
+
+def test_row_6_a_config_that_is_no_text(desk):
+    (desk.place / "other.yml").write_text(desk.config.read_text())
+    spoilt = {
+        "is empty; expected the blocks data, network and method": lambda: desk.config.write_text(""),
+        "not UTF-8 text (byte 0xe9 at position 10); save it as UTF-8":
+            lambda: desk.config.write_bytes("seed: 3 # \u00e9".encode("latin-1")),
+        "no such file; expected a YAML file. Did you mean": desk.config.unlink,
+        "is a folder; expected a YAML file": desk.config.mkdir,
+    }
+    for words, spoiling in spoilt.items():
+        spoiling()
+        desk.refused_before_training(f"tiny.yaml: {words}")
+    desk.refused(train.main([str(desk.place / "data" / "a.yaml")]), "no such file", "check the path")
+
+
+def test_row_7_two_folders_of_one_site(eyes):
+    shutil.copytree(eyes.place / "data" / "south", eyes.place / "data" / "South")
+    eyes.refused_before_training("data: 'South' and 'south' are the same site name but for case", "rename one")
+
+
+def test_row_8_an_image_of_the_unseen_site_in_training(desk):
+    shutil.copy(desk.image("UCL"), desk.image("BMC"))
+    desk.refused_before_training(
+        "BMC/Case00.nii.gz and", "UCL/Case01.nii.gz: are the same image", "expected every image once", "remove all but")
+
+
+def test_row_9_an_image_twice_in_a_site_unless_that_is_allowed(desk):
+    shutil.copy(desk.image(), desk.image().with_name("Case99.nii.gz"))
+    shutil.copy(desk.mask(), desk.image().with_name("Case99_segmentation.nii.gz"))
+    desk.refused_before_training("Case00.nii.gz and", "Case99.nii.gz: are the same image", "allow_duplicates: true")
+    desk.replace("image_size", "allow_duplicates: true, image_size")
+    assert desk.check()[0] == 0
+    desk.goes_on("Case99.nii.gz: are the same image")
+
+
+def test_row_11_a_site_without_images_and_the_way_out(desk):
+    for path in (desk.place / "data" / "BMC").iterdir():
+        path.unlink()
+    desk.refused_before_training("data/BMC: the site BMC has no images", "expected ROOT", "leave it out in data.sites")
+    desk.goes_on(more=("--set", "data.sites=[HK, UCL]", "--set", "federation.rounds=1"))  # no run is in the way
+
+
+def test_row_12_a_site_of_few_images_trains_and_shares_nothing(desk):
+    for index in (3, 2, 1):
+        desk.image("BMC", index).unlink(), desk.mask("BMC", index).unlink()
+    for path in (desk.image(), desk.mask()):
+        spoil(path, lambda array: array[..., :3])
+    desk.replace("validation_ratio: 0.2", "validation_ratio: 0, test_ratio: 0")
+    desk.replace("min_patients: 1", "min_patients: 2")
+    summary = desk.goes_on("BMC: has 3 training images, fewer than training.batch_size 16; its batches hold 3")
+    assert sum("BMC" in said and "shares no frequency windows" in said for said in summary["notices"]) == 1
+    ledger = desk.rows("ledger.csv")
+    assert {r["site"] for r in ledger if r["kind"] == "share" and r["direction"] == "up"} == {"HK"}
+    assert {r["site"] for r in ledger if r["kind"] == "train" and r["direction"] == "up"} == {"BMC", "HK"}
+
+
+def test_row_12_what_was_said_in_round_1_is_not_lost_on_resume(desk, monkeypatch):
+    real = train.federate
+
+    def impatient(*arguments):
+        yield next(real(*arguments))
+        raise KeyboardInterrupt
+
+    desk.replace("min_patients: 1", "min_patients: 9")
+    monkeypatch.setattr(train, "federate", impatient)
+    desk.refused(desk.train(), "--resume", with_code=130)
+    monkeypatch.setattr(train, "federate", real)
+    summary = desk.goes_on(more=("--resume",))
+    assert sum("shares no frequency windows" in said for said in summary["notices"]) == 2  # one a site
+
+
+def test_row_13_a_federation_of_one_site(desk):
+    desk.replace("[BMC, HK, UCL]", "[HK, UCL]")
+    summary = desk.goes_on("only one site ('HK') trains: this is local training, not a federation")
+    assert summary["source_sites"] == ["HK"]
+
+
+def test_row_14_a_batch_larger_than_a_site(desk):
+    desk.replace("batch_size: 16", "batch_size: 500")
+    desk.goes_on("BMC: has 12 training images, fewer than training.batch_size 500; its batches hold 12")
+
+
+def test_row_15_one_image_and_batch_norm(desk):
+    """A single image is fine as long as BatchNorm has more than one pixel of it, which the image size must allow."""
+    for index in (3, 2, 1):
+        desk.image("BMC", index).unlink(), desk.mask("BMC", index).unlink()
+    for path in (desk.image(), desk.mask()):
+        spoil(path, lambda array: array[..., 3:4])
+    desk.replace("name: unet", "name: unet, norm: batch")
+    desk.replace("image_size: 32", "image_size: 16")
+    desk.refused_before_training("data.image_size is 16", "multiple of 16 that is at least 32")
+    desk.replace("image_size: 16", "image_size: 32")
+    desk.goes_on("BMC: 1 of 1 images: only one slice", "BMC: has 1 training image, fewer than training.batch_size 16")
+
+
+def test_row_18_all_missing_files_in_one_list(desk):
+    missing = [desk.image("BMC", 1), desk.mask("BMC", 0), desk.mask("HK", 2), desk.mask("UCL", 3)]
+    partners = ["Case01_Segmentation", "Case00.nii.gz", desk.image("HK", 2).name, desk.image("UCL", 3).name]
+    for path in missing:
+        path.unlink()
+    desk.refused_before_training(*partners, "has no mask beside it; copy that file too", "has no image", "and 3 more")
+    assert "4 problems" in desk.check()[1]
+
+
+def test_row_18_a_link_to_nowhere(desk):
+    path = desk.image()
+    path.unlink()
+    path.symlink_to("nowhere.nii.gz")
+    desk.refused_before_training("Case00.nii.gz: is missing; expected a file, so copy it there")
+
+
+def cut(path: Path, n_bytes: int) -> None:
+    path.write_bytes(path.read_bytes()[:n_bytes])
+
+
+def plain(path: Path, n_bytes: int) -> None:
+    path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes())[:n_bytes])
+    path.unlink()
+
+
+def header(path: Path, **values) -> None:
+    """Write single values into a NIfTI header, whatever nibabel thinks of them."""
+    whole = gzip.decompress(path.read_bytes())
+    found = nib.Nifti1Header(whole[:348], check=False)
+    for name, value in values.items():
+        found[name] = value
+    path.write_bytes(gzip.compress(found.binaryblock + whole[348:]))
+
+
+def shifted(matrix: np.ndarray) -> np.ndarray:
+    return matrix + np.array([[0, 0, 0, 20]] * 3 + [[0] * 4])
+
+
+NO_AFFINE = {"srow_x": 0, "srow_y": 0, "srow_z": 0, "qform_code": 0, "sform_code": 1}
+PLACE = "data.ignore_mask_geometry: true"
+FILES = {  # what is wrong: (what is done to image and mask, what the sentence has)
+    "row 19, a truncated .nii.gz": (
+        lambda image, mask: cut(image, 5000), ("Case00.nii.gz: is cut short", "of 38,752 bytes", "copy it again")),
+    "row 19, a truncated header": (
+        lambda image, mask: cut(mask, 100), ("Segmentation.nii.gz: is no NIfTI file, or is damaged (100 ", "again")),
+    "row 20, a truncated .nii": (
+        lambda image, mask: plain(image, 2000), ("Case00.nii: is cut short, 2,000 of 38,752 bytes", "copy it again")),
+    "row 24, a NaN": (
+        lambda image, mask: spoil(image, with_value(np.nan)),
+        ("Case00.nii.gz: 1 of 9,600 voxels are NaN and 0 infinite", "expected numbers", "repair the file")),
+    "row 27, a fourth axis": (
+        lambda image, mask: spoil(image, lambda array: np.stack([array, array], -1)),
+        ("Case00.nii.gz: has 2 values a voxel (a fourth axis), expected 1", "keep one volume")),
+    "row 30, another shape": (
+        lambda image, mask: spoil(mask, lambda array: array[:-1]),
+        ("Case00_Segmentation.nii.gz: has 39 x 40 x 6 voxels", "Case00.nii.gz has 40 x 40 x 6", "resample")),
+    "row 31, another spacing": (
+        lambda image, mask: spoil(mask, affine=lambda matrix: matrix @ np.diag([1, 1, 1.1, 1])),
+        ("Segmentation.nii.gz: has voxels of 3.83216 x 3.83216 x 3.3 mm, not the 3.83216 x 3.83216 x 3 mm", PLACE)),
+    "row 32, another place": (
+        lambda image, mask: spoil(mask, affine=shifted),
+        ("Segmentation.nii.gz: lies up to 34.6 mm from the place of its image", "resample it", PLACE)),
+    "row 32, another direction": (
+        lambda image, mask: spoil(mask, lambda array: array[::-1], lambda matrix: matrix @ np.diag([-1, 1, 1, 1])),
+        ("Segmentation.nii.gz: has its axes towards RPS, up to 180 degrees from the LPS of its image", PLACE)),
+    "row 33, no affine": (
+        lambda image, mask: header(image, **NO_AFFINE),
+        ("Case00.nii.gz: its affine is singular (voxel size 0 x 0 x 0 mm)", "expected three axes", "header again")),
+    "row 33, no voxel size": (
+        lambda image, mask: header(image, pixdim=[1, 0, 2, 3, 0, 0, 0, 0]),
+        ("Case00.nii.gz: its header has a voxel size of 0 x 2 x 3 mm", "expected sizes above zero", "header again")),
+    "row 35, 255 for 1": (
+        lambda image, mask: spoil(mask, lambda array: np.uint8(255) * (array > 0)),
+        ("Segmentation.nii.gz: has the labels 0, 255; expected 0 (background), 1 (prostate), 2 (prostate)", "again")),
+    "row 36, a label without a class": (
+        lambda image, mask: spoil(mask, lambda array: 5 * array),
+        ("Segmentation.nii.gz: has the labels 0, 5, 10; expected 0 (background), 1 (prostate)", "mask again")),
+    "row 37, fractions": (
+        lambda image, mask: spoil(mask, lambda array: array.astype(np.float32) / 2),
+        ("Segmentation.nii.gz: has fractional labels such as 0.5 in", "whole numbers", "nearest neighbour")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", FILES)
+def test_a_wrong_file(desk, wrong, caplog):
+    spoiling, words = FILES[wrong]
+    spoiling(desk.image(), desk.mask())
+    desk.refused_before_training(*words)
+    code, report = desk.check()
+    assert code == 2 and desk.said.removeprefix("medfed.train: ") in report and "1 problem," in report
+    assert not caplog.records  # nibabel would say things of its own on stderr
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_row_19_a_truncated_file_is_known_before_training_whatever_its_split(desk, index):
+    cut(desk.image("BMC", index), 5000)
+    desk.refused_before_training(f"Case0{index}.nii.gz: is cut short")
+
+
+def test_row_19_a_truncated_file_of_the_unseen_site_costs_no_round(desk):
+    """It is opened by the evaluator alone, after training; once mended, no round is trained again."""
+    whole = desk.image("UCL").read_bytes()
+    cut(desk.image("UCL"), 5000)
+    desk.replace("rounds: 2", "rounds: 1")
+    desk.refused(desk.train(), "UCL/Case01.nii.gz: is cut short", "copy it again")
+    desk.image("UCL").write_bytes(whole)
+    kept = {path: path.stat().st_mtime_ns for path in desk.out.glob("states/*")}
+    desk.goes_on(more=("--resume",))
+    assert kept and kept == {path: path.stat().st_mtime_ns for path in desk.out.glob("states/*")}
+
+
+def test_row_34_without_a_spacing_distances_are_in_pixels_and_say_so(eyes):
+    summary = eyes.goes_on()
+    rows = eyes.rows("cases.csv")
+    assert all(row["hd_mm"] == row["hd95_mm"] == row["assd_mm"] == "" for row in rows)
+    assert any(row["hd95_px"] for row in rows) and summary["unseen"]["mean"]["disc"]["hd95_mm"]["mean"] is None
+    assert "px" in (said := eyes.capsys.readouterr().out) and "(mm)" not in said
+
+
+def test_row_36_a_grey_level_without_a_class(eyes):
+    path = eyes.place / "data" / "south" / "masks" / "a.png"
+    Image.fromarray(np.full((40, 40), 7, np.uint8)).save(path)
+    eyes.refused_before_training(
+        "masks/a.png: has the labels 7; expected 0 (disc and cup), 128 (disc), 255 (background)", "data.mask_values")
+
+
+def test_row_38_labels_as_colours(eyes):
+    colours = np.zeros((40, 40, 3), np.uint8)
+    colours[:20], colours[20:30] = (255, 0, 0), (0, 255, 0)
+    Image.fromarray(colours).save(eyes.place / "data" / "south" / "masks" / "a.png")
+    eyes.refused_before_training("masks/a.png: stores its labels as 3 colours; expected one number a pixel", "write")
+
+
+def test_rows_39_and_40_empty_masks_are_counted_and_a_missed_organ_costs_the_diagonal(desk):
+    """Nothing is above the threshold: three patients are missed, and of the one without an organ nobody is judged."""
+    spoil(desk.mask("UCL", 0), lambda array: 0 * array)
+    spoil(desk.mask("BMC", 0), lambda array: 0 * array)
+    always = ("--set", "evaluation.threshold=0.9999999", "--set", "federation.rounds=1")
+    summary = desk.goes_on("BMC: 1 of 4 images: no prostate in the mask", more=always)
+    unseen = {row["patient"]: row for row in desk.rows("cases.csv") if row["role"] == "unseen"}
+    assert [row["status"] for row in unseen.values()] == ["absent", "missed", "missed", "missed"]
+    assert unseen["Case01"]["dice"] == unseen["Case01"]["hd95_mm"] == ""
+    image = nib.load(desk.image("UCL", 1))
+    diagonal_mm = np.linalg.norm(np.multiply(image.shape, image.header.get_zooms()))
+    missed = unseen[desk.image("UCL", 1).name.partition(".")[0]]
+    assert float(missed["dice"]) == 0
+    assert float(missed["hd_mm"]) == float(missed["hd95_mm"]) == pytest.approx(diagonal_mm, rel=1e-6)
+    found = summary["unseen"]["sites"]["UCL"]["prostate"]
+    assert (found["n"], found["n_missed"], found["n_absent"], found["hd95_mm"]["n"]) == (3, 3, 1, 3)
+
+
+def test_row_41_a_cup_outside_the_disc(eyes):
+    label = np.full((40, 40), 255, np.uint8)
+    label[8:20, 8:20], label[28:36, 28:36] = 128, 0
+    Image.fromarray(label).save(eyes.place / "data" / "south" / "masks" / "a.png")
+    eyes.goes_on("south: 1 of 3 images: cup with no disc around it")
+    assert "south: cup with no disc around it: 1 of 3 cases, first a" in eyes.check()[1]
+
+
+def test_row_42_transparency_is_dropped(eyes):
+    for path in (eyes.place / "data" / "south" / "images").iterdir():
+        Image.open(path).convert("RGBA").save(path)
+    eyes.goes_on("south: 3 of 3 images: alpha channel dropped")
+
+
+def test_row_43_a_grey_picture_among_colours_unless_that_is_allowed(eyes):
+    path = eyes.place / "data" / "south" / "images" / "a.png"
+    Image.open(path).convert("L").save(path)
+    eyes.refused_before_training("south/images/a.png: is grey, expected colour; set data.grey_to_rgb: true")
+    eyes.replace("image_size", "grey_to_rgb: true, image_size")
+    eyes.goes_on("south: 1 of 3 images: grey repeated as RGB")
+
+
+def test_row_62_a_folder_that_cannot_be_written_is_known_at_once(desk, monkeypatch):
+    def read_only(path, mode="r", *more):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(train, "prepare", None)  # nothing is read, let alone trained
+    (desk.place / "file").write_text("")
+    desk.refused(desk.train("--out", str(desk.place / "file" / "run")), "cannot write here (Not a directory)", "--out")
+    desk.refused(desk.evaluate("--out", str(desk.place / "file" / "run")), "cannot write here", "--out")
+    monkeypatch.setattr(run_folder, "open", read_only, raising=False)
+    desk.refused(desk.train(), "run: cannot write here (Read-only file system); choose another folder with --out")
+
+
+class FullDisk:
+    """A disk that is full when it is asked to keep something for the k-th time (k = 0: never), and only then.
+
+    first: which time came first after the run had begun.
+    """
+
+    def __init__(self, monkeypatch, out: Path, k: int = 0) -> None:
+        self.out, self.k, self.asked, self.first, self.real = out, k, 0, 0, os.fsync
+        monkeypatch.setattr(files.os, "fsync", self)
+
+    def __call__(self, file: int) -> None:
+        self.asked += 1
+        if not self.first and (self.out / "config.yaml").is_file():
+            self.first = self.asked
+        if self.asked == self.k:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.real(file)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, three_sites) -> tuple[bytes, FullDisk]:
+    """The model of a run on an empty disk, and that disk."""
+    place = tmp_path_factory.mktemp("undisturbed")
+    (place / "tiny.yaml").write_text(tiny_yaml(three_sites))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "draw_all", lambda *drawn: None)
+        disk = FullDisk(patch, place / "run")
+        assert train.main([str(place / "tiny.yaml"), "--out", str(place / "run"), "--quiet", "--device", "cpu"]) == 0
+    return (place / "run" / "model.safetensors").read_bytes(), disk
+
+
+MOMENTS = [0.1, 0.5, 0.8, *(pytest.param(n / 16, marks=pytest.mark.slow) for n in range(1, 17))]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_row_63_a_disk_that_fills_up_costs_nothing_once_there_is_space(desk, undisturbed, monkeypatch, moment):
+    model, disk = undisturbed
+    with monkeypatch.context() as patch:
+        FullDisk(patch, desk.out, disk.first + round(moment * (disk.asked - disk.first)))
+        desk.refused(
+            desk.train(), "run: No space left on device; free some space and go on with --resume", with_code=1)
+    assert not list(desk.out.rglob("*unfinished*"))
+    desk.goes_on(more=("--resume",))
+    assert (desk.out / "model.safetensors").read_bytes() == model
+
+
+def test_row_65_a_second_run_in_a_folder_is_refused_but_a_dead_one_is_not_in_the_way(desk, monkeypatch):
+    monkeypatch.setattr(train, "prepare", None)
+    with RunFolder(desk.out).locked():
+        desk.refused(desk.train(), f"run: process {os.getpid()} is running here; wait for it", "--out")
+    monkeypatch.undo()
+    monkeypatch.setattr(train, "draw_all", lambda *drawn: None)
+    (desk.out / "run.lock").write_text("process 1\n")  # of a process that was killed: the text stays, the lock went
+    desk.goes_on()
+
+
+def test_row_65_a_comparison_leaves_a_run_that_is_under_way_to_its_process(desk):
+    busy = RunFolder(desk.out / "fedavg" / "unseen_UCL" / "seed_3")
+    some = ("--sites", "UCL", "--set", "federation.rounds=1", "--resume")
+    with busy.locked():
+        assert desk.evaluate(*some) == 1
+    assert "1 of 2 runs are in the hands of another process" in desk.capsys.readouterr().out
+    assert not busy.is_finished() and RunFolder(desk.out / "elcfs" / "unseen_UCL" / "seed_3").is_finished()
+
+
+def test_row_66_another_config_is_shown_and_goes_on_only_if_accepted(desk, undisturbed):
+    """One round, then a second under an accepted change, is the run of two rounds."""
+    desk.goes_on()
+    desk.refused(
+        desk.train("--resume"), "run: this run was started with another config (federation.rounds: 1 -> 2)", "undo",
+        "--out", "--accept-config-change")
+    summary = desk.goes_on(more=("--resume", "--accept-config-change"))
+    assert summary["rounds"] == summary["selected_round"] == 2
+    assert (desk.out / "model.safetensors").read_bytes() == undisturbed[0]
+
+
+def test_row_66_another_network_is_refused_even_if_accepted_and_changes_nothing(desk):
+    desk.goes_on()
+    before = {path.name: path.read_bytes() for path in desk.out.iterdir() if path.is_file() and path.name != "run.lock"}
+    other = ("--resume", "--accept-config-change", "--set", "network.features=[8, 8, 8, 8, 8, 8]")
+    desk.refused(
+        desk.train(*other), "network.features: [4, 4, 4, 8, 8, 4] -> [8, 8, 8, 8, 8, 8]", "would mix two federations",
+        "undo the change", "--out")
+    assert all((desk.out / name).read_bytes() == content for name, content in before.items())
+
+
+def test_row_67_resume_without_a_checkpoint(desk):
+    desk.refused(desk.train("--resume"), "run: no run to resume here; leave --resume out to start one")
+    desk.goes_on()
+    (desk.out / "summary.json").unlink()
+    for path in desk.out.glob("states/*"):
+        path.unlink()
+    desk.refused(
+        desk.train("--resume", "--set", "federation.rounds=1"),
+        "run/states: holds no checkpoint, though", "history.csv", "put the checkpoints back")

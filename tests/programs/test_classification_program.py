@@ -1,0 +1,162 @@
+"""The programs on images to classify: from patches on disk to tables, and back after a kill."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tqdm import tqdm
+
+from medfed import data, evaluate, train
+from medfed.datasets.base import Case
+from medfed.datasets.camelyon17 import Camelyon17
+from medfed.datasets.splits import split
+from medfed.experiments import grid
+from medfed.experiments.evaluation import _classify
+from medfed.phantoms.synthesis.histology import make_histology_phantom
+from medfed.tasks.classification import Classification
+
+FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv",
+         "timings.csv", "history.csv", "model.safetensors", "pictures", "states", "sites", "run.lock"}  # fmt: skip
+PICTURES = {"training_curves.png", "reliability.png", "roc.png", "examples.png", "style_gallery.png", "style_grid.png",
+            "histograms.png", "same_examples.png", "tsne.png"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("data") / "camelyon17_phantom"
+    make_histology_phantom(root, patches_per_site=18, patients_per_site=3)
+    return root
+
+
+@pytest.fixture
+def config(tmp_path, patches) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(f"""
+seed: 3
+data: {{name: camelyon17, root: {patches}, image_size: 24, sites: [hospital_1, hospital_3, hospital_5],
+  validation_ratio: 0.2, test_ratio: 0.3}}
+network: {{name: densenet, init_features: 8, growth_rate: 4, blocks: [2, 2]}}
+method: {{name: ccst, k: 2, min_patients: 1}}
+training: {{batch_size: 6, learning_rate: 0.01, optimizer_state: reset}}
+federation: {{unseen_site: hospital_5, rounds: 2}}
+""")
+    return path
+
+
+def test_a_run_leaves_scores_pictures_and_the_error_of_its_codec(config, tmp_path, capsys):
+    assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "SYNTHETIC PHANTOM DATA" in said and "hospital_5 (UNSEEN)" in said and "AUROC" in said
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
+    assert {path.name for path in (tmp_path / "run" / "pictures").iterdir()} == PICTURES
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["task"] == "classification" and summary["classes"] == ["normal", "tumour"]
+    assert 0 <= summary["method_facts"]["codec_reconstruction_error"] < 1e-3
+    assert not summary["transductive"]
+
+
+def test_a_site_may_have_no_image_for_the_test(config, tmp_path, capsys):
+    """As in the papers' settings, where the unseen site is the test."""
+    flags = ["--set", "data.test_ratio=0", "--set", "data.validation_ratio=0", "--set", "federation.rounds=1"]
+    assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet", *flags]) == 0
+    assert "hospital_5 (UNSEEN)" in capsys.readouterr().out
+    with open(tmp_path / "run" / "cases.csv", newline="") as file:
+        assert {row["site"] for row in csv.DictReader(file)} == {"hospital_5"}
+
+
+def test_stopping_after_a_round_and_going_on_gives_the_same_bits(config, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train.main([str(config), "--out", str(whole), "--quiet"]) == 0
+    assert train.main([str(config), "--out", str(parts), "--quiet", "--set", "federation.rounds=1"]) == 0
+    assert train.main([str(config), "--out", str(parts), "--quiet", "--resume", "--accept-config-change"]) == 0
+    for name in ("model.safetensors", "cases.csv", "ledger.csv"):
+        assert (whole / name).read_bytes() == (parts / name).read_bytes()
+
+
+def test_tent_says_that_it_is_transductive(config, tmp_path, capsys):
+    arguments = ["--set", "evaluation.tent=true", "--set", "method.name=fedavg"]
+    assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet", *arguments]) == 0
+    assert "TRANSDUCTIVE" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["transductive"]
+
+
+def test_methods_with_settings_and_stacks_stand_in_one_table(config, tmp_path, capsys):
+    methods = ["fedavg", "ccst:k=1,transfer=moments", "ccst:transfer=moments+elcfs:alpha=0.1"]
+    arguments = ["--leave-one-site-out", "--sites", "hospital_5", "--set", "federation.rounds=1", "--quiet"]
+    out = tmp_path / "table"
+    assert evaluate.main([str(config), *arguments, "--methods", *methods, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert all(method in said for method in methods) and "accuracy (%)" in said
+    run = next((out / "ccst-transfer=moments+elcfs-alpha=0.1").rglob("summary.json"))
+    assert json.loads(run.read_text())["method"] == "stack"
+
+
+def test_the_wrong_kind_of_network_is_one_line(config, tmp_path, capsys):
+    assert train.main([str(config), "--out", str(tmp_path / "run"), "--set", "network.name=unet"]) == 2
+    assert "network.name: 'unet' draws masks, but" in capsys.readouterr().err
+
+
+def test_the_folder_is_recognised_and_checked(patches, capsys):
+    assert data.main(["check", str(patches), "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "camelyon17" in said and "hospital_4" in said
+
+
+def test_what_would_fail_after_all_rounds_is_refused_before_anything_is_written(config, tmp_path, capsys):
+    for setting, words in (
+        ("method.codec=nowhere", "there is no codec here"),
+        ("network.norm=batch_statistics", "this network has no BatchNorm with weights"),
+    ):
+        out = tmp_path / setting
+        arguments = ["--out", str(out), "--set", setting, "--set", "evaluation.tent=true", "--quiet"]
+        assert train.main([str(config), *arguments]) == 2
+        assert words in capsys.readouterr().err and not (out / "config.yaml").exists()
+
+
+def test_a_damaged_test_picture_shows_before_training(config, tmp_path, patches, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(patches, copy)
+    for path in (copy / "patches").rglob("*.png"):
+        path.write_bytes(path.read_bytes()[:300]) if "node" in path.name and _is_of(path, "hospital_1", copy) else None
+    assert train.main([str(config), "--out", str(tmp_path / "run"), "--set", f"data.root={copy}", "--quiet"]) == 2
+    assert "is damaged" in capsys.readouterr().err and not (tmp_path / "run" / "states").exists()
+
+
+def _is_of(path: Path, site: str, root: Path) -> bool:
+    """Whether a patch is a test patch of the site."""
+    cases = Camelyon17(root=str(root)).cases(site)
+    return path in {case.image for case in split(cases, 3, 0.2, 0.3).test}
+
+
+@pytest.mark.parametrize("method", ["ccst:k", "ccst:name=fedavg"])
+def test_settings_that_are_none_name_the_flag(method, config, tmp_path, capsys):
+    arguments = ["--leave-one-site-out", "--methods", method, "--out", str(tmp_path / "t"), "--quiet"]
+    assert evaluate.main([str(config), *arguments]) == 2
+    assert f"--methods {method}: " in capsys.readouterr().err
+
+
+def test_the_part_of_a_stack_that_the_config_has_keeps_its_settings(config):
+    from medfed.config.schema import load
+
+    found = grid.config_of(load(config), "ccst+fedavg", "hospital_5", 3)
+    assert found.method.methods[0].k == 2 and found.method.methods[0].min_patients == 1
+
+
+def test_no_batch_of_test_images_is_of_one_class(monkeypatch):
+    """Cases come sorted by name, which is by class; a network that sees its batch whole must not learn from that."""
+    batches = []
+
+    def probabilities(self, network, samples):
+        batches.append({case.label for case in samples.cases})
+        return torch.full((len(samples), 2), 0.5, dtype=torch.float64)
+
+    monkeypatch.setattr(Classification, "probabilities", probabilities)
+    cases = [
+        Case("A", f"{'no' if i < 128 else 'yes'}/{i:03d}", Path("x"), None, f"{i}", int(i >= 128)) for i in range(256)
+    ]
+    rows = _classify(SimpleNamespace(), Classification(("no", "yes"), 3, 8), None, cases, "unseen", tqdm(disable=True))
+    assert len(rows) == 256 and batches == [{0, 1}] * 4

@@ -1,0 +1,230 @@
+"""The program that trains and shows style codecs, at a size of seconds."""
+
+import json
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from medfed import codec
+from medfed.core.errors import UserError
+from medfed.networks.adain import load_codec
+from medfed.networks.vgg import Decoder, VGGEncoder
+from medfed.phantoms.synthesis.textures import texture
+from medfed.style_codec.images import crop_rng, folder_pool, synthetic_pool
+from medfed.style_codec.training import SMALL, CodecTraining, Recipe
+
+TINY = "--size 16 --batch-size 2 --textures 4 --quiet --device cpu".split()
+
+
+@lru_cache
+def one_pool(size, seed, n_textures):
+    return synthetic_pool(size, seed, list, n_textures, cases=1)
+
+
+@pytest.fixture(autouse=True)
+def phantoms_are_made_once(monkeypatch):
+    monkeypatch.setattr(codec, "synthetic_pool", lambda size, seed, progress, textures: one_pool(size, seed, textures))
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Three pictures of other sizes, one grey."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number, (height, width) in enumerate(((40, 30), (24, 50), (33, 33))):
+        pixels = np.round(255 * texture(1, number, 50)[:, :height, :width]).astype(np.uint8).transpose(1, 2, 0)
+        Image.fromarray(pixels if number else pixels[..., 0]).save(folder / f"{number}.png")
+    return folder
+
+
+def train(out, *flags):
+    return codec.main(["train", *TINY, "--out", str(out), *map(str, flags)])
+
+
+def test_stopping_and_going_on_gives_the_same_bits(tmp_path, pictures, monkeypatch):
+    """Stopped at step 3 of 5, two steps after the warm-up; saved at 2 only, so that step 3 is made again."""
+    flags = ("--content", pictures, "--warm-up", 1, "--save-every", 2, "--seed", 4)
+    assert train(tmp_path / "whole", "--steps", 5, *flags) == 0
+    advance, done = CodecTraining.advance, []
+
+    def pull_the_plug(training):
+        if training.step == 3:
+            raise KeyboardInterrupt
+        done.append(training.step)
+        return advance(training)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CodecTraining, "advance", pull_the_plug)
+        assert train(tmp_path / "stopped", "--steps", 5, *flags) == 130
+    assert not (tmp_path / "stopped" / "codec.safetensors").exists() and done == [0, 1, 2]
+    assert train(tmp_path / "stopped", "--steps", 5, *flags, "--resume") == 0
+    for name in ("codec.safetensors", "codec.json", "samples.png"):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_a_training_of_before_decoders_could_be_named_goes_on(tmp_path):
+    assert train(tmp_path, "--steps", 1) == 0
+    settings = tmp_path / "settings.json"
+    kept = json.loads(settings.read_text())
+    settings.write_text(json.dumps({name: value for name, value in kept.items() if name != "decoder"}))
+    assert kept["decoder"] == "" and train(tmp_path, "--steps", 2, "--resume") == 0
+    assert load_codec(tmp_path).facts["steps"] == 2
+
+
+def test_more_steps_go_on_from_where_it_ended(tmp_path):
+    assert train(tmp_path / "long", "--steps", 3) == 0
+    assert train(tmp_path / "short", "--steps", 2) == 0
+    assert train(tmp_path / "short", "--steps", 3, "--resume") == 0
+    ours, theirs = (load_codec(tmp_path / name).state_dict() for name in ("short", "long"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_finished_training_tells_what_it_is(tmp_path, capsys):
+    assert train(tmp_path, "--steps", 1, "--seed", 2) == 0
+    card = json.loads((tmp_path / "codec.json").read_text())
+    assert card["command"].endswith("train --encoder small --textures 4 --steps 1 --batch-size 2 --size 16 --seed 2")
+    assert card["data"]["content"].startswith("4 procedural textures, ")
+    assert card["reconstruction_error"]["mean_absolute_error"] < 0.2 and card["architecture"] == "small"
+    assert load_codec(tmp_path).facts["steps"] == 1
+    assert "encoding and decoding costs" in capsys.readouterr().out
+
+
+def test_a_vgg_file_is_trained_with_the_papers_numbers(tmp_path):
+    """Only the decoder changes; the encoder is scaled once, and every kernel keeps its direction."""
+    encoder = VGGEncoder("vgg16")
+    names = ["conv0", *(f"conv{b}_{i}" for b, n in ((1, 2), (2, 2), (3, 3), (4, 1)) for i in range(1, n + 1))]
+    weights = [name.removesuffix(".weight") for name in encoder.state_dict() if name.endswith("weight")]
+    public = {f"{name}.{part}": encoder.state_dict()[f"{ours}.{part}"]
+              for name, ours in zip(names, weights, strict=True) for part in ("weight", "bias")}
+    torch.save(public, tmp_path / "vgg.pth")
+    recipe = Recipe(str(tmp_path / "vgg.pth"))
+    assert (recipe.steps, recipe.size, recipe.learning_rate, recipe.decay) == (160_000, 256, 1e-4, 5e-5)
+    assert (recipe.content_weight, recipe.style_weight, recipe.pixel_weight, recipe.batch_size) == (1, 10, 0, 8)
+    assert train(tmp_path / "out", "--encoder", tmp_path / "vgg.pth", "--steps", 2, "--warm-up", 1) == 0
+    trained = load_codec(tmp_path / "out")
+    for name, entry in encoder.state_dict().items():
+        now = trained.encoder.state_dict()[name]
+        assert torch.allclose(now / now.norm(), entry / entry.norm(), atol=1e-5), name
+    assert torch.equal(trained.encoder.state_dict()["layers.0.weight"], encoder.state_dict()["layers.0.weight"])
+
+
+def test_a_published_pair_of_encoder_and_decoder_becomes_a_codec_as_it_is(tmp_path):
+    torch.manual_seed(3)
+    encoder, decoder = VGGEncoder("vgg19"), Decoder("vgg19")
+    for module, name in ((encoder, "vgg_normalised.pth"), (decoder, "decoder.pth")):
+        torch.save({key.removeprefix("layers."): entry for key, entry in module.state_dict().items()}, tmp_path / name)
+    pair = ["--encoder", tmp_path / "vgg_normalised.pth", "--decoder", tmp_path / "decoder.pth"]
+    assert train(tmp_path / "out", *pair) == 0
+    joined, image = load_codec(tmp_path / "out"), torch.rand(1, 3, 24, 24, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert torch.equal(joined.decode(joined.encode(image), (24, 24)), decoder(encoder(image)[-1]).clamp(0, 1))
+    assert joined.facts["steps"] == 0 and str(tmp_path / "decoder.pth") in joined.facts["command"]
+    assert train(tmp_path / "further", *pair, "--steps", 1) == 0
+    further = load_codec(tmp_path / "further")
+    assert torch.equal(further.encoder.layers[0].weight, encoder.layers[0].weight)
+    assert not torch.equal(further.decoder.layers[1].weight, decoder.layers[1].weight)
+
+
+def test_the_losses_fall(monkeypatch):
+    """From random weights: the small codec starts so well that there is little to see."""
+    monkeypatch.setattr("medfed.style_codec.training.start_lossless", lambda encoder, decoder: None)
+    pool = synthetic_pool(32, 0, list, n_textures=8, cases=1)
+    training = CodecTraining(Recipe("small", steps=60, batch_size=4, size=32, learning_rate=3e-3), pool, pool)
+    totals = [sum(training.advance().values()) for _ in range(60)]
+    assert sum(totals[-15:]) < 0.8 * sum(totals[:15])
+
+
+def test_the_small_codec_is_made_without_a_step_and_loses_nothing(tmp_path):
+    assert train(tmp_path, "--steps", 0) == 0
+    card = json.loads((tmp_path / "codec.json").read_text())
+    assert card["steps"] == 0 and card["reconstruction_error"]["mean_absolute_error"] < 1e-5
+
+
+def test_a_pool_is_its_seed_and_crops_are_their_name():
+    first, again, other = (synthetic_pool(16, seed, list, n_textures=6, cases=1) for seed in (0, 0, 1))
+    assert first.digest() == again.digest() != other.digest()
+    crops = first.batch(5, 16, crop_rng(0, "step", 3))
+    assert crops.shape == (5, 3, 16, 16) and crops.min() >= 0 and crops.max() <= 1
+    assert torch.equal(crops, again.batch(5, 16, crop_rng(0, "step", 3)))
+    assert not torch.equal(crops, first.batch(5, 16, crop_rng(0, "step", 4)))
+
+
+def test_textures_are_named_by_seed_and_number():
+    pictures = [texture(0, number, 24) for number in range(12)]
+    assert all(one.shape == (3, 24, 24) and one.min() >= 0 and one.max() <= 1 and one.std() > 0 for one in pictures)
+    assert np.array_equal(pictures[5], texture(0, 5, 24)) and not np.array_equal(pictures[5], pictures[6])
+    with pytest.raises(ValueError, match="at least 8"):
+        texture(0, 0, 7)
+
+
+def test_show_draws_a_sheet_and_tells_the_error_of_each(tmp_path, pictures, capsys):
+    assert train(tmp_path / "codec", "--steps", 1) == 0
+    images = sorted(map(str, pictures.iterdir()))
+    out = tmp_path / "sheet.png"
+    flags = ["--alpha", "0.5", "--out", str(out), "--device", "cpu"]
+    assert codec.main(["show", str(tmp_path / "codec"), *images, *flags]) == 0
+    said = capsys.readouterr().out
+    assert said.count("mean absolute error") == 3 and Image.open(out).size[0] > 400
+
+
+def test_pictures_that_do_not_fit_in_memory_are_refused_before_one_is_read(tmp_path, pictures, monkeypatch, capsys):
+    """Crops of 16 pixels want pictures of 21 x 21, 1323 bytes each, 3969 for three."""
+    monkeypatch.setattr("medfed.style_codec.images.MOST_BYTES", 3968)
+    monkeypatch.setattr("medfed.style_codec.images.read_picture", None)
+    assert train(tmp_path / "out", "--steps", 0, "--content", pictures) == 2
+    said = capsys.readouterr().err
+    assert f"{pictures}: 3 pictures take" in said and "--size 16" in said and "give 2 of them" in said
+    assert said.count("\n") == 1
+    monkeypatch.undo()
+    monkeypatch.setattr("medfed.style_codec.images.MOST_BYTES", 3969)
+    assert len(folder_pool([pictures], 16, list).images) == 3
+
+
+def test_a_picture_of_more_than_8_bits_is_told_how_to_be_saved(tmp_path, capsys):
+    """No key of a config says here what is white."""
+    Image.fromarray(np.uint16([[0, 4095]])).save(tmp_path / "deep.png")
+    assert codec.main(["show", "small", str(tmp_path / "deep.png"), "--out", str(tmp_path / "sheet.png")]) == 2
+    said = capsys.readouterr().err
+    assert "deep.png: has more than 8 bits, with values from 0 to 4095; save it as 8-bit grey or RGB" in said
+    assert "data." not in said
+
+
+def test_mistakes_are_one_line(tmp_path, pictures, capsys):
+    def says(sentence, *words):
+        assert codec.main(list(map(str, words))) == 2
+        assert sentence in capsys.readouterr().err
+
+    out = tmp_path / "out"
+    says("no training to resume here", "train", *TINY, "--out", out, "--resume")
+    says("--steps at least 0", "train", *TINY, "--out", out, "--steps", -1)
+    says("--size must be a multiple of 8", "train", *TINY, "--out", out, "--size", 20)
+    says("holds no picture", "train", *TINY, "--out", out, "--content", tmp_path / "nothing")
+    says("belongs to VGG", "train", *TINY, "--out", out, "--decoder", tmp_path / "decoder.pth")
+    says("nothing.pth: is missing", "train", *TINY, "--out", out, "--encoder", tmp_path / "nothing.pth")
+    assert train(out, "--steps", 1) == 0
+    says("holds a codec's training; go on with --resume", "train", *TINY, "--out", out, "--steps", 1)
+    says("was started with another seed", "train", *TINY, "--out", out, "--resume", "--seed", 9)
+    says("--alpha must be from 0 to 1", "show", out, pictures / "0.png", "--alpha", 2)
+    says("there is no codec here", "show", tmp_path / "none", pictures / "0.png")
+    state = out / "checkpoint.state"
+    state.write_bytes(state.read_bytes()[:-1] + b"x")
+    says("its checksum does not fit", "train", *TINY, "--out", out, "--resume", "--steps", 2)
+
+
+def test_a_loss_that_is_not_finite_is_one_sentence():
+    pool = one_pool(16, 0, 4)
+    training = CodecTraining(Recipe("small", steps=9, batch_size=2, size=16), pool, pool)
+    next(training.codec.decoder.parameters()).data.fill_(float("nan"))
+    with pytest.raises(UserError, match="not finite at step 1; lower --learning-rate"):
+        training.advance()
+
+
+def test_the_learning_rate_falls_as_in_the_paper_and_rises_first_where_wanted():
+    """1e-4 / (1 + 5e-5 * 20000) is 5e-5."""
+    assert Recipe("x").learning_rate_at(0) == 1e-4
+    assert Recipe("x").learning_rate_at(20_000) == pytest.approx(5e-5)
+    assert Recipe("x", ramp=10, decay=0).learning_rate_at(4) == pytest.approx(5e-5)
+    assert SMALL.learning_rate_at(0) == pytest.approx(SMALL.learning_rate / SMALL.ramp)

@@ -1,0 +1,264 @@
+"""A coordinator's side, up to where FLARE begins."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import tiny_yaml
+
+from medfed import coordinator
+from medfed import site as hospital_program
+from medfed.config import strict_yaml
+from medfed.config.schema import load, to_yaml
+from medfed.core.files import read_sealed
+from medfed.deployment import coordinate
+from medfed.deployment.coordinate import _say_goodbye
+from medfed.experiments.setup import build_experiment
+from medfed.federation.message import Message, State, failed
+from medfed.outputs.bundle.export import export
+from medfed.outputs.run_folder import RunFolder
+
+SITES = ("BMC", "HK", "UCL")
+
+
+def changed(tmp_path, tiny_phantom, **more: str) -> Path:
+    path = tmp_path / "tiny.yaml"
+    keys = "".join(f"{key}: {value}, " for key, value in more.items())
+    path.write_text(tiny_yaml(tiny_phantom).replace("unseen_site: UCL, ", keys))
+    return path
+
+
+@pytest.fixture
+def config(tmp_path, tiny_phantom) -> Path:
+    return changed(tmp_path, tiny_phantom)
+
+
+def run(*words: object) -> int:
+    return coordinator.main([str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory, tiny_phantom) -> Path:
+    folder = tmp_path_factory.mktemp("prepared")
+    where = ["--out", folder / "federation", "--host", "hub.example", "--port", 9002]
+    assert run("prepare", changed(folder, tiny_phantom), *where) == 0
+    return folder / "federation"
+
+
+def test_it_writes_what_its_readme_names(prepared):
+    text = (prepared / "README.md").read_text()
+    for name in re.findall(rf"{re.escape(str(prepared))}/([\w.]+)", text):
+        assert (prepared / name).exists() or name in ("kits", "run"), name
+    assert {path.name for path in prepared.iterdir()} == {
+        "README.md", "plan.yaml", "start.state", "images.json", "project.yml", "hospitals"}  # fmt: skip
+    assert {path.stem for path in (prepared / "hospitals").iterdir()} == set(SITES)
+    assert not re.search(r"{\w*}", text) and "hub.example" in text
+    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    assert json.loads(block)["default_scope"] == "hospital"
+
+
+def test_the_plan_names_no_path_of_this_machine(prepared, tiny_phantom):
+    texts = [path.read_text() for path in (prepared / "plan.yaml", *(prepared / "hospitals").rglob("*.yaml"))]
+    assert not any(str(tiny_phantom.parent) in text or "/tmp" in text or str(Path.home()) in text for text in texts)
+    plan = load(prepared / "plan.yaml")
+    assert (plan.data.root, plan.data.sites, plan.data.if_missing) == ("data", (), "error")
+    assert plan.federation.unseen_site == ""
+
+
+def test_everything_else_of_the_config_is_the_plans(prepared, config):
+    plan, asked = load(prepared / "plan.yaml"), load(config)
+    assert (plan.method, plan.network, plan.training, plan.federation, plan.seed) == (
+        asked.method, asked.network, asked.training, asked.federation, asked.seed)  # fmt: skip
+
+
+def test_training_begins_where_a_simulation_begins(prepared, config):
+    start = State.from_bytes(read_sealed(prepared / "start.state", ""))
+    expected = build_experiment(load(config), None, quiet=True).start
+    assert start.round == 0 and list(start.weights) == list(expected.weights)
+    assert all(torch.equal(entry, expected.weights[name]) for name, entry in start.weights.items())
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_hospitals_file_loads_and_agrees_to_no_statistic_yet(prepared, tmp_path, site):
+    (tmp_path / f"{site}.yaml").write_text((prepared / "hospitals" / site / f"{site}.yaml").read_text())
+    (tmp_path / "plan.yaml").write_text((prepared / "plan.yaml").read_text())
+    hospital, config = hospital_program.read(tmp_path / f"{site}.yaml")
+    assert hospital.site == site and hospital.agrees.sends == () and hospital.agrees.rounds == 2
+    assert Path(config.data.root) == tmp_path / "data" and Path(hospital.kit) == tmp_path / "kit"
+
+
+def test_flares_project_names_everybody(prepared):
+    project = strict_yaml.parse((prepared / "project.yml").read_text(), "project.yml")
+    people = {person["name"]: person for person in project["participants"]}
+    assert set(people) == {*SITES, "hub.example", "coordinator@medfed.org"}
+    assert (people["hub.example"]["fed_learn_port"], people["hub.example"]["admin_port"]) == (9002, 9003)
+    assert len({people[site]["org"] for site in SITES} | {"coordinator"}) == 4
+
+
+@pytest.mark.parametrize(("key", "value"), [("clients", "4"), ("participating", "2")])
+def test_what_is_for_simulations_is_refused(tmp_path, tiny_phantom, capsys, key, value):
+    path = changed(tmp_path, tiny_phantom, **{key: value})
+    assert run("prepare", path, "--out", tmp_path / "out") == 2
+    assert f"federation.{key}: {value} is for simulations" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_hospital_that_only_validates_is_one_of_the_sites(tmp_path, tiny_phantom):
+    path = changed(tmp_path, tiny_phantom, validation_site="UCL", selection="validation_site")
+    assert run("prepare", path, "--out", tmp_path / "out") == 0
+    plan = load(tmp_path / "out" / "plan.yaml")
+    assert (plan.federation.validation_site, plan.federation.selection) == ("UCL", "validation_site")
+    assert {file.stem for file in (tmp_path / "out" / "hospitals").iterdir()} == set(SITES)
+    project = strict_yaml.parse((tmp_path / "out" / "project.yml").read_text(), "project.yml")
+    assert "UCL" in {person["name"] for person in project["participants"]}
+    assert "BMC, HK, UCL (which only validates)" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("keys", "sites", "sentence"), [
+    ({"validation_site": "UCL"}, ["BMC", "HK"], "federation.validation_site: 'UCL' is not among --sites (BMC, HK)"),
+    ({"validation_site": "UCL"}, ["BMC", "UCL"], "at least two hospitals, got BMC, UCL, and UCL only validates"),
+    ({"selection": "validation_site"}, SITES,
+     "federation.selection: 'validation_site' needs federation.validation_site"),
+])  # fmt: skip
+def test_a_validation_site_that_makes_no_sense_is_refused(tmp_path, tiny_phantom, capsys, keys, sites, sentence):
+    path = changed(tmp_path, tiny_phantom, **keys)
+    assert run("prepare", path, "--out", tmp_path / "out", "--sites", *sites) == 2
+    assert sentence in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_coordinator_asks_it_for_no_training(tmp_path):
+    pytest.importorskip("nvflare")
+    from medfed.engines.flare.engine import FlareEngine
+    from medfed.engines.flare.kit import Kit
+    from medfed.federation.settings import Federation
+
+    engine = FlareEngine(list(SITES), Kit(tmp_path), tmp_path, tmp_path, Federation(validation_site="HK"))
+    assert engine.sites() == ["BMC", "UCL"] and engine.names == list(SITES)
+
+
+def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_between(tmp_path, monkeypatch):
+    """HK, which validates alone, is away for one validation; training does not ask it, and must not forget that."""
+    pytest.importorskip("nvflare")
+    from medfed.engines.flare.engine import FlareEngine
+    from medfed.engines.flare.kit import Kit
+    from medfed.federation.settings import Federation
+
+    engine = FlareEngine(list(SITES), Kit(tmp_path), tmp_path, tmp_path, Federation(validation_site="HK"))
+    here, closed = {"BMC", "UCL"}, []
+    monkeypatch.setattr(engine, "_connected", lambda: here)
+    engine._waited = True
+    engine._flare.close = lambda: closed.append(True)
+    engine._flare.exchange = lambda kind, messages, seconds, told: {
+        site: Message(kind) if site in here else failed("gave no answer: it is not connected") for site in messages}
+    asked = dict.fromkeys(("BMC", "UCL"))
+    engine.exchange("validate", asked | {"HK": None})
+    engine.exchange("train", asked)
+    assert not closed
+    here.add("HK")
+    engine.exchange("validate", asked | {"HK": None})
+    engine.exchange("train", asked)
+    assert len(closed) == 1
+
+
+@pytest.mark.parametrize(("sites", "sentence"), [
+    (["HK"], "a federation has at least two hospitals, got HK"),
+    (["HK", "HK"], "'HK' is there twice"),
+    (["HK", "../HK"], "may not hold /"),
+    (["HK", "a b"], "NVIDIA FLARE cannot name a site 'a b'"),
+])  # fmt: skip
+def test_names_that_are_none_are_refused(config, tmp_path, capsys, sites, sentence):
+    assert run("prepare", config, "--out", tmp_path / "out", "--sites", *sites) == 2
+    assert sentence in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_federation_is_never_written_over(prepared, config, capsys):
+    before = (prepared / "start.state").read_bytes()
+    assert run("prepare", config, "--out", prepared, "--seed", 9) == 2
+    assert "holds a federation already" in capsys.readouterr().err and (prepared / "start.state").read_bytes() == before
+
+
+@pytest.mark.parametrize("gone", ["plan.yaml", "start.state"])
+def test_running_what_is_no_federation_is_refused(prepared, tmp_path, capsys, gone):
+    pytest.importorskip("nvflare")
+    for path in prepared.iterdir():
+        if path.is_file() and path.name != gone:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert run("run", tmp_path) == 2
+    assert "holds no federation; make one with python -m medfed.coordinator prepare" in capsys.readouterr().err
+
+
+def test_running_without_kits_says_how_to_make_them(prepared, capsys):
+    pytest.importorskip("nvflare")
+    assert run("run", prepared) == 2
+    sentence = "expected the kits of one server and of a console, found none; make them with nvflare provision"
+    assert sentence in capsys.readouterr().err
+    assert not (prepared / "run").exists()
+
+
+def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("nvflare")
+    monkeypatch.setattr(coordinate, "_kits", lambda *_: (None, None))
+    start = State.from_bytes(read_sealed(prepared / "start.state", ""))
+    folder = RunFolder(tmp_path / "run")
+    for path in prepared.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert run("run", tmp_path) == 2
+    assert "has no folder SITE with SITE.yaml; prepare the federation again" in capsys.readouterr().err
+    shutil.copytree(prepared / "hospitals", tmp_path / "hospitals")
+    folder.path.mkdir()
+    folder.save_state(State(1, start.weights))
+    other = (prepared / "plan.yaml").read_text().replace("learning_rate: 0.01", "learning_rate: 0.02")
+    folder.write_text("config.yaml", other)
+    assert run("run", tmp_path) == 2
+    assert "holds a run that has finished round 1; go on with --resume" in capsys.readouterr().err
+    assert run("run", tmp_path, "--resume") == 2
+    assert "is not the plan that the run began with (training.learning_rate: 0.02 -> 0.01)" in capsys.readouterr().err
+
+
+def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
+    """The coordinator saw no image, and its card says so; the weights in the bundle are those of the last round."""
+    shutil.copytree(prepared, tmp_path / "federation")
+    folder = RunFolder(tmp_path / "federation" / "run")
+    folder.path.mkdir()
+    plan, last = load(prepared / "plan.yaml"), State.from_bytes(read_sealed(prepared / "start.state", ""))
+    last = replace(last, round=1, took_part=dict.fromkeys(SITES, 1))
+    folder.write_history([{"round": 1, "train_loss": 0.5, "validation_score": None}])
+    folder.write_text("config.yaml", to_yaml(plan))
+    said_goodbye = []
+
+    class Heard:
+        sites = staticmethod(lambda: list(SITES))
+
+        @staticmethod
+        def exchange(kind, letters):
+            said_goodbye.append((kind, set(letters)))
+            return {"BMC": Message("end"), "HK": failed("is gone")}
+
+    with pytest.warns(UserWarning, match="HK: did not get the final model"):
+            _say_goodbye(plan, Heard, folder, last)
+    assert said_goodbye == [("end", set(SITES))]
+    onlooked = replace(plan, federation=replace(plan.federation, validation_site="VUMC"))
+    with pytest.warns(UserWarning, match="HK: did not get the final model"):
+        _say_goodbye(onlooked, Heard, folder, last)
+    assert said_goodbye[1:] == [("end", {*SITES, "VUMC"})]
+    assert folder.read_json("summary.json")["validation_site"] == "VUMC"
+    with pytest.warns(UserWarning, match="HK: did not get the final model"):
+        _say_goodbye(plan, Heard, folder, last)
+    bundle = export(folder.path)
+    found = torch.load(bundle / "models" / "model.pt", weights_only=True)
+    assert all(torch.equal(entry, last.weights[name]) for name, entry in found.items()) and found
+    card = (bundle / "docs" / "README.md").read_text()
+    assert "the origin of its images is not stated" in card and "BMC, HK, UCL" in card
+
+
+def test_methods_that_leave_entries_at_the_sites_are_refused(tmp_path, tiny_phantom, capsys):
+    """There would be no whole model to hand out."""
+    path = changed(tmp_path, tiny_phantom, batch_norm="local")
+    assert run("prepare", path, "--out", tmp_path / "out") == 2
+    assert "keeps entries of the network at each site" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medfed.core.errors import UserError
+from medfed.data import main
+from medfed.datasets.fetching import fetch
+from medfed.datasets.prostate import Prostate
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    rng = np.random.default_rng(0)
+    for site in ("north", "south"):
+        for folder, shape in (("images", (6, 8, 3)), ("masks", (6, 8))):
+            (tmp_path / "sites" / site / folder).mkdir(parents=True)
+            for name in ("a", "b"):
+                array = rng.integers(0, 256, shape) if folder == "images" else np.resize((0, 255), shape)
+                Image.fromarray(array.astype(np.uint8)).save(tmp_path / "sites" / site / folder / f"{name}.png")
+    return tmp_path / "sites"
+
+
+def test_without_a_word_every_dataset_has_a_line(capsys):
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{name}: " in said for name in ("folder", "phantom", "prostate")) and "licence:" in said
+
+
+def test_a_card_has_licence_layout_and_citation(capsys):
+    assert main(["card", "prostate"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{part}:" in said for part in ("what", "licence", "how to get", "layout", "cite"))
+    assert all(len(line) <= 100 for line in said.splitlines())
+
+
+def test_an_unknown_card_is_one_line_and_code_2(capsys):
+    assert main(["card", "prostat"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("medfed.data: no dataset 'prostat'. Did you mean 'prostate'?")
+    assert captured.err.count("\n") == 1
+
+
+def test_checking_a_folder_in_order_is_code_0_and_prints_its_config(root, capsys):
+    assert main(["check", str(root), "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"data:\n  name: folder\n  root: {root}\n  image_channels: 3\n")
+    assert captured.out.endswith("0 problems, 0 warnings.\n") and captured.err == ""
+
+
+def test_problems_are_code_2_and_stand_in_the_json(root, tmp_path, capsys):
+    (root / "north" / "images" / "a.png").write_text("no picture")
+    (root / "south" / "masks" / "b.png").unlink()
+    assert main(["check", str(root), "--quiet", "--json", str(tmp_path / "new" / "report.json")]) == 2
+    assert capsys.readouterr().out.endswith("2 problems, 0 warnings.\n")
+    report = json.loads((tmp_path / "new" / "report.json").read_text())
+    assert [Path(problem.partition(":")[0]).name for problem in report["problems"]] == ["b.png", "a.png"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["report.json"]
+
+
+def test_a_progress_bar_goes_to_stderr(root, capsys):
+    main(["check", str(root)])
+    captured = capsys.readouterr()
+    assert "0/4" in captured.err and "0/4" not in captured.out
+
+
+def test_a_config_is_checked_by_its_data_block(root, tmp_path, capsys):
+    text = "data: {name: folder, root: %s, image_channels: 1}\nmethod: {name: fedavg}\nnetwork: {name: unet}\n"
+    (tmp_path / "c.yaml").write_text(text % root)
+    assert main(["check", str(tmp_path / "c.yaml"), "--quiet"]) == 2
+    assert "set data.image_channels: 3" in capsys.readouterr().out
+
+
+def test_a_missing_folder_is_one_line_and_code_2(tmp_path, capsys):
+    assert main(["check", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere: is no folder" in capsys.readouterr().err
+
+
+def test_duplicates_can_be_allowed(root):
+    (root / "south" / "images" / "a.png").write_bytes((root / "north" / "images" / "a.png").read_bytes())
+    assert main(["check", str(root), "--quiet"]) == 2
+    assert main(["check", str(root), "--quiet", "--allow-duplicates"]) == 0
+
+
+def test_what_cannot_be_downloaded_is_explained(capsys):
+    assert main(["fetch", "prostate"]) == 0
+    assert "liuquande.github.io/SAML" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_what_has_an_address_is_downloaded(tmp_path, monkeypatch, capsys):
+    (tmp_path / "collection.zip").write_bytes(b"images")
+    address = (tmp_path / "collection.zip").as_uri()
+    monkeypatch.setattr(Prostate, "card", replace(Prostate.card, address=address))
+    assert main(["fetch", "prostate", "--to", str(tmp_path / "new"), "--quiet"]) == 0
+    assert (tmp_path / "new" / "collection.zip").read_bytes() == b"images"
+    assert hashlib.sha256(b"images").hexdigest() in capsys.readouterr().out
+    assert main(["fetch", "prostate", "--to", str(tmp_path / "new"), "--quiet"]) == 2
+
+
+def test_a_download_that_is_not_what_was_promised_leaves_nothing(tmp_path):
+    (tmp_path / "a.zip").write_bytes(b"other images")
+    with pytest.raises(UserError, match="expected 0000"):
+        fetch((tmp_path / "a.zip").as_uri(), tmp_path / "new" / "a.zip", "0" * 64)
+    with pytest.raises(UserError, match="cannot be downloaded"):
+        fetch((tmp_path / "b.zip").as_uri(), tmp_path / "new" / "b.zip", None)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_the_phantom_is_fetched_by_making_it(tmp_path, monkeypatch):
+    made = []
+    maker = "medfed.phantoms.prostate_phantom.make_prostate_phantom"
+    monkeypatch.setattr(maker, lambda root, *values: made.append(root.mkdir()))
+    assert main(["fetch", "prostate_phantom", "--to", str(tmp_path / "p"), "--quiet"]) == 0
+    assert made and (tmp_path / "p").is_dir()
+
+
+def test_a_folder_without_sites_is_one_line_and_code_2(tmp_path, capsys):
+    assert main(["check", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("medfed.data: data.root: no sites in") and said.count("\n") == 1

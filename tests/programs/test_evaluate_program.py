@@ -1,0 +1,152 @@
+import csv
+import json
+
+from medfed import evaluate, report
+from medfed.config.schema import load
+from medfed.outputs.run_folder import RunFolder
+
+
+def compare(config, out, *more: str) -> int:
+    always = ("--leave-one-site-out", "--out", str(out), "--quiet", "--device", "cpu", "--set", "federation.rounds=1")
+    return evaluate.main([str(config), *always, *more])
+
+
+def test_every_site_is_left_out_once_for_every_method(tiny_config, tmp_path, capsys):
+    out = tmp_path / "comparison"
+    assert compare(tiny_config, out, "--methods", "fedavg", "elcfs", "--sites", "UCL", "HK", "--seeds", "2") == 0
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("fedavg", "elcfs", "UCL", "HK", "PHANTOM"))
+    folders = sorted(p.parent.relative_to(out).as_posix() for p in out.rglob("summary.json"))
+    assert folders == sorted(
+        f"{m}/unseen_{s}/seed_{n}" for m in ("fedavg", "elcfs") for s in ("UCL", "HK") for n in (3, 4)
+    )
+    table = json.loads((out / "table.json").read_text())
+    assert table and (out / "table.md").read_text().count("|") > 10 and (out / "table.csv").stat().st_size
+    assert r"\begin{tabular}" in (out / "table.tex").read_text() and "### Cost" in (out / "table.md").read_text()
+    with open(out / "cost.csv", newline="") as file:
+        costs = {row["method"]: row for row in csv.DictReader(file)}
+    assert float(costs["elcfs"]["up_once"]) > 0 == float(costs["fedavg"]["up_once"])
+    assert float(costs["fedavg"]["train_s"]) > 0
+
+
+def test_all_methods_are_those_that_work_on_the_task_and_the_others_say_why(tiny_config):
+    config = load(tiny_config)
+    methods, refused = evaluate.every_method(config, config.data)
+    assert methods[0] == "fedavg" and {"elcfs", "ccst", "fisc"} <= set(methods) and "stack" not in [*methods, *refused]
+    assert "draws masks" in refused["stable_fdg"] and "stable_fdg" not in methods
+
+
+def test_going_on_does_only_what_is_missing_and_gives_the_same_table(tiny_config, tmp_path, capsys):
+    out = tmp_path / "comparison"
+    assert compare(tiny_config, out, "--methods", "fedavg", "--sites", "UCL") == 0
+    first = RunFolder(out / "fedavg" / "unseen_UCL" / "seed_3")
+    before = (first.path / "summary.json").stat().st_mtime_ns
+    assert compare(tiny_config, out, "--methods", "fedavg", "--sites", "UCL", "HK", "--resume") == 0
+    assert (first.path / "summary.json").stat().st_mtime_ns == before
+    table = (out / "table.json").read_bytes()
+    assert compare(tiny_config, out, "--methods", "fedavg", "--sites", "UCL", "HK", "--resume") == 0
+    assert (out / "table.json").read_bytes() == table
+    capsys.readouterr()
+
+
+def test_two_sites_are_left_out_and_both_reported(tiny_config, tmp_path, capsys):
+    """BMC, HK, UCL: unseen BMC is validated on HK, HK on UCL and UCL on BMC."""
+    out = tmp_path / "comparison"
+    rule = ("--set", "federation.selection=validation_site", "--methods", "fedavg")
+    short = ("--quiet", "--device", "cpu", "--set", "federation.rounds=1")
+    arguments = ("--leave-two-sites-out", "--out", str(out), *short)
+    assert evaluate.main([str(tiny_config), *arguments, *rule]) == 0
+    said = capsys.readouterr().out
+    assert said.index("UNSEEN SITES") < said.index("VALIDATION SITES") and "rule 'validation_site'" in said
+    folders = {path.parent.parent.name for path in out.rglob("summary.json")}
+    assert folders == {"unseen_BMC-validation_HK", "unseen_HK-validation_UCL", "unseen_UCL-validation_BMC"}
+    for name, role in (("table", "unseen"), ("validation", "validation")):
+        with open(out / f"{name}.csv", newline="") as file:
+            means = {row[f"{role}_site"]: row["mean"] for row in csv.DictReader(file) if row["metric"] == "dice"}
+        assert set(means) == {"BMC", "HK", "UCL", "average"}
+        for path in out.rglob("summary.json"):
+            summary = json.loads(path.read_text())
+            site = summary[f"{role}_site"]
+            scores = [group["dice"]["mean"] for group in summary[role]["sites"][site].values()]
+            assert abs(float(means[site]) - 100 * scores[0]) < 1e-4
+            apart = {summary["unseen_site"], summary["validation_site"]}
+            assert summary["source_sites"] == sorted({"BMC", "HK", "UCL"} - apart)
+    markdown = (out / "table.md").read_text()
+    assert markdown.index("## Unseen sites") < markdown.index("## Validation sites")
+
+
+def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored(tiny_config, tmp_path, capsys):
+    out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg", "elcfs")
+    assert compare(tiny_config, out, *vary, "--sites", "UCL") == 0
+    said = capsys.readouterr().out
+    assert "p against fedavg" in said and "against fedavg with the same varied settings" in said
+    trained = {}
+    for method in ("fedavg", "elcfs"):
+        for k in (1, 2):
+            run = out / f"{method}--federation.participating={k}" / "unseen_UCL" / "seed_3"
+            summary = json.loads((run / "summary.json").read_text())
+            row = json.loads((run / "row.json").read_text())
+            assert row == {"method": method, "varied": [f"federation.participating={k}"]}
+            trained[method, k] = set(summary["source_sites"])
+            with open(run / "cases.csv", newline="") as file:
+                assert {row["site"] for row in csv.DictReader(file)} <= trained[method, k] | {"UCL"}
+            for name in ("patients", "seen"):
+                assert set(summary[name] if name == "patients" else summary[name]["sites"]) <= trained[method, k]
+            read = json.loads((run / "data.json").read_text())["files"]
+            assert {case.partition("/")[0] for case in read} == trained[method, k]
+            assert {row["site"] for row in RunFolder(run).ledger()} == trained[method, k]
+    assert len(trained["fedavg", 1]) == 1 and trained["fedavg", 1] < trained["fedavg", 2] == {"BMC", "HK"}
+    assert all(trained["elcfs", k] == trained["fedavg", k] for k in (1, 2))
+    table = json.loads((out / "table.json").read_text())
+    assert [line["method"] for line in table["blocks"][0]["lines"]] == [
+        f"{method}, federation.participating={k}" for method in ("fedavg", "elcfs") for k in (1, 2)
+    ]
+    with open(out / "cost.csv", newline="") as file:
+        assert len({row["method"] for row in csv.DictReader(file)}) == 4
+    markdown = (out / "table.md").read_text()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+    assert "## As published" in markdown and "ELCFS, Table 2" in markdown and "SYNTHETIC" in markdown
+    assert "also run here" not in markdown, "all have a varied setting that no paper's row names"
+    assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
+    assert capsys.readouterr().out == said
+    assert report.main([str(out), "--quiet"]) == 0
+    assert "elcfs, federation.participating=2" in (out / "report.html").read_text()
+
+
+def test_a_fold_of_another_process_is_left_to_it(tiny_config, tmp_path, capsys):
+    out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg")
+    with RunFolder(out / "fedavg--federation.participating=1" / "unseen_UCL" / "seed_3").locked():
+        assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 1
+    assert "1 of 2 runs are in the hands of another process" in capsys.readouterr().out
+    assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 0
+    assert capsys.readouterr().out.count("fedavg, federation.participating=1") > 1
+
+
+def refused(capsys, code: int, *words: str) -> None:
+    said = capsys.readouterr().err.strip().splitlines()
+    assert code == 2 and len(said) == 1 and all(word in said[0] for word in words), said
+
+
+def test_a_row_that_could_not_train_is_found_before_the_first_trains(tiny_config, tmp_path, capsys):
+    out = tmp_path / "comparison"
+    code = compare(tiny_config, out, "--methods", "fedavg", "harmofl")
+    refused(capsys, code, "harmofl", "data.standardise", "method.normalise", "Nothing was trained")
+    assert not out.exists()
+    code = compare(tiny_config, out, "--methods", "fedavg", "--vary", "data.image_size=32,24")
+    refused(capsys, code, "fedavg, data.image_size=24", "data.image_size")
+    assert not out.exists()
+
+
+def test_mistakes_are_one_line(tiny_config, tmp_path, capsys):
+    assert evaluate.main([str(tiny_config)]) == 2
+    assert "--leave-one-site-out" in capsys.readouterr().err
+    refused(capsys, compare(tiny_config, tmp_path / "a", "--methods", "elcf"), "elcf", "elcfs")
+    refused(capsys, compare(tiny_config, tmp_path / "b", "--sites", "Mars"), "Mars", "UCL")
+    refused(capsys, compare(tiny_config, tmp_path / "c", "--seeds", "0"), "--seeds 0")
+    many = ("--vary", "federation.participating=1,3")
+    refused(capsys, compare(tiny_config, tmp_path / "e", *many), "3 sites are to train", "at most 2")
+    assert not (tmp_path / "e").exists()
+    refused(capsys, compare(tiny_config, tmp_path / "f", "--pairs", "UCL/HK"), "--pairs is for --leave-two-sites-out")
+    refused(capsys, evaluate.main([str(tiny_config), "--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]",
+                                   "--out", str(tmp_path / "d"), "--quiet"]), "at least three", "BMC, UCL")

@@ -1,0 +1,186 @@
+"""`python -m medfed.export`: a finished run in, a bundle out; whatever is not a finished run, a sentence."""
+
+import json
+import logging
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from medfed.config.schema import load_text, to_yaml
+from medfed.export import main
+from medfed.federation.method import Method
+from medfed.outputs.run_folder import RunFolder
+
+CONFIG = """
+data: {name: prostate, root: nowhere, image_size: 32}
+network: {name: unet, features: [2, 2, 2, 2, 2, 2]}
+method: {name: fedavg}
+federation: {unseen_site: UCL, rounds: 3}
+seed: 5
+"""
+SUMMARY = {
+    "data": "phantom", "dataset": "a twin", "method": "fedavg", "unseen_site": "UCL", "source_sites": ["BMC", "HK"],
+    "patients": {"BMC": {"train": 3}}, "selection": "last", "selected_round": 3, "rounds": 3, "seed": 5,
+    "config_sha256": "00", "versions": {"torch": "2"}, "seen": {}, "unseen": {},
+    "images": {"channels": 1, "structures": ["prostate"], "intensity_range": None, "standardised": True,
+               "pictures": False},
+}  # fmt: skip
+
+
+DISC_AND_CUP = {"channels": 3, "structures": ["disc", "cup"], "classes": [], "intensity_range": [0.0, 255.0],
+                "standardised": True, "pictures": True}  # fmt: skip
+
+
+def kind(name, settings, images, task=None, network="{name: unet, features: [2, 2, 2, 2, 2, 2]}"):
+    """A config and a summary of another kind of run than that of the prostate."""
+    text = CONFIG.replace("{name: prostate, root: nowhere, image_size: 32}", settings)
+    text = text.replace("{name: unet, features: [2, 2, 2, 2, 2, 2]}", network)
+    return pytest.param(text, SUMMARY | {"images": images} | ({"task": task} if task else {}), name, id=name)
+
+
+def of_classes(*names, channels=3):
+    return {"channels": channels, "structures": [], "classes": list(names), "intensity_range": [0.0, 255.0],
+            "standardised": True, "pictures": True}  # fmt: skip
+
+
+DENSE = "{name: densenet, init_features: 4, growth_rate: 2, blocks: [1, 1]}"
+KINDS = [
+    kind("disc_cup_segmentation", "{name: fundus, root: nowhere, image_size: 32}", DISC_AND_CUP),
+    kind("polyp_segmentation", "{name: folder, root: nowhere, image_size: 32, image_channels: 3}",
+         DISC_AND_CUP | {"structures": ["polyp"]}, "segmentation"),
+    kind("normal_tumour_classification", "{name: camelyon17, root: nowhere, image_size: 32}",
+         of_classes("normal", "tumour"), "classification", DENSE),
+    kind("4_classes_classification", "{name: folder_classes, root: nowhere, image_size: 32, image_channels: 1}",
+         of_classes("a", "b c", "d", "e", channels=1), "classification", DENSE),
+    kind("not_sure_yes_classification", "{name: folder_classes, root: nowhere, image_size: 32}",
+         of_classes("not sure", "yes"), "classification", DENSE),
+]  # fmt: skip
+
+
+class Layered(Method):
+    """Adds a layer that predicts nothing else, or something else."""
+
+    changes = False
+
+    def wrap_network(self, network, architecture):
+        network.extra = nn.Linear(2, 2)
+        if self.changes:
+            network.final_conv.register_forward_hook(lambda module, images, logits: -logits)
+        return network
+
+
+class Changing(Layered):
+    changes = True
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A finished run; its images are nowhere."""
+    folder, config = RunFolder(tmp_path / "run"), load_text(CONFIG, "test.yaml")
+    folder.path.mkdir()
+    folder.write_text("config.yaml", to_yaml(config))
+    torch.manual_seed(0)
+    folder.save_model(config.network.build(1, 1).state_dict())
+    folder.write_json("summary.json", SUMMARY)
+    return folder
+
+
+def change(run, old, new):
+    run.write_text("config.yaml", (run.path / "config.yaml").read_text().replace(old, new))
+
+
+def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
+    assert main([str(run.path)]) == 0
+    bundle = run.path / "bundle" / "prostate_segmentation"
+    assert str(bundle) in capsys.readouterr().out
+    assert main([str(bundle), "--check"]) == 0
+    facts = json.loads((bundle / "configs" / "metadata.json").read_text())["medfed_provenance"]
+    assert facts["sites"] == ["BMC", "HK"] and facts["unseen_site"] == "UCL" and facts["selected_round"] == 3
+    assert facts["method"] == "fedavg" and facts["data"] == "phantom" and facts["selection"] == "last"
+    assert facts["not_for_clinical_use"] is True and facts["seed"] == 5 and "McMahan" in facts["method_about"]
+    weights = torch.load(bundle / "models" / "model.pt", weights_only=True)
+    kept = load_file(run.path / "model.safetensors")
+    assert weights.keys() == kept.keys() and all(torch.equal(weights[name], kept[name]) for name in kept)
+    assert (bundle / "docs" / "README.md").read_text().startswith("# Prostate segmentation: trained and tested on syn")
+
+
+@pytest.mark.parametrize(("text", "summary", "name"), KINDS)
+def test_every_kind_of_run_gets_the_bundle_of_its_kind(text, summary, name, tmp_path, capsys):
+    folder, config = RunFolder(tmp_path / "run"), load_text(text, "test.yaml")
+    images = summary["images"]
+    folder.path.mkdir()
+    folder.write_text("config.yaml", to_yaml(config))
+    n_out = len(images["structures"] or images["classes"])
+    folder.save_model(config.network.build(images["channels"], n_out).state_dict())
+    folder.write_json("summary.json", summary | {"method_facts": {"error": 0.5}, "transductive": False})
+    assert main([str(folder.path)]) == 0, capsys.readouterr().err
+    assert capsys.readouterr().err == ""
+    bundle = folder.path / "bundle" / name
+    assert main([str(bundle), "--check"]) == 0
+    card = (bundle / "docs" / "README.md").read_text()
+    assert "- Error: 0.5" in card and "{" not in card and "transductive" not in card
+    told = json.loads((bundle / "configs" / "metadata.json").read_text())
+    assert told["network_data_format"]["outputs"]["pred"]["num_channels"] == n_out and told["data_type"] == "png"
+    assert told["medfed_provenance"]["method_facts"] == {"error": 0.5}
+    assert ("predictions.csv" in card) == name.endswith("_classification")
+
+
+def test_out_names_the_folder_and_a_second_export_there_is_refused(run, tmp_path, capsys):
+    assert main([str(run.path), "--out", str(tmp_path / "mine"), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main([str(run.path), "--out", str(tmp_path / "mine")]) == 2
+    assert "mine: exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "model.safetensors"])
+def test_a_run_without_its_files_is_refused_in_one_line(run, name, capsys):
+    (run.path / name).unlink()
+    assert main([str(run.path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.startswith(f"medfed.export: {run.path}")
+    assert {"config.yaml": "is no run", "summary.json": "not finished", "model.safetensors": "is missing"}[name] in said
+    assert not (run.path / "bundle").exists()
+
+
+def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused(run, capsys):
+    path = run.path / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert main([str(run.path)]) == 2 and "model.safetensors: is damaged" in capsys.readouterr().err
+    run.save_model({"w": torch.zeros(2)})
+    assert main([str(run.path)]) == 2 and "do not fit" in capsys.readouterr().err
+    weights = load_text(CONFIG, "").network.build(1, 1).state_dict()
+    run.save_model({**weights, "final_conv.bias": torch.tensor([float("inf")])})
+    assert main([str(run.path)]) == 2 and "not finite" in capsys.readouterr().err
+    assert not (run.path / "bundle").exists()
+
+
+@pytest.mark.parametrize("method", [Layered, Changing])
+def test_what_a_method_adds_is_left_out_unless_it_changes_the_masks(run, method):
+    config = load_text(CONFIG, "")
+    run.save_model(method().wrap_network(config.network.build(1, 1), config.network).state_dict())
+    change(run, "name: fedavg", f"name: {method.__module__}.{method.__qualname__}")
+    assert main([str(run.path)]) == 0
+    models = run.path / "bundle/prostate_segmentation/models"
+    weights = torch.load(models / "model.pt", weights_only=True)
+    assert any(name.startswith("extra") for name in weights) == method.changes
+    plain = config.network.build(1, 1).eval()
+    plain.load_state_dict({name: entry for name, entry in weights.items() if not name.startswith("extra")})
+    image = torch.rand(3, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = -plain(image) if method.changes else plain(image)
+        assert torch.allclose(torch.jit.load(models / "model.ts")(image), expected, atol=1e-5)
+
+
+def test_a_folder_that_is_no_bundle_fails_the_check(tmp_path, capsys):
+    assert main([str(tmp_path), "--check"]) == 2
+    assert "has no LICENSE" in capsys.readouterr().err

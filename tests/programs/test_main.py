@@ -1,0 +1,273 @@
+"""The list, the one command over the programs, how programs end, and how names are found."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from medfed import __main__, __version__
+from medfed.cli import program
+from medfed.cli.program import HungUp, Terminated, add_common_flags, overrides, run_program
+from medfed.core import registry
+from medfed.core.errors import UserError
+
+
+def run_python(code: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, **options)
+
+
+def raising(error: BaseException):
+    def work() -> int:
+        raise error
+
+    return work
+
+
+def test_the_list_names_everything_with_a_line_each(capsys):
+    assert __main__.main([]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith(f"medfed {__version__}: ")
+    for heading in ("programs", "methods", "datasets", "networks", "engines"):
+        assert heading in printed
+    elcfs = next(line for line in printed if line.startswith("  elcfs "))
+    in_process = next(line for line in printed if line.startswith("  in_process "))
+    assert elcfs.index("ELCFS (Liu") == in_process.index("All sites in one process")
+
+
+def test_the_list_imports_nothing_heavy():
+    code = "import sys, medfed.__main__ as m; m.listing(); print([n for n in ('torch', 'monai', 'numpy', 'yaml') " \
+           "if n in sys.modules])"  # fmt: skip
+    start = time.perf_counter()
+    assert run_python(code).stdout == "[]\n"
+    assert time.perf_counter() - start < 5  # 0.1 s alone; a loaded machine is given time
+
+
+def test_the_list_survives_a_reader_that_leaves():
+    found = subprocess.run(f"{sys.executable} -m medfed | true", shell=True, capture_output=True, text=True, timeout=60)
+    assert found.stderr == ""
+
+
+def test_version_and_help(capsys):
+    assert __main__.main(["--version"]) == 0 and capsys.readouterr().out == f"medfed {__version__}\n"
+    assert __main__.main(["-h"]) == 0 and "programs" in capsys.readouterr().out
+
+
+def test_an_unknown_program_suggests(capsys):
+    assert __main__.main(["trian"]) == 2
+    assert capsys.readouterr().err.startswith("medfed: no program 'trian'. Did you mean 'train'? Known: train")
+
+
+def test_the_command_hands_the_rest_to_the_program(monkeypatch):
+    called = []
+    module = argparse.Namespace(main=lambda argv: called.append(argv) or 7)
+    monkeypatch.setitem(sys.modules, "medfed.train", module)
+    assert __main__.main(["train", "a.yaml", "--quiet"]) == 7
+    assert called == [["a.yaml", "--quiet"]]
+
+
+def test_only_programs_with_a_file_are_listed(tmp_path, monkeypatch):
+    (tmp_path / "export.py").write_text('"""Make a bundle.\n\nLong."""\nraise SystemExit("imported")\n')
+    monkeypatch.setattr(program, "PACKAGE", tmp_path)
+    assert program.programs() == {"export": "Make a bundle."}
+
+
+def test_a_users_mistake_is_one_line_and_two(capsys):
+    assert run_program("medfed.train", raising(UserError("a.yaml: seed: expected\n  a number"))) == 2
+    assert capsys.readouterr().err == "medfed.train: a.yaml: seed: expected a number\n"
+
+
+def test_our_own_mistake_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        run_program("medfed.train", lambda: 1 // 0)
+
+
+def test_success_is_the_works_own_code():
+    assert [run_program("x", lambda: 0), run_program("x", lambda: 3)] == [0, 3]
+
+
+@pytest.mark.parametrize("stop, code, line", [
+    (KeyboardInterrupt(), 130, "medfed.train: interrupted\n"),
+    (KeyboardInterrupt("stopped after round 3; go on with --resume"), 130,
+     "medfed.train: stopped after round 3; go on with --resume\n"),
+    (Terminated(), 143, "medfed.train: terminated\n"),
+    (HungUp(), 129, "medfed.train: hung up\n"),
+    (Terminated("stopped after round 3"), 143, "medfed.train: stopped after round 3\n"),
+])  # fmt: skip
+def test_a_stopped_program_says_what_it_was_told_to_say(stop, code, line, capsys):
+    assert run_program("medfed.train", raising(stop)) == code
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_stops_the_work_and_its_handler_goes_again(number, code):
+    before = signal.getsignal(number)
+    tidied = []
+
+    def work() -> int:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(10)
+        except KeyboardInterrupt:
+            tidied.append(True)
+            raise
+        return 0
+
+    assert run_program("x", work) == code
+    assert tidied == [True] and signal.getsignal(number) is before
+
+
+def test_under_nohup_a_terminal_may_go_away():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_program("x", lambda: os.kill(os.getpid(), signal.SIGHUP) or 0) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number, advice", [
+    (errno.ENOSPC, "No space left on device; free some space and go on with --resume"),
+    (errno.EROFS, "Read-only file system; choose a folder that can be written to with --out"),
+    (errno.EACCES, "Permission denied; change the permissions, or choose another folder with --out"),
+])  # fmt: skip
+def test_a_disk_that_refuses_is_one_line_with_the_file(number, advice, capsys):
+    assert run_program("medfed.train", raising(OSError(number, os.strerror(number), "runs/a/x"))) == 1
+    assert capsys.readouterr().err == f"medfed.train: runs/a/x: {advice}\n"
+
+
+def test_another_failure_of_the_system_keeps_its_traceback():
+    with pytest.raises(OSError):
+        run_program("x", raising(OSError(errno.ECONNREFUSED, "refused")))
+    with pytest.raises(BrokenPipeError):  # of a socket; the standard streams are well
+        run_program("x", raising(BrokenPipeError()))
+
+
+PRINTS_A_LOT = (
+    "import sys\nfrom medfed.cli.program import run_program\n"
+    "def work():\n    for _ in range(100000): print('a line')\n    return 0\n"
+    "sys.exit(run_program('x', work))\n"
+)
+
+
+def test_a_reader_that_leaves_ends_the_program_quietly(tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", PRINTS_A_LOT], stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_printing_to_a_full_disk_is_one_line():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", PRINTS_A_LOT], stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith("x: a file could not be written: No space left on device;")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_the_common_flags_become_overrides():
+    parser = argparse.ArgumentParser()
+    add_common_flags(parser)
+    none = parser.parse_args([])
+    assert (overrides(none), none.out, none.resume, none.quiet) == ([], None, False, False)
+    some = parser.parse_args("--set a.b=1 --seed 0 --set c=[1] --device cpu --out runs/x --resume --quiet".split())
+    assert overrides(some) == ["a.b=1", "c=[1]", "seed=0", "device=cpu"]
+    assert (str(some.out), some.resume, some.quiet) == ("runs/x", True, True)
+
+
+@pytest.fixture
+def rooms(tmp_path, monkeypatch):
+    """A package folder of our own; `write(path, text)` adds a file."""
+    monkeypatch.setattr(registry, "PACKAGE", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(path: str, text: str) -> None:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    return write
+
+
+def test_a_file_counts_when_it_holds_a_class_of_the_kind(rooms):
+    rooms("datasets/base.py", '"""Base."""\nclass Dataset: pass\n')
+    rooms("datasets/folder.py", '"""Folders."""\nclass Folder(base.Dataset): pass\nraise SystemExit\n')
+    rooms("datasets/child.py", '"""Inherits from another file.\n\nMore."""\nclass Child(Folder): pass\n')
+    rooms("datasets/splits.py", '"""Helper."""\nclass Split: pass\n')
+    rooms("datasets/hidden.py", '"""Private."""\nclass _Half(Dataset): pass\n')
+    assert registry.known_names("datasets") == {"child": "Inherits from another file.", "folder": "Folders."}
+
+
+def test_an_engine_is_a_class_that_exchanges(rooms):
+    rooms("engines/post.py", '"""By post."""\nclass Post:\n    def exchange(self, kind, messages): ...\n')
+    rooms("engines/envelope.py", '"""Helper."""\nclass Envelope: pass\n')
+    assert registry.known_names("engines") == {"post": "By post."}
+
+
+def test_a_file_that_is_not_python_is_named(rooms, tmp_path):
+    rooms("methods/broken.py", "x = 1\nclass (\n")
+    sentence = f"^{tmp_path}/methods/broken.py: line 2: invalid syntax; expected valid Python$"
+    with pytest.raises(UserError, match=sentence):
+        registry.known_names("methods")
+
+
+def test_every_listed_name_is_found():
+    for kind in registry.KINDS:
+        for name in registry.known_names(kind):
+            assert registry.name_of(kind, registry.resolve(kind, name)) == name
+
+
+OWN = """
+from dataclasses import dataclass
+from medfed.federation.method import Method
+from medfed.methods.fedavg import FedAvg
+@dataclass(frozen=True)
+class Mine(Method): pass
+"""
+
+
+def test_a_dotted_name_is_found_outside_the_package(rooms, monkeypatch):
+    rooms("own_for_test/one.py", OWN)
+    rooms("own_for_test/two.py", OWN + "class Other(Method): pass\n")
+    one = registry.resolve("methods", "own_for_test.one")
+    assert (one.__name__, one.__module__) == ("Mine", "own_for_test.one")
+    assert registry.resolve("methods", "own_for_test.one.Mine") is one
+    assert registry.name_of("methods", one) == "own_for_test.one.Mine"
+    assert registry.resolve("methods", "own_for_test.two.Other").__name__ == "Other"
+    with pytest.raises(UserError, match="must define exactly one public method, found Mine, Other$"):
+        registry.resolve("methods", "own_for_test.two")
+
+
+@pytest.mark.parametrize("name, sentence", [
+    ("nowhere_for_test.x", "'nowhere_for_test.x' cannot be imported: No module named 'nowhere_for_test'; "
+     "it must be installed or in this folder"),
+    ("os.path", "module 'posixpath' must define exactly one public method, found none"),
+    ("os.getcwd", "'os.getcwd' is no method; expected a class with Method as its base class"),
+    ("medfed.federation.method.Method", "'medfed.federation.method.Method' is no method; "
+     "expected a class with Method as its base class"),
+    ("needs_for_test", None),
+    ("..x", None),
+    ("a b.c", None),
+])  # fmt: skip
+def test_a_dotted_name_that_leads_nowhere_is_one_sentence(name, sentence):
+    with pytest.raises(UserError) as raised:
+        registry.resolve("methods", name)
+    found = str(raised.value)
+    assert found == sentence if sentence else found.startswith(f"no method '{name}'. ")
+
+
+def test_a_plug_in_that_misses_a_package_says_which(rooms):
+    rooms("needy_for_test/one.py", "import absent_for_test\n")
+    with pytest.raises(UserError, match="^'needy_for_test.one' cannot be imported: No module named 'absent_for_test'$"):
+        registry.resolve("methods", "needy_for_test.one")
+
+
+def test_suggestions_do_not_mind_case():
+    assert registry.suggestion("ELCFS", ["elcfs", "fedavg"]) == "Did you mean 'elcfs'? Known: elcfs, fedavg"
+    assert registry.suggestion("zzz", []) == "Known: none"

@@ -1,0 +1,337 @@
+"""A hospital's side, up to where FLARE begins: what it is shown, what it is asked, and what it refuses."""
+
+import csv
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import tiny_yaml
+
+from medfed import site as program
+from medfed.config.schema import load
+from medfed.core.errors import UserError
+from medfed.deployment.templates import hospital_file
+from medfed.engines.flare.kit import Kit
+from medfed.experiments.setup import build_experiment
+from medfed.federation.rounds import federate
+
+
+@pytest.fixture
+def hospital(tmp_path, tiny_phantom):
+    """A hospital's folder as it gets it; `hospital(sends="windows")` writes down what it agrees to."""
+    shutil.copytree(tiny_phantom / "HK", tmp_path / "data" / "HK")
+    whole = tiny_yaml(tiny_phantom).replace(str(tiny_phantom), "data").replace("sites: [BMC, HK, UCL], ", "")
+    (tmp_path / "plan.yaml").write_text(whole.replace("unseen_site: UCL, ", ""))
+
+    def write(sends: str = "", **changes: str) -> Path:
+        path = tmp_path / "HK.yaml"
+        text = hospital_file("HK", load(tmp_path / "plan.yaml")).replace("sends: []", f"sends: [{sends}]")
+        for old, new in changes.items():
+            assert f"{old}:" in text
+            text = "\n".join(f"{line.partition(old)[0]}{old}: {new}" if line.lstrip().startswith(f"{old}:") else line
+                             for line in text.splitlines())  # fmt: skip
+        path.write_text(text + "\n")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """In place of joining: who would have."""
+    found = []
+    monkeypatch.setattr(program, "join", lambda hospital, config, quiet: found.append(hospital.site))
+    return found
+
+
+def run(path: Path, *flags: str) -> int:
+    return program.main([str(path), "--quiet", *flags])
+
+
+def shown(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The table that was printed: (kind, what) to shape, type, bytes."""
+    rows = [line.split() for line in text.splitlines() if line.startswith(("  share ", "  train ", "  validate "))]
+    return {(row[0], row[1]): tuple(row[2:]) for row in rows if row[1] != "weights"}
+
+
+def test_a_rehearsal_shows_what_the_ledger_of_a_run_then_has(hospital, tiny_phantom, tmp_path, capsys, joined):
+    """Names, shapes, types and bytes of round 1, HK beside BMC; facts are as long as their numbers are."""
+    assert run(hospital("windows"), "--rehearse") == 0
+    text = capsys.readouterr().out
+    (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom))
+    config = load(tmp_path / "tiny.yaml")
+    simulation = build_experiment(config, None, quiet=True)
+    first = next(federate(config.method, simulation.engine, simulation.start, config.federation, config.seed))
+    rows = [row for row in first.ledger if row["site"] == "HK" and row["direction"] == "up"]
+    network = simulation.start.weights
+    other = {(row["kind"], row["name"]): (row["shape"], row["dtype"], f"{row['bytes']:,}")
+             for row in rows if row["name"] not in network and row["dtype"] != "fact"}  # fmt: skip
+    found = shown(text)
+    assert {key: row for key, row in found.items() if row[1] != "fact"} == other and other
+    assert {key for key, row in found.items() if row[1] == "fact"} == {
+        (row["kind"], row["name"]) for row in rows if row["dtype"] == "fact"}  # fmt: skip
+    weights = [row["bytes"] for row in rows if row["name"] in network]
+    assert f"train     weights of the network ({len(weights)} tensors)" in text and f" {sum(weights):,}\n" in text
+    assert "In a round" not in text and not joined and not (tmp_path / "medfed_HK").exists()
+
+
+@pytest.fixture
+def with_validation_site(hospital, tmp_path):
+    """The plan names a validation site."""
+
+    def write(site: str) -> Path:
+        plan = tmp_path / "plan.yaml"
+        more = f"federation: {{selection: validation_site, validation_site: {site}, "
+        plan.write_text(plan.read_text().replace("federation: {", more))
+        return hospital()
+
+    return write
+
+
+def test_a_hospital_that_only_validates_sends_scores_and_agrees_to_no_statistic(with_validation_site, capsys, joined):
+    assert run(with_validation_site("HK"), "--yes") == 0
+    text = capsys.readouterr().out
+    found = shown(text)
+    assert {kind for kind, _ in found} == {"validate"} and ("validate", "score") in found
+    assert {row[1] for row in found.values()} == {"fact"}
+    assert " images stay):" in text and "It validates alone: nothing is trained here." in text and joined == ["HK"]
+
+
+def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(tiny_phantom, tmp_path, with_validation_site):
+    from medfed.deployment.agreement import Agreement, Refused
+    from medfed.deployment.guarded_site import GuardedSite, build_local_site
+    from medfed.federation.message import Message
+
+    (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom).replace("rounds: 2", "rounds: 2, validation_site: HK"))
+    simulation = build_experiment(load(tmp_path / "tiny.yaml"), None, quiet=True)
+    letter = Message("validate", simulation.start.weights, {}, {"round": 1})
+    expected = simulation.engine.onlooker.answer(letter)
+    _, config = program.read(with_validation_site("HK"))
+    desk = GuardedSite(build_local_site(config, "HK"), tmp_path, Agreement())
+    assert desk.answer(letter) == expected and len(desk.site.samples) == len(simulation.engine.onlooker.samples)
+    for kind in ("train", "share"):
+        with pytest.raises(Refused, match=f"was asked to '{kind}'; agreed to validate, end and nothing else"):
+            desk.answer(Message(kind, simulation.start.weights, {}, {"round": 1}))
+    desk.answer(Message("validate", simulation.start.weights, {}, {"round": 1, "last": 1}))
+    assert desk.answer(Message("end", simulation.start.weights, {}, {"round": 2})) == Message("end")
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+def test_a_site_that_is_not_there_to_validate_is_told(with_validation_site, tmp_path, capsys, joined):
+    path = with_validation_site("UCL")
+    path.write_text(path.read_text().replace("site: HK", "site: UCL"))
+    assert run(path, "--yes") == 2 and joined == []
+    assert "no site 'UCL' here, which is to validate" in capsys.readouterr().err
+
+
+def test_where_another_hospital_validates_this_one_trains_without_its_folder(with_validation_site, tmp_path):
+    from medfed.deployment.guarded_site import build_local_site
+    from medfed.federation.site import Site
+
+    path = with_validation_site("UCL")
+    _, config = program.read(path)
+    assert isinstance(build_local_site(config, "HK"), Site) and config.federation.validation_site == ""
+
+
+def test_what_was_not_agreed_to_is_shown_and_refused(hospital, capsys, joined):
+    assert run(hospital(), "--yes") == 2
+    out, err = capsys.readouterr()
+    assert ("share", "windows") in shown(out)
+    assert "agrees.sends: elcfs would send 'windows', not in it; add it if you agree that it leaves" in err
+    assert not joined
+
+
+@pytest.mark.parametrize("sends", ["windows", '"*"', '"win*"'])
+def test_a_pattern_is_an_agreement_too(hospital, joined, sends):
+    assert run(hospital(sends), "--yes") == 0 and joined == ["HK"]
+
+
+def test_more_than_the_agreed_megabytes_is_refused(hospital, capsys, joined):
+    assert run(hospital("windows", megabytes_per_round="0.01"), "--yes") == 2
+    assert "agrees.megabytes_per_round: 0.01, but a round sends " in capsys.readouterr().err and not joined
+
+
+def test_a_missing_plan_is_told_and_no_other_hospitals_file_proposed(hospital, tmp_path, capsys, joined):
+    path = hospital()
+    (tmp_path / "plan.yaml").unlink()
+    (tmp_path / "BMC.yaml").write_text("site: BMC\n")
+    assert run(path) == 2 and not joined
+    said = capsys.readouterr().err
+    assert "plan.yaml is missing; the coordinator sends it" in said and "BMC" not in said
+
+
+@pytest.mark.parametrize("answer", ["no", "", "y", "yes please"])
+def test_any_word_but_yes_sends_nothing(hospital, capsys, joined, monkeypatch, answer):
+    monkeypatch.setattr("builtins.input", lambda question: answer)
+    assert run(hospital("windows")) == 0
+    assert "Nothing was sent." in capsys.readouterr().out and not joined
+
+
+def test_where_nobody_can_be_asked_nothing_is_sent(hospital, capsys, joined, monkeypatch):
+    def gone(question):
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", gone)
+    assert run(hospital("windows")) == 0
+    assert "Nothing was sent." in capsys.readouterr().out and not joined
+
+
+def test_yes_joins(hospital, joined, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda question: " YES ")
+    assert run(hospital("windows")) == 0 and joined == ["HK"]
+
+
+def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, capsys, joined, monkeypatch):
+    path = hospital("windows")
+    monkeypatch.setattr(program, "resident", None)  # calling it would fail
+    next(p for p in sorted((tmp_path / "data" / "HK").iterdir()) if "egmentation" in p.name).unlink()
+    assert run(path, "--yes") == 2
+    assert "problems in the data; mend them and come back, nothing was sent" in capsys.readouterr().err and not joined
+
+
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"rounds": "1"}, "agrees.rounds: 1, but the plan has 2 rounds"),
+    ({"site": "nobody"}, "no site 'nobody' trains here"),
+    ({"root": "elsewhere"}, "elsewhere"),
+    ({"plan": "other.yaml"}, "other.yaml"),
+    ({"answers": "3"}, ""),
+])  # fmt: skip
+def test_what_is_wrong_in_a_hospitals_file_is_one_sentence(hospital, capsys, joined, changes, sentence):
+    if "answers" in changes:
+        path = hospital("windows")
+        path.write_text(path.read_text() + "answers: 3\n")
+        sentence = "answers"
+    else:
+        path = hospital("windows", **changes)
+    assert run(path, "--yes") == 2
+    err = capsys.readouterr().err
+    assert sentence in err and err.count("\n") == 1 and not joined
+
+
+@pytest.fixture
+def with_kit(hospital, tmp_path, monkeypatch):
+    """A kit whose client ends at once, so that joining needs no server."""
+    pytest.importorskip("nvflare")
+    (tmp_path / "kit" / "startup").mkdir(parents=True)
+    (tmp_path / "kit" / "startup" / "sub_start.sh").write_text("exit 0\n")
+    (tmp_path / "kit" / "local").mkdir()
+    (tmp_path / "kit" / "local" / "resources.json.default").write_text("{}")
+    return hospital("windows")
+
+
+def test_a_client_that_ends_early_is_told(with_kit, tmp_path, capsys):
+    assert run(with_kit, "--yes") == 2
+    err = capsys.readouterr().err
+    assert "FLARE's client ended before the federation did; see " in err and "medfed_HK/flare.log" in err
+
+
+def test_a_second_program_with_the_same_kit_is_refused(with_kit, tmp_path, capsys, monkeypatch):
+    """It would write its own job over the first one's, and its client would take the first one's place."""
+    monkeypatch.setattr(Kit, "start", None)  # calling it would fail
+    monkeypatch.setattr(Kit, "write", None)
+    with program._alone(tmp_path / "kit"):
+        assert run(with_kit, "--yes") == 2
+    assert re.search(r"kit: process \d+, or a FLARE client that it started, takes part", capsys.readouterr().err)
+
+
+HOLDER = """
+import fcntl, sys, time
+lock = open(sys.argv[1], "a+")
+fcntl.flock(lock, fcntl.LOCK_EX)
+lock.write("process 1")
+lock.flush()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_lock_of_a_process_that_was_killed_does_not_block(tmp_path):
+    command = [sys.executable, "-c", HOLDER, tmp_path / program.LOCK]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    sentence = "process 1, or a FLARE client that it started, takes part"
+    with pytest.raises(UserError, match=sentence), program._alone(tmp_path):
+        pass
+    holder.kill()
+    holder.wait()
+    for _ in range(2):
+        with program._alone(tmp_path):
+            pass
+
+
+def test_the_client_that_a_killed_program_left_behind_still_holds_the_kit(with_kit, tmp_path):
+    (tmp_path / "kit" / "startup" / "sub_start.sh").write_text("exec sleep 60\n")
+    kit = Kit(tmp_path / "kit")
+    with program._alone(kit.path) as lock:
+        kit.start(tmp_path / "log", lock)
+    with pytest.raises(UserError, match="a FLARE client that it started"), program._alone(kit.path):
+        pass
+    kit.stop()
+    with program._alone(kit.path):
+        pass
+
+
+def test_a_model_that_is_there_is_never_thrown_away(with_kit, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Kit, "start", None)  # calling it would fail
+    (tmp_path / "medfed_HK").mkdir()
+    (tmp_path / "medfed_HK" / "model.safetensors").write_bytes(b"days of work")
+    assert run(with_kit, "--yes") == 2
+    assert "is the model of a federation that is over" in capsys.readouterr().err
+    assert (tmp_path / "medfed_HK" / "model.safetensors").read_bytes() == b"days of work"
+
+
+def test_what_a_hospital_wrote_down_goes_to_its_own_folders(with_kit, tmp_path):
+    """Paths as seen from its file, wherever the program is started, and the guard's numbers with them."""
+    import json
+
+    run(with_kit, "--yes")
+    (job,) = json.loads((tmp_path / "kit" / "local" / "medfed_site.json").read_text()).values()
+    assert job["folder"] == str(tmp_path / "medfed_HK") and job["agreement"]["sends"] == ["windows"]
+    assert Path(job["directory"]) == Path.cwd()
+
+
+def test_the_ledger_of_a_hospital_is_the_runs(tmp_path, tiny_phantom):
+    """Every answer of two rounds goes over a desk; its file has the rows that the coordinator's has for this site."""
+    from medfed.deployment.agreement import Agreement
+    from medfed.deployment.guarded_site import LEDGER, GuardedSite
+
+    (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom))
+    config = load(tmp_path / "tiny.yaml")
+    simulation = build_experiment(config, None, quiet=True)
+    (bmc, hk), desk = simulation.engine.members, None
+    desk = GuardedSite(hk, tmp_path, Agreement(sends=("windows",), rounds=2))
+
+    class Engine:
+        def sites(self):
+            return ["BMC", "HK"]
+
+        def exchange(self, kind, messages):
+            return {"BMC": bmc.answer(messages["BMC"]), "HK": desk.answer(messages["HK"])}
+
+    rounds = list(federate(config.method, Engine(), simulation.start, config.federation, config.seed))
+    rows = [row for one in rounds for row in one.ledger if row["site"] == "HK"]
+    expected = [{key: str(value) for key, value in row.items()} for row in rows]
+    with open(tmp_path / LEDGER, newline="") as file:
+        found = list(csv.DictReader(file))
+    by = lambda row: tuple(row.values())  # noqa: E731
+    assert sorted(found, key=by) == sorted(expected, key=by)
+
+
+@pytest.mark.parametrize("block", [
+    "method: {name: os.path}", "network: {name: evil.networks.Net}",
+    "method: {name: stack, methods: [{name: fedavg}, {name: evil.method}]}",
+])  # fmt: skip
+def test_a_plan_that_names_code_from_outside_is_refused_before_any_is_imported(tmp_path, monkeypatch, block):
+    (tmp_path / "evil").mkdir()
+    for name in ("__init__", "networks", "method"):
+        (tmp_path / "evil" / f"{name}.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "plan.yaml").write_text(f"data: {{name: prostate, root: data}}\n{block}\n")
+    (tmp_path / "a.yaml").write_text("site: A\n")
+    with pytest.raises(UserError, match="is code from outside medfed"):
+        program.read(tmp_path / "a.yaml")
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,247 @@
+import csv
+import json
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+from conftest import tiny_yaml
+
+from medfed import train
+from medfed.experiments import figures
+from medfed.networks.adain import codec_bytes, load_codec
+from medfed.outputs.run_folder import RunFolder
+
+FILES = ("config.yaml", "environment.json", "cases.csv", "summary.json", "ledger.csv", "history.csv",
+         "model.safetensors")
+PICTURES = ("histograms.png", "style_grid.png", "training_curves.png", "site_boxes.png", "unseen_cases.png",
+            "style_gallery.png", "same_cases.png", "tsne.png")
+
+
+def run(config, out, *more: str) -> int:
+    return train.main([str(config), "--out", str(out), "--quiet", "--device", "cpu", *more])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tiny_phantom):
+    """One finished run that the tests below only look at."""
+    folder = tmp_path_factory.mktemp("runs")
+    path = folder / "tiny.yaml"
+    path.write_text(tiny_yaml(tiny_phantom))
+    assert run(path, folder / "run") == 0
+    return path, folder / "run"
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_leaves_every_file_and_picture(finished):
+    _, out = finished
+    assert all((out / name).stat().st_size for name in FILES)
+    assert {p.name for p in (out / "pictures").iterdir()} == set(PICTURES)
+    assert RunFolder(out).rounds() == [1, 2]
+
+
+def test_without_scikit_learn_a_notice_names_the_extra_and_no_map_is_drawn(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+    for method, n in (("elcfs", 1), ("fedavg", 0)):
+        out = tmp_path / method
+        assert run(finished[0], out, "--set", f"method.name={method}", "--set", "federation.rounds=1") == 0
+        notices = json.loads((out / "summary.json").read_text())["notices"]
+        assert sum("[pictures]" in notice for notice in notices) == n
+        assert not (out / "pictures" / "tsne.png").exists() and (out / "pictures" / "same_cases.png").exists()
+
+
+def test_the_distance_of_outlines_is_measured_at_the_unseen_site_at_the_end_alone(finished, tmp_path):
+    assert run(finished[0], tmp_path / "run", "--set", "evaluation.boundary_distance=true") == 0
+    history = rows(tmp_path / "run" / "history.csv")
+    assert all(0 < float(row[f"boundary_distance/{site}"]) < 2 for row in history for site in ("BMC", "HK"))
+    assert "UCL" not in "".join(history[0])
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())["boundary_distance"]
+    assert found.keys() == {"UCL"} and 0 < found["UCL"] < 2
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
+
+
+def test_the_summary_says_what_a_score_depends_on(finished):
+    summary = json.loads((finished[1] / "summary.json").read_text())
+    expected = {"data": "phantom", "selection": "last", "selected_round": 2, "seed": 3, "method": "elcfs",
+                "unseen_site": "UCL", "source_sites": ["BMC", "HK"], "sites_kept_entries": False}
+    assert {key: summary[key] for key in expected} == expected
+    assert summary["versions"]["medfed"] and len(summary["config_sha256"]) == 64
+
+
+def test_every_patient_of_the_unseen_site_and_the_test_patients_of_the_others_are_scored(finished):
+    found = rows(finished[1] / "cases.csv")
+    assert {(r["site"], r["role"]) for r in found} == {("BMC", "seen"), ("HK", "seen"), ("UCL", "unseen")}
+    assert sum(r["site"] == "UCL" for r in found) == 4 and len(found) < 4 * 3
+
+
+def test_the_unseen_site_never_appears_in_the_ledger_or_the_history(finished):
+    ledger = rows(finished[1] / "ledger.csv")
+    assert {r["site"] for r in ledger} == {"BMC", "HK"}
+    assert "UCL" not in (finished[1] / "history.csv").read_text()
+    assert {r["name"] for r in ledger if r["kind"] == "share" and r["direction"] == "up"} == {"windows"}
+
+
+def test_the_model_is_the_state_dict_of_the_selected_round(finished):
+    weights = safetensors.torch.load_file(finished[1] / "model.safetensors")
+    state = RunFolder(finished[1]).load_state(2)
+    assert weights.keys() == state.weights.keys()
+    assert all(torch.equal(weights[name], entry) for name, entry in state.weights.items())
+
+
+def test_the_same_config_and_seed_give_the_same_bytes_and_another_seed_others(finished, tmp_path):
+    path, out = finished
+    assert run(path, tmp_path / "again") == 0 and run(path, tmp_path / "other", "--seed", "4") == 0
+    for name in ("model.safetensors", "cases.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes()
+        assert (tmp_path / "other" / name).read_bytes() != (out / name).read_bytes()
+
+
+def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
+    path, out = finished
+    real = train.federate
+
+    def impatient(*args):
+        yield next(real(*args))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "federate", impatient)
+    assert run(path, tmp_path / "run") == 130
+    assert "stopped in round 2 of 2" in (said := capsys.readouterr().err) and "--resume" in said
+    monkeypatch.undo()
+    assert run(path, tmp_path / "run", "--resume") == 0
+    for name in ("model.safetensors", "cases.csv", "ledger.csv", "history.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (out / name).read_bytes(), name
+
+
+def test_a_finished_run_resumed_only_shows_its_table(finished, capsys):
+    path, out = finished
+    before = (out / "model.safetensors").stat().st_mtime_ns
+    assert run(path, out, "--resume") == 0
+    assert "UCL" in (said := capsys.readouterr().out) and "PHANTOM" in said.upper()
+    assert (out / "model.safetensors").stat().st_mtime_ns == before
+
+
+def refused(capsys, code: int, *words: str) -> None:
+    said = capsys.readouterr().err.strip().splitlines()
+    assert code == 2 and len(said) == 1 and said[0].startswith("medfed.train: ")
+    assert all(word in said[0] for word in words), said
+
+
+def test_a_folder_with_a_run_is_not_overwritten(finished, capsys):
+    path, out = finished
+    refused(capsys, run(path, out), "holds a finished run", "--resume", "--out")
+
+
+def test_resume_without_a_run_is_refused(finished, tmp_path, capsys):
+    refused(capsys, run(finished[0], tmp_path / "nothing", "--resume"), "no run to resume")
+
+
+def test_resume_with_another_config_is_refused_and_shows_the_difference(finished, capsys):
+    path, out = finished
+    code = run(path, out, "--resume", "--set", "training.batch_size=8")
+    refused(capsys, code, "training.batch_size: 16 -> 8", "--accept-config-change")
+
+
+@pytest.mark.parametrize("change", ["federation.unseen_site=HK", "seed=9", "method.alpha=0.2", "data.test_ratio=0.3"])
+def test_what_would_mix_two_federations_is_refused_even_when_accepted(finished, capsys, change):
+    path, out = finished
+    before = (out / "config.yaml").read_bytes()
+    code = run(path, out, "--resume", "--accept-config-change", "--set", change)
+    refused(capsys, code, change.split("=")[0], "would mix two federations")
+    assert (out / "config.yaml").read_bytes() == before
+
+
+def test_an_accepted_change_goes_on_and_is_told(finished, tmp_path):
+    path, _ = finished
+    assert run(path, tmp_path / "run", "--set", "federation.rounds=1") == 0
+    assert run(path, tmp_path / "run", "--resume", "--accept-config-change") == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["rounds"] == 2 and RunFolder(tmp_path / "run").rounds() == [0, 1, 2][-2:]
+    assert "the config was changed after round 1: federation.rounds: 1 -> 2" in summary["notices"]
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
+
+
+def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, tiny_phantom, capsys):
+    path, _ = finished
+    root = tmp_path / "copy"
+    shutil.copytree(tiny_phantom, root)
+    always = (path, tmp_path / "run", "--set", f"data.root={root}")
+    assert run(*always, "--set", "federation.rounds=1") == 0
+    (root / "HK" / "Case39.nii.gz").unlink()
+    next(root.glob("HK/Case39_*.nii.gz")).unlink()
+    code = run(*always, "--resume", "--accept-config-change")
+    refused(capsys, code, "1 of ", "cases changed, came or went", "HK/Case39")
+
+
+def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, capsys):
+    path, _ = finished
+    codec = load_codec()
+    (tmp_path / "mine").mkdir()
+    data = codec_bytes(codec, {"architecture": "small", "channels": list(codec.encoder.channels)})
+    (tmp_path / "mine" / "codec.safetensors").write_bytes(data)
+    ccst = ("--set", "method.name=ccst", "--set", f"method.codec={tmp_path / 'mine'}", "--set", "method.min_patients=1")
+    assert run(path, tmp_path / "run", *ccst, "--set", "federation.rounds=1") == 0
+    again = (path, tmp_path / "run", "--resume", "--accept-config-change", *ccst)
+    older = shutil.copytree(tmp_path / "run", tmp_path / "older")
+    kept = json.loads((older / "data.json").read_text())
+    (older / "data.json").write_text(json.dumps({name: entry for name, entry in kept.items() if name != "codecs"}))
+    assert len(kept["codecs"]) == 1 and run(path, older, *again[2:]) == 0, "a run of a medfed that did not look"
+    codec.facts = {"trained": "further"}
+    data = codec_bytes(codec, {"architecture": "small", "channels": list(codec.encoder.channels)})
+    (tmp_path / "mine" / "codec.safetensors").write_bytes(data)
+    refused(capsys, run(*again), "codec.safetensors: changed since the run", "--out")
+
+
+def test_a_phantom_run_does_not_turn_real(finished, tmp_path, tiny_phantom, capsys):
+    path, _ = finished
+    root = tmp_path / "copy"
+    shutil.copytree(tiny_phantom, root)
+    always = (path, tmp_path / "run", "--set", f"data.root={root}")
+    assert run(*always, "--set", "federation.rounds=1") == 0
+    (root / "PHANTOM.json").unlink()
+    refused(capsys, run(*always, "--resume", "--accept-config-change"), "started on phantom data", "real data")
+
+
+def test_remains_of_a_run_without_its_config_are_not_taken_for_a_start(finished, tmp_path, capsys):
+    path, out = finished
+    shutil.copytree(out, tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").unlink()
+    refused(capsys, run(path, tmp_path / "run"), "states", "but no config.yaml")
+
+
+def test_a_picture_that_fails_costs_no_result(finished, tmp_path, monkeypatch):
+    path, out = finished
+    monkeypatch.setattr(train, "draw_all", lambda *args: 1 / 0)
+    assert run(path, tmp_path / "run") == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert any("a picture could not be drawn: ZeroDivisionError" in notice for notice in summary["notices"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("federation.unseen_site=UCLA", ("UCLA", "UCL")),
+        ("data.image_size=36", ("data.image_size is 36", "multiple of 16")),
+        ("data.root=nowhere", ("data.root", "nowhere", "python -m medfed.data card prostate")),
+        ("data.sites=[UCL]", ("UCL", "no other site is left to train on")),
+        ("training.learnig_rate=1", ("learnig_rate", "learning_rate")),
+    ],
+)
+def test_mistakes_are_one_line_before_any_training(finished, tmp_path, capsys, change, words):
+    refused(capsys, run(finished[0], tmp_path / "run", "--set", change), *words)
+    assert not list(tmp_path.glob("run/states/*"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_cuda_where_there_is_none_is_one_line(finished, tmp_path, capsys):
+    code = train.main([str(finished[0]), "--out", str(tmp_path / "run"), "--quiet", "--device", "cuda"])
+    refused(capsys, code, "no CUDA device", "--device cpu")
+
+
+def test_a_place_that_cannot_be_written_is_refused_at_once(finished, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    refused(capsys, run(finished[0], tmp_path / "file" / "run"), "cannot write here", "--out")

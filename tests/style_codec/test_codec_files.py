@@ -1,0 +1,85 @@
+"""A codec of one's own in a federation: it travels beside the plan, and every hospital has the same, to the byte."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import tiny_yaml
+
+from medfed import coordinator
+from medfed.config.schema import load
+from medfed.core.errors import UserError
+from medfed.deployment import join
+from medfed.networks.adain import codec_bytes, load_codec
+
+SETTINGS = {"architecture": "small", "channels": list(load_codec().encoder.channels)}
+
+
+def written(path, note: str):
+    codec = load_codec()
+    codec.facts = {"note": note}
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(codec_bytes(codec, SETTINGS))
+    return path
+
+
+def prepare(folder: Path) -> int:
+    """What is in `fed.yaml`, for two hospitals, in the folder `fed`."""
+    config, out = str(folder / "fed.yaml"), str(folder / "fed")
+    return coordinator.main(["prepare", config, "--sites", "BMC", "HK", "--out", out])
+
+
+@pytest.fixture(params=["alone", "in a stack"])
+def prepared(tmp_path, tiny_phantom, request):
+    """What a coordinator prepared with a codec of its own, and HK's folder with what it was sent of that."""
+    codec = written(tmp_path / "ours" / "codec.safetensors", "ours").parent
+    ccst = f"{{name: ccst, codec: {codec}, min_patients: 1}}"
+    method = ccst if request.param == "alone" else f"{{name: stack, methods: [{{name: fedavg}}, {ccst}]}}"
+    text = tiny_yaml(tiny_phantom).replace("{name: elcfs, alpha: 0.1, min_patients: 1}", method)
+    (tmp_path / "fed.yaml").write_text(text)
+    assert prepare(tmp_path) == 0
+    here = tmp_path / "fed" / "hospitals" / "HK"
+    shutil.copytree(tiny_phantom / "HK", here / "data" / "HK")
+    (sent,) = here.glob("codec_*.safetensors")
+    return tmp_path, sent
+
+
+def test_the_plan_names_a_codec_by_what_is_in_it_and_not_where_it_lay(prepared):
+    tmp_path, sent = prepared
+    plan = (tmp_path / "fed" / "plan.yaml").read_text()
+    assert sent.name in plan and str(tmp_path / "ours") not in plan
+    assert (sent.parent / "plan.yaml").read_text() == plan
+
+
+def test_a_hospital_redraws_with_the_file_beside_its_plan(prepared):
+    tmp_path, sent = prepared
+    _, config = join.read(sent.parent / "HK.yaml")
+    method = getattr(config.method, "methods", (config.method,))[-1]
+    assert method.codec == str(sent) and load_codec(method.codec).facts == {"note": "ours"}
+
+
+def test_a_missing_codec_and_another_one_are_refused_before_anything_is_sent(prepared):
+    tmp_path, sent = prepared
+    sent.unlink()
+    with pytest.raises(UserError, match=f"{sent.name}: is missing; .*put the coordinator's file there"):
+        join.read(sent.parent / "HK.yaml")
+    written(sent, "another")
+    with pytest.raises(UserError, match=f"{sent.name}: is not the codec that the plan names"):
+        join.read(sent.parent / "HK.yaml")
+
+
+def test_a_plan_that_points_elsewhere_is_refused(prepared):
+    """A hospital reads nothing of its own disk because a plan says so."""
+    tmp_path, sent = prepared
+    plan = sent.parent / "plan.yaml"
+    plan.write_text(plan.read_text().replace(sent.name, "../../../ours/codec.safetensors"))
+    with pytest.raises(UserError, match="is not the codec that the plan names"):
+        join.read(sent.parent / "HK.yaml")
+
+
+def test_medfeds_own_codec_needs_no_file(tmp_path, tiny_phantom):
+    elcfs, ccst = "{name: elcfs, alpha: 0.1, min_patients: 1}", "{name: ccst, min_patients: 1}"
+    (tmp_path / "fed.yaml").write_text(tiny_yaml(tiny_phantom).replace(elcfs, ccst))
+    assert prepare(tmp_path) == 0
+    assert load(tmp_path / "fed" / "plan.yaml").method.codec == "small"
+    assert not list((tmp_path / "fed").rglob("codec_*"))

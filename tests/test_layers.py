@@ -1,0 +1,118 @@
+"""The architecture, as a test: imports only go down, and every module has a place."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import medfed
+
+ROOT = Path(medfed.__file__).parent
+LAYERS = [  # a package imports from itself and from the layers above it in this list, and from nothing else
+    {"core", "functional"},
+    {"cli", "federation", "metrics", "networks"},
+    {"engines", "transforms"},
+    {"datasets", "methods"},
+    {"phantoms", "tasks"},
+    {"config"},
+    {"outputs"},
+    {"style_codec"},
+    {"experiments"},
+    {"auditing", "benchmarks", "deployment"},
+]
+PROGRAMS = {"__main__", "audit", "benchmark", "codec", "coordinator", "data", "evaluate", "export", "report", "site",
+            "train"}  # fmt: skip
+WALLS = [  # (package, package that it may not import although that is in a lower layer)
+    ("engines", "networks"),
+    ("engines", "metrics"),
+    ("methods", "engines"),
+    ("methods", "metrics"),
+    ("methods", "cli"),
+    ("outputs", "methods"),
+    ("outputs", "engines"),
+]
+MAX_PROGRAM_LINES = 90
+MODULES = {
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+
+
+def imported(path: Path) -> set[str]:
+    """The medfed modules that a file imports, also inside functions and for type checking."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "medfed":
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if name in MODULES else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "medfed"}
+    return found
+
+
+def package(module: str) -> str:
+    """`medfed.methods.elcfs` is in `methods`; a program is its own; medfed itself is "medfed"."""
+    return (module.split(".") + ["medfed"])[1] if module != "medfed" else "medfed"
+
+
+def layer(name: str) -> int:
+    return next((index for index, names in enumerate(LAYERS) if name in names), len(LAYERS))
+
+
+GRAPH = {module: imported(path) for module, path in MODULES.items()}
+
+
+def test_every_package_and_program_has_a_layer():
+    known = set().union(*LAYERS) | PROGRAMS | {"medfed"}
+    assert {package(module) for module in MODULES} == known
+
+
+def test_imports_only_go_down():
+    wrong = [
+        f"{module} imports {other}"
+        for module, others in GRAPH.items()
+        for other in others
+        if package(other) not in (package(module), "medfed")
+        and (layer(package(other)) >= layer(package(module)) or (package(module), package(other)) in WALLS)
+    ]
+    assert not wrong, wrong
+
+
+def test_no_module_imports_itself_through_others():
+    done: set[str] = set()
+
+    def walk(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join([*path, module])
+        if module not in done:
+            for other in sorted(GRAPH[module] - {"medfed"}):
+                walk(other, (*path, module))
+            done.add(module)
+
+    for module in GRAPH:
+        walk(module, ())
+
+
+def test_a_program_is_flags_and_one_call():
+    for name in PROGRAMS:
+        n_lines = len((ROOT / f"{name}.py").read_text().splitlines())
+        assert n_lines <= MAX_PROGRAM_LINES, f"{name}.py has {n_lines} lines"
+
+
+@pytest.mark.parametrize("folder", ["methods", "datasets"])
+def test_files_that_a_config_names_do_not_know_each_other(folder):
+    """A method or a dataset is one file. Datasets share `base` and helpers, which no config names."""
+    from medfed.core.registry import known_names
+
+    names = {f"medfed.{folder}.{name}" for name in known_names(folder)}
+    for module in names & set(GRAPH):
+        assert not GRAPH[module] & names, module
+
+
+def test_no_pickle_and_no_code_from_data():
+    for path in MODULES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec"), f"{path.name}:{node.lineno}"
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                modules = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+                assert not {"pickle", "dill", "cloudpickle"} & set(modules), path.name
