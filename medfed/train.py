@@ -6,7 +6,6 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from medfed.cli.program import add_common_flags, overrides, run_program
 from medfed.config.schema import load
@@ -14,9 +13,6 @@ from medfed.experiments.resume import check_run_folder
 from medfed.experiments.run import default_folder, run
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.table import closing_table
-
-if TYPE_CHECKING:
-    pass
 
 
 def main(argv: list[str] | None = None) -> int:
