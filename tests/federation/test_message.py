@@ -54,7 +54,8 @@ def test_other_bytes_are_refused(data):
 
 def test_another_format_is_refused():
     data = pack({"weights": {}}, {"kind": "train"}).replace(b'\\"format\\": 2', b'\\"format\\": 1')
-    with pytest.raises(ValueError, match="format 1, and this version of medfed reads format 2; use the version of medfed that wrote it"):
+    sentence = "format 1, and this version of medfed reads format 2; use the version of medfed that wrote it"
+    with pytest.raises(ValueError, match=sentence):
         unpack(data)
 
 
