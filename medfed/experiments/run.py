@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from medfed.cli.progress import RoundProgress
-from medfed.config.schema import Config, to_yaml
+from medfed.config.schema import Config, resolved, to_yaml
 from medfed.core.determinism import fix_bits
 from medfed.core.errors import UserError
 from medfed.datasets.splits import Split
@@ -30,6 +30,7 @@ from medfed.federation.selection import RULES
 from medfed.metrics.ratio import summarise_ratios, write_ratios
 from medfed.outputs.environment import environment
 from medfed.outputs.run_folder import RunFolder
+from medfed.style_codec.codec_files import codecs
 
 if TYPE_CHECKING:
     from medfed.engines.flare.engine import FlareEngine
@@ -44,14 +45,14 @@ def default_folder(config: Config) -> Path:
 
 def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, object]:
     """Do whatever of a run is not done yet; the folder is locked and `open_run` let it. The content of summary.json."""
-    if folder.is_finished() and (folder.path / "model.safetensors").is_file() and not changes(folder, config):
+    if folder.is_finished() and (folder.path / "model.safetensors").is_file() and not changes(folder, resolved(config)):
         return folder.read_json("summary.json")
     fix_bits()
     with notices(folder, quiet) as said:
         simulation = build_experiment(config, folder.path / "sites", quiet)
-        state = load_resume_state(folder, simulation)
+        state = load_resume_state(folder, simulation.start)
         with _full_disk_named(folder):
-            check_data(folder, simulation, config)
+            check_data(folder, simulation.dataset, simulation.splits, codecs(config.method))
             _check_selection(config, simulation)
             _say_what_surprises(config, simulation)
             _begin(folder, config, simulation, state, said)
@@ -85,7 +86,8 @@ def _begin(folder: RunFolder, config: Config, simulation: Experiment, state: Sta
     """Write down what runs, `config.yaml` last, as that makes it a run: one refused for its data leaves none behind."""
     (folder.path / "summary.json").unlink(missing_ok=True)  # of another config, where a change was accepted
     if (folder.path / "config.yaml").is_file():
-        said += [f"the config was changed after round {state.round}: {change}" for change in changes(folder, config)]
+        changed = changes(folder, resolved(config))
+        said += [f"the config was changed after round {state.round}: {change}" for change in changed]
         said += [
             f"went on after round {state.round} in another environment, with other {name}"
             for name, value in folder.read_json("environment.json").items()
