@@ -16,7 +16,7 @@ from medfed.datasets.base import Progress
 from medfed.datasets.check_report import to_json, to_text
 from medfed.datasets.checking import check
 from medfed.datasets.fetching import byte_counter, fetch
-from medfed.datasets.layouts import KINDS, recognise
+from medfed.datasets.recognition import recognise
 from medfed.outputs.dataset_cards import card_text, config_block, listing, paragraph
 from medfed.phantoms.synthetic import SyntheticDataset
 
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     card.add_argument("name", help="as in a config: prostate, folder, ...")
     checks = commands.add_parser("check", help="read everything and tell what is wrong")
     checks.add_argument("path", type=Path, help="a folder of sites, or a config, whose data block is checked")
-    checks.add_argument("--dataset", choices=KINDS, help="the layout, where it is not recognised")
+    checks.add_argument("--dataset", metavar="NAME", help="as in a config; recognised by its layout if not given")
     checks.add_argument("--allow-duplicates", action="store_true", help="an image that is there twice is no problem")
     checks.add_argument("--json", type=Path, metavar="FILE", help="write the report there too, case by case")
     checks.add_argument("--quiet", action="store_true", help="no progress, only the report")

@@ -9,7 +9,7 @@ from pathlib import Path
 from medfed.cli.program import add_common_flags, overrides, run_program
 from medfed.config.schema import load
 from medfed.core.errors import UserError
-from medfed.experiments.grid import check_rows, compatible_methods, parse_varied, plan, validation_sites
+from medfed.experiments.grid import Grid, check_rows, parse_varied, validation_sites
 from medfed.experiments.leave_one_out import run_folds, write_table
 from medfed.experiments.setup import bar_over
 
@@ -51,12 +51,13 @@ def _work(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / f"{Path(config.source).stem}-leave_{left}_out"
     dataset = config.data.ready(None if args.quiet else bar_over("making the phantom"))
     names = dataset.site_names()
+    grid = Grid(config)
     methods, refused = args.methods, {}
     if methods == ["all"]:
-        methods, refused = compatible_methods(config, dataset)
+        methods, refused = grid.compatible_methods(dataset)
     validates = validation_sites(names, args.pairs or (), config.data.root) if args.leave_two_sites_out else {}
     chosen = args.sites or (args.pairs and list(validates))
-    folds = plan(config, out, methods, args.seeds, names, chosen, validates, varied)
+    folds = grid.plan(out, methods, args.seeds, names, chosen, validates, varied)
     if out.exists() and not args.resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(f"{out}: holds runs of this comparison; go on with --resume, or start another with --out")
     check_rows(folds)

@@ -8,9 +8,10 @@ import warnings
 from pathlib import Path
 
 from medfed.cli.program import run_program
-from medfed.config.schema import Config
+from medfed.config.schema import to_yaml
 from medfed.core.determinism import fix_bits
 from medfed.core.errors import UserError
+from medfed.datasets.base import Dataset
 from medfed.datasets.check_report import to_text
 from medfed.datasets.checking import check
 from medfed.deployment.dry_run import check_agreement, format_report, outgoing_rows
@@ -35,27 +36,26 @@ def main(argv: list[str] | None = None) -> int:
 def _work(args: argparse.Namespace) -> int:
     hospital, config = read(args.file)
     fix_bits()
-    _check_data(config, args.quiet)
+    _check_data(config.data.ready(None), args.quiet)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the report has said it; and one site is no federation yet
         site = build_local_site(config, hospital.site)
-    rows = outgoing_rows(site, config)
-    print(format_report(rows, site, config))
-    check_agreement(rows, site, config, hospital.agrees)
+    rows = outgoing_rows(site)
+    print(format_report(rows, site, config.method_name, config.federation.rounds))
+    check_agreement(rows, site, hospital.agrees, config.source)
     if args.rehearse:
         return 0
     if not args.yes and not _yes("\nDo you agree that this leaves, every round? [yes/no] "):
         print("Nothing was sent.")
         return 0
-    join(hospital, config, args.quiet)
+    join(hospital, to_yaml(config), config.source, args.quiet)
     folder = Path(hospital.folder)
     print(f"The federation is over. The model is {folder / MODEL}; what crossed the border is in {folder / LEDGER}.")
     return 0
 
 
-def _check_data(config: Config, quiet: bool) -> None:
+def _check_data(dataset: Dataset, quiet: bool) -> None:
     """The report of `medfed.data check`; UserError if anything is wrong, as nothing was sent yet."""
-    dataset = config.data.ready(None)
     report = check(dataset, dataset.allow_duplicates, None if quiet else bar_over("checking the data"))
     print(to_text(report))
     if report.problems:

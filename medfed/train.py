@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from medfed.cli.program import add_common_flags, overrides, run_program
-from medfed.config.schema import load
+from medfed.config.schema import load, resolved
 from medfed.experiments.resume import check_run_folder
 from medfed.experiments.run import default_folder, run
 from medfed.outputs.run_folder import RunFolder
@@ -29,7 +29,7 @@ def _work(args: argparse.Namespace) -> int:
     config = load(args.config, overrides(args))
     folder = RunFolder(args.out or default_folder(config))
     with folder.locked():
-        check_run_folder(folder, config, args.resume, args.accept_config_change)
+        check_run_folder(folder, resolved(config), args.resume, args.accept_config_change)
         try:
             result = run(config, folder, args.quiet)
         except KeyboardInterrupt as stop:

@@ -7,9 +7,9 @@ import math
 import reprlib
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from medfed.core.registry import suggestion
+from medfed.core.registry import nearest, suggestion
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 _BOOLEAN_WORDS = "; YAML reads yes, no, on and off as true and false, so put the word in quotes"
@@ -60,6 +60,8 @@ def convert(kind: Any, value: object, key: str, choose: Choose) -> Any:
     if dataclasses.is_dataclass(kind):
         return build(kind, value, key, choose)
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return _choice(kind, value, key)
     if origin in (Union, types.UnionType):
         return _either(kind, value, key, choose)
     if origin is tuple:
@@ -108,6 +110,8 @@ def describe(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind in WORDS:
         return WORDS[kind]
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
     if origin is tuple and arguments[-1] is Ellipsis:
         return f"a list (each entry {describe(arguments[0])})"
     if origin is tuple:
@@ -145,6 +149,18 @@ def _either(kind: Any, value: object, key: str, choose: Choose) -> Any:
         except ConfigError:
             continue
     raise ConfigError(key, f"expected {describe(kind)}, got {shown(value)}")
+
+
+def _choice(kind: Any, value: object, key: str) -> object:
+    """One of the values of a `Literal`, which are texts or whole numbers."""
+    choices = get_args(kind)
+    if any(type(value) is type(choice) and value == choice for choice in choices):
+        return value
+    words = [choice for choice in choices if isinstance(choice, str)]
+    hint = f". Did you mean '{near}'?" if isinstance(value, str) and (near := nearest(value, words)) else ""
+    if words and isinstance(value, bool):
+        hint = _BOOLEAN_WORDS
+    raise ConfigError(key, f"expected {describe(kind)}, got {shown(value)}{hint}")
 
 
 def _entry_kinds(kind: Any, value: object, key: str) -> tuple[Any, ...]:

@@ -1,9 +1,11 @@
-"""Writing files so that a crash leaves the old content or the new, never half of either."""
+"""Write files so that a crash leaves the old content or the new, never half of either; and lock them."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +51,40 @@ def read_sealed(path: Path, advice: str) -> bytes:
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise UserError(f"{path}: its checksum does not fit, so it was damaged after it was written; {advice}")
     return data[32:]
+
+
+@contextmanager
+def exclusive_lock(path: Path, busy: Callable[[str], UserError], wait_s: float = 0.0) -> Iterator[int]:
+    """Hold the lock of a file, which is made if missing and names the process while that holds it.
+
+    The lock ends with the last process that has the file's descriptor, also by kill -9.
+
+    Args:
+        busy: called with the holder ("process 123"); the error to raise where another process holds the lock.
+        wait_s: how many seconds to wait for that process first.
+
+    Yields:
+        the descriptor, for a child process that should hold the lock as well.
+
+    Raises:
+        OSError: if the file cannot be opened.
+    """
+    give_up = time.monotonic() + wait_s
+    with open(path, "a+") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= give_up:
+                    file.seek(0)
+                    raise busy(file.read().strip() or "another process") from error
+                time.sleep(min(1.0, wait_s))
+        file.truncate(0)
+        file.write(f"process {os.getpid()}\n")
+        file.flush()
+        yield file.fileno()
+        file.truncate(0)
 
 
 @contextmanager

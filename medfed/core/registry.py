@@ -88,10 +88,16 @@ def name_of(kind: str, found: type) -> str:
 def suggestion(word: str, words: Iterable[str]) -> str:
     """`Did you mean 'elcfs'? Known: elcfs, fedavg`; the question only where a known word is near."""
     words = list(words)
+    near = nearest(word, words)
+    question = f"Did you mean '{near}'? " if near else ""
+    return f"{question}Known: {', '.join(words) or 'none'}"
+
+
+def nearest(word: str, words: Iterable[str]) -> str | None:
+    """The known word that a misspelt one most resembles, ignoring case; None where none is near."""
     by_lower_case = {known_word.lower(): known_word for known_word in words}
     near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
-    question = f"Did you mean '{by_lower_case[near[0]]}'? " if near else ""
-    return f"{question}Known: {', '.join(words) or 'none'}"
+    return by_lower_case[near[0]] if near else None
 
 
 def first_line(path: Path) -> str:

@@ -24,8 +24,8 @@ class Case:
     """One examination of one patient, on disk.
 
     patient: unique within its site, and the name of the case in every table.
-    mask: the reference of a segmentation; None where a class is to be told.
-    subject: the person. Cases with the same subject (two eyes, two visits) stay together in the splits.
+    mask: the reference of a segmentation; None for classification.
+    subject: the patient across cases. Cases with the same subject (two eyes, two visits) stay together in the splits.
     label: the number of its class, for classification.
     part: "train", "validation" or "test" where a published split says so; "" leaves it to `splits.split`.
     """
@@ -61,7 +61,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class Card:
-    """What a person asks before using a dataset; `python -m medfed.data` prints it."""
+    """What to know before using a dataset; `python -m medfed.data` prints it."""
 
     title: str
     what: str
@@ -106,7 +106,8 @@ class Dataset:
     allow_duplicates: bool = False
 
     card: ClassVar[Card]
-    published_counts: ClassVar[Mapping[str, int]] = {}  # cases of each site, where a publication tells
+    published_counts: ClassVar[Mapping[str, int]] = {}  # cases of each site, where a publication has them
+    generality: ClassVar[int] = 0  # of `recognise`: 0 one published collection, 1 any data in one layout, 2 any folder
 
     def __post_init__(self) -> None:
         if self.image_size < 1:
@@ -118,6 +119,14 @@ class Dataset:
             )
         if self.if_missing not in ("error", "phantom"):
             raise ValueError(f"if_missing must be 'error' or 'phantom', got '{self.if_missing}'")
+
+    @classmethod
+    def recognise(cls, root: Path) -> Dataset | None:
+        """This dataset, with settings that fit the files, if an existing folder has its layout; None otherwise.
+
+        `python -m medfed.data check FOLDER` asks every dataset, those of the lowest `generality` first.
+        """
+        return None
 
     @property
     def channels(self) -> int:
@@ -136,7 +145,7 @@ class Dataset:
 
     @property
     def ratio_of(self) -> tuple[str, str] | None:
-        """Two structures, one in the other, of which clinicians compare the heights."""
+        """(inner, outer) structures whose vertical-diameter ratio is reported, e.g. (cup, disc); None without one."""
         return None
 
     @property
@@ -156,6 +165,10 @@ class Dataset:
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
         """The cases of one site, and a sentence for each file that has no partner or is there twice."""
         raise TypeError(f"{type(self).__name__} must find the cases of a site")
+
+    def has_cases(self) -> bool:
+        """Whether any site under `root` has a case."""
+        return any(self.find_cases(site, folder)[0] for site, folder in self.find_sites().items())
 
     def remarks(self, site: str) -> list[str]:
         """A sentence for everything about a site that is allowed and yet worth knowing."""

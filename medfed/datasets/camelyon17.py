@@ -14,7 +14,7 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
 from medfed.datasets import camelyon17_metadata as metadata
-from medfed.datasets import slide_folders
+from medfed.datasets import camelyon17_slides as slides
 from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset, Volume
 
 FOLDER = "camelyon17_v1.0"
@@ -69,6 +69,11 @@ class Camelyon17(Dataset):
         if self.max_per_site < 0:
             raise ValueError(f"max_per_site must be at least 0 (0 takes all), got {self.max_per_site}")
 
+    @classmethod
+    def recognise(cls, root: Path) -> Dataset | None:
+        has_table = any((folder / TABLE).is_file() for folder in (root, root / FOLDER))
+        return cls(root=str(root)) if has_table else None
+
     @property
     def channels(self) -> int:
         return 3
@@ -94,10 +99,10 @@ class Camelyon17(Dataset):
         table = self._table()
         rows = table[table[:, metadata.CENTRE] == int(site.removeprefix("hospital_")) - 1]
         cases = self._subset([self._case(site, folder / "patches", row) for row in rows.tolist()])
-        return slide_folders.present(cases, Path(self.root), self.follow_symlinks)
+        return slides.present(cases, Path(self.root), self.follow_symlinks)
 
     def survey(self, site: str) -> tuple[list[Case], list[str]]:
-        slide_folders.forget()  # the disk may have changed
+        slides.clear_listings()  # the disk may have changed
         return super().survey(site)
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
@@ -111,7 +116,7 @@ class Camelyon17(Dataset):
 
     def _is_inside(self, path: Path) -> bool:
         """As the base class has it, without asking the disk for each of 455,954 patches."""
-        return self.follow_symlinks or not slide_folders.is_link(path) or super()._is_inside(path)
+        return self.follow_symlinks or not slides.is_link(path) or super()._is_inside(path)
 
     def _home(self) -> Path:
         root = Path(self.root)

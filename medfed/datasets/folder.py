@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
 from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
-from medfed.datasets import nesting, pairing, reading
+from medfed.datasets import file_names, nesting, pictures, reading
 from medfed.datasets.base import Card, Case, Dataset
-from medfed.datasets.people import check_pattern
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Folder(Dataset):
             more bits must have it; volumes without it are scaled by percentiles.
         grey_to_rgb: repeat the channel of grey pictures where `image_channels` is 3.
         patient_pattern: a regular expression; its first group, searched in the name of the image (or case folder), is
-            the person. Two eyes or two visits of a person then stay together in the splits.
+            the patient. Two eyes or two visits of a patient then stay together in the splits.
         image_name, mask_name: the files in a case folder, without their endings.
         one_site_per_case: the case folders lie in ROOT, and each is a site of its own.
     """
@@ -52,6 +50,7 @@ class Folder(Dataset):
     mask_name: str | None = None
     one_site_per_case: bool = False
 
+    generality: ClassVar[int] = 2
     card: ClassVar[Card] = Card(
         title="Your own sites",
         what="Any images with masks, one folder a site.",
@@ -71,7 +70,21 @@ class Folder(Dataset):
         if (self.image_name is None) != (self.mask_name is None) or (self.one_site_per_case and not self.image_name):
             raise ValueError("image_name and mask_name belong together, and one_site_per_case needs both")
         self._check_structures()
-        check_pattern(self.patient_pattern)
+        file_names.check_patient_pattern(self.patient_pattern)
+
+    @classmethod
+    def recognise(cls, root: Path) -> Dataset:
+        """Any folder, with the settings for case folders and for the channels of the images where these are found."""
+        dataset = cls(root=str(root))
+        first_site = next(iter(dataset.find_sites().values()), None)
+        first_case = next(iter(file_names.folders(first_site).values()), None) if first_site else None
+        for folder in filter(None, (first_site, first_case)):
+            if names := file_names.image_and_mask_names(folder):
+                dataset = replace(
+                    dataset, image_name=names[0], mask_name=names[1], one_site_per_case=folder == first_site
+                )
+                break
+        return replace(dataset, image_channels=dataset._stored_channels())
 
     @property
     def channels(self) -> int:
@@ -91,17 +104,14 @@ class Folder(Dataset):
         return None if self.intensity_max is None else (0.0, self.intensity_max)
 
     def find_sites(self) -> dict[str, Path]:
-        root = Path(self.root)
-        return {path.name: path for path in sorted(root.iterdir()) if path.is_dir() and path.name[0] != "."}
+        return file_names.folders(Path(self.root))
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
         pairs, problems = self._pairs(folder)
         cases = []
         for name, (image, mask) in pairs.items():
-            match = re.search(self.patient_pattern, name) if self.patient_pattern else None
-            if self.patient_pattern and not (match and match[1]):
-                problems.append(f"{image}: data.patient_pattern '{self.patient_pattern}' finds no person in '{name}'")
-            cases.append(Case(site, name, image, mask, match[1] or "" if match else ""))
+            subject = file_names.patient_in(name, self.patient_pattern, image, problems)
+            cases.append(Case(site, name, image, mask, subject))
         return cases, problems
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
@@ -128,19 +138,27 @@ class Folder(Dataset):
         labels = {self.background_value: (), **dict.fromkeys(others, self.structures)}
         return reading.to_structures(case.mask, mask, labels, self.structures)
 
-    def _pairs(self, folder: Path) -> tuple[pairing.Pairs, pairing.Problems]:
+    def _stored_channels(self) -> int:
+        """Those of the first picture whose header can be read; 1 if there is none."""
+        for site, folder in self.find_sites().items():
+            for case in self.find_cases(site, folder)[0]:
+                if reading.is_picture(case.image) and (n_channels := pictures.count_channels(case.image)):
+                    return n_channels
+        return 1
+
+    def _pairs(self, folder: Path) -> tuple[file_names.Pairs, file_names.Problems]:
         if self.one_site_per_case:
-            image, mask = pairing.case_folder(folder, self.image_name, self.mask_name)
+            image, mask = file_names.case_folder(folder, self.image_name, self.mask_name)
             if image and mask:
                 return {folder.name: (image, mask)}, []
             missing = self.mask_name if image else self.image_name
             return {}, [f"{folder}: has no file called {missing}; add it, or name the other sites in data.sites"]
         if self.image_name:
-            return pairing.case_folders(folder, self.image_name, self.mask_name)
-        images, masks = (pairing.subfolder(folder, name) for name in ("images", "masks"))
+            return file_names.case_folders(folder, self.image_name, self.mask_name)
+        images, masks = (file_names.subfolder(folder, name) for name in ("images", "masks"))
         if images and masks:
-            return pairing.two_folders(images, masks)
-        return pairing.side_by_side(folder)
+            return file_names.two_folders(images, masks)
+        return file_names.side_by_side(folder)
 
     def _labels(self) -> dict[int, Sequence[str]]:
         values = self.mask_values or {name: (index,) for index, name in enumerate(self.structures, 1)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,9 +10,8 @@ from monai.data import MetaTensor
 
 from medfed.core import registry
 from medfed.core.errors import UserError
-from medfed.datasets import pairing, pictures, reading
+from medfed.datasets import file_names, pictures, reading
 from medfed.datasets.base import Card, Case, Dataset, Volume
-from medfed.datasets.people import check_pattern
 
 
 @dataclass(frozen=True)
@@ -25,8 +23,8 @@ class FolderClasses(Dataset):
         grey_to_rgb: repeat the channel of grey pictures where `image_channels` is 3.
         intensity_max: the stored value that means white in pictures of more than 8 bits.
         class_names: the classes to use, in the order of their numbers; empty takes every folder, by the alphabet.
-        patient_pattern: a regular expression; its first group, searched in the image's name, is the person. Images of
-            a person then stay together in the splits. Without it, every image counts as a person of its own.
+        patient_pattern: a regular expression; its first group, searched in the image's name, is the patient. Images
+            of a patient then stay together in the splits. Without it, every image counts as a patient of its own.
     """
 
     image_size: int = 224
@@ -36,6 +34,7 @@ class FolderClasses(Dataset):
     class_names: tuple[str, ...] = ()
     patient_pattern: str | None = None
 
+    generality: ClassVar[int] = 1
     card: ClassVar[Card] = Card(
         title="Your own images to classify",
         what="Any pictures of two classes or more, one folder a site and in it one a class; PACS and its like.",
@@ -53,7 +52,21 @@ class FolderClasses(Dataset):
             raise ValueError(f"intensity_max must be above 0, got {self.intensity_max}")
         if len(set(self.class_names)) < len(self.class_names) or len(self.class_names) == 1:
             raise ValueError(f"class_names must be two different names or more, or none, got {list(self.class_names)}")
-        check_pattern(self.patient_pattern)
+        file_names.check_patient_pattern(self.patient_pattern)
+
+    @classmethod
+    def recognise(cls, root: Path) -> Dataset | None:
+        """If its sites hold nothing but folders of pictures, more than one, and none that a mask would lie in."""
+        inside = [path for site in file_names.folders(root).values() for path in sorted(site.iterdir())]
+        inside = [path for path in inside if path.name[0] != "."]
+        names = {path.name.lower() for path in inside}
+        if len(names) < 2 or names & {"images", "masks", *file_names.MASK_NAMES}:
+            return None
+        if not all(path.is_dir() for path in inside) or any(map(file_names.image_and_mask_names, inside)):
+            return None
+        files = [path for folder in inside for path in folder.iterdir()]
+        is_classes = any(map(reading.is_picture, files)) and not any(path.is_dir() for path in files)
+        return cls(root=str(root)) if is_classes else None
 
     @property
     def channels(self) -> int:
@@ -62,7 +75,7 @@ class FolderClasses(Dataset):
     @property
     def classes(self) -> tuple[str, ...]:
         """As `class_names`, or else the folders that the sites in use have; UserError where they differ."""
-        folders = {site: _folders(self._site_folders()[site]) for site in self.site_names()}
+        folders = {site: file_names.folders(self._site_folders()[site]) for site in self.site_names()}
         names = self.class_names or tuple(sorted({name for found in folders.values() for name in found}))
         for site, found in folders.items():
             for name in names:
@@ -73,8 +86,8 @@ class FolderClasses(Dataset):
                         f"{registry.suggestion(name, found)}"
                     )
         if len(names) < 2:
-            found = f"the one class '{names[0]}'" if names else "no class"
-            raise UserError(f"{self.root}: has {found}; expected two or more, as {self.card.layout}")
+            count = f"the one class '{names[0]}'" if names else "no class"
+            raise UserError(f"{self.root}: has {count}; expected two or more, as {self.card.layout}")
         return names
 
     @property
@@ -82,17 +95,14 @@ class FolderClasses(Dataset):
         return 0.0, 255.0
 
     def find_sites(self) -> dict[str, Path]:
-        return _folders(Path(self.root))
+        return file_names.folders(Path(self.root))
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
         cases, problems = [], []
         for label, name in enumerate(self.classes):
             found, wrong = _pictures(folder / name)
             for stem, path in found.items():
-                match = re.search(self.patient_pattern, stem) if self.patient_pattern else None
-                if self.patient_pattern and not (match and match[1]):
-                    wrong.append(f"{path}: data.patient_pattern '{self.patient_pattern}' finds no person in '{stem}'")
-                subject = match[1] or "" if match else ""
+                subject = file_names.patient_in(stem, self.patient_pattern, path, wrong)
                 cases.append(Case(site, f"{name}/{stem}", path, None, subject, label))
             problems += wrong
         return cases, problems
@@ -112,16 +122,12 @@ class FolderClasses(Dataset):
         raise TypeError(f"{case.image}: has a class and no mask; read it with read_image")
 
 
-def _folders(folder: Path) -> dict[str, Path]:
-    return {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."}
-
-
 def _pictures(folder: Path) -> tuple[dict[str, Path], list[str]]:
     """Pictures by their names without endings; a sentence for each that is there twice, or is no picture."""
     found: dict[str, Path] = {}
     problems = []
     for path in sorted(folder.iterdir()):
-        if path.name[0] == "." or (path.name.lower().endswith(pairing.BESIDE) and path.is_file()):
+        if path.name[0] == "." or (path.name.lower().endswith(file_names.BESIDE) and path.is_file()):
             continue
         if path.is_dir() or not reading.is_picture(path):
             kind = "a folder" if path.is_dir() else "no picture"

@@ -11,7 +11,7 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
-from medfed.datasets import nesting, pairing, reading, site_folders
+from medfed.datasets import file_names, nesting, reading
 from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset
 
 SITES = {  # the name here, and what the folder may be called
@@ -23,7 +23,7 @@ SITES = {  # the name here, and what the folder may be called
 PARTS = ("train", "test")
 LABELS = {0: ("disc", "cup"), 128: ("disc",), 255: ()}
 CUP_UP_TO, RIM_UP_TO = 50, 200  # grey values; above: background
-# RIM-ONE names both eyes of a person, such as N-43-L; copies add test- or train- before it, and sizes behind.
+# RIM-ONE names both eyes of a patient, such as N-43-L; copies add test- or train- before it, and sizes behind.
 _EYE = re.compile(r"(?:(?:train|test)-)?(.*-\d+)-[LR](?![A-Za-z0-9]).*", re.IGNORECASE)
 
 
@@ -57,6 +57,11 @@ class Fundus(Dataset):
     )
     published_counts = {"DRISHTI-GS": 101, "RIM-ONE-r3": 159, "REFUGE-train": 400, "REFUGE-val": 400}
 
+    @classmethod
+    def recognise(cls, root: Path) -> Dataset | None:
+        dataset = cls(root=str(root))
+        return dataset if dataset.has_cases() else None
+
     @property
     def channels(self) -> int:
         return 3
@@ -79,7 +84,7 @@ class Fundus(Dataset):
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
-        return site_folders.find(Path(self.root), SITES)
+        return file_names.site_folders(Path(self.root), SITES)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
         found: dict[str, Case] = {}
@@ -89,13 +94,13 @@ class Fundus(Dataset):
                 there = (images or masks).parent
                 problems.append(f"{there}: has a folder of {'images' if images else 'masks'} alone; copy the other too")
                 continue
-            pairs, wrong = pairing.two_folders(images, masks)
+            pairs, wrong = file_names.two_folders(images, masks)
             problems += wrong
             for name, (image, mask) in pairs.items():
                 if other := found.get(name.casefold()):
                     problems.append(f"{image}: has the name of {other.image}; expected every name once, so rename one")
                     continue
-                found[name.casefold()] = Case(site, name, image, mask, _person(site, name), part=part)
+                found[name.casefold()] = Case(site, name, image, mask, _patient(site, name), part=part)
         if self.published_split and any(not case.part for case in found.values()):
             problems.append(f"{folder}: has no folders train and test; set data.published_split: false")
         return list(found.values()), problems
@@ -122,14 +127,14 @@ class Fundus(Dataset):
         """(part, images, masks) of one site, in either layout; what has neither images nor masks is left out."""
         places = [("", folder, "images", "masks")]
         for part in PARTS:
-            place = pairing.subfolder(folder, part)
-            rois = pairing.subfolder(place, "rois") if place else None
+            place = file_names.subfolder(folder, part)
+            rois = file_names.subfolder(place, "rois") if place else None
             places += [(part if self.published_split else "", rois, "image", "mask")] if rois else []
-        found = [(part, *(pairing.subfolder(place, name) for name in names)) for part, place, *names in places]
+        found = [(part, *(file_names.subfolder(place, name) for name in names)) for part, place, *names in places]
         return [(part, images, masks) for part, images, masks in found if images or masks]
 
 
-def _person(site: str, name: str) -> str:
-    """Who both eyes of a person belong to, where the names tell; else nothing."""
+def _patient(site: str, name: str) -> str:
+    """The patient that both eyes belong to, where the name of the image has it; else ""."""
     match = _EYE.fullmatch(name) if site == "RIM-ONE-r3" else None
     return match[1] if match else ""

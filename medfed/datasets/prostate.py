@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from monai.data import MetaTensor
 
-from medfed.datasets import reading, site_folders
+from medfed.datasets import file_names, reading
 from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset
 
 SITES = {  # the name here, and what older copies call the folder
@@ -47,6 +47,11 @@ class Prostate(Dataset):
     )
     published_counts = {"RUNMC": 30, "BMC": 30, "I2CVB": 19, "UCL": 13, "BIDMC": 12, "HK": 12}
 
+    @classmethod
+    def recognise(cls, root: Path) -> Dataset | None:
+        dataset = cls(root=str(root))
+        return dataset if dataset.has_cases() else None
+
     @property
     def channels(self) -> int:
         return 1
@@ -60,10 +65,12 @@ class Prostate(Dataset):
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
-        return site_folders.find(Path(self.root), SITES)
+        return file_names.site_folders(Path(self.root), SITES)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        images, masks, problems = {}, {}, []
+        images: dict[str, Path] = {}
+        masks: dict[str, Path] = {}
+        problems = []
         for path in sorted(folder.iterdir()):
             if match := _FILE.fullmatch(path.name):
                 group, name = masks if match[2] else images, match[1].capitalize()

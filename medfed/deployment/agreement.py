@@ -14,9 +14,9 @@ from medfed.federation.method import NEVER, ONCE
 from medfed.functional.weights import check_same_entries, first_not_finite
 
 KINDS = ("share", "train", "validate", "end")
-ONLOOKING = ("validate", "end")  # of a site that only validates
+VALIDATION_KINDS = ("validate", "end")  # of a site that only validates
 FACTS = frozenset({"round", "last"})  # all that a coordinator may say beside tensors
-MOST_BYTES_DOWN = 2 << 30  # of statistics in one letter
+MAX_BYTES_DOWN = 2 << 30  # of statistics in one letter
 
 
 class Refused(Exception):
@@ -45,7 +45,7 @@ class Agreement:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
 
-    def lets(self, name: str) -> bool:
+    def allows(self, name: str) -> bool:
         """Whether a tensor of that name may leave beside weights."""
         return any(fnmatchcase(name, known) for known in self.sends)
 
@@ -73,7 +73,7 @@ class Guard:
     sent_bytes: Counter[str] = field(default_factory=Counter)
     sent: dict[str, list[str]] = field(default_factory=dict)
 
-    def check_letter(self, message: Message) -> None:
+    def check_request(self, message: Message) -> None:
         """Raises Refused, before anything of it is used."""
         if message.kind not in self.kinds:
             raise Refused(f"was asked to '{message.kind}'; agreed to {', '.join(self.kinds)} and nothing else")
@@ -90,17 +90,17 @@ class Guard:
         if done >= self.agreement.answers_per_round:
             raise Refused(f"was asked to {message.kind} in round {number} more than {done} times")
         self._check_weights(message)
-        if (size := sum(map(n_bytes, message.tensors.values()))) > MOST_BYTES_DOWN:
-            raise Refused(f"was sent {size / 2**20:.0f} MB of statistics; takes {MOST_BYTES_DOWN >> 20}")
+        if (size := sum(map(n_bytes, message.tensors.values()))) > MAX_BYTES_DOWN:
+            raise Refused(f"was sent {size / 2**20:.0f} MB of statistics; takes {MAX_BYTES_DOWN >> 20}")
         if name := first_not_finite(message.tensors):
             raise Refused(f"was sent '{name}', which is not finite")
 
-    def check_answer(self, letter: Message, answer: Message) -> None:
+    def check_reply(self, letter: Message, answer: Message) -> None:
         """Raises Refused if it holds what may not leave; notes it otherwise."""
         number = letter.facts["round"]
         if strange := sorted(set(answer.weights) - (set(self.network) - self.stays)):
             raise Refused(f"'{strange[0]}' was about to leave; no weight of that name was agreed to")
-        if strange := [name for name in answer.tensors if not self.agreement.lets(name)]:
+        if strange := [name for name in answer.tensors if not self.agreement.allows(name)]:
             raise Refused(f"'{strange[0]}' was about to leave; agreed to {', '.join(self.agreement.sends) or 'none'}")
         of = digest(letter.to_bytes()) + digest(answer.to_bytes())
         if of not in self.sent.get(str(number), []):

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-from medfed.config.schema import Config, load, to_yaml
+from medfed.config.schema import Config, load, resolved, to_yaml
 from medfed.core.determinism import fix_bits
 from medfed.core.errors import UserError
 from medfed.core.files import read_sealed
@@ -46,7 +46,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
         done = folder.rounds()
         if done and not args.resume:
             raise UserError(f"{folder.path}: holds a run that has finished round {done[-1]}; go on with --resume")
-        if done and (other := changes(folder, plan)):
+        if done and (other := changes(folder, resolved(plan))):
             raise UserError(f"{args.folder / PLAN}: is not the plan that the run began with ({'; '.join(other[:5])}), "
                             "and the hospitals go by that; undo the change, or prepare another federation")
         state = folder.load_state(done[-1]) if done else start

@@ -1,11 +1,11 @@
-"""What would leave a site: one round on a few of its images, before anything is sent, held against the agreement."""
+"""What would leave a site, before anything is sent: one round on a few of its images, checked against the agreement."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from medfed.config.schema import Config
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
@@ -18,12 +18,13 @@ from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 from medfed.outputs.tables.table import aligned
 
-BATCHES = 2  # of training, in a rehearsal
+N_BATCHES = 2  # of training, in a dry run
+Row = Mapping[str, Any]  # of the ledger
 
 
 @dataclass(frozen=True)
 class _First:
-    """The first so many of a site's samples."""
+    """The first `n` of a site's samples."""
 
     samples: Samples
     n: int
@@ -39,53 +40,55 @@ class _First:
         return self.samples.batch(indices)
 
 
-def dry_run(site: Site, start: State, seed: int) -> list[dict[str, object]]:
-    """The rows of the ledger (`medfed.federation.ledger`) that the first round would have, of what goes up.
+def dry_run(site: Site, start: State, seed: int) -> list[Row]:
+    """The ledger's rows (`medfed.federation.ledger`) of what a training site would send in the first round.
 
-    The site shares what it would share, of all its images, and validates on all that it would; it trains for two
-    batches. As the only site of a federation it gets nothing from others, so answers whose number depends on those of
-    others are not foreseen.
+    The site shares statistics of all its images and validates as in a run; it trains for two batches. It is the only
+    site, so tensors whose number depends on the other sites are not predicted.
     """
-    few = replace(site, training=_First(site.training, BATCHES * site.settings.batch_size), local_epochs=1, memory={})
+    few = replace(site, training=_First(site.training, N_BATCHES * site.settings.batch_size), local_epochs=1, memory={})
     method, rows, state = site.method, [], start
     if method.shares != NEVER:
         shared = site.answer(Message("share", state.weights, {}, {"round": 1}))
         state = replace(state, memory=method.combine(state, {site.name: shared.tensors}, stream(seed, "combine", 1)))
         rows += ledger.entries(1, "up", {site.name: shared})
-    letter = Message("train", state.weights, method.broadcast(state, site.name), {"round": 1, "last": 0})
-    rows += ledger.entries(1, "up", {site.name: few.answer(letter)})
+    request = Message("train", state.weights, method.broadcast(state, site.name), {"round": 1, "last": 0})
+    rows += ledger.entries(1, "up", {site.name: few.answer(request)})
     return [*rows, *_validated(site, state)]
 
 
-def _validated(site: Site | ValidationSite, state: State) -> list[dict[str, object]]:
-    asked = Message("validate", state.weights, {}, {"round": 1})
-    return ledger.entries(1, "up", {site.name: site.answer(asked)})
+def _validated(site: Site | ValidationSite, state: State) -> list[Row]:
+    request = Message("validate", state.weights, {}, {"round": 1})
+    return ledger.entries(1, "up", {site.name: site.answer(request)})
 
 
-def outgoing_rows(site: Site | ValidationSite, config: Config) -> list[dict[str, object]]:
+def outgoing_rows(site: Site | ValidationSite) -> list[Row]:
     """What one round would send, as rows of the ledger."""
     state = State.of(site.network)
-    return _validated(site, state) if isinstance(site, ValidationSite) else dry_run(site, state, config.seed)
+    return _validated(site, state) if isinstance(site, ValidationSite) else dry_run(site, state, site.seed)
 
 
-def check_agreement(
-    rows: list[dict[str, object]], site: Site | ValidationSite, config: Config, agreement: Agreement
-) -> None:
-    """UserError if the method sends what the hospital did not agree to, or more of it."""
-    tensors = {row["name"] for row in rows if row["dtype"] != "fact"} - set(site.network.state_dict())
-    if strange := sorted(name for name in tensors if not agreement.lets(name)):
+def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement, file: str) -> None:
+    """Raise UserError if a round sends what the hospital did not agree to, or more of it.
+
+    Args:
+        rows: what `outgoing_rows` returns.
+        file: of the hospital, for messages.
+    """
+    tensors: set[str] = {row["name"] for row in rows if row["dtype"] != "fact"} - set(site.network.state_dict())
+    if strange := sorted(name for name in tensors if not agreement.allows(name)):
         more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
         which = ", ".join(f"'{name}'" for name in strange[:5]) + more
-        raise UserError(f"{config.source}: agrees.sends: {config.method_name} would send {which}, not in it; add it if "
+        raise UserError(f"{file}: agrees.sends: a round would send {which}, not in it; add it if "
                         "you agree that it leaves")
     total = sum(row["bytes"] for row in rows) / 1e6
     if total > agreement.megabytes_per_round:
-        raise UserError(f"{config.source}: agrees.megabytes_per_round: {agreement.megabytes_per_round:g}, but a round "
+        raise UserError(f"{file}: agrees.megabytes_per_round: {agreement.megabytes_per_round:g}, but a round "
                         f"sends {total:.1f} MB; raise it if you agree")
 
 
-def format_report(rows: list[dict[str, object]], site: Site | ValidationSite, config: Config) -> str:
-    """A table of what would leave, and what it means."""
+def format_report(rows: Sequence[Row], site: Site | ValidationSite, method: str, n_rounds: int) -> str:
+    """A table of what would leave (`outgoing_rows`) in each of the rounds, and what that means."""
     network = set(site.network.state_dict())
     shown = [["kind", "what", "shape", "type", "bytes"]]
     for kind in ("share", "train", "validate"):
@@ -98,12 +101,13 @@ def format_report(rows: list[dict[str, object]], site: Site | ValidationSite, co
             [kind, row["name"], row["shape"], row["dtype"], f"{row['bytes']:,}"] for row in own if row not in entries
         ]
     total = sum(row["bytes"] for row in rows) / 1e6
-    onlooks = isinstance(site, ValidationSite)
-    stays = f"{len(site.samples)} images stay" if onlooks else f"{len(site.training)} training images stay"
-    head = (f"What would leave {site.name}, to the coordinator, in a round of {config.method_name} "
-            f"({config.federation.rounds} rounds; {stays}):\n")
-    meaning = ("It validates alone: nothing is trained here." if onlooks else
-               f"{total:.2f} MB a round. None of this is anonymous: weights and statistics tell about the images they "
-               "were made from; python -m medfed.audit measures how much.")  # fmt: skip
+    if isinstance(site, ValidationSite):
+        stays, meaning = f"{len(site.samples)} images stay", "It validates alone: nothing is trained here."
+    else:
+        stays = f"{len(site.training)} training images stay"
+        meaning = (f"{total:.2f} MB a round. None of this is anonymous: weights and statistics tell about the images "
+                   "they were made from; python -m medfed.audit measures how much.")  # fmt: skip
+    head = (f"What would leave {site.name}, to the coordinator, in a round of {method} "
+            f"({n_rounds} rounds; {stays}):\n")
     table = aligned([[(word, "") for word in line] for line in shown], False, n_left=4)
     return "\n".join([head, table, "\n" + meaning])

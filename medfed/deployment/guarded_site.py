@@ -16,7 +16,7 @@ from medfed.core.device import pick_device
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.core.registry import suggestion
-from medfed.deployment.agreement import ONLOOKING, Agreement, Guard
+from medfed.deployment.agreement import VALIDATION_KINDS, Agreement, Guard
 from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
 from medfed.experiments.setup import build_network, build_site, task_of
@@ -56,7 +56,7 @@ class GuardedSite:
         self.guard = Guard(self.agreement, self.site.network.state_dict(), answered=Counter(told["answered"]),
                            sent_bytes=Counter(told["sent_bytes"]), sent=told.get("sent", {}))  # fmt: skip
         if isinstance(self.site, ValidationSite):
-            self.guard.kinds = ONLOOKING
+            self.guard.kinds = VALIDATION_KINDS
             self._engine = InProcess([], self.folder, validation_site=self.site)
             return
         self.guard.stays, self.guard.shares = self.site.local_keys, self.site.method.shares
@@ -69,17 +69,17 @@ class GuardedSite:
         Raises:
             Refused: if the letter or the answer is not what the hospital agreed to; then nothing leaves.
         """
-        self.guard.check_letter(letter)
+        self.guard.check_request(letter)
         if letter.kind == "end":
             write_atomically(self.folder / MODEL, safetensors.torch.save(letter.weights))
             answer = Message("end")
         else:
             answer = self._engine.exchange(letter.kind, {self.site.name: letter})[self.site.name]
-        self.guard.check_answer(letter, answer)
-        self._write_down(letter, answer)
+        self.guard.check_reply(letter, answer)
+        self._record(letter, answer)
         return answer
 
-    def _write_down(self, letter: Message, answer: Message) -> None:
+    def _record(self, letter: Message, answer: Message) -> None:
         """Before the answer leaves: a ledger that lacks what left would be worth nothing."""
         number, name = letter.facts["round"], self.site.name
         rows = [*entries(number, "down", {name: letter}), *entries(number, "up", {name: answer})]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ import torch
 from tqdm import tqdm
 
 from medfed.config import strict_yaml, validation
-from medfed.config.schema import Config, changed, load, to_yaml
+from medfed.config.schema import Config, changed, load
 from medfed.core.errors import UserError
+from medfed.core.files import exclusive_lock
 from medfed.deployment.agreement import Agreement
 from medfed.deployment.guarded_site import MODEL
 from medfed.engines.flare.job import EXECUTOR, SITE_FILE, hospital_rights
@@ -100,8 +100,12 @@ def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]
             yield here, value
 
 
-def join(hospital: Hospital, config: Config, quiet: bool) -> None:
-    """Start FLARE's client with this hospital's kit, and wait until the coordinator says that it is over.
+def join(hospital: Hospital, config_yaml: str, file: str, quiet: bool) -> None:
+    """Start FLARE's client with this hospital's kit, and wait for the federation's end.
+
+    Args:
+        config_yaml: the plan with this hospital's own values.
+        file: the hospital's file, for messages.
 
     Raises:
         UserError: if it is over already, or FLARE or the kit is missing, or another process takes part with this kit,
@@ -112,12 +116,12 @@ def join(hospital: Hospital, config: Config, quiet: bool) -> None:
                         "folder")
     folder, kit = Path(hospital.folder), Kit(Path(hospital.kit), (EXECUTOR,), hospital_rights())
     kit.check()
-    with _alone(kit.path) as lock:
+    with lock_kit(kit.path) as lock:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / MODEL).is_file():
             raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to take part in another, "
                             "give `folder` another name")
-        job = {"config": to_yaml(config), "source": config.source, "site": hospital.site,
+        job = {"config": config_yaml, "source": file, "site": hospital.site,
                "folder": str(folder.resolve()), "directory": os.getcwd(), "threads": torch.get_num_threads(),
                "agreement": asdict(hospital.agrees)}  # fmt: skip
         kit.write(SITE_FILE, {hospital.site: job})
@@ -126,25 +130,15 @@ def join(hospital: Hospital, config: Config, quiet: bool) -> None:
         _take_part(hospital.site, kit, folder, quiet, lock)
 
 
-@contextmanager
-def _alone(kit: Path) -> Iterator[int]:
-    """Hold the kit by a lock on a file, the descriptor of which is given; a second program is refused at once.
+def lock_kit(kit: Path) -> AbstractContextManager[int]:
+    """Lock a kit, so that a second program with the same kit is refused at once; gives the lock's descriptor.
 
-    It dies with those that hold it, also by kill -9: this process and FLARE's client, which may outlive it.
+    FLARE's client inherits the descriptor, since it may outlive this process.
     """
-    with open(kit / LOCK, "a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            who = lock.read().strip() or "another process"
-            raise UserError(f"{kit}: {who}, or a FLARE client that it started, takes part with this kit already; wait "
-                            f"for it, or end it (Ctrl-C; pkill -f {kit}), and come back") from error
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()}\n")
-        lock.flush()
-        yield lock.fileno()
-        lock.truncate(0)
+    return exclusive_lock(kit / LOCK, lambda holder: UserError(
+        f"{kit}: {holder}, or a FLARE client that it started, takes part with this kit already; wait for it, or end it "
+        f"(Ctrl-C; pkill -f {kit}), and come back"
+    ))  # fmt: skip
 
 
 def _take_part(site: str, kit: Kit, folder: Path, quiet: bool, lock: int) -> None:

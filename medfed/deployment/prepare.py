@@ -52,20 +52,19 @@ def prepare_federation(args: argparse.Namespace) -> int:
     images = image_description(task, dataset, dataset.cases(dataset.site_names()[0])[0])
     write_atomically(out / IMAGES, json.dumps({**images, "dataset": dataset.card.title}, indent=2))
     for site, place in places.items():
-        write_atomically(place / f"{site}.yaml", hospital_file(site, plan))
+        write_atomically(place / f"{site}.yaml", hospital_file(site, plan.federation.rounds))
     write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
     write_atomically(out / "README.md", README.format(
-        folder=out, host=args.host, sites=_sites_told(sites, plan), first=sites[0], method=plan.method_name,
-        rounds=plan.federation.rounds,
+        folder=out, host=args.host, sites=_site_list(sites, plan.federation.validation_site), first=sites[0],
+        method=plan.method_name, rounds=plan.federation.rounds,
     ))
     write_atomically(out / PLAN, to_yaml(plan))
     print(f"The federation of {len(sites)} hospitals is in {out}; {out / 'README.md'} has the commands for both sides.")
     return 0
 
 
-def _sites_told(sites: list[str], plan: Config) -> str:
-    onlooker = plan.federation.validation_site
-    return ", ".join(f"{site} (which only validates)" if site == onlooker else site for site in sites)
+def _site_list(sites: list[str], validation_site: str) -> str:
+    return ", ".join(f"{site} (which only validates)" if site == validation_site else site for site in sites)
 
 
 def _plan(config: Config, sites: list[str]) -> Config:
@@ -75,15 +74,15 @@ def _plan(config: Config, sites: list[str]) -> Config:
         if getattr(federation, key):
             raise UserError(f"{config.source}: federation.{key}: {getattr(federation, key)} is for simulations; leave "
                             "it out of a federation of hospitals")
-    onlooker = federation.validation_site
-    if onlooker not in ["", *sites]:
-        raise UserError(f"{config.source}: federation.validation_site: '{onlooker}' is not among --sites "
+    validation_site = federation.validation_site
+    if validation_site not in ["", *sites]:
+        raise UserError(f"{config.source}: federation.validation_site: '{validation_site}' is not among --sites "
                         f"({', '.join(sites)}); name it there as well")
-    if federation.selection == "validation_site" and not onlooker:
+    if federation.selection == "validation_site" and not validation_site:
         raise UserError(f"{config.source}: federation.selection: 'validation_site' needs federation.validation_site; "
                         "name one")
-    if len(sites) < 2 + bool(onlooker):
-        alone = f", and {onlooker} only validates" if onlooker else ""
+    if len(sites) < 2 + bool(validation_site):
+        alone = f", and {validation_site} only validates" if validation_site else ""
         raise UserError(f"--sites: a federation has at least two hospitals, got {', '.join(sites) or 'none'}{alone}")
     try:
         site_names.check(sites)

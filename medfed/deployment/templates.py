@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from medfed.config.schema import Config
-
 ADMIN = "coordinator@medfed.org"  # FLARE wants the name of a console to look like an address
 
 HOSPITAL = """# What {site} brings to the federation, and what it agrees to. Paths are as seen from this file.
@@ -76,20 +74,28 @@ written before its filters act; `kit/JOB/audit.log` has a line each time that on
 """
 
 
-def hospital_file(site: str, plan: Config) -> str:
+def hospital_file(site: str, n_rounds: int) -> str:
     """A hospital's YAML, to be filled in. What the method sends is for the hospital to look at and write down."""
-    return HOSPITAL.format(site=site, rounds=plan.federation.rounds)
+    return HOSPITAL.format(site=site, rounds=n_rounds)
 
 
 def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:
     """FLARE's project for `nvflare provision`."""
-    people = [{"name": host, "type": "server", "org": "coordinator", "fed_learn_port": port, "admin_port": port + 1,
-               "connect_to": host, "default_host": host},
-              *({"name": site, "type": "client", "org": f"org_{index}"} for index, site in enumerate(sites, start=1)),
-              {"name": ADMIN, "type": "admin", "org": "coordinator", "role": "project_admin"}]  # fmt: skip
-    builders = ["workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder",
-                "signature.SignatureBuilder"]
-    told = {"static_file.StaticFileBuilder": {"config_folder": "config", "scheme": "grpc"}}
-    return {"api_version": 3, "name": "medfed", "description": "A federation of medfed", "participants": people,
-            "builders": [{"path": f"nvflare.lighter.impl.{name}", **({"args": told[name]} if name in told else {})}
-                         for name in builders]}  # fmt: skip
+    server = {"name": host, "type": "server", "org": "coordinator", "fed_learn_port": port, "admin_port": port + 1,
+              "connect_to": host, "default_host": host}  # fmt: skip
+    clients = [{"name": site, "type": "client", "org": f"org_{index}"} for index, site in enumerate(sites, start=1)]
+    admin = {"name": ADMIN, "type": "admin", "org": "coordinator", "role": "project_admin"}
+    builders: dict[str, dict[str, str]] = {
+        "workspace.WorkspaceBuilder": {},
+        "static_file.StaticFileBuilder": {"config_folder": "config", "scheme": "grpc"},
+        "cert.CertBuilder": {},
+        "signature.SignatureBuilder": {},
+    }
+    return {
+        "api_version": 3, "name": "medfed", "description": "A federation of medfed",
+        "participants": [server, *clients, admin],
+        "builders": [
+            {"path": f"nvflare.lighter.impl.{name}", **({"args": arguments} if arguments else {})}
+            for name, arguments in builders.items()
+        ],
+    }  # fmt: skip

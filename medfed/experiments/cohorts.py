@@ -1,10 +1,9 @@
-"""Who is where: which sites train, validate and stay unseen, how their people are split, and who holds them."""
+"""Which sites train, validate and stay unseen, how their patients are split, and which client holds them."""
 
 from __future__ import annotations
 
 import warnings
 
-from medfed.config.schema import Config
 from medfed.core import registry, site_names
 from medfed.core.errors import UserError
 from medfed.core.seeds import number as stream_number
@@ -12,44 +11,59 @@ from medfed.datasets.base import Case, Dataset
 from medfed.datasets.checking import MOST_HASHED, duplicates
 from medfed.datasets.partitions import partition
 from medfed.datasets.splits import Split, split
+from medfed.federation.settings import Federation
 
 
 def assign_patients(
-    config: Config, dataset: Dataset
+    dataset: Dataset, federation: Federation, seed: int, file: str
 ) -> tuple[dict[str, Split], dict[str, Split], dict[str, list[Case]]]:
-    """Who is where: splits of the source sites and, last, the validation site; the clients; the unseen site's cases."""
-    source, validating, unseen = _sites(config, dataset)
+    """Assign every patient to a site's split, to a client, or to the unseen site.
+
+    Args:
+        seed: decides the splits, the clients and which sites take part.
+        file: the config, for messages.
+
+    Returns:
+        splits of the source sites and, last, of the validation site; the clients, empty where each site is one; the
+        cases of the unseen site, empty where there is none.
+
+    Raises:
+        UserError: if a named site is missing, no site is left to train on, or an image is there twice.
+    """
+    source, validating, unseen = _sites(dataset, federation, seed, file)
     cases = dataset.cases_of([*source, *validating, *unseen])
     if sum(map(len, cases.values())) <= MOST_HASHED:
         _refuse_duplicates(dataset, sum(cases.values(), []))
-    splits = {site: split(cases[site], config.seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
+    splits = {site: split(cases[site], seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
     for site, parts in splits.items():
         if not parts.train:
             raise UserError(
                 f"{dataset.root}: the site {site} has no training images in its published split; split by patient, or "
                 "leave the site out in data.sites"
             )
-    clients = _clients(config, splits)
+    clients = _clients(splits, federation, seed, file)
     splits |= {site: Split([], cases[site], []) for site in validating}
     return splits, clients, {site: cases[site] for site in unseen}
 
 
-def _sites(config: Config, dataset: Dataset) -> tuple[list[str], list[str], list[str]]:
+def _sites(
+    dataset: Dataset, federation: Federation, seed: int, file: str
+) -> tuple[list[str], list[str], list[str]]:
     """Names of the sites that train, of the validation site and of the unseen one, if there are such."""
     names = dataset.site_names()
     try:
         site_names.check(names)
     except ValueError as error:
         raise UserError(f"{dataset.root}: {error}") from error
-    apart = {key: getattr(config.federation, key) for key in ("validation_site", "unseen_site")}
-    if config.federation.selection == "validation_site" and not config.federation.validation_site:
+    apart = {key: getattr(federation, key) for key in ("validation_site", "unseen_site")}
+    if federation.selection == "validation_site" and not federation.validation_site:
         raise UserError(
-            f"{config.source}: federation.selection: 'validation_site' needs federation.validation_site; name one"
+            f"{file}: federation.selection: 'validation_site' needs federation.validation_site; name one"
         )
     for key, name in apart.items():
         if name and name not in names:
             raise UserError(
-                f"{config.source}: federation.{key}: no site '{name}' in {dataset.root}. "
+                f"{file}: federation.{key}: no site '{name}' in {dataset.root}. "
                 f"{registry.suggestion(name, names)}"
             )
     source = [name for name in names if name not in apart.values()]
@@ -60,51 +74,56 @@ def _sites(config: Config, dataset: Dataset) -> tuple[list[str], list[str], list
         raise UserError(
             f"{dataset.root}: the {which} {only}, so none is left to train on; add one, or leave {keys} out"
         )
-    source = participating_sites(config, source)
-    if len(source) == 1 and config.federation.clients < 2:
+    source = participating_sites(source, federation.participating, seed, file)
+    if len(source) == 1 and federation.clients < 2:
         warnings.warn(f"only one site ('{source[0]}') trains: this is local training, not a federation", stacklevel=2)
-    return source, *([name] if name else [] for name in apart.values())
+    validating, unseen = ([name] if name else [] for name in apart.values())
+    return source, validating, unseen
 
 
-def participating_sites(config: Config, source: list[str]) -> list[str]:
-    """Those of the source sites that train (`federation.participating`), in the order given.
+def participating_sites(source: list[str], wanted: int | None, seed: int, file: str) -> list[str]:
+    """The source sites that train (`federation.participating`), in the order given.
 
-    A site's place in the draw depends on the seed and its name alone: on no other site, nor on how many are wanted.
+    A site's place in the draw depends only on the seed and the site's name, so a draw of 3 holds the sites of a draw
+    of 2, and leaving a site out moves no other.
+
+    Args:
+        source: the sites that are neither unseen nor the validation site.
+        wanted: how many train; None is all.
+        file: the config, for messages.
     """
-    wanted = config.federation.participating
     if wanted is None:
         return source
     if wanted > len(source):
         raise UserError(
-            f"{config.source}: federation.participating: {wanted} sites are to train, but only {len(source)} "
+            f"{file}: federation.participating: {wanted} sites are to train, but only {len(source)} "
             f"({', '.join(source)}) {'is' if len(source) == 1 else 'are'} neither unseen nor the validation site; "
             f"expected at most {len(source)}, or null for all"
         )
-    drawn = sorted(source, key=lambda site: stream_number(config.seed, "participating", site))[:wanted]
-    return [site for site in source if site in drawn]
+    first = sorted(source, key=lambda site: stream_number(seed, "participating", site))[:wanted]
+    return [site for site in source if site in first]
 
 
-def _clients(config: Config, splits: dict[str, Split]) -> dict[str, Split]:
-    """The source sites' people, handed out to clients; nothing where each site is a client."""
-    federation = config.federation
+def _clients(splits: dict[str, Split], federation: Federation, seed: int, file: str) -> dict[str, Split]:
+    """The source sites' patients, assigned to clients; empty where each site is a client."""
     if not federation.clients:
         return {}
     try:
-        found = partition(
-            splits, federation.clients, federation.partition, config.seed, mixing=federation.mixing,
+        clients = partition(
+            splits, federation.clients, federation.partition, seed, mixing=federation.mixing,
             concentration=federation.concentration, min_images=federation.min_images,
         )  # fmt: skip
     except ValueError as error:
-        raise UserError(f"{config.source}: federation.clients: {error}") from error
-    if taken := [name for name in [*splits, federation.validation_site] if name in found]:
+        raise UserError(f"{file}: federation.clients: {error}") from error
+    if taken := [name for name in [*splits, federation.validation_site] if name in clients]:
         raise UserError(
-            f"{config.source}: federation.clients: a site is called '{taken[0]}', as a client would be; rename it"
+            f"{file}: federation.clients: a site is called '{taken[0]}', as a client would be; rename it"
         )
-    return found
+    return clients
 
 
 def _refuse_duplicates(dataset: Dataset, cases: list[Case]) -> None:
-    """A picture in two sites, or twice in one, would be trained on and tested. Files are compared by their bytes."""
+    """Refuse an image that is in two sites, or twice in one: it could be trained on and tested. Compares bytes."""
     found = duplicates(cases)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     if found and not dataset.allow_duplicates:

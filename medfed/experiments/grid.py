@@ -39,17 +39,107 @@ class Fold:
     folder: RunFolder
 
 
-def compatible_methods(config: Config, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
-    """FedAvg and all others that work on this task with their defaults; and why each of the rest does not."""
-    task_of(config, dataset)  # refuses a network that suits no method here
-    refused = {}
-    names = [BASELINE, *(name for name in registry.known_names("methods") if name not in (BASELINE, "stack"))]
-    for name in names:
-        try:
-            _check_fits(config_of(config, name, "", config.seed), dataset)
-        except UserError as error:
-            refused[name] = str(error)
-    return [name for name in names if name not in refused], refused
+@dataclass(frozen=True)
+class Grid:
+    """The runs of a comparison: changes of one base config."""
+
+    base: Config
+
+    def compatible_methods(self, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
+        """FedAvg and all others that work on this task with their defaults; and why each of the rest does not."""
+        task_of(self.base, dataset)  # refuses a network that suits no method here
+        refused: dict[str, str] = {}
+        names = [BASELINE, *(name for name in registry.known_names("methods") if name not in (BASELINE, "stack"))]
+        for name in names:
+            try:
+                _check_fits(self.config_of(name, "", self.base.seed), dataset)
+            except UserError as error:
+                refused[name] = str(error)
+        return [name for name in names if name not in refused], refused
+
+    def plan(
+        self, out: Path, methods: Sequence[str], n_seeds: int, names: Sequence[str], sites: Sequence[str] | None,
+        validates: Mapping[str, str] = {}, varied: Sequence[Sequence[Override]] = (),
+    ) -> list[Fold]:
+        """All runs of the comparison, seed by seed, so that a table is complete as early as possible.
+
+        Args:
+            names: the sites of the dataset.
+            sites: those of them that are left out in turn; None is all.
+            validates: the validation site of each unseen one (`validation_sites`); empty where one site is left out.
+            varied: values of each varied setting; every method is a row with each combination of them.
+        """
+        for site in sites or []:
+            if site not in names:
+                raise UserError(f"--sites {site}: no such site in {self.base.data.root}; found {', '.join(names)}")
+        if len(names) < 2:
+            found = ", ".join(names)
+            raise UserError(f"{self.base.data.root}: leaving one site out needs at least two sites, found {found}")
+        rows = self._rows(methods, varied)
+        folds = [
+            Fold(row, site, self.config_of(row.method, site, seed, validates.get(site), values),
+                 RunFolder(out / row.folder / _apart(site, validates.get(site)) / f"seed_{seed}"))
+            for seed in range(self.base.seed, self.base.seed + n_seeds)
+            for site in sites or names
+            for row, values in rows
+        ]
+        for fold in folds:  # before the first of them trains
+            federation = fold.config.federation
+            source = [name for name in names if name not in (fold.site, federation.validation_site)]
+            participating_sites(source, federation.participating, fold.config.seed, fold.config.source)
+        return folds
+
+    def config_of(
+        self, method: str, site: str, seed: int, validation: str | None = None, varied: Sequence[Override] = ()
+    ) -> Config:
+        """The base config with another method, other sites left out, and other values.
+
+        Args:
+            validation: the validation site; None leaves the config's.
+            method: a name (its settings as in the config where it is the same, else its defaults),
+                `name:key=value,...` to set some, or several of these joined by + to stack them.
+        """
+        changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
+        changes |= {"federation.validation_site": validation} if validation else {}
+        blocks = [_parsed(part, method) for part in method.split("+")]
+        if len(blocks) > 1:
+            own = {key: value for key, value in resolved(self.base)["method"].items() if key != "preset"}
+            written = [(name, {one.key: one.value for one in settings}) for name, settings in blocks]
+            changes["method.name"] = "stack"
+            changes["method.methods"] = [
+                {**(own if name == self.base.method_name else {}), "name": name, **values} for name, values in written
+            ]
+        else:
+            (name, settings), = blocks
+            changes |= {} if name == self.base.method_name else {"method.name": name}
+            changes |= {f"method.{one.key}": one.value for one in settings}
+        return changed(self.base, changes, varied)
+
+    def _rows(self, methods: Sequence[str], varied: Sequence[Sequence[Override]]) -> list[tuple[Row, Varied]]:
+        """Rows with their varied values.
+
+        A method is not varied in a setting of methods that it lacks and another has: FedAvg beside CCST has one row,
+        whatever `method.k` is. UserError if none has it, or two rows are one.
+        """
+        known = {method: self._settings_of(method) for method in methods}
+        for first, *_ in varied:
+            if not any(_takes(first, settings) for settings in known.values()):
+                settings = sorted(set().union(*known.values()) - {"name"})
+                raise UserError(f"--vary {first.key}: none of the methods {', '.join(methods)} has this setting. "
+                                f"{registry.suggestion(first.path[1], settings)}")
+        rows = []
+        for method in methods:
+            own = [values for values in varied if _takes(values[0], known[method])]
+            if twice := [values[0].key for values in own if values[0].key in Row(method).changes]:
+                raise UserError(f"--vary {twice[0]}: --methods {method} sets it too; say it in one of them")
+            rows += [(Row(method, tuple(one.text for one in values)), values) for values in product(*own)]
+        folders = [row.folder.casefold() for row, _ in rows]
+        if twice := [row.label for row, _ in rows if folders.count(row.folder.casefold()) > 1]:
+            raise UserError(f"--methods: {' and '.join(map(repr, twice))} would share a folder; leave one out")
+        return rows
+
+    def _settings_of(self, method: str) -> set[str]:
+        return set(resolved(self.config_of(method, "", self.base.seed))["method"])
 
 
 def check_rows(folds: Sequence[Fold]) -> None:
@@ -84,37 +174,6 @@ def parse_varied(texts: Sequence[str]) -> list[list[Override]]:
     return varied
 
 
-def plan(
-    config: Config, out: Path, methods: Sequence[str], n_seeds: int, names: Sequence[str], sites: Sequence[str] | None,
-    validates: Mapping[str, str] = {}, varied: Sequence[Sequence[Override]] = (),
-) -> list[Fold]:
-    """The grid, seed by seed, so that a table is complete as early as it can be; `sites` narrows the found `names`.
-
-    Args:
-        validates: the validation site beside each unseen one (`validators`); empty where one site is left out.
-        varied: values of each varied setting; every method is a row with each combination of them.
-    """
-    for site in sites or []:
-        if site not in names:
-            raise UserError(f"--sites {site}: no such site in {config.data.root}; found {', '.join(names)}")
-    if len(names) < 2:
-        raise UserError(f"{config.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}")
-    rows = _rows(config, methods, varied)
-    folds = [
-        Fold(row, site, config_of(config, row.method, site, seed, validates.get(site), values),
-             RunFolder(out / row.folder / _apart(site, validates.get(site)) / f"seed_{seed}"))
-        for seed in range(config.seed, config.seed + n_seeds)
-        for site in sites or names
-        for row, values in rows
-    ]
-    for fold in folds:  # before the first of them trains
-        federation = fold.config.federation
-        participating_sites(
-            fold.config, [name for name in names if name not in (fold.site, federation.validation_site)]
-        )
-    return folds
-
-
 def validation_sites(names: Sequence[str], pairs: Sequence[str], root: str) -> dict[str, str]:
     """The validation site beside each unseen one.
 
@@ -141,35 +200,6 @@ def validation_sites(names: Sequence[str], pairs: Sequence[str], root: str) -> d
     return found
 
 
-def _rows(
-    config: Config, methods: Sequence[str], varied: Sequence[Sequence[Override]]
-) -> list[tuple[Row, Varied]]:
-    """Rows with their varied values.
-
-    A method is not varied in a setting of methods that it lacks and another has: FedAvg beside CCST has one row,
-    whatever `method.k` is. UserError if none has it, or two rows are one.
-    """
-    known = {method: _settings_of(config, method) for method in methods}
-    for first, *_ in varied:
-        if not any(_takes(first, settings) for settings in known.values()):
-            raise UserError(f"--vary {first.key}: none of the methods {', '.join(methods)} has this setting. "
-                            f"{registry.suggestion(first.path[1], sorted(set().union(*known.values()) - {'name'}))}")
-    found = []
-    for method in methods:
-        own = [values for values in varied if _takes(values[0], known[method])]
-        if twice := [values[0].key for values in own if values[0].key in Row(method).changes]:
-            raise UserError(f"--vary {twice[0]}: --methods {method} sets it too; say it in one of them")
-        found += [(Row(method, tuple(one.text for one in values)), values) for values in product(*own)]
-    folders = [row.folder.casefold() for row, _ in found]
-    if twice := [row.label for row, _ in found if folders.count(row.folder.casefold()) > 1]:
-        raise UserError(f"--methods: {' and '.join(map(repr, twice))} would share a folder; leave one out")
-    return found
-
-
-def _settings_of(config: Config, method: str) -> set[str]:
-    return set(resolved(config_of(config, method, "", config.seed))["method"])
-
-
 def _takes(override: Override, settings: set[str]) -> bool:
     return override.path[0] != "method" or len(override.path) == 1 or override.path[1] in settings
 
@@ -177,33 +207,6 @@ def _takes(override: Override, settings: set[str]) -> bool:
 def _apart(site: str, validation: str | None) -> str:
     """The folder of the runs that leave these sites out."""
     return f"unseen_{site}" + (f"-validation_{validation}" if validation else "")
-
-
-def config_of(
-    config: Config, method: str, site: str, seed: int, validation: str | None = None, varied: Sequence[Override] = ()
-) -> Config:
-    """The given config with another method, other sites left out, and other values.
-
-    Args:
-        validation: the validation site; None leaves the config's.
-        method: a name (its settings as in the config where it is the same, else its defaults), `name:key=value,...` to
-            set some, or several of these joined by + to stack them.
-    """
-    changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
-    changes |= {"federation.validation_site": validation} if validation else {}
-    blocks = [_parsed(part, method) for part in method.split("+")]
-    if len(blocks) > 1:
-        own = {key: value for key, value in resolved(config)["method"].items() if key != "preset"}
-        changes["method.name"] = "stack"
-        changes["method.methods"] = [
-            {**(own if name == config.method_name else {}), "name": name, **{one.key: one.value for one in settings}}
-            for name, settings in blocks
-        ]  # fmt: skip
-    else:
-        (name, settings), = blocks
-        changes |= {} if name == config.method_name else {"method.name": name}
-        changes |= {f"method.{one.key}": one.value for one in settings}
-    return changed(config, changes, varied)
 
 
 def _parsed(part: str, method: str) -> tuple[str, list[Override]]:

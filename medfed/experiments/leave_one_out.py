@@ -32,7 +32,7 @@ def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
             try:
                 with fold.folder.locked():
                     started = (fold.folder.path / "config.yaml").is_file()
-                    check_run_folder(fold.folder, fold.config, resume=started)
+                    check_run_folder(fold.folder, resolved(fold.config), resume=started)
                     fold.row.write(fold.folder.path)
                     run(fold.config, fold.folder, quiet)
             except RunIsBusy:

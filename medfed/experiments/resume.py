@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from medfed.config import strict_yaml
-from medfed.config.schema import Config, difference, resolved
+from medfed.config.schema import difference
 from medfed.core.errors import UserError
+from medfed.datasets.base import Dataset
 from medfed.datasets.checking import MOST_HASHED, digest
-from medfed.experiments.setup import Experiment
+from medfed.datasets.splits import Split
 from medfed.federation.message import State
 from medfed.functional.weights import check_same_entries
 from medfed.networks.adain import codec_file
 from medfed.outputs.run_folder import RunFolder
-from medfed.style_codec.codec_files import codecs
 
 # What an accepted change may touch. All else would make the rounds so far those of another federation: other patients
 # in training, a hospital that took part called unseen, a method without what it shares before round 1.
@@ -30,8 +33,13 @@ MAY_CHANGE = (
 REMAINS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
 
 
-def check_run_folder(folder: RunFolder, config: Config, resume: bool, accept_change: bool = False) -> None:
-    """Look whether a run may start in this folder, or go on with the one that is there if that was asked for.
+def check_run_folder(
+    folder: RunFolder, settings: Mapping[str, Any], resume: bool, accept_change: bool = False
+) -> None:
+    """Check that a run may start in this folder, or resume the one that is there.
+
+    Args:
+        settings: every value of the config (`schema.resolved`).
 
     Raises:
         UserError: where going on, or starting over, could lose or mix results.
@@ -53,7 +61,7 @@ def check_run_folder(folder: RunFolder, config: Config, resume: bool, accept_cha
             f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round "
             f"{folder.history()[-1]['round']}; put the checkpoints back, or start another run with --out"
         )
-    if resume and (changed := changes(folder, config)):
+    if resume and (changed := changes(folder, settings)):
         _check_changes(folder, changed, accept_change)
 
 
@@ -70,20 +78,20 @@ def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> Non
         )
 
 
-def changes(folder: RunFolder, config: Config) -> list[str]:
-    """How the config differs from the one that the run was started with."""
-    kept = folder.path / "config.yaml"
-    return difference(strict_yaml.parse(strict_yaml.read(kept), str(kept)), resolved(config))
+def changes(folder: RunFolder, settings: Mapping[str, Any]) -> list[str]:
+    """How a config (`schema.resolved`) differs from the one that the run was started with."""
+    file = folder.path / "config.yaml"
+    return difference(strict_yaml.parse(strict_yaml.read(file), str(file)), settings)
 
 
-def load_resume_state(folder: RunFolder, simulation: Experiment) -> State:
-    """The last checkpoint, or the start where there is none."""
+def load_resume_state(folder: RunFolder, start: State) -> State:
+    """The last checkpoint, or the start where there is none; UserError where it is of another network."""
     rounds = folder.rounds()
     if not rounds:
-        return simulation.start
+        return start
     state = folder.load_state(rounds[-1])
     try:
-        check_same_entries(simulation.start.weights, state.weights)
+        check_same_entries(start.weights, state.weights)
     except ValueError as error:
         raise UserError(
             f"{folder.path}: round {state.round} does not fit the network of this config ({error}); start another run "
@@ -92,8 +100,12 @@ def load_resume_state(folder: RunFolder, simulation: Experiment) -> State:
     return state
 
 
-def check_data(folder: RunFolder, simulation: Experiment, config: Config) -> None:
-    """Write down which files a run is made from, or refuse to go on with others.
+def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split], codecs: Sequence[str]) -> None:
+    """Record which files a run is made from, or refuse to resume it with others.
+
+    Args:
+        splits: the patients of the source sites and the validation site.
+        codecs: files of the style codecs that the method uses.
 
     `data.json` holds the SHA-256 of every image and mask of the source sites, and of a codec that is not medfed's own.
     Of more than MOST_HASHED images it holds the sizes alone, as reading hundreds of thousands of files at every start
@@ -102,33 +114,34 @@ def check_data(folder: RunFolder, simulation: Experiment, config: Config) -> Non
     Raises:
         UserError: if files changed, came or went since the run was started, or phantoms gave way to real images.
     """
-    cases = [case for patients in simulation.splits.values() for case in patients.all()]
-    seen = digest if len(cases) <= MOST_HASHED else (lambda path: path.stat().st_size)
-    found = {
-        "data": "phantom" if simulation.dataset.is_phantom else "real",
-        "codecs": {name: digest(codec_file(name)) for name in codecs(config.method)},
-        "files": {
-            f"{case.site}/{case.patient}": [seen(path) for path in (case.image, case.mask) if path] for case in cases
-        },
+    cases = [case for patients in splits.values() for case in patients.all()]
+    hashed = len(cases) <= MOST_HASHED
+    origin = "phantom" if dataset.is_phantom else "real"
+    codec_digests = {name: digest(codec_file(name)) for name in codecs}
+    files = {
+        f"{case.site}/{case.patient}": [
+            digest(path) if hashed else path.stat().st_size for path in (case.image, case.mask) if path
+        ]
+        for case in cases
     }
     if not (folder.path / "data.json").is_file():
-        folder.write_json("data.json", found)
+        folder.write_json("data.json", {"data": origin, "codecs": codec_digests, "files": files})
         return
     kept = folder.read_json("data.json")
-    if kept["data"] != found["data"]:
+    if kept["data"] != origin:
         raise UserError(
-            f"{folder.path}: this run was started on {kept['data']} data, and now finds {found['data']} data in "
-            f"{simulation.dataset.root}; start another run with --out"
+            f"{folder.path}: this run was started on {kept['data']} data, and now finds {origin} data in "
+            f"{dataset.root}; start another run with --out"
         )
-    before = kept.get("codecs", found["codecs"])  # a run of a medfed that did not look
-    if changed := [name for name in found["codecs"] if before.get(name) != found["codecs"][name]]:
+    before = kept.get("codecs", codec_digests)  # older runs did not record codecs
+    if changed := [name for name in codec_digests if before.get(name) != codec_digests[name]]:
         raise UserError(
             f"{codec_file(changed[0])}: changed since the run in {folder.path} was started with it; put the codec of "
             "then back, or start another run with --out"
         )
-    names = sorted(set(kept["files"]) | set(found["files"]))
-    if changed := [name for name in names if kept["files"].get(name) != found["files"].get(name)]:
+    names = sorted(set(kept["files"]) | set(files))
+    if changed := [name for name in names if kept["files"].get(name) != files.get(name)]:
         raise UserError(
-            f"{simulation.dataset.root}: {len(changed)} of {len(names)} cases changed, came or went since the run in "
+            f"{dataset.root}: {len(changed)} of {len(names)} cases changed, came or went since the run in "
             f"{folder.path} was started, the first is {changed[0]}; put them back, or start another run with --out"
         )

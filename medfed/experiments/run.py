@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from medfed.config.schema import Config, to_yaml
+from medfed.config.schema import Config, resolved, to_yaml
 from medfed.core.determinism import fix_bits
 from medfed.core.errors import UserError
 from medfed.datasets.splits import Split
@@ -24,6 +24,7 @@ from medfed.federation.site import Site
 from medfed.metrics.ratio import summarise_ratios, write_ratios
 from medfed.outputs.environment import environment
 from medfed.outputs.run_folder import RunFolder
+from medfed.style_codec.codec_files import codecs
 
 
 def default_folder(config: Config) -> Path:
@@ -39,14 +40,14 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
     Returns:
         The content of `summary.json`, which is the last file that a run writes.
     """
-    if folder.is_finished() and (folder.path / "model.safetensors").is_file() and not changes(folder, config):
+    if folder.is_finished() and (folder.path / "model.safetensors").is_file() and not changes(folder, resolved(config)):
         return folder.read_json("summary.json")
     fix_bits()
     with notices(folder, quiet) as said:
         experiment = build_experiment(config, folder.path / "sites", quiet)
-        state = load_resume_state(folder, experiment)
+        state = load_resume_state(folder, experiment.start)
         with full_disk_named(folder):
-            check_data(folder, experiment, config)
+            check_data(folder, experiment.dataset, experiment.splits, codecs(config.method))
             _check_selection(config.federation.selection, config.source, experiment.sites)
             _warn_of_settings(config.federation, len(experiment.sites))
             _begin(folder, config, experiment.clients, state.round, said)
@@ -88,7 +89,8 @@ def _begin(
     """Write down what runs, `config.yaml` last: a folder without it is no run, so refused data leave none behind."""
     (folder.path / "summary.json").unlink(missing_ok=True)  # of another config, where a change was accepted
     if (folder.path / "config.yaml").is_file():
-        said += [f"the config was changed after round {rounds_done}: {change}" for change in changes(folder, config)]
+        changed = changes(folder, resolved(config))
+        said += [f"the config was changed after round {rounds_done}: {change}" for change in changed]
         said += [
             f"went on after round {rounds_done} in another environment, with other {name}"
             for name, value in folder.read_json("environment.json").items()

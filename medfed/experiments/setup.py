@@ -60,7 +60,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
             unseen one, before any training.
     """
     dataset = config.data.ready(None if quiet else bar_over("making the phantom"))
-    splits, clients, unseen = assign_patients(config, dataset)
+    splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
     task = task_of(config, dataset)
     privacy_accounting.check(config.privacy)
     config.network.check_image_size(dataset.image_size)
@@ -90,7 +90,7 @@ def build_site(config: Config, name: str) -> Site | ValidationSite:
         UserError: as `prepare`, and if there is no such site.
     """
     dataset = config.data.ready(None)
-    splits, clients, _ = assign_patients(config, dataset)
+    splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)
     task = task_of(config, dataset)
     network = build_network(config, task).to(pick_device(config.device))
     with tqdm(disable=True) as bar:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import safetensors.torch
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.core.files import is_text, read_sealed, seal, spelt, write_atomically
+from medfed.core.files import exclusive_lock, is_text, read_sealed, seal, spelt, write_atomically
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
@@ -44,32 +43,22 @@ class RunFolder:
     path: Path
 
     @contextmanager
-    def locked(self):
-        """Hold the folder; a second run in it is refused at once. The lock dies with its process, also by kill -9."""
+    def locked(self) -> Iterator[RunFolder]:
+        """Lock the folder while a run uses it; RunIsBusy if another process has locked it."""
         if not is_text(self.path):
             raise UserError(f"{spelt(self.path)}: is no UTF-8, and no model can lie there; choose another --out")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / "run.lock", "a+")  # noqa: SIM115  closed by the `with` below
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: cannot write here ({error.strerror}); choose another folder with --out"
-            ) from error
-        with lock:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(exclusive_lock(self.path / "run.lock", self._busy))
             except OSError as error:
-                lock.seek(0)
-                holder = lock.read().strip() or "another process"
-                raise RunIsBusy(
-                    f"{self.path}: {holder} is running here; wait for it, or choose another folder with --out"
+                raise UserError(
+                    f"{self.path}: cannot write here ({error.strerror}); choose another folder with --out"
                 ) from error
-            lock.truncate(0)
-            lock.write(f"process {os.getpid()}\n")
-            lock.flush()
             yield self
-            lock.truncate(0)
 
+    def _busy(self, holder: str) -> RunIsBusy:
+        return RunIsBusy(f"{self.path}: {holder} is running here; wait for it, or choose another folder with --out")
 
     def rounds(self) -> list[int]:
         """The rounds with a checkpoint, oldest first."""

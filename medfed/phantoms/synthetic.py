@@ -37,6 +37,11 @@ class SyntheticDataset(ABC):
     def make(self, folder: Path, count: Count | None) -> None:
         """Write the collection to a folder that does not exist yet."""
 
+    @classmethod
+    def recognise(cls, root: Path) -> Dataset | None:
+        """None: a phantom's folder is read as its real dataset, which finds the phantom's mark there."""
+        return None
+
     @property
     def is_phantom(self) -> bool:
         return True

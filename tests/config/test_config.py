@@ -17,7 +17,7 @@ PLUG_IN = '''
 """Pretend hospitals."""
 from __future__ import annotations
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 from medfed.datasets.base import Dataset
 from medfed.federation.method import Method
 
@@ -25,6 +25,9 @@ from medfed.federation.method import Method
 class Hospitals(Dataset):
     grey_range: tuple[float, float] | None = None
     scanners: dict[str, int] | None = None
+    plane: Literal["axial", "coronal"] = "axial"
+    bits: Literal[8, 16] | None = None
+    margin: Annotated[float, "millimetres"] = 0.0
 
 class Clinics(Hospitals):
     pass
@@ -94,6 +97,25 @@ def test_optional_values_and_tables():
     assert config.data.grey_range == (0.0, 255.0)
     assert config.data.scanners == {"Skyra": 3, "Avanto": 1}
     assert read("", "data.grey_range=null").data.grey_range is None
+
+
+def test_a_choice_is_one_of_its_literal_values_of_the_same_type():
+    config = read("", "data.plane=coronal", "data.bits=16", "data.margin=2")
+    assert (config.data.plane, config.data.bits, config.data.margin) == ("coronal", 16, 2.0)
+    assert read("", "data.bits=null").data.bits is None
+
+
+@pytest.mark.parametrize("override, wrong", [
+    ("data.plane=coronnal", "plane: expected one of axial, coronal, got the text 'coronnal'. Did you mean 'coronal'?"),
+    ("data.plane=Axial", "plane: expected one of axial, coronal, got the text 'Axial'. Did you mean 'axial'?"),
+    ("data.plane=oblique", "plane: expected one of axial, coronal, got the text 'oblique'"),
+    ("data.plane=8", "plane: expected one of axial, coronal, got 8"),
+    ("data.bits=12", "bits: expected one of 8, 16, got 12"),
+    ("data.bits=8.0", "bits: expected one of 8, 16, got 8.0"),
+    ("data.margin=wide", "margin: expected a number, got the text 'wide'"),
+])  # fmt: skip
+def test_a_value_that_is_no_choice_is_refused_with_the_nearest_one(override, wrong):
+    assert complaint("", override) == f"--set {override}: data.{wrong}"
 
 
 TRAINING_KEYS = (

@@ -14,8 +14,8 @@ from PIL import Image
 from medfed.datasets.check_report import to_json, to_text
 from medfed.datasets.checking import check, digest, duplicates
 from medfed.datasets.folder import Folder
-from medfed.datasets.layouts import recognise
 from medfed.datasets.prostate import Prostate
+from medfed.datasets.recognition import recognise
 
 AFFINE = np.diag([-0.6, -0.6, 3.6, 1])
 

@@ -112,7 +112,7 @@ def test_two_eyes_of_a_person_share_the_subject(tmp_path):
     cases = colour(tmp_path, patient_pattern=r"_(\d+)").cases("north")
     assert [case.subject for case in cases] == ["04", "04", "05"]
     assert [case.patient for case in cases] == ["Image_04L", "Image_04R", "Image_05L"]
-    with pytest.raises(UserError, match="patient_pattern .* finds no person in 'Image_04L'"):
+    with pytest.raises(UserError, match="patient_pattern .* finds no patient in 'Image_04L'"):
         colour(tmp_path, patient_pattern=r"_(\d+)R").cases("north")
 
 

@@ -104,7 +104,7 @@ def test_deep_grey_pictures_say_what_is_white(root):
 def test_images_of_a_person_share_the_subject(root):
     for name in ("p1_a", "p1_b", "p2_a"):
         picture(root / "photo" / "dog" / f"{name}.png")
-    with pytest.raises(UserError, match="finds no person in '1'"):
+    with pytest.raises(UserError, match="finds no patient in '1'"):
         FolderClasses(root=str(root), patient_pattern=r"(p\d)").cases("photo")
     cases = FolderClasses(root=str(root), patient_pattern=r"(p?\d)").cases("photo")
     assert [case.subject for case in cases if case.patient.startswith("dog/p")] == ["p1", "p1", "p2"]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from medfed.core.errors import UserError
+from medfed.datasets.base import PHANTOM_MARK
 from medfed.datasets.prostate import SITES, Prostate
 from medfed.phantoms import prostate_phantom
 from medfed.phantoms.prostate_phantom import ProstatePhantom
-from medfed.phantoms.synthesis.collection import MARK
 from medfed.phantoms.synthesis.prostate import VERSION
 
 AFFINE = np.diag([-0.6, -0.6, 3.6, 1])
@@ -152,7 +152,7 @@ def maker(monkeypatch):
             if progress:
                 progress(done, len(SITES))
         facts = {"version": VERSION, "seed": seed, "matrix": matrix, "cases_per_site": cases_per_site, "severity": 1.0}
-        (root / MARK).write_text(json.dumps(facts))
+        (root / PHANTOM_MARK).write_text(json.dumps(facts))
 
     monkeypatch.setattr(prostate_phantom, "make_prostate_phantom", make)
     return calls
@@ -178,9 +178,9 @@ def test_a_phantom_is_made_once_and_again_for_other_values(tmp_path, maker):
 
 
 def test_a_phantom_never_replaces_anything_else(root, maker):
-    with pytest.raises(UserError, match=f"found no {MARK}"):
+    with pytest.raises(UserError, match=f"found no {PHANTOM_MARK}"):
         ProstatePhantom(root=str(root)).ready()
-    (root / MARK).write_text("{}")
+    (root / PHANTOM_MARK).write_text("{}")
     (root / "my patients").mkdir()
     with pytest.raises(UserError, match="found my patients"):
         ProstatePhantom(root=str(root)).ready()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import Toy
 
-from medfed.deployment.agreement import MOST_BYTES_DOWN, Agreement, Guard, Refused
+from medfed.deployment.agreement import MAX_BYTES_DOWN, Agreement, Guard, Refused
 from medfed.deployment.guarded_site import COUNTS, LEDGER, MODEL, SECRET, GuardedSite
 from medfed.federation.message import Message
 from medfed.federation.site import Site
@@ -46,7 +46,7 @@ def with_weight(change) -> Message:
 
 
 def huge() -> torch.Tensor:
-    return torch.zeros(1).expand(MOST_BYTES_DOWN // 4 + 1)  # takes four bytes here
+    return torch.zeros(1).expand(MAX_BYTES_DOWN // 4 + 1)  # takes four bytes here
 
 
 HOSTILE = {
@@ -97,7 +97,7 @@ def test_to_share_later_is_refused_where_a_method_shares_once(tmp_path, never_ca
 def test_to_share_later_is_what_a_method_does_that_shares_every_round():
     network = Toy().network(FedAvg()).state_dict()
     every = Guard(AGREED, network, shares="every round")
-    every.check_letter(letter("share", round=2))
+    every.check_request(letter("share", round=2))
     assert StableFDG().shares == "every round" and ELCFS().shares == "once"
 
 
@@ -127,8 +127,8 @@ def test_what_stays_at_the_site_is_no_weight_that_may_leave():
     name = next(iter(network))
     guard = Guard(AGREED, network, stays=frozenset({name}))
     with pytest.raises(Refused, match=f"'{name}' was about to leave"):
-        guard.check_answer(letter(), Message("train", weights={name: network[name]}))
-    guard.check_letter(replace(letter(), weights={n: entry for n, entry in network.items() if n != name}))
+        guard.check_reply(letter(), Message("train", weights={name: network[name]}))
+    guard.check_request(replace(letter(), weights={n: entry for n, entry in network.items() if n != name}))
 
 
 def test_the_megabytes_of_a_round_are_those_of_all_its_answers(tmp_path, monkeypatch):
@@ -192,12 +192,12 @@ def test_what_left_in_rounds_that_no_letter_comes_of_is_not_remembered(tmp_path,
 
 def test_to_validate_goes_by_what_the_round_itself_left_and_training_does_not(tmp_path):
     guard = desk(tmp_path).guard
-    guard.check_letter(letter("validate", round=2, last=2))
+    guard.check_request(letter("validate", round=2, last=2))
     for kind in ("train", "share"):
         with pytest.raises(Refused, match="was told that round 2 counted last, before round 2"):
-            guard.check_letter(letter(kind, round=2, last=2))
+            guard.check_request(letter(kind, round=2, last=2))
     with pytest.raises(Refused, match="was told that round 3 counted last"):
-        guard.check_letter(letter("validate", round=2, last=3))
+        guard.check_request(letter("validate", round=2, last=3))
 
 
 def test_what_was_agreed_to_is_answered_and_written_down(tmp_path):
@@ -223,7 +223,7 @@ def test_a_coordinator_goes_back_one_round_at_most(tmp_path, never_called):
     """A round asked again with other weights would give a second look at the same images."""
     asked = desk(tmp_path)
     asked.guard.answered["train 3"] = 1
-    asked.guard.check_letter(letter(round=2, last=1))
+    asked.guard.check_request(letter(round=2, last=1))
     with pytest.raises(Refused, match="was asked to train in round 1, and has trained in round 3"):
         asked.answer(letter())
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from medfed.config.schema import changed, load
+from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.experiments.cohorts import participating_sites
-from medfed.experiments.grid import parse_varied, plan, validation_sites
+from medfed.experiments.grid import Grid, parse_varied, validation_sites
 
 SITES = ["BMC", "HK", "UCL"]
 
@@ -18,7 +18,7 @@ def config(tiny_config):
 
 
 def folds(config, methods, *vary, sites=("UCL",), **others):
-    return plan(config, Path("out"), methods, 1, SITES, sites, varied=parse_varied(vary), **others)
+    return Grid(config).plan(Path("out"), methods, 1, SITES, sites, varied=parse_varied(vary), **others)
 
 
 def labels(found):
@@ -112,22 +112,22 @@ def test_the_validation_site_is_none_of_those_that_train(config):
         )
 
 
-def test_who_takes_part_grows_with_their_number_and_follows_the_seed_alone(config):
+def test_who_takes_part_grows_with_their_number_and_follows_the_seed_alone():
     names = [f"site_{k}" for k in range(7)]
     drawn = {}
     for seed in (1, 2, 3, 4):
         for wanted in range(1, 8):
-            one = changed(config, {"federation.participating": wanted, "seed": seed})
-            found = participating_sites(one, names)
+            found = participating_sites(names, wanted, seed, "a.yaml")
             assert len(found) == wanted and found == sorted(found)
-            assert set(participating_sites(one, names[::-1])) == set(found), "the order of the listing does not matter"
+            again = participating_sites(names[::-1], wanted, seed, "a.yaml")
+            assert set(again) == set(found), "the order of the listing does not matter"
             assert set(drawn.get((seed, wanted - 1), [])) < set(found)
             drawn[seed, wanted] = found
     assert len({tuple(drawn[seed, 3]) for seed in (1, 2, 3, 4)}) > 1, "the seed draws"
     left = [name for name in names if name != drawn[1, 3][0]]
-    others = participating_sites(changed(config, {"federation.participating": 3, "seed": 1}), left)
+    others = participating_sites(left, 3, 1, "a.yaml")
     assert set(drawn[1, 3]) - set(others) == {drawn[1, 3][0]}, "leaving one out moves no other site's place"
-    assert participating_sites(config, names) == names
+    assert participating_sites(names, None, 1, "a.yaml") == names
 
 
 def test_the_pairs_of_a_paper_are_the_folds(config):

@@ -3,12 +3,16 @@
 import shutil
 
 import pytest
-from test_evaluate_program import refused
 
 from medfed import train
 from medfed.config.schema import load
 from medfed.experiments.setup import build_experiment
 from medfed.federation.settings import Federation
+
+
+def refused(capsys, code: int, *words: str) -> None:
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert code == 2 and len(lines) == 1 and all(word in lines[0] for word in words), lines
 
 
 def test_a_run_with_more_sites_than_there_are_is_refused_in_a_sentence(tiny_config, tmp_path, capsys):

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from medfed.core.errors import UserError
+from medfed.datasets.base import PHANTOM_MARK
 from medfed.datasets.fundus import Fundus
 from medfed.phantoms.fundus_phantom import FundusPhantom
-from medfed.phantoms.synthesis.collection import MARK, stream
+from medfed.phantoms.synthesis.collection import stream
 from medfed.phantoms.synthesis.fundus import CUP, OUTSIDE, RIM, make_fundus_phantom, take
 from medfed.phantoms.synthesis.fundus_camera import photograph
 from medfed.phantoms.synthesis.fundus_sites import REFERENCE, SITES
@@ -59,7 +60,8 @@ def test_the_layout_is_the_published_one(collection):
         "Domain1/train/ROIs/image/ndrishtiGS_001.png", "Domain1/train/ROIs/image/ndrishtiGS_003.png",
         "Domain1/train/ROIs/mask/ndrishtiGS_001.png", "Domain1/train/ROIs/mask/ndrishtiGS_003.png",
     ]  # fmt: skip
-    assert sorted(path.name for path in collection.iterdir()) == ["Domain1", "Domain2", "Domain3", "Domain4", MARK]
+    names = sorted(path.name for path in collection.iterdir())
+    assert names == ["Domain1", "Domain2", "Domain3", "Domain4", PHANTOM_MARK]
 
 
 def test_the_published_numbers_are_those_of_the_real_collection():
@@ -70,7 +72,7 @@ def test_the_published_numbers_are_those_of_the_real_collection():
 
 
 def test_the_mark_says_that_it_is_synthetic_and_from_what(collection):
-    facts = json.loads((collection / MARK).read_text())
+    facts = json.loads((collection / PHANTOM_MARK).read_text())
     assert facts["synthetic"] is True and "no patient" in facts["what"]
     assert (facts["seed"], facts["size"], facts["images_per_site"], facts["severity"]) == (5, SIZE, 3, 1.0)
 
@@ -253,11 +255,11 @@ def test_a_missing_folder_becomes_a_phantom_beside_it_and_is_read(tmp_path):
 def test_it_is_made_once_replaced_when_old_and_never_replaces_anything_else(tmp_path):
     data = FundusPhantom(root=str(tmp_path / "p"), images_per_site=1, size=32)
     data.ready()
-    made = (tmp_path / "p" / MARK).stat().st_ino
+    made = (tmp_path / "p" / PHANTOM_MARK).stat().st_ino
     data.ready()
-    assert (tmp_path / "p" / MARK).stat().st_ino == made
+    assert (tmp_path / "p" / PHANTOM_MARK).stat().st_ino == made
     replace(data, phantom_seed=1).ready()
-    assert json.loads((tmp_path / "p" / MARK).read_text())["seed"] == 1
+    assert json.loads((tmp_path / "p" / PHANTOM_MARK).read_text())["seed"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["p"], "nothing is left over"
     (tmp_path / "p" / "my patients").mkdir()
     with pytest.raises(UserError, match="found my patients, so this is not a phantom"):

@@ -13,10 +13,11 @@ from PIL import Image
 from scipy.ndimage import label as connected
 
 from medfed.core.errors import UserError
+from medfed.datasets.base import PHANTOM_MARK
 from medfed.datasets.camelyon17 import Camelyon17
 from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
 from medfed.phantoms.synthesis import histology_ground
-from medfed.phantoms.synthesis.collection import MARK, stream
+from medfed.phantoms.synthesis.collection import stream
 from medfed.phantoms.synthesis.histology import make_histology_phantom, patch, rows
 from medfed.phantoms.synthesis.histology_cells import Kind, draw, scattered
 from medfed.phantoms.synthesis.histology_fields import smooth
@@ -62,7 +63,7 @@ def test_it_is_written_as_wilds_is(collection):
     slide = f"patient_{patient}_node_{node}"
     path = collection / "patches" / slide / f"patch_{slide}_x_{x}_y_{y}.png"
     assert (index, patient) == ("0", "000") and Image.open(path).mode == "RGBA" and Image.open(path).size == (96, 96)
-    assert json.loads((collection / MARK).read_text())["synthetic"] is True
+    assert json.loads((collection / PHANTOM_MARK).read_text())["synthetic"] is True
 
 
 def test_the_same_arguments_give_the_same_bytes(collection, tmp_path):
@@ -191,10 +192,10 @@ def test_it_is_made_once_and_replaced_when_other_values_are_asked_for(tmp_path):
         return Camelyon17Phantom(root=root, patches_per_site=patches_per_site, patients_per_site=1)
 
     data = phantom(2).ready()
-    made = (Path(data.root) / MARK).stat().st_mtime_ns
+    made = (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns
     assert data.is_phantom and len(data.cases("hospital_5")) == 2
     phantom(2).ready()
-    assert (Path(data.root) / MARK).stat().st_mtime_ns == made
+    assert (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns == made
     phantom(4).ready()
     assert len(Camelyon17(root=data.root).cases("hospital_5")) == 4
     assert [path.name for path in tmp_path.iterdir()] == ["c17_phantom"]

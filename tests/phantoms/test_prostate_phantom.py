@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from medfed.core.errors import UserError
-from medfed.phantoms.synthesis.collection import MARK, stream
+from medfed.datasets.base import PHANTOM_MARK
+from medfed.phantoms.synthesis.collection import stream
 from medfed.phantoms.synthesis.mri_scanner import Scanner, acquire, average_slices, stored_units, tissue_signal
 from medfed.phantoms.synthesis.prostate import VERSION, examine, make_prostate_phantom
 from medfed.phantoms.synthesis.prostate_anatomy import anatomy, textured, zones
@@ -67,7 +68,7 @@ def test_the_published_numbers_are_116_patients():
 
 
 def test_the_mark_says_that_it_is_synthetic_and_from_what(collection):
-    facts = json.loads((collection / MARK).read_text())
+    facts = json.loads((collection / PHANTOM_MARK).read_text())
     assert facts["synthetic"] is True
     assert (facts["version"], facts["seed"], facts["matrix"], facts["cases_per_site"]) == (VERSION, 5, MATRIX, 2)
 

@@ -13,6 +13,7 @@ from conftest import tiny_yaml
 from medfed import site as program
 from medfed.config.schema import load
 from medfed.core.errors import UserError
+from medfed.deployment.join import LOCK, lock_kit
 from medfed.deployment.templates import hospital_file
 from medfed.engines.flare.kit import Kit
 from medfed.experiments.setup import build_experiment
@@ -28,7 +29,8 @@ def hospital(tmp_path, tiny_phantom):
 
     def write(sends: str = "", **changes: str) -> Path:
         path = tmp_path / "HK.yaml"
-        text = hospital_file("HK", load(tmp_path / "plan.yaml")).replace("sends: []", f"sends: [{sends}]")
+        n_rounds = load(tmp_path / "plan.yaml").federation.rounds
+        text = hospital_file("HK", n_rounds).replace("sends: []", f"sends: [{sends}]")
         for old, new in changes.items():
             assert f"{old}:" in text
             text = "\n".join(f"{line.partition(old)[0]}{old}: {new}" if line.lstrip().startswith(f"{old}:") else line
@@ -43,7 +45,7 @@ def hospital(tmp_path, tiny_phantom):
 def joined(monkeypatch):
     """In place of joining: who would have."""
     found = []
-    monkeypatch.setattr(program, "join", lambda hospital, config, quiet: found.append(hospital.site))
+    monkeypatch.setattr(program, "join", lambda hospital, *others: found.append(hospital.site))
     return found
 
 
@@ -140,7 +142,7 @@ def test_what_was_not_agreed_to_is_shown_and_refused(hospital, capsys, joined):
     assert run(hospital(), "--yes") == 2
     out, err = capsys.readouterr()
     assert ("share", "windows") in shown(out)
-    assert "agrees.sends: elcfs would send 'windows', not in it; add it if you agree that it leaves" in err
+    assert "agrees.sends: a round would send 'windows', not in it; add it if you agree that it leaves" in err
     assert not joined
 
 
@@ -232,7 +234,7 @@ def test_a_second_program_with_the_same_kit_is_refused(with_kit, tmp_path, capsy
     """It would write its own job over the first one's, and its client would take the first one's place."""
     monkeypatch.setattr(Kit, "start", None)  # calling it would fail
     monkeypatch.setattr(Kit, "write", None)
-    with program._alone(tmp_path / "kit"):
+    with lock_kit(tmp_path / "kit"):
         assert run(with_kit, "--yes") == 2
     assert re.search(r"kit: process \d+, or a FLARE client that it started, takes part", capsys.readouterr().err)
 
@@ -249,28 +251,28 @@ time.sleep(60)
 
 
 def test_the_lock_of_a_process_that_was_killed_does_not_block(tmp_path):
-    command = [sys.executable, "-c", HOLDER, tmp_path / program.LOCK]
+    command = [sys.executable, "-c", HOLDER, tmp_path / LOCK]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
     sentence = "process 1, or a FLARE client that it started, takes part"
-    with pytest.raises(UserError, match=sentence), program._alone(tmp_path):
+    with pytest.raises(UserError, match=sentence), lock_kit(tmp_path):
         pass
     holder.kill()
     holder.wait()
     for _ in range(2):
-        with program._alone(tmp_path):
+        with lock_kit(tmp_path):
             pass
 
 
 def test_the_client_that_a_killed_program_left_behind_still_holds_the_kit(with_kit, tmp_path):
     (tmp_path / "kit" / "startup" / "sub_start.sh").write_text("exec sleep 60\n")
     kit = Kit(tmp_path / "kit")
-    with program._alone(kit.path) as lock:
+    with lock_kit(kit.path) as lock:
         kit.start(tmp_path / "log", lock)
-    with pytest.raises(UserError, match="a FLARE client that it started"), program._alone(kit.path):
+    with pytest.raises(UserError, match="a FLARE client that it started"), lock_kit(kit.path):
         pass
     kit.stop()
-    with program._alone(kit.path):
+    with lock_kit(kit.path):
         pass
 
 

@@ -1,4 +1,4 @@
-"""Which of very many patches are there: by one look into each slide's folder, not at each file."""
+"""Which patches of Camelyon17 are on disk: list each slide's folder once, instead of asking for each file."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def is_link(path: Path) -> bool:
     return path.name in _listing(str(path.parent)).links
 
 
-def forget() -> None:
-    """Look anew from now on."""
+def clear_listings() -> None:
+    """Clear the cache of directory listings."""
     _listing.cache_clear()
 
 

@@ -1,1 +1,0 @@
-"""Synthetic collections: drawn anatomy, simulated scanners, published layouts."""

@@ -1,0 +1,124 @@
+"""A dataset recognises its own folders: no other file knows of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import medfed
+from medfed.core import registry
+from medfed.core.errors import UserError
+from medfed.data import main
+from medfed.datasets.folder import Folder
+from medfed.datasets.folder_classes import FolderClasses
+from medfed.datasets.prostate import Prostate
+from medfed.datasets.recognition import recognise
+
+NEW_DATASET = '''
+"""Spleens on CT, of any sites, with a table scanners.csv beside them."""
+from __future__ import annotations
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+from medfed.datasets.base import Card, Case, Dataset
+
+@dataclass(frozen=True)
+class Spleens(Dataset):
+    window: str = "soft"
+    card: ClassVar[Card] = Card("Spleens", "CT", "ours", "ours", "ask us", "ROOT/scanners.csv")
+
+    @classmethod
+    def recognise(cls, root: Path) -> Dataset | None:
+        return cls(root=str(root), window="wide") if (root / "scanners.csv").is_file() else None
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    def find_sites(self) -> dict[str, Path]:
+        return {"north": Path(self.root)}
+
+    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        return [], []
+'''
+
+
+def picture(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(path)
+
+
+@pytest.fixture
+def scans(tmp_path) -> Path:
+    """A folder that only the new dataset tells from any other folder of sites."""
+    (tmp_path / "scans" / "north").mkdir(parents=True)
+    (tmp_path / "scans" / "scanners.csv").touch()
+    return tmp_path / "scans"
+
+
+@pytest.fixture
+def new_file(tmp_path, monkeypatch):
+    """`spleens.py`, one more file of the datasets' folders."""
+    (tmp_path / "more_datasets").mkdir()
+    (tmp_path / "more_datasets" / "spleens.py").write_text(NEW_DATASET)
+    folders = (*registry.FOLDERS["datasets"], str(tmp_path / "more_datasets"))
+    monkeypatch.setitem(registry.FOLDERS, "datasets", folders)
+    monkeypatch.setattr(medfed, "__path__", [*medfed.__path__, str(tmp_path)])
+    yield
+    for name in ("medfed.more_datasets.spleens", "medfed.more_datasets"):
+        sys.modules.pop(name, None)
+
+
+def test_a_new_dataset_file_is_recognised_although_no_other_file_names_it(scans, new_file):
+    assert "spleens" in registry.known_names("datasets")
+    dataset = recognise(scans)
+    assert type(dataset).__name__ == "Spleens" and dataset.window == "wide"
+
+
+def test_without_the_new_file_the_same_folder_is_a_plain_one(scans):
+    assert recognise(scans) == Folder(root=str(scans))
+
+
+def test_a_dataset_from_outside_is_checked_by_its_dotted_name(scans, tmp_path, monkeypatch, capsys):
+    (tmp_path / "our_lab.py").write_text(NEW_DATASET)
+    monkeypatch.syspath_prepend(tmp_path)
+    main(["check", str(scans), "--dataset", "our_lab.Spleens", "--quiet"])
+    sys.modules.pop("our_lab")
+    assert capsys.readouterr().out.startswith(f"data:\n  name: our_lab.Spleens\n  root: {scans}\n  window: wide\n")
+
+
+def test_an_unknown_dataset_is_refused_with_the_nearest_name(scans, capsys):
+    assert main(["check", str(scans), "--dataset", "prostat"]) == 2
+    assert "no dataset 'prostat'. Did you mean 'prostate'?" in capsys.readouterr().err
+
+
+def test_a_named_dataset_is_taken_whatever_the_folder_looks_like(scans):
+    assert recognise(scans, "prostate") == Prostate(root=str(scans))
+
+
+def test_a_folder_of_classes_is_told_from_one_of_masks(tmp_path):
+    for kind in ("dog", "elephant"):
+        picture(tmp_path / "pacs" / "sketch" / kind / "a.png")
+    for kind in ("images", "masks"):
+        picture(tmp_path / "eyes" / "north" / kind / "a.png")
+    assert recognise(tmp_path / "pacs") == FolderClasses(root=str(tmp_path / "pacs"))
+    assert recognise(tmp_path / "eyes") == Folder(root=str(tmp_path / "eyes"), image_channels=3)
+
+
+def test_two_published_layouts_in_one_folder_are_not_guessed_at(tmp_path, scans, new_file):
+    for name in ("Case00.nii.gz", "Case00_segmentation.nii.gz"):
+        (scans / "UCL").mkdir(exist_ok=True)
+        (scans / "UCL" / name).touch()
+    with pytest.raises(UserError, match="has the layout of prostate and of spleens; choose one with --dataset NAME"):
+        recognise(scans)
+    assert type(recognise(scans, "spleens")).__name__ == "Spleens"
+
+
+@pytest.mark.parametrize("name", sorted(registry.known_names("datasets")))
+def test_a_phantom_is_never_recognised_and_an_empty_folder_is_a_plain_one(name, tmp_path):
+    dataset = registry.resolve("datasets", name).recognise(tmp_path)
+    assert dataset == (Folder(root=str(tmp_path)) if name == "folder" else None)
