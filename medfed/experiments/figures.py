@@ -17,6 +17,7 @@ from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.site import Site
 from medfed.outputs.figures import attention, case_selection, classification, segmentation
+from medfed.outputs.figures import styles as style_figures
 from medfed.outputs.figures.style_map import Restyled, style_map
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.classification import Classification, Pictures
