@@ -21,6 +21,7 @@ from medfed.engines.flare.kit import Kit
 from medfed.experiments.resume import changes
 from medfed.experiments.run import notices, train
 from medfed.federation import privacy_accounting
+from medfed.federation.engine import Engine
 from medfed.federation.message import Message, State
 from medfed.federation.selection import RULES
 from medfed.metrics import classification_summary, summary
@@ -66,7 +67,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
     return 0
 
 
-def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -> None:
+def _say_goodbye(plan: Config, engine: Engine, folder: RunFolder, last: State) -> None:
     """The model of the round that the rule chooses, for the coordinator and every hospital that still listens."""
     chosen = RULES[plan.federation.selection](folder.history())
     final = last if chosen == last.round else folder.load_state(chosen)

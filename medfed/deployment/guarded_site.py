@@ -39,6 +39,8 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
     task = task_of(config, dataset)
     with tqdm(disable=True) as bar:
         samples = SiteImages(dataset, task, bar).samples(dataset.cases_of([name])[name])
+    if samples is None:
+        raise UserError(f"{dataset.root}: the site {name} has no images to validate on; add some")
     return ValidationSite(name, samples, task, build_network(config, task).to(pick_device(config.device)))
 
 

@@ -188,7 +188,7 @@ def test_yes_joins(hospital, joined, monkeypatch):
 
 def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, capsys, joined, monkeypatch):
     path = hospital("windows")
-    monkeypatch.setattr(program, "resident", None)  # calling it would fail
+    monkeypatch.setattr(program, "build_local_site", None)  # calling it would fail
     next(p for p in sorted((tmp_path / "data" / "HK").iterdir()) if "egmentation" in p.name).unlink()
     assert run(path, "--yes") == 2
     assert "problems in the data; mend them and come back, nothing was sent" in capsys.readouterr().err and not joined
