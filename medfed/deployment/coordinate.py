@@ -18,12 +18,12 @@ from medfed.core.files import read_sealed
 from medfed.deployment.prepare import IMAGES, PLAN, START
 from medfed.engines.flare.job import RELAY
 from medfed.engines.flare.kit import Kit
+from medfed.experiments.notices import notices
 from medfed.experiments.resume import changes
-from medfed.experiments.run import notices, train
+from medfed.experiments.training import selected_state, train
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
 from medfed.federation.message import Message, State
-from medfed.federation.selection import RULES
 from medfed.metrics import classification_summary, summary
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import RunFolder
@@ -58,7 +58,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
             server.start(folder.path / "server.log")
             with notices(folder, args.quiet):
                 last = train(plan, engine, folder, state, args.quiet,
-                             whole=lambda end: _say_goodbye(plan, engine, folder, end))
+                             finish=lambda end: _say_goodbye(plan, engine, folder, end))
         finally:
             server.stop()
         print(f"{last.round} rounds with {len(sites)} hospitals are in {folder.path}: model.safetensors, history.csv, "
@@ -69,8 +69,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
 
 def _say_goodbye(plan: Config, engine: Engine, folder: RunFolder, last: State) -> None:
     """The model of the round that the rule chooses, for the coordinator and every hospital that still listens."""
-    chosen = RULES[plan.federation.selection](folder.history())
-    final = last if chosen == last.round else folder.load_state(chosen)
+    final = selected_state(folder, last, plan.federation.selection)
     folder.save_model(final.weights)
     images = json.loads((folder.path.parent / IMAGES).read_text())
     by_site = privacy_accounting.releases(folder.ledger(), final.weights)

@@ -59,7 +59,7 @@ class GuardedSite:
                            sent_bytes=Counter(told["sent_bytes"]), sent=told.get("sent", {}))  # fmt: skip
         if isinstance(self.site, ValidationSite):
             self.guard.kinds = VALIDATION_KINDS
-            self._engine = InProcess([], self.folder, onlooker=self.site)
+            self._engine = InProcess([], self.folder, validation_site=self.site)
             return
         self.guard.stays, self.guard.shares = self.site.local_keys, self.site.method.shares
         self.site.noise_key = _secret(self.folder / SECRET)

@@ -35,7 +35,7 @@ class NVFlare(Processes):
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """All sites at once, as fast as FLARE's clients ask for work."""
         self._flare = self._flare or FlareConnection(self._simulator)
-        return self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_answer)
+        return self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_reply)
 
     def close(self) -> None:
         """End the simulator, and with it the sites' processes."""
@@ -46,7 +46,7 @@ class NVFlare(Processes):
         if importlib.util.find_spec("nvflare") is None:
             raise UserError("federation.engine: nvflare needs NVIDIA FLARE, which is not installed; "
                             "pip install -e '.[nvflare]' in medfed's folder, or take in_process")
-        names = [*self.sites(), *([self.onlooker.name] if self.onlooker else [])]
+        names = [*self.sites(), *([self.validation_site.name] if self.validation_site else [])]
         if len(names) > MOST_SITES:
             raise UserError(f"federation.engine: FLARE's simulator takes {MOST_SITES} sites, got {len(names)}; "
                             "take in_process or processes")

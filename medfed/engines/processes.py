@@ -13,6 +13,7 @@ import torch
 
 from medfed.engines.in_process import InProcess
 from medfed.engines.site_process import SiteFailed, SiteProcess
+from medfed.engines.site_store import SiteStore
 from medfed.federation.message import Message, failed
 
 
@@ -39,8 +40,8 @@ class Processes(InProcess):
                 jobs = {pool.submit(self._ask, name, messages[name]): name for name in sorted(messages)}
                 for index, job in enumerate(as_completed(jobs), start=1):
                     answers[jobs[job]] = job.result()
-                    if self.on_answer:
-                        self.on_answer(kind, jobs[job], index, len(messages))
+                    if self.on_reply:
+                        self.on_reply(kind, jobs[job], index, len(messages))
             except BaseException:
                 self._stopping = True  # the pool waits for its threads
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -53,8 +54,8 @@ class Processes(InProcess):
         The sites themselves go by the letters.
         """
         for site in self.members:
-            alone = InProcess([site], self.folder / site.name)
-            alone.restore({site.name: number} if (number := took_part.get(site.name)) else {})
+            store = SiteStore(self.folder / site.name)
+            store.restore([site], {site.name: number} if (number := took_part.get(site.name)) else {})
             site.memory = site.memory if site.local_keys else {}
 
     def close(self) -> None:
@@ -77,14 +78,14 @@ class Processes(InProcess):
                 "directory": os.getcwd(), "threads": torch.get_num_threads()}  # fmt: skip
 
     def _process(self, name: str) -> SiteProcess:
-        progress = {site.name: site.progress for site in self.members}.get(name)
+        report = self.on_step
 
-        def on_step(*step: object) -> None:
+        def on_step(site: str, step: int, n_steps: int) -> None:
             with self._telling:
-                progress(*step)
+                report(site, step, n_steps)
 
         def on_note(text: str) -> None:
             with self._telling:  # whoever listens writes a file
                 warnings.warn(text, stacklevel=2)
 
-        return SiteProcess(self._job(name), on_step if progress else None, on_note)
+        return SiteProcess(self._job(name), on_step if report else None, on_note)

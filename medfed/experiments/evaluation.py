@@ -53,7 +53,7 @@ def evaluate(simulation: Experiment, weights: Mapping[str, Tensor], quiet: bool)
     Returns:
         What was found: rows, ratios, and the masks of the unseen site.
     """
-    onlooker = simulation.engine.onlooker
+    onlooker = simulation.engine.validation_site
     others = {"unseen": simulation.unseen}
     if onlooker:
         others["validation"] = {onlooker.name: simulation.splits[onlooker.name].validation}
@@ -96,7 +96,7 @@ def boundary_distances(simulation: Experiment, weights: Mapping[str, Tensor]) ->
 
     Empty where it is not asked for, or no image has an outline. Source sites tell it when they validate.
     """
-    task, onlooker = simulation.task, simulation.engine.onlooker
+    task, onlooker = simulation.task, simulation.engine.validation_site
     if isinstance(task, Classification) or not task.evaluation.boundary_distance:
         return {}
     cases = {site: cases for site, cases in simulation.unseen.items() if cases}

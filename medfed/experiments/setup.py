@@ -16,10 +16,10 @@ from medfed.core.errors import UserError
 from medfed.core.seeds import seeded_layers
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.splits import Split
-from medfed.engines.in_process import InProcess
 from medfed.experiments.cohorts import assign_patients
 from medfed.experiments.loading import SiteImages
 from medfed.federation import privacy_accounting
+from medfed.federation.engine import Engine
 from medfed.federation.message import State
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
@@ -33,6 +33,8 @@ from medfed.tasks.segmentation import Segmentation
 class Experiment:
     """Everything a run needs; the unseen site is a name and files whose images nobody has read.
 
+    sites: those that train, in this process; a hospital's own process has one.
+    validation_site: the site that only scores, if there is one.
     splits: patients of each source site; those of the validation site, which comes last, are all for validation.
     unseen: cases of the unseen site, for the evaluator alone.
     clients: the training and validation cases of each client where the sites' people were handed out; else empty.
@@ -41,7 +43,9 @@ class Experiment:
     dataset: Dataset
     task: Segmentation | Classification
     network: nn.Module
-    engine: InProcess
+    engine: Engine
+    sites: list[Site]
+    validation_site: ValidationSite | None
     start: State
     splits: dict[str, Split]
     unseen: dict[str, list[Case]]
@@ -69,9 +73,14 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
     members, onlooker = _members(config, task, network, dataset, splits, clients, quiet)
     start = State.of(network)
     engine = registry.resolve("engines", config.federation.engine)(
-        members, sites_folder, onlooker=onlooker, settings=config.federation, plan=to_yaml(config), source=config.source
+        members,
+        sites_folder,
+        validation_site=onlooker,
+        settings=config.federation,
+        plan=to_yaml(config),
+        source=config.source,
     )
-    return Experiment(dataset, task, network, engine, start, splits, unseen, clients)
+    return Experiment(dataset, task, network, engine, members, onlooker, start, splits, unseen, clients)
 
 
 def build_site(config: Config, name: str) -> Site | ValidationSite:

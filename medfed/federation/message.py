@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from medfed.federation.settings import Plan
 
 FORMAT = 2  # raised when the layout of messages or checkpoints changes
+FAILED = "failed"  # the kind of a reply that says why there is no other
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,12 @@ class Message:
 
 
 def failed(why: str) -> Message:
-    """In place of an answer, where there is none.
+    """The reply in place of one that a site could not give.
 
     Args:
         why: a clause, such as "gave no answer within 60 s".
     """
-    return Message("failed", facts={"why": why})
+    return Message(FAILED, facts={"why": why})
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,10 @@ def unpack(data: bytes) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"these bytes are no medfed message or checkpoint ({error})") from error
     if header.get("format") != FORMAT or "order" not in header:
-        raise ValueError(f"this is format {header.get('format')}, this version of medfed reads format {FORMAT}")
+        raise ValueError(
+            f"this is format {header.get('format')}, and this version of medfed reads format {FORMAT}; use the version "
+            "of medfed that wrote it, or start another run with --out"
+        )
     groups: dict[str, dict[str, Tensor]] = {}
     for name in header["order"]:
         group, _, key = name.partition("/")

@@ -63,8 +63,8 @@ class Site:
     memory: dict[str, Tensor] = field(default_factory=dict)
     _expanded: tuple[str, Samples] | None = None
 
-    def terms(self) -> str:
-        """Everything beside the letter and its own images that decides what this site answers."""
+    def reply_key(self) -> str:
+        """Cache key: all settings, other than the message and the data, that affect this site's reply."""
         rounds = None if self.settings.schedule == "constant" else self.rounds
         own = sorted(self.local_keys)
         return repr((self.settings, self.method, self.local_epochs, rounds, self.seed, own, self.privacy))

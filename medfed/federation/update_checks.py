@@ -1,4 +1,4 @@
-"""Whether what a site answered may count: pure functions of the answers of one round, and of what was asked."""
+"""Checks of the sites' replies before they count: pure functions of the request and of one round's replies."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ import torch
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.federation.message import Message, n_bytes
-from medfed.functional.aggregation import change_length, learned
+from medfed.federation.message import FAILED, Message, n_bytes
+from medfed.functional.aggregation import change_length
 from medfed.functional.weights import check_same_entries
 
-Answers = dict[str, Message]
+Replies = dict[str, Message]
 
 WORDS = {"share": "share", "train": "update", "validate": "score"}
-FAILED = "failed"  # the kind of an answer that says why there is none
-MOST_EXAMPLES = 10**8  # more images than any hospital has
-MOST_STEPS = 10**8
-LARGEST_NUMBER = 1e18  # float32 can hold its square, and no more
-MOST_MODELS, ROOM_BYTES = 8, 2 * 2**30  # a message is at most so many times the model, and room for statistics
-MOST_ENTRIES, MOST_FACTS_BYTES = 100_000, 2**16
-MOST_WHY = 300  # letters of a reason
+MAX_EXAMPLES = 10**8  # more images than any hospital has
+MAX_STEPS = 10**8
+MAX_NUMBER = 1e18  # float32 can hold its square, and no more
+MAX_MODELS, EXTRA_BYTES = 8, 2 * 2**30  # a reply is at most this many times the model, plus statistics
+MAX_ENTRIES, MAX_FACTS_CHARACTERS = 100_000, 2**16
+MAX_REASON_CHARACTERS = 300
 NUMBERS = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.uint8, torch.int8,
            torch.int16, torch.int32, torch.int64}  # fmt: skip
 DIVERGED = ("training diverged there, try a smaller training.learning_rate or look at the site's images with "
@@ -38,11 +37,11 @@ ADVICE = "look into it there, or set federation.on_bad_update to drop to go on w
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why an answer does not count.
+    """Why a reply does not count.
 
     reason: the rest of a sentence that begins with the site and what it sent.
     advice: what to try.
-    is_bad: false where nothing came that could be judged.
+    is_bad: false where nothing came that could be checked.
     """
 
     site: str
@@ -56,17 +55,18 @@ class Rejection:
         return f"{self.site}: its {WORDS[self.kind]} of round {self.round} {self.reason}"
 
 
-class _Bad(ValueError):
+class _Invalid(ValueError):
     """(reason), or (reason, advice)."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the answers of one exchange are held against.
+    """What the replies of one exchange are compared with.
 
-    weights: the global ones.
+    weights: the global weights.
     examples: how many images each site counted in earlier rounds, where that is known.
     largest_change: `federation.largest_change`.
+    parameters: the entries of `weights` that are parameters; the others are buffers, such as running statistics.
     """
 
     kind: str
@@ -74,156 +74,160 @@ class Expected:
     weights: Mapping[str, Tensor]
     examples: Mapping[str, int]
     largest_change: float | None = None
+    parameters: frozenset[str] = frozenset()
 
 
 def validate_replies(
-    asked: Mapping[str, Message], answers: Mapping[str, Message], expected: Expected
-) -> tuple[Answers, list[Rejection]]:
-    """The answers that may count, and why the others may not, both in the order of the sites' names.
+    asked: Mapping[str, Message], replies: Mapping[str, Message], expected: Expected
+) -> tuple[Replies, list[Rejection]]:
+    """The replies that count, and why the others do not; both in the order of the sites' names.
 
-    Each answer is looked at by itself first, then those that are left beside each other, then how far they went. What
-    a method sends may differ from site to site in its names and in the first dimension (classes, images), but not in
-    the others; a tensor that is named like an entry of the network (`control/ENTRY`) has that entry's shape.
+    Validate each reply on its own, then compare shapes across sites, then flag outlying update norms. What a method
+    sends may differ from site to site in its names and in the first dimension (classes, images), but not in the
+    others; a tensor that is named like an entry of the network (`control/ENTRY`) has that entry's shape.
     """
-    rejected = {site: "did not come" for site in asked if site not in answers}
-    unjudged = set(rejected)
-    left: Answers = {}
-    advice = {}
-    for site in sorted(answers):
-        try:
-            if answers[site].kind == FAILED or site not in asked:
-                unjudged.add(site)
-            if answers[site].kind == FAILED:
-                raise _Bad(f"did not come: {str(answers[site].facts.get('why', 'no reason told'))[:MOST_WHY]}")
-            if site not in asked:
-                raise _Bad("came, and was not asked for")
-            _check_alone(site, answers[site], expected)
-            left[site] = answers[site]
-        except _Bad as bad:
-            rejected[site], *told = bad.args
-            advice |= {site: told[0]} if told else {}
-    for compare in (_misfits, _odd_tensors, _far) if left else ():
-        found = compare(left, expected)
-        rejected |= found
-        left = {site: answer for site, answer in left.items() if site not in found}
-    return left, [
-        Rejection(site, expected.round, expected.kind, reason, advice.get(site, ADVICE), site not in unjudged)
-        for site, reason in sorted(rejected.items())
-    ]
+    rejected = [_rejection(site, expected, "did not come", is_bad=False) for site in asked if site not in replies]
+    accepted: Replies = {}
+    for site in sorted(replies):
+        if replies[site].kind == FAILED:
+            why = str(replies[site].facts.get("why", "no reason given"))[:MAX_REASON_CHARACTERS]
+            rejected.append(_rejection(site, expected, f"did not come: {why}", is_bad=False))
+        elif site not in asked:
+            rejected.append(_rejection(site, expected, "came, and was not asked for", is_bad=False))
+        else:
+            try:
+                _check_alone(site, replies[site], expected)
+                accepted[site] = replies[site]
+            except _Invalid as invalid:
+                rejected.append(_rejection(site, expected, *invalid.args))
+    for find_invalid in (_wrong_entries, _unlike_other_sites, _norm_outliers) if accepted else ():
+        invalid_sites = find_invalid(accepted, expected)
+        rejected += [_rejection(site, expected, reason) for site, reason in invalid_sites.items()]
+        accepted = {site: reply for site, reply in accepted.items() if site not in invalid_sites}
+    return accepted, sorted(rejected, key=lambda rejection: rejection.site)
 
 
-def find_failing_sites(use: Callable[[Answers], Any], answers: Answers, kind: str, number: int) -> list[Rejection]:
-    """The sites whose answer alone makes `use` fail, where not all do: what they sent passes, and lacks something.
+def find_failing_sites(
+    step: Callable[[Replies], Any], replies: Replies, kind: str, number: int
+) -> list[Rejection]:
+    """The sites whose reply alone makes `step` fail, although it passed the checks; none if every site's reply does.
 
-    Only asked once `use` has failed with all of them. Where every site's fails it is not the sites' doing.
+    Only to be called after `step` failed with all replies. If each reply alone makes it fail, the sites are not the
+    cause.
     """
-    found = []
-    for site, answer in answers.items():
+    failing = []
+    for site, reply in replies.items():
         try:
-            use({site: answer})
+            step({site: reply})
         except UserError:
             pass  # a sentence of the method's own
-        except Exception as error:  # whatever it is, this site's answer makes it
+        except Exception as error:
             reason = f"is nothing that the method can use ({type(error).__name__}: {reprlib.repr(str(error))})"
-            found.append(Rejection(site, number, kind, reason))
-    return found if len(found) < len(answers) else []
+            failing.append(Rejection(site, number, kind, reason))
+    return failing if len(failing) < len(replies) else []
 
 
-def _check_alone(site: str, answer: Message, expected: Expected) -> None:
-    """Raise _Bad for what is wrong whatever the other sites sent."""
-    if answer.kind != expected.kind:
-        raise _Bad(f"is of kind {reprlib.repr(answer.kind)}, where '{expected.kind}' was asked for")
-    if answer.facts.get("round", expected.round) != expected.round:
-        raise _Bad(f"says that it is of round {reprlib.repr(answer.facts['round'])}")
-    _check_size(answer, expected.weights)
-    if expected.kind != "train" and answer.weights:
-        raise _Bad(f"holds {len(answer.weights)} entries of a network, which nobody asked for")
-    if expected.kind == "validate" and answer.tensors:
-        raise _Bad(f"holds {len(answer.tensors)} tensors, which nobody asked for")
-    for name, entry in [*answer.weights.items(), *answer.tensors.items()]:
+def _rejection(site: str, expected: Expected, reason: str, advice: str = ADVICE, is_bad: bool = True) -> Rejection:
+    return Rejection(site, expected.round, expected.kind, reason, advice, is_bad)
+
+
+def _check_alone(site: str, reply: Message, expected: Expected) -> None:
+    """Raise _Invalid for what is wrong whatever the other sites sent."""
+    if reply.kind != expected.kind:
+        raise _Invalid(f"is of kind {reprlib.repr(reply.kind)}, where '{expected.kind}' was asked for")
+    if reply.facts.get("round", expected.round) != expected.round:
+        raise _Invalid(f"says that it is of round {reprlib.repr(reply.facts['round'])}")
+    _check_size(reply, expected.weights)
+    if expected.kind != "train" and reply.weights:
+        raise _Invalid(f"holds {len(reply.weights)} entries of a network, which nobody asked for")
+    if expected.kind == "validate" and reply.tensors:
+        raise _Invalid(f"holds {len(reply.tensors)} tensors, which nobody asked for")
+    for name, entry in [*reply.weights.items(), *reply.tensors.items()]:
         _check_numbers(name, entry)
-    _check_facts(site, answer.facts, expected)
+    _check_facts(site, reply.facts, expected)
 
 
-def _check_size(answer: Message, weights: Mapping[str, Tensor]) -> None:
-    found = sum(n_bytes(entry) for group in (answer.weights, answer.tensors) for entry in group.values())
-    most = MOST_MODELS * sum(n_bytes(entry) for entry in weights.values()) + ROOM_BYTES
+def _check_size(reply: Message, weights: Mapping[str, Tensor]) -> None:
+    found = sum(n_bytes(entry) for group in (reply.weights, reply.tensors) for entry in group.values())
+    most = MAX_MODELS * sum(n_bytes(entry) for entry in weights.values()) + EXTRA_BYTES
     if found > most:
-        raise _Bad(f"has {found:,} bytes, where at most {most:,} are expected")
-    if (n_entries := len(answer.weights) + len(answer.tensors)) > MOST_ENTRIES:
-        raise _Bad(f"has {n_entries:,} entries, where at most {MOST_ENTRIES:,} are expected")
+        raise _Invalid(f"has {found:,} bytes, where at most {most:,} are expected")
+    if (n_entries := len(reply.weights) + len(reply.tensors)) > MAX_ENTRIES:
+        raise _Invalid(f"has {n_entries:,} entries, where at most {MAX_ENTRIES:,} are expected")
 
 
 def _check_numbers(name: str, entry: Tensor) -> None:
     if entry.dtype not in NUMBERS:
-        raise _Bad(f"holds {entry.dtype} in '{name}', where real numbers are expected")
+        raise _Invalid(f"holds {entry.dtype} in '{name}', where real numbers are expected")
     if not entry.numel():
         return
     low, high = (float(end) for end in torch.aminmax(entry))  # either is NaN where one number is
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise _Bad(f"is not finite (first in '{name}')", DIVERGED)
-    if (largest := max(-low, high)) > LARGEST_NUMBER:
-        raise _Bad(f"is too large to compute with ({largest:.0e} in '{name}')", DIVERGED)
+        raise _Invalid(f"is not finite (first in '{name}')", DIVERGED)
+    if (largest := max(-low, high)) > MAX_NUMBER:
+        raise _Invalid(f"is too large to compute with ({largest:.0e} in '{name}')", DIVERGED)
 
 
 def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> None:
     if expected.kind == "train":
         _check_examples(facts.get("examples"), expected.examples.get(site))
         if not _is_number(facts.get("loss")):
-            raise _Bad(f"has the loss {reprlib.repr(facts.get('loss'))}, where a finite number is expected", DIVERGED)
-        if type(steps := facts.get("steps")) is not int or not 1 <= steps <= MOST_STEPS:
-            raise _Bad(f"counts {reprlib.repr(steps)} steps; expected at least 1, and at most {MOST_STEPS:,}")
+            raise _Invalid(
+                f"has the loss {reprlib.repr(facts.get('loss'))}, where a finite number is expected", DIVERGED
+            )
+        if type(steps := facts.get("steps")) is not int or not 1 <= steps <= MAX_STEPS:
+            raise _Invalid(f"counts {reprlib.repr(steps)} steps; expected at least 1, and at most {MAX_STEPS:,}")
     for name, fact in facts.items() if expected.kind == "validate" else ():
         if not _is_number(fact):
-            raise _Bad(f"says that '{name}' is {reprlib.repr(fact)}, where a finite number is expected")
+            raise _Invalid(f"says that '{name}' is {reprlib.repr(fact)}, where a finite number is expected")
     try:
         size = len(json.dumps(facts, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise _Bad("holds facts that are no finite numbers, text or lists of them") from error
-    if size > MOST_FACTS_BYTES:
-        raise _Bad(f"has facts of {size:,} characters, where at most {MOST_FACTS_BYTES:,} are expected")
+        raise _Invalid("holds facts that are no finite numbers, text or lists of them") from error
+    if size > MAX_FACTS_CHARACTERS:
+        raise _Invalid(f"has facts of {size:,} characters, where at most {MAX_FACTS_CHARACTERS:,} are expected")
 
 
 def _check_examples(found: object, before: int | None) -> None:
-    if type(found) is not int or not 1 <= found <= MOST_EXAMPLES:
-        raise _Bad(f"counts {reprlib.repr(found)} examples; expected at least 1, and at most {MOST_EXAMPLES:,}")
+    if type(found) is not int or not 1 <= found <= MAX_EXAMPLES:
+        raise _Invalid(f"counts {reprlib.repr(found)} examples; expected at least 1, and at most {MAX_EXAMPLES:,}")
     if before is not None and found != before:
-        raise _Bad(f"counts {found} examples, and counted {before} before")
+        raise _Invalid(f"counts {found} examples, and counted {before} before")
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and -LARGEST_NUMBER <= value <= LARGEST_NUMBER
+    return type(value) in (int, float) and -MAX_NUMBER <= value <= MAX_NUMBER
 
 
-def _misfits(answers: Answers, expected: Expected) -> dict[str, str]:
+def _wrong_entries(replies: Replies, expected: Expected) -> dict[str, str]:
     """Updates with other entries than at least half of the sites sent, or of another shape or dtype than the network's.
 
     Which entries stay at the sites is known to them alone.
     """
     if expected.kind != "train":
         return {}
-    sent = Counter(name for answer in answers.values() for name in answer.weights)
-    common = {name: entry for name, entry in expected.weights.items() if 2 * sent[name] >= len(answers)}
+    sent = Counter(name for reply in replies.values() for name in reply.weights)
+    common = {name: entry for name, entry in expected.weights.items() if 2 * sent[name] >= len(replies)}
     if not common:
-        return dict.fromkeys(answers, "does not fit the network: it holds no entry of it")
+        return dict.fromkeys(replies, "does not fit the network: it holds no entry of it")
     found = {}
-    for site, answer in answers.items():
+    for site, reply in replies.items():
         try:
-            check_same_entries(common, answer.weights)
+            check_same_entries(common, reply.weights)
         except ValueError as error:
             found[site] = f"does not fit the network: {error}"
     return found
 
 
-def _odd_tensors(answers: Answers, expected: Expected) -> dict[str, str]:
+def _unlike_other_sites(replies: Replies, expected: Expected) -> dict[str, str]:
     """Tensors unlike those of more than half of the sites that sent them, but for their first dimension."""
     votes: dict[str, Counter] = {}
-    for answer in answers.values():
-        for name, tensor in answer.tensors.items():
+    for reply in replies.values():
+        for name, tensor in reply.tensors.items():
             votes.setdefault(name, Counter())[_form(tensor)] += 1
     found = {}
-    for site, answer in answers.items():
-        for name, tensor in answer.tensors.items():
+    for site, reply in replies.items():
+        for name, tensor in reply.tensors.items():
             entry = _entry(name, expected.weights)
             if entry is not None and entry.shape != tensor.shape:
                 found[site] = f"holds '{name}' as {_shown(tensor)}, but that entry of the network is {_shown(entry)}"
@@ -248,11 +252,14 @@ def _shown(entry: Tensor) -> str:
     return f"{tuple(entry.shape)} {str(entry.dtype).removeprefix('torch.')}"
 
 
-def _far(answers: Answers, expected: Expected) -> dict[str, str]:
+def _norm_outliers(replies: Replies, expected: Expected) -> dict[str, str]:
     """Changes of more than `largest_change` times the median length. Of two, nobody can tell which is odd."""
-    if expected.kind != "train" or expected.largest_change is None or len(answers) < 3:
+    if expected.kind != "train" or expected.largest_change is None or len(replies) < 3:
         return {}
-    lengths = {site: change_length(expected.weights, learned(answer.weights)) for site, answer in answers.items()}
+    lengths = {
+        site: change_length(expected.weights, {n: e for n, e in reply.weights.items() if n in expected.parameters})
+        for site, reply in replies.items()
+    }
     median = statistics.median(lengths.values())
     return {
         site: f"changes the weights by {length:.4g}, the median of the sites is {median:.4g}, and "

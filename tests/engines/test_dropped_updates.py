@@ -11,7 +11,7 @@ from conftest import Toy
 from medfed.engines.in_process import InProcess
 from medfed.federation.message import Message, digest, failed
 from medfed.federation.method import Method
-from medfed.federation.rounds import _with_last, federate
+from medfed.federation.rounds import federate, requests_with_last_round
 from medfed.federation.settings import Federation, Training
 from medfed.networks.unet import UNet
 
@@ -49,7 +49,7 @@ def never_asked(monkeypatch):
 
     def ask(*without: int) -> None:
         rounds = iter(range(1, 5))
-        monkeypatch.setattr("medfed.federation.rounds._choose",
+        monkeypatch.setattr("medfed.federation.rounds.choose_sites",
                             lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) in without else sites)
 
     return ask
@@ -70,7 +70,7 @@ def test_losing_what_a_site_kept_would_show(toy, fedavg, tmp_path, monkeypatch):
     found = states(toy, fedavg, tmp_path / "dropped", {(2, "south")})
     monkeypatch.undo()
     rounds = iter(range(1, 5))
-    monkeypatch.setattr("medfed.federation.rounds._choose",
+    monkeypatch.setattr("medfed.federation.rounds.choose_sites",
                         lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) == 2 else sites)
     assert found != states(toy, fedavg, tmp_path / "never")
 
@@ -137,7 +137,9 @@ def test_validating_with_what_the_lost_round_left_would_show(keeping, fedavg, tm
     """The control of the two tests above."""
     lost = {(2, "south")}
     found = rounds(keeping, fedavg, keepers(keeping, fedavg, tmp_path / "dropped", lost=lost))
-    monkeypatch.setattr("medfed.federation.rounds._with_last", without_last_in_validate(_with_last))
+    monkeypatch.setattr(
+        "medfed.federation.rounds.requests_with_last_round", without_last_in_validate(requests_with_last_round)
+    )
     wrong = rounds(keeping, fedavg, keepers(keeping, fedavg, tmp_path / "wrong", lost=lost))
     differ = {key for key in found[1].history if found[1].history[key] != wrong[1].history[key]}
     assert "validation_score/south" in differ and "validation_score/north" not in differ

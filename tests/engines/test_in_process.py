@@ -28,12 +28,12 @@ def stop_after(engine, n_answers: int):
     """Break off when the n-th training answer has arrived."""
     count = [0]
 
-    def on_answer(kind, site, index, n_sites):
+    def on_reply(kind, site, index, n_sites):
         count[0] += kind == "train"
         if count[0] == n_answers:
             raise Killed
 
-    engine.on_answer = on_answer
+    engine.on_reply = on_reply
     return engine
 
 
@@ -238,7 +238,7 @@ def test_sites_that_keep_entries_of_the_network_always_hold_them(fedavg, tmp_pat
 
 def test_the_validation_site_answers_validate_alone(toy, fedavg):
     engine, network = toy.engine(fedavg), toy.network(fedavg)
-    engine.onlooker = ValidationSite("east", toy.samples("east"), toy.task, network)
+    engine.validation_site = ValidationSite("east", toy.samples("east"), toy.task, network)
     assert "east" not in engine.sites()
     weights = toy.start(fedavg).weights
     asked = dict.fromkeys([*engine.sites(), "east"], Message("validate", weights, {}, {"round": 1}))

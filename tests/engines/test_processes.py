@@ -14,7 +14,7 @@ from fake_sites import is_alive, lay, pid
 
 from medfed.config.schema import load_text
 from medfed.engines.processes import Processes
-from medfed.experiments.run import notices
+from medfed.experiments.notices import notices
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
@@ -141,8 +141,7 @@ def test_a_site_killed_in_training_and_a_stopped_run_go_on_to_the_same_bits(tiny
             killed.append(engine._processes[site]._process.pid)
             os.kill(killed[0], signal.SIGKILL)
 
-    for member in engine.members:
-        member.progress = step
+    engine.on_step = step
     seen = []
     with pytest.warns(UserWarning, match="HK: its update of round 2 did not come: its process was killed"):
         for done in federate(config.method, engine, simulation.start, config.federation, config.seed):
@@ -158,7 +157,7 @@ def test_a_site_killed_in_training_and_a_stopped_run_go_on_to_the_same_bits(tiny
 
     alone = config_of(tiny_phantom)
     asked = iter([["BMC", "HK"], ["BMC"], ["BMC", "HK"]])
-    monkeypatch.setattr("medfed.federation.rounds._choose", lambda *_: next(asked))
+    monkeypatch.setattr("medfed.federation.rounds.choose_sites", lambda *_: next(asked))
     whole = build_experiment(alone, tmp_path / "whole", quiet=True)
     expected = rounds(alone, whole, whole.start, 3)
     found = [*seen, last]

@@ -74,7 +74,7 @@ def never_asked(monkeypatch, faulty):
     """The run of the same sites where the faulty ones are not asked in round 2."""
     rounds = iter(range(1, 4))
     with monkeypatch.context() as patch:
-        patch.setattr("medfed.federation.rounds._choose",
+        patch.setattr("medfed.federation.rounds.choose_sites",
                       lambda sites, *_: [site for site in sites if site not in faulty] if next(rounds) == 2 else sites)
         return finish(Sites())
 

@@ -53,8 +53,9 @@ def test_other_bytes_are_refused(data):
 
 
 def test_another_format_is_refused():
-    data = pack({"weights": {}}, {"kind": "train"}).replace(b'\\"format\\": 1', b'\\"format\\": 9')
-    with pytest.raises(ValueError, match="format 9, this version of medfed reads format 1"):
+    data = pack({"weights": {}}, {"kind": "train"}).replace(b'\\"format\\": 2', b'\\"format\\": 1')
+    sentence = "format 1, and this version of medfed reads format 2; use the version of medfed that wrote it"
+    with pytest.raises(ValueError, match=sentence):
         unpack(data)
 
 

@@ -57,7 +57,7 @@ def test_a_round_of_some_sites_is_that_of_asking_these_alone(method, monkeypatch
     engine = built(toy, method, {(kind, 1, "south"), (kind, 2, "north")})
     found, said = finish(engine, method, toy.start(method), GOING_ON)
     asked = iter([["east", "north", "west"], ["east", "south", "west"], list(SITES)])
-    monkeypatch.setattr("medfed.federation.rounds._choose", lambda *_: next(asked))
+    monkeypatch.setattr("medfed.federation.rounds.choose_sites", lambda *_: next(asked))
     expected, none = finish(built(toy, method), method, toy.start(method), Federation(rounds=3))
     assert [digest(one.state.to_bytes()) for one in found] == [digest(one.state.to_bytes()) for one in expected]
     assert [one.history for one in found] == [one.history for one in expected]

@@ -186,7 +186,7 @@ def test_a_site_answers_only_what_it_knows(toy, fedavg):
 
 def looked_at(toy, method, **settings):
     engine = toy.engine(method, **settings)
-    engine.onlooker = ValidationSite("east", toy.samples("east"), toy.task, engine.members[0].network)
+    engine.validation_site = ValidationSite("east", toy.samples("east"), toy.task, engine.members[0].network)
     return engine
 
 

@@ -110,10 +110,10 @@ def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(tiny_phan
     (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom).replace("rounds: 2", "rounds: 2, validation_site: HK"))
     simulation = build_experiment(load(tmp_path / "tiny.yaml"), None, quiet=True)
     letter = Message("validate", simulation.start.weights, {}, {"round": 1})
-    expected = simulation.engine.onlooker.answer(letter)
+    expected = simulation.engine.validation_site.answer(letter)
     _, config = program.read(with_validation_site("HK"))
     desk = GuardedSite(build_local_site(config, "HK"), tmp_path, Agreement())
-    assert desk.answer(letter) == expected and len(desk.site.samples) == len(simulation.engine.onlooker.samples)
+    assert desk.answer(letter) == expected and len(desk.site.samples) == len(simulation.engine.validation_site.samples)
     for kind in ("train", "share"):
         with pytest.raises(Refused, match=f"was asked to '{kind}'; agreed to validate, end and nothing else"):
             desk.answer(Message(kind, simulation.start.weights, {}, {"round": 1}))

@@ -56,7 +56,7 @@ class FlareConnection:
 
     def exchange(
         self, kind: str, messages: Mapping[str, Message], seconds: float,
-        on_answer: Callable[[str, str, int, int], None] | None = None,
+        on_reply: Callable[[str, str, int, int], None] | None = None,
     ) -> dict[str, Message]:
         """An answer a site, `failed` where there is none; a job that breaks is started again for the sites left.
 
@@ -64,26 +64,26 @@ class FlareConnection:
 
         Args:
             seconds: how long a site may take; 0 waits as long as the job runs.
-            on_answer: told the kind, the site, and how many of how many sites have answered.
+            on_reply: told the kind, the site, and how many of how many sites have answered.
         """
         answers: dict[str, Message] = {}
         self._broken = 0
         try:
-            self._exchange(kind, messages, seconds, answers, on_answer)
+            self._exchange(kind, messages, seconds, answers, on_reply)
         finally:
             self._tell()
         return dict(sorted(answers.items()))
 
     def _exchange(self, kind: str, messages: Mapping[str, Message], seconds: float, answers: dict[str, Message],
-                  on_answer: Callable[[str, str, int, int], None] | None) -> None:
+                  on_reply: Callable[[str, str, int, int], None] | None) -> None:
         while left := {site: message for site, message in messages.items() if site not in answers}:
             try:
                 self._connect()
                 for site, answer in self._ask(kind, left, seconds):
                     is_first = site not in answers
                     answers[site] = answer
-                    if on_answer and is_first:
-                        on_answer(kind, site, len(answers), len(messages))
+                    if on_reply and is_first:
+                        on_reply(kind, site, len(answers), len(messages))
             except (EOFError, OSError) as error:
                 self._give_up_or_again(left, answers, str(error))
 

@@ -16,6 +16,7 @@ from medfed.core.errors import UserError
 from medfed.engines.flare.connection import FlareConnection
 from medfed.engines.flare.job import LINE_FILE, NO_ANSWER, write_job
 from medfed.engines.flare.kit import Kit
+from medfed.federation.engine import OnReply, OnStep
 from medfed.federation.message import Message
 from medfed.federation.settings import Federation
 
@@ -45,9 +46,8 @@ class FlareEngine:
     folder: Path
     settings: Federation
     join_seconds: float = 600.0
-    members: list = field(default_factory=list, init=False)
-    onlooker: None = field(default=None, init=False)
-    on_answer: object = field(default=None, init=False)
+    on_reply: OnReply | None = field(default=None, init=False)
+    on_step: OnStep | None = field(default=None, init=False)  # never called: the sites train elsewhere
     _flare: FlareConnection = field(init=False)
     _missing: set[str] = field(default_factory=set, init=False)
 
@@ -65,7 +65,7 @@ class FlareEngine:
         self._wait_for_sites()
         if self._missing and self._missing & self._connected():
             self._flare.close()
-        answers = self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_answer)
+        answers = self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_reply)
         # A site that says why it has no answer is there.
         silent = {site for site, answer in answers.items()
                   if answer.kind == "failed" and answer.facts["why"].startswith(NO_ANSWER)}  # fmt: skip
