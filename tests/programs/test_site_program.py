@@ -59,9 +59,9 @@ def shown(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
     return {(row[0], row[1]): tuple(row[2:]) for row in rows if row[1] != "weights"}
 
 
-def test_a_rehearsal_shows_what_the_ledger_of_a_run_then_has(hospital, tiny_phantom, tmp_path, capsys, joined):
+def test_a_dry_run_shows_what_the_ledger_of_a_run_then_has(hospital, tiny_phantom, tmp_path, capsys, joined):
     """Names, shapes, types and bytes of round 1, HK beside BMC; facts are as long as their numbers are."""
-    assert run(hospital("windows"), "--rehearse") == 0
+    assert run(hospital("windows"), "--dry-run") == 0
     text = capsys.readouterr().out
     (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom))
     config = load(tmp_path / "tiny.yaml")
