@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
@@ -15,7 +17,7 @@ from medfed.benchmarks.styles import styles_table, time_styles
 from medfed.cli.program import run_program
 from medfed.core.files import write_atomically
 
-MEASURES = (
+MEASURES: tuple[tuple[str, Callable[[], dict[str, Any]], Callable[[dict[str, Any]], str]], ...] = (
     ("exchange", time_exchange, exchange_table),
     ("round", time_round, round_table),
     ("larger_round", partial(time_round, size=128, repeats=3), round_table),

@@ -19,9 +19,9 @@ def main(argv: list[str] | None = None) -> int:
     train.add_argument("--encoder", default="small", metavar="small|PATH", help="the small one, or VGG weights")
     train.add_argument("--decoder", metavar="PATH",
                        help="weights of VGG's decoder to start from; --steps is then 0 if not given")
-    images = {"type": Path, "nargs": "+", "default": [], "metavar": "FOLDER"}
-    train.add_argument("--content", **images, help="pictures to redraw; if not given, synthetic ones are made")
-    train.add_argument("--style", **images, help="pictures whose style is taken; if not given, those of --content")
+    for flag, what in (("--content", "images to redraw; if not given, synthetic ones are made"),
+                       ("--style", "images whose style is taken; if not given, those of --content")):
+        train.add_argument(flag, type=Path, nargs="+", default=[], metavar="FOLDER", help=what)
     for name, kind, what in RECIPE_FLAGS:
         train.add_argument(f"--{name.replace('_', '-')}", type=kind, help=what)
     train.add_argument("--textures", type=int, default=N_TEXTURES, metavar="N", help="textures among synthetic images")

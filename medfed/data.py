@@ -61,19 +61,20 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _fetch(args: argparse.Namespace) -> int:
-    found = registry.resolve("datasets", args.name)
     folder = args.to or Path("data") / args.name
-    if issubclass(found, SyntheticDataset):
-        found(root=str(folder)).ready(_bar("making the phantom", args.quiet))
+    dataset = registry.resolve("datasets", args.name)(root=str(folder))
+    card = dataset.card
+    if isinstance(dataset, SyntheticDataset):
+        dataset.ready(_bar("making the phantom", args.quiet))
         print(f"The phantom is in {folder}.")
-    elif found.card.address is None:
-        print(f"There is no plain download of {args.name}.\n{paragraph('how to get', found.card.where)}")
-        print(paragraph("licence", found.card.licence))
+    elif card.address is None:
+        print(f"There is no plain download of {args.name}.\n{paragraph('how to get', card.where)}")
+        print(paragraph("licence", card.licence))
     else:
-        target = folder / found.card.address.rpartition("/")[2]
+        target = folder / card.address.rpartition("/")[2]
         with tqdm(desc=target.name, unit="B", unit_scale=True, disable=args.quiet, dynamic_ncols=True) as bar:
-            digest = fetch(found.card.address, target, found.card.sha256, byte_counter(bar))
-        print(f"{target} (SHA-256 {digest})\n{paragraph('layout', found.card.layout)}")
+            digest = fetch(card.address, target, card.sha256, byte_counter(bar))
+        print(f"{target} (SHA-256 {digest})\n{paragraph('layout', card.layout)}")
     return 0
 
 

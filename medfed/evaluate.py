@@ -52,7 +52,8 @@ def _work(args: argparse.Namespace) -> int:
     dataset = config.data.ready(None if args.quiet else bar_over("making the phantom"))
     names = dataset.site_names()
     grid = Grid(config)
-    methods, refused = args.methods, {}
+    methods: list[str] = args.methods
+    refused: dict[str, str] = {}
     if methods == ["all"]:
         methods, refused = grid.compatible_methods(dataset)
     validates = validation_sites(names, args.pairs or (), config.data.root) if args.leave_two_sites_out else {}

@@ -21,13 +21,13 @@ from medfed.experiments.setup import bar_over
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns 0 when the federation is over, or after --rehearse; 2 for a mistake that the user can mend."""
+    """Returns 0 when the federation is over, or after --dry-run; 2 for a mistake that the user can mend."""
     parser = argparse.ArgumentParser(prog="python -m medfed.site", description=__doc__)
     parser.add_argument(
         "file", type=Path, help="this hospital's YAML; medfed.coordinator prepare writes one to fill in"
     )
     parser.add_argument("--yes", action="store_true", help="agree to what is shown, without being asked")
-    parser.add_argument("--rehearse", action="store_true", help="show what would leave, and stop there")
+    parser.add_argument("--dry-run", action="store_true", help="show what would leave, and stop there")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     args = parser.parse_args(argv)
     return run_program("medfed.site", lambda: _work(args))
@@ -43,7 +43,7 @@ def _work(args: argparse.Namespace) -> int:
     rows = outgoing_rows(site)
     print(format_report(rows, site, config.method_name, config.federation.rounds))
     check_agreement(rows, site, hospital.agrees, config.source)
-    if args.rehearse:
+    if args.dry_run:
         return 0
     if not args.yes and not _yes("\nDo you agree that this leaves, every round? [yes/no] "):
         print("Nothing was sent.")

@@ -13,16 +13,21 @@ from medfed.auditing.sharing import Sharing
 from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.registry import suggestion
+from medfed.datasets.base import Dataset
+from medfed.datasets.splits import Split
+from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
 from medfed.experiments.setup import Experiment
 from medfed.federation.local_round import Samples
 from medfed.outputs.environment import versions
+from medfed.tasks.classification import Classification
+from medfed.tasks.segmentation import Segmentation
 
-IMAGES, GALLERY = 3, 60  # how many images are reconstructed, and searched through, unless told otherwise
+IMAGES, GALLERY = 3, 60  # how many images are reconstructed, and searched through, by default
 
 
 def audit(
-    config: Config, simulation: Experiment, name: str | None = None, n_images: int = IMAGES, n_gallery: int = GALLERY,
+    config: Config, experiment: Experiment, name: str | None = None, n_images: int = IMAGES, n_gallery: int = GALLERY,
     quiet: bool = True,
 ) -> tuple[dict, list[reconstruction.Found]]:
     """What the site's statistics reveal, as plain JSON values, and the images that were reconstructed.
@@ -30,23 +35,25 @@ def audit(
     Raises:
         UserError: if there is no such site, or it would share no statistic.
     """
-    members = sorted(simulation.engine.members, key=lambda member: member.name)
+    assert isinstance(experiment.engine, InProcess), "every engine of a simulation holds its sites"
+    members = sorted(experiment.engine.members, key=lambda member: member.name)
     known = [member.name for member in members]
     if name is not None and name not in known:
         raise UserError(f"--site {name}: takes no part in training. {suggestion(name, known)}")
     members.sort(key=lambda member: member.name != (name or known[0]))
-    sites = [Sharing.of(member, simulation.start.weights) for member in members]
+    sites = [Sharing.of(member, experiment.start.weights) for member in members]
     own, others = sites[0], sites[1:]
     if not len(own.rows(own.sent)):
         raise UserError(
             f"{config.source}: method.name: at {own.site.name} '{config.method_name}' shares no statistics of images, "
             "so there is nothing to measure (weights are not measured here); choose another method, such as elcfs"
         )
-    held_out = _held_out(simulation, own.site.name)
+    dataset = experiment.dataset
+    held_out = _held_out(dataset, experiment.task, (experiment.clients or experiment.splits)[own.site.name])
     steps = (
         n_images
         + n_gallery
-        + membership.n_people(own, held_out)
+        + membership.n_patients_tested(own, held_out)
         + site_identification.REPEATS
         + site_identification.LEFT_OUT
     )
@@ -54,8 +61,7 @@ def audit(
         total=steps, desc="auditing", unit="step", disable=quiet, dynamic_ncols=True, leave=False
     ) as bar:
         warnings.simplefilter("ignore")  # of few images or blank ones; the site itself was asked above
-        measured, found = _measure(own, others, held_out, n_images, n_gallery, _mirror_axis(simulation), bar.update)
-    dataset = simulation.dataset
+        measured, found = _measure(own, others, held_out, n_images, n_gallery, _mirror_axis(dataset), bar.update)
     return {
         "site": own.site.name,
         "method": config.method_name,
@@ -63,7 +69,7 @@ def audit(
         "data": "phantom" if dataset.is_phantom else "real",
         "seed": config.seed,
         "n_images": len(own.site.training),
-        "n_people": own.site.training.n_patients,
+        "n_patients": own.site.training.n_patients,
         "sent": {"bytes": own.n_bytes, "entries": own.entries(), "row_for_each_image": bool(own.growing)},
         **measured,
         "how": list(HOW),
@@ -80,19 +86,18 @@ def _measure(
     return {
         "reconstruction": [one.scores for one in found],
         "reidentification": linkage.reidentify(own, n_gallery, mirror_axis, tick),
-        "site_told": site_identification.tell_sites([own, *others], tick),
+        "site_identification": site_identification.identify_sites([own, *others], tick),
         "one_left_out": site_identification.leave_one_out(own, others, tick),
         "membership": membership.membership(own, held_out, tick),
     }, found
 
 
-def _held_out(simulation: Experiment, name: str) -> Samples | None:
-    """The site's people whose images are not in what it shares: those kept for validation and test."""
-    split = (simulation.clients or simulation.splits)[name]
+def _held_out(dataset: Dataset, task: Segmentation | Classification, split: Split) -> Samples | None:
+    """The site's patients whose images are not in what it shares: those kept for validation and test."""
     with tqdm(disable=True) as bar:
-        return SiteImages(simulation.dataset, simulation.task, bar).samples([*split.validation, *split.test])
+        return SiteImages(dataset, task, bar).samples([*split.validation, *split.test])
 
 
-def _mirror_axis(simulation: Experiment) -> int:
-    """From left to right: the first of a scanner's slice, the second of a picture."""
-    return -1 if simulation.dataset.intensity_range or simulation.dataset.classes else -2
+def _mirror_axis(dataset: Dataset) -> int:
+    """The axis from left to right: the first of a scanner's slice, the second of a photograph."""
+    return -1 if dataset.intensity_range or dataset.classes else -2

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Ruler:
+class StandardizedDistance:
     """Euclidean distance of vectors in which each number is divided by its spread over some examples.
 
     Numbers that are positive in all of them (amplitudes, deviations) are compared by their logarithms; those that do
@@ -21,7 +21,7 @@ class Ruler:
     spread: Tensor
 
     @classmethod
-    def over(cls, *examples: Tensor) -> Ruler:
+    def over(cls, *examples: Tensor) -> StandardizedDistance:
         """Of vectors (R, D), of which there must be two in all."""
         rows = torch.cat(examples)
         logarithmic = (rows > 0).all(dim=0)

@@ -8,9 +8,9 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from medfed.auditing.distance import Ruler
-from medfed.auditing.perturbations import looks
-from medfed.auditing.sharing import Sharing, people
+from medfed.auditing.distance import StandardizedDistance
+from medfed.auditing.perturbations import perturbations
+from medfed.auditing.sharing import Sharing, images_by_patient
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 
@@ -27,28 +27,29 @@ def reidentify(
         tick: called for each image of the N.
 
     Returns:
-        {"n", "looks": {name: {"top_1", "chance", "n"}}}; None where nothing is sent of a single image, or fewer than
-        two such rows are found. The look "neighbour" is another image of the same person (of a volume the next slice);
-        it is right where the nearest of the other images is of that person.
+        {"n", "perturbations": {name: {"top_1", "chance", "n"}}}; None where nothing is sent of a single image, or fewer
+        than two such rows are found. The perturbation "neighbour" is another image of the same patient (in a volume the
+        next slice); it is right where the nearest of the other images is of that patient.
     """
     if not sharing.growing:
         return None
     places, gallery = _gallery(sharing, n_images)
     if len(places) < 2:
         return None
-    ruler, found = Ruler.over(gallery), {}
-    person = {place: who for who, one in enumerate(people(sharing.site.training)) for place in one}
-    kinds = looks(mirror_axis)
+    distance = StandardizedDistance.over(gallery)
+    found: dict[str, list[tuple[bool, float]]] = {}
+    patient = {place: who for who, one in enumerate(images_by_patient(sharing.site.training)) for place in one}
+    kinds = perturbations(mirror_axis)
     for index, place in enumerate(places):
         batch = sharing.site.training.batch([place])
-        for name, look in kinds.items():
-            image = look(batch.image[0], stream(sharing.site.seed, "second look", name, place))
-            near = _distances(sharing, ruler, gallery, image[None], batch.label, name, place)
+        for name, perturb in kinds.items():
+            image = perturb(batch.image[0], stream(sharing.site.seed, "second look", name, place))
+            near = _distances(sharing, distance, gallery, image[None], batch.label, name, place)
             if near is not None:
                 found.setdefault(name, []).append((int(near.argmin()) == index, 1 / len(places)))
-        _add_neighbour(sharing, ruler, places, gallery, person, index, found)
+        _add_neighbour(sharing, distance, places, gallery, patient, index, found)
         tick()
-    return {"n": len(places), "looks": {
+    return {"n": len(places), "perturbations": {
         name: {"top_1": fmean(right for right, _ in one), "chance": fmean(chance for _, chance in one), "n": len(one)}
         for name, one in found.items()
     }}  # fmt: skip
@@ -70,26 +71,27 @@ def _gallery(sharing: Sharing, n_images: int) -> tuple[list[int], Tensor]:
 
 
 def _add_neighbour(
-    sharing: Sharing, ruler: Ruler, places: list[int], gallery: Tensor, person: dict[int, int], index: int, found: dict
+    sharing: Sharing, distance: StandardizedDistance, places: list[int], gallery: Tensor, patient: dict[int, int],
+    index: int, found: dict[str, list[tuple[bool, float]]],
 ) -> None:
-    """The next image of the person, or the one before; its own row, if it is among the N, does not count."""
+    """The next image of the patient, or the one before; its own row, if it is among the N, does not count."""
     place = places[index]
-    next_one = next((near for near in (place + 1, place - 1) if person.get(near) == person[place]), None)
+    next_one = next((near for near in (place + 1, place - 1) if patient.get(near) == patient[place]), None)
     if next_one is None:
         return
     batch = sharing.site.training.batch([next_one])
-    near = _distances(sharing, ruler, gallery, batch.image, batch.label, "neighbour", place)
+    near = _distances(sharing, distance, gallery, batch.image, batch.label, "neighbour", place)
     if near is None:
         return
     others = [k for k, other in enumerate(places) if other != next_one]
     best = min(others, key=lambda k: float(near[k]))
-    same = [person[places[k]] == person[place] for k in others]
-    found.setdefault("neighbour", []).append((person[places[best]] == person[place], sum(same) / len(same)))
+    same = [patient[places[k]] == patient[place] for k in others]
+    found.setdefault("neighbour", []).append((patient[places[best]] == patient[place], sum(same) / len(same)))
 
 
 def _distances(
-    sharing: Sharing, ruler: Ruler, gallery: Tensor, image: Tensor, label: Tensor, *purpose: str | int
+    sharing: Sharing, distance: StandardizedDistance, gallery: Tensor, image: Tensor, label: Tensor, *purpose: str | int
 ) -> Tensor | None:
     """(N,): how far the statistic of one image (1, C, H, W) is from each of the rows; None if it has none."""
     row = sharing.rows(sharing.again(Batch(image, label), *purpose))
-    return ruler.distances(row, gallery)[0] if len(row) else None
+    return distance.distances(row, gallery)[0] if len(row) else None

@@ -49,7 +49,7 @@ def build_page(result: Mapping[str, Any], found: Sequence[Found], axes: str | No
 def _leaving(result: Mapping[str, Any], label: str) -> Markup:
     facts = [
         ("Site", result["site"]),
-        ("Images and people in training", f"{result['n_images']} images of {result['n_people']} people"),
+        ("Images and patients in training", f"{result['n_images']} images of {result['n_patients']} patients"),
         ("Method", result["method"]),
         ("Before training", sent_words(result).removeprefix("before training ")),
         ("In every round", "the weights of the network, which are not measured here"),
@@ -88,8 +88,8 @@ def _cell(image, words: str, scores: Mapping[str, float] | None, axes: str | Non
     Image.fromarray(np.round(pixels.clip(0, 1) * 255).astype(np.uint8)).save(held, "PNG")
     source = "data:image/png;base64," + base64.b64encode(held.getvalue()).decode()
     height, width = pixels.shape
-    told = scores and f": detail {scores['detail_correlation']:.3f}, whole {scores['correlation']:.3f}"
-    text = tag("p", words[0].upper() + words[1:], told or None)
+    measured = scores and f": detail {scores['detail_correlation']:.3f}, whole {scores['correlation']:.3f}"
+    text = tag("p", words[0].upper() + words[1:], measured or None)
     return tag("div", tag("img", src=source, alt=words, width=width, height=height), text)
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 NOISE, GAIN, QUALITY, SHIFT = 0.03, 0.05, 75, 0.03  # standard deviation, share, JPEG's scale, share of the side
-Look = Callable[[Tensor, torch.Generator], Tensor]
+Perturbation = Callable[[Tensor, torch.Generator], Tensor]
 
 
-def looks(mirror_axis: int) -> dict[str, Look]:
+def perturbations(mirror_axis: int) -> dict[str, Perturbation]:
     """By name: each takes an image (C, H, W) in [0, 1] and a CPU generator, and gives an image of that shape and range.
 
     mirror_axis: the axis from left to right.

@@ -48,7 +48,7 @@ def retrieve(
             the solution more often.
 
     Raises:
-        ValueError: if the shapes do not fit, or nothing is known.
+        ValueError: if the shapes do not fit, nothing is known, or n_waves is below 1.
     """
     height, width = support.shape
     if amplitude.shape != (height, width // 2 + 1) or known.shape != amplitude.shape:
@@ -58,11 +58,13 @@ def retrieve(
         )
     if not bool(known.any()):
         raise ValueError("no amplitude is known")
-    best: Retrieved | None = None
+    if n_waves < 1:
+        raise ValueError(f"n_waves must be at least 1, got {n_waves}")
+    best = Retrieved(torch.zeros_like(support, dtype=amplitude.dtype), math.inf)
     for _ in range(n_waves):
         starts = torch.rand(n_starts, height, width, generator=rng, dtype=amplitude.dtype) * support
         found = _wave(starts, amplitude, known, support, n_steps, beta)
-        best = found if best is None or found.residual < best.residual else best
+        best = found if found.residual < best.residual else best
         if best.residual < FITS:
             break
     return best

@@ -5,14 +5,14 @@
     window  phase retrieval from the amplitudes that are sent, where the method sends such
     fitted  an image that starts as noise and is changed, by gradient, until the method's own `share` says of it what is
             sent
-    mean    the mean of the site's other people: the negative control, which anybody could bring
+    mean    the mean of the site's other patients: the negative control, which anybody could bring
 
 All are scored on one grid of at most 96 pixels a side, against what the site's image has there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from medfed.auditing.phase_retrieval import Retrieved, aligned, correlation, detail_correlation, retrieve
-from medfed.auditing.sharing import Sharing, WithGradient, people, spread_out
+from medfed.auditing.sharing import Sharing, WithGradient, images_by_patient, spread_out
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.method import Tensors
@@ -28,7 +28,7 @@ from medfed.functional.fourier import unpack_window
 from medfed.methods import elcfs, harmofl
 
 WINDOWS = (elcfs.WINDOWS, harmofl.WINDOW)
-MOST_SIDE, SIGMA = 96, 3 / 128  # pixels; of the blur, a share of the side
+MAX_SIDE, SIGMA = 96, 3 / 128  # pixels; of the blur, a share of the side
 FIT_STEPS, FIT_PIXELS, STEP = 300, 128 * 128, 0.1  # fewer steps for larger images, but 50
 AVERAGED = 400  # images in the mean image, at most
 KINDS = ("full", "window", "fitted", "mean")
@@ -51,7 +51,7 @@ class Found:
 def reconstruct(
     sharing: Sharing, n_images: int, n_steps: int = 4000, tick: Callable[[], object] = lambda: None
 ) -> list[Found]:
-    """Try on the middle images of people that are spread evenly over the site's training set; those that share.
+    """Try on the middle images of patients that are spread evenly over the site's training set; those that share.
 
     Args:
         n_steps: of phase retrieval, for each of its starts.
@@ -60,9 +60,9 @@ def reconstruct(
     found = []
     for place, others in _chosen(sharing, n_images):
         batch = sharing.site.training.batch([place])
-        told = sharing.again(batch, "reconstructed", place)
-        if len(sharing.rows(told)):
-            target = told if sharing.growing else sharing.sent
+        statistics = sharing.again(batch, "reconstructed", place)
+        if len(sharing.rows(statistics)):
+            target = statistics if sharing.growing else sharing.sent
             found.append(_try_all(sharing, batch, target, others, place, n_steps))
         tick()
     return found
@@ -74,8 +74,8 @@ def channel_of(image: Tensor) -> int:
 
 
 def _chosen(sharing: Sharing, n_images: int) -> list[tuple[int, list[int]]]:
-    """Places of images, each with those of other people's images."""
-    everyone = people(sharing.site.training)
+    """Places of images, each with those of other patients's images."""
+    everyone = images_by_patient(sharing.site.training)
     chosen = []
     for own in spread_out(everyone, n_images):
         others = [place for one in everyone if one is not own for place in one]
@@ -96,7 +96,8 @@ def _try_all(
     if fitted := _fitted(sharing, batch, target, place):
         tried["fitted"] = fitted
     if others:
-        total = sum(sharing.site.training.batch([other]).image for other in others)
+        images_of_others = (sharing.site.training.batch([other]).image for other in others)
+        total = sum(images_of_others, start=torch.zeros_like(batch.image))
         tried["mean"] = Retrieved(_small(total / len(others)), float("nan"))
     images = {kind: one.image if kind == "mean" else aligned(one.image, original) for kind, one in tried.items()}
     inside = original > 0.05
@@ -118,7 +119,7 @@ def _from_full_spectrum(original: Tensor, rng: torch.Generator, n_steps: int) ->
     return found._replace(image=aligned(found.image, padded)[:height, :width])
 
 
-def from_window(window: Tensor, shape: tuple[int, int], rng: torch.Generator, n_steps: int) -> Retrieved:
+def from_window(window: Tensor, shape: Sequence[int], rng: torch.Generator, n_steps: int) -> Retrieved:
     """Phase retrieval from the amplitudes (S, S) of the lowest frequencies, zero in the middle, of an image of `shape`.
 
     Amplitudes are divided by the number of pixels, as `medfed.functional.fourier` gives them.
@@ -164,6 +165,6 @@ def _without_gradients(sharing: Sharing) -> Sharing:
 def _small(image: Tensor) -> Tensor:
     """One channel of (1, C, H, W) on the grid that is scored on, (S, S)."""
     one = image[0, channel_of(image)].float()
-    if max(one.shape) <= MOST_SIDE:
+    if max(one.shape) <= MAX_SIDE:
         return one
-    return functional.interpolate(one[None, None], (MOST_SIDE, MOST_SIDE), mode="area")[0, 0]
+    return functional.interpolate(one[None, None], (MAX_SIDE, MAX_SIDE), mode="area")[0, 0]

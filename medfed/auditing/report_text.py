@@ -8,7 +8,7 @@ from typing import Any
 
 from medfed.auditing.membership import DRAWS
 from medfed.auditing.perturbations import GAIN, NOISE, QUALITY, SHIFT
-from medfed.auditing.reconstruction import FIT_STEPS, MOST_SIDE
+from medfed.auditing.reconstruction import FIT_STEPS, MAX_SIDE
 
 CAUTION = ("A number near its control or chance says that this attack failed on these images; it does not say that "
            "none can succeed.")  # fmt: skip
@@ -16,7 +16,7 @@ KIND_WORDS = {
     "full": "from the full spectrum of the padded image",
     "window": "from what is sent: phase retrieval",
     "fitted": "from what is sent: fitted by gradient",
-    "mean": "mean image of the site's other people",
+    "mean": "mean image of the site's other patients",
 }
 REFERENCE = {"full": "positive control", "window": "", "fitted": "", "mean": "negative control"}
 HOW = (
@@ -24,7 +24,7 @@ HOW = (
     "question before the first round, with the network's first weights.",
     "Detail correlation: Pearson's correlation of two images from which a Gaussian blur (3 pixels of 128) is taken "
     "away, over what is not empty, after the shift and the point reflection that make the whole images agree best. "
-    f"On a grid of at most {MOST_SIDE} pixels; of colour, the green channel.",
+    f"On a grid of at most {MAX_SIDE} pixels; of colour, the green channel.",
     "Full spectrum, the positive control: hybrid input-output, then error reduction, four random starts, no negative "
     "pixels; the image is padded with zeros to twice its side, and the attacker knows where. He keeps the start that "
     "fits best, without the original.",
@@ -32,16 +32,17 @@ HOW = (
     f"Fitted by gradient: at most {FIT_STEPS} steps of Adam (50 at least; fewer for large images), from noise, towards "
     "the method's own statistic of the image being the one that is sent.",
     "Re-identification: the statistic of a second look is compared with the rows that are sent (each number "
-    "standardised, positive ones by their logarithm); right where the nearest is of that image. Looks: noise "
+    "standardised, positive ones by their logarithm); right where the nearest is of that image. Perturbations: noise "
     f"of {NOISE:g} standard deviation on [0, 1]; mirrored; shifted by {SHIFT:.0%} of the side; JPEG {QUALITY}; a copy "
-    f"with up to {GAIN:.0%} gain, shift, noise and JPEG; the next slice or picture of the same person (right where the "
-    "nearest other one is of that person).",
-    "Site told: each site's people are halved five times; right where a half's statistic is nearest to that of the "
-    "other half of the same site.",
-    "One person left out: the Euclidean change of the site's statistic, as a share of its length.",
-    "Membership: a person counts as a member by how near his or her own statistic is to the nearest of those sent; AUC "
-    f"over people of the training part and of the parts held out, 95 % interval of {DRAWS} bootstrap draws of people; "
-    "of few people it is too narrow.",
+    f"with up to {GAIN:.0%} gain, shift, noise and JPEG; another image of the same patient, in a volume the next slice "
+    "(right where the nearest other one is of that patient).",
+    "Site identification: each site's patients are halved five times; right where a half's statistic is nearest to "
+    "that of the other half of the same site.",
+    "One patient left out: the Euclidean change of the site's statistic, as a share of its length.",
+    "Membership: a patient counts as a member by how near the patient's own statistic is to the nearest of those sent; "
+    f"AUC over patients of the training part and of the parts held out, 95 % interval of {DRAWS} bootstrap draws of "
+    "patients; "
+    "of few patients it is too narrow.",
 )
 NOT_TRIED = (
     "the weights and gradients that leave in every round, and whatever the method sends with them",
@@ -56,7 +57,7 @@ NOT_TRIED = (
 def table_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """(what, number, what to hold it against) for each measure that could be taken."""
     return [*_reconstruction(result["reconstruction"]), *_reidentification(result["reidentification"]),
-            *_site(result["site_told"], result["one_left_out"]), *_membership(result["membership"])]
+            *_site(result["site_identification"], result["one_left_out"]), *_membership(result["membership"])]
 
 
 def to_text(result: Mapping[str, Any]) -> str:
@@ -94,17 +95,17 @@ def _reidentification(found: Mapping[str, Any] | None) -> list[tuple[str, str, s
     if found is None:
         return [("image found among the site's", "none", "nothing is sent of a single image")]
     return [(f"image found among {found['n']}: {name}", f"{one['top_1']:.3f}", f"chance {one['chance']:.3f}")
-            for name, one in found["looks"].items()]
+            for name, one in found["perturbations"].items()]
 
 
-def _site(told: Mapping[str, Any] | None, left_out: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+def _site(identified: Mapping[str, Any] | None, left_out: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     rows = []
-    if told:
-        rows.append((f"site told among {told['sites']}", f"{told['top_1']:.3f}",
-                     f"chance {told['chance']:.3f}; this site {told['own']:.2f}"))  # fmt: skip
+    if identified:
+        rows.append((f"site identified among {identified['sites']}", f"{identified['top_1']:.3f}",
+                     f"chance {identified['chance']:.3f}; this site {identified['own']:.2f}"))  # fmt: skip
     if left_out:
         distance = left_out.get("of_distance")
-        rows.append(("one person left out moves the statistic by", f"{left_out['largest_change']:.1%}",
+        rows.append(("one patient left out moves the statistic by", f"{left_out['largest_change']:.1%}",
                      f"at most; mean {left_out['mean_change']:.1%}"
                      + (f"; {distance:.2f} of the way to another site" if distance is not None else "")))  # fmt: skip
     return rows
@@ -112,7 +113,7 @@ def _site(told: Mapping[str, Any] | None, left_out: Mapping[str, Any] | None) ->
 
 def _membership(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     if found is None:
-        return [("membership AUC", "none", "fewer than two people in training, or held out")]
+        return [("membership AUC", "none", "fewer than two patients in training, or held out")]
     of = f"{found['members']} in training, {found['others']} not"
     words = {"same_images": "their images as they are", "second_look": "perturbed copies"}
     return [(f"membership AUC, {text}", f"{one['auc']:.2f}",

@@ -60,8 +60,8 @@ class Sharing:
     def again(self, batch: Batch, *purpose: str | int) -> Tensors:
         """What the site would send if these were its training images; empty if they say nothing (blank ones).
 
-        They count as so many patients as the site has, so that a smallest number of patients (`min_patients`), which is
-        for the site, does not hide what a candidate's statistic would be. What the method draws follows from `purpose`.
+        The site's own patient count is reported; otherwise the method's `min_patients` rule would suppress the
+        candidate's statistic. What the method draws follows from `purpose`.
         """
         pile = Pile(batch.image, batch.label, self.site.training.n_patients)
         seed = number(self.site.seed, "audit", *purpose)
@@ -97,8 +97,8 @@ class WithGradient(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
 
 
-def people(samples: Samples) -> list[list[int]]:
-    """The places of each person's images; what samples do not tell (`patient` or `cases`), each image is a person."""
+def images_by_patient(samples: Samples) -> list[list[int]]:
+    """The indices of each patient's images; each image counts as a patient where samples have no patients."""
     if hasattr(samples, "patient"):
         names = samples.patient.tolist()
     else:

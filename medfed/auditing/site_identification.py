@@ -1,4 +1,4 @@
-"""Whether a site can be told by its statistic, and how much of that statistic hangs on one person."""
+"""Whether a statistic identifies its site, and how much of the statistic depends on one patient."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from medfed.auditing.distance import Ruler
-from medfed.auditing.sharing import Sharing, people, spread_out
+from medfed.auditing.distance import StandardizedDistance
+from medfed.auditing.sharing import Sharing, images_by_patient, spread_out
 from medfed.core.seeds import stream
 
-REPEATS = 5  # halvings of every site's people
-MOST_IMAGES = 400  # of a half
-LEFT_OUT = 12  # people, at most
+REPEATS = 5  # halvings of every site's patients
+MAX_IMAGES = 400  # of a half
+LEFT_OUT = 12  # patients, at most
 
 
-def tell_sites(sites: Sequence[Sharing], tick: Callable[[], object] = lambda: None) -> dict | None:
-    """Each site's people are halved, at random; of one half the statistic is known, by that of the other it is sought.
+def identify_sites(sites: Sequence[Sharing], tick: Callable[[], object] = lambda: None) -> dict | None:
+    """How often the statistic of half of a site's patients is nearest to that of the other half of the same site.
 
     tick: called for each halving of all sites.
 
     Returns:
         {"sites", "halvings", "top_1", "chance", "own": the first site's top_1}; None where fewer than two sites share
-        and have two people.
+        and have two patients.
     """
-    able = [one for one in sites if one.sent and len(people(one.site.training)) > 1]
+    able = [one for one in sites if one.sent and len(images_by_patient(one.site.training)) > 1]
     if len(able) < 2 or able[0] is not sites[0]:
         return None
     right = []
     for repeat in range(REPEATS):
         halves = [_halves(one, repeat) for one in able]
         known, sought = (torch.cat(one) for one in zip(*halves, strict=True))
-        nearest = Ruler.over(known, sought).distances(sought, known).argmin(dim=1)
+        nearest = StandardizedDistance.over(known, sought).distances(sought, known).argmin(dim=1)
         right.append((nearest == torch.arange(len(able))).double())
         tick()
     rate = torch.stack(right)
@@ -43,14 +43,14 @@ def tell_sites(sites: Sequence[Sharing], tick: Callable[[], object] = lambda: No
 def leave_one_out(
     sharing: Sharing, others: Sequence[Sharing], tick: Callable[[], object] = lambda: None
 ) -> dict | None:
-    """How far the site's statistic moves when one person's images are taken away.
+    """How far the site's statistic moves when one patient's images are taken away.
 
     Returns:
-        {"people", "mean_change", "largest_change"}: shares of the statistic's own size; with two other sites,
+        {"patients", "mean_change", "largest_change"}: shares of the statistic's own size; with two other sites,
         "of_distance": the largest change as a share of the median distance to theirs, standardised by the spread of the
-        sites. None for fewer than three people.
+        sites. None for fewer than three patients.
     """
-    everyone = people(sharing.site.training)
+    everyone = images_by_patient(sharing.site.training)
     if len(everyone) < 3:
         return None
     whole, without = _centre_of(sharing, everyone, "whole"), []
@@ -58,17 +58,17 @@ def leave_one_out(
         without.append(_centre_of(sharing, everyone[:who] + everyone[who + 1 :], who))
         tick()
     changes = torch.cat([(one - whole).norm(dim=1) / whole.norm() for one in without])
-    found = {"people": len(without), "mean_change": float(changes.mean()), "largest_change": float(changes.max())}
-    elsewhere = [_centre_of(one, people(one.site.training), "whole") for one in others if one.sent]
+    found = {"patients": len(without), "mean_change": float(changes.mean()), "largest_change": float(changes.max())}
+    elsewhere = [_centre_of(one, images_by_patient(one.site.training), "whole") for one in others if one.sent]
     if len(elsewhere) > 1:
-        ruler = Ruler.over(whole, *elsewhere)
-        moved = ruler.distances(torch.cat(without), whole).max()
-        found["of_distance"] = float(moved / ruler.distances(torch.cat(elsewhere), whole).median())
+        distance = StandardizedDistance.over(whole, *elsewhere)
+        moved = distance.distances(torch.cat(without), whole).max()
+        found["of_distance"] = float(moved / distance.distances(torch.cat(elsewhere), whole).median())
     return found
 
 
 def _halves(sharing: Sharing, repeat: int) -> tuple[Tensor, Tensor]:
-    everyone = people(sharing.site.training)
+    everyone = images_by_patient(sharing.site.training)
     rng = stream(sharing.site.seed, "halves", sharing.site.name, repeat)
     order = torch.randperm(len(everyone), generator=rng).tolist()
     middle = len(order) // 2
@@ -77,6 +77,6 @@ def _halves(sharing: Sharing, repeat: int) -> tuple[Tensor, Tensor]:
 
 
 def _centre_of(sharing: Sharing, everyone: Sequence[list[int]], *purpose: str | int) -> Tensor:
-    """(1, D): of these people's images; of a great many, some."""
-    places = spread_out([place for one in everyone for place in one], MOST_IMAGES)
+    """(1, D): of these patients's images; of a great many, some."""
+    places = spread_out([place for one in everyone for place in one], MAX_IMAGES)
     return sharing.centre(sharing.site.training.batch(places), *purpose)

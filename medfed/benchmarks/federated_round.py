@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -41,8 +42,8 @@ def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: in
     for repeat in range(repeats + 1):
         with tempfile.TemporaryDirectory() as folder:
             seconds = {
-                "bare": _seconds(lambda: _bare(task, network, data, start)),
-                "federated": _seconds(lambda folder=folder: _federated(task, network, data, start, Path(folder))),
+                "bare": _seconds(partial(_bare, task, network, data, start)),
+                "federated": _seconds(partial(_federated, task, network, data, start, Path(folder))),
             }
         for name in taken:
             taken[name] += [seconds[name]] if repeat else []  # the first warms up

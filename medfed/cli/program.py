@@ -127,7 +127,7 @@ def _signals_raise() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    raised = {signal.SIGTERM: Terminated, signal.SIGHUP: HungUp}
+    raised: dict[int, type[KeyboardInterrupt]] = {signal.SIGTERM: Terminated, signal.SIGHUP: HungUp}
     before = {number: signal.getsignal(number) for number in raised if signal.getsignal(number) != signal.SIG_IGN}
     for number in before:
         signal.signal(number, lambda number, frame: _raise(raised[number]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from medfed.config import strict_yaml
-from medfed.config.validation import ConfigError, shown
+from medfed.config.validation import ConfigError, describe_value
 from medfed.core.errors import UserError
 
 DEFAULT_PRESET = "medfed"
@@ -133,6 +133,6 @@ def _block(document: dict[str, Any], override: Override) -> dict[str, Any]:
         block = block[name]
         if not isinstance(block, dict):
             key = ".".join(override.path[:depth])
-            found = f"{key} is no block of keys and values, but {shown(block)}"
+            found = f"{key} is no block of keys and values, but {describe_value(block)}"
             raise UserError(f"{override.flag} {override.text}: {found}")
     return block

@@ -88,7 +88,7 @@ def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
     if document is None:
         raise UserError(f"{source}: is empty; expected the blocks data, network and method")
     if not isinstance(document, dict):
-        raise UserError(f"{source}: expected a block of keys and values, got {validation.shown(document)}")
+        raise UserError(f"{source}: expected a block of keys and values, got {validation.describe_value(document)}")
     return _assemble(document, source, [Override.parse(override) for override in overrides])
 
 
@@ -106,7 +106,7 @@ def changed(config: Config, changes: Mapping[str, object], more: Sequence[Overri
 
 def resolved(config: Config) -> dict[str, Any]:
     """Every value, defaults included, as plain dictionaries, lists and scalars."""
-    document = validation.plain(config, _label)
+    document = validation.to_plain(config, _label)
     document["method"] = {"name": config.method_name, "preset": config.preset, **document["method"]}
     return document
 
@@ -142,13 +142,13 @@ def _assemble(document: dict[str, Any], source: str, overrides: list[Override]) 
     document = copy.deepcopy(document)
     apply(document, overrides)
     try:
-        config = validation.build(Config, document, "", _choose)
+        config = validation.build(Config, document, "", _class_of)
     except ConfigError as wrong:
         raise UserError(f"{origin(wrong, overrides) or source}: {wrong}") from wrong
     return replace(config, source=source, preset=document["method"].get("preset", DEFAULT_PRESET))
 
 
-def _choose(cls: type, block: Mapping[str, Any], key: str) -> tuple[type, Mapping[str, Any], tuple[str, ...]]:
+def _class_of(cls: type, block: Mapping[str, Any], key: str) -> tuple[type, Mapping[str, Any], tuple[str, ...]]:
     """The class that a block names, and its values: those of the preset, then those that are written."""
     if cls not in _NAMED:
         return cls, block, ()
@@ -156,13 +156,13 @@ def _choose(cls: type, block: Mapping[str, Any], key: str) -> tuple[type, Mappin
     if "name" not in block:
         raise ConfigError(f"{key}.name", f"missing; expected one of {', '.join(registry.known_names(kind))}", True)
     try:
-        found = registry.resolve(kind, validation.convert(str, block["name"], f"{key}.name", _choose))
+        found = registry.resolve(kind, validation.convert(str, block["name"], f"{key}.name", _class_of))
     except UserError as error:
         raise ConfigError(f"{key}.name", str(error)) from error
     written = {name: value for name, value in block.items() if name != "name"}
     if cls is not Method:
         return found, written, ("name",)
-    preset = validation.convert(str, written.pop("preset", DEFAULT_PRESET), f"{key}.preset", _choose)
+    preset = validation.convert(str, written.pop("preset", DEFAULT_PRESET), f"{key}.preset", _class_of)
     if preset not in found.presets:
         known = registry.suggestion(preset, found.presets)
         raise ConfigError(f"{key}.preset", f"no preset '{preset}' of {block['name']}. {known}")
@@ -204,6 +204,6 @@ def _flat(document: Mapping[str, Any], key: str = "") -> dict[str, Any]:
     """Nested dictionaries as one, by dotted key."""
     flat: dict[str, Any] = {}
     for name, value in document.items():
-        here = validation.dotted(key, name)
+        here = validation.join_key(key, name)
         flat |= _flat(value, here) if isinstance(value, Mapping) and value else {here: value}
     return flat

@@ -31,7 +31,7 @@ class _Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def compose_node(self, parent: Any, index: Any) -> yaml.Node:
+    def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
         event = self.peek_event()
         if tag := getattr(event, "tag", None):
             problem = f"the tag '{tag.replace(_TAG, '!!')}' is not allowed; a config holds plain values only"
@@ -72,7 +72,8 @@ def parse(text: str, source: str) -> Any:
         return yaml.load(text, _Loader)  # a SafeLoader, and stricter
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise UserError(f"{source}: line {mark.line + 1}, column {mark.column + 1}: {error.problem}") from None
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise UserError(f"{source}: {place}{error.problem}") from None
     except yaml.reader.ReaderError as error:
         place = f"character {error.character:#x} at position {error.position}"
         raise UserError(f"{source}: {place} is not allowed in YAML; expected plain UTF-8 text") from None

@@ -36,19 +36,19 @@ def build(cls: type, block: object, key: str, choose: Choose) -> Any:
         choose: may replace the class by one that the block names.
 
     Raises:
-        Wrong: for an unknown or missing key, a value of another type, or one that the class refuses.
+        ConfigError: for an unknown or missing key, a value of another type, or one that the class refuses.
     """
     block = {} if block is None else block
     if not isinstance(block, Mapping):
-        raise ConfigError(key, f"expected a block of keys and values, got {shown(block)}")
+        raise ConfigError(key, f"expected a block of keys and values, got {describe_value(block)}")
     cls, block, beside = choose(cls, block, key)
     fields = {field.name: field for field in written_fields(cls)}
     check_keys(block, (*beside, *fields), key)
     hints = get_type_hints(cls)
     for name in fields:
         if name not in block and _is_required(fields[name]):
-            raise ConfigError(dotted(key, name), f"missing; expected {describe(hints[name])}", True)
-    values = {name: convert(hints[name], value, dotted(key, name), choose) for name, value in block.items()}
+            raise ConfigError(join_key(key, name), f"missing; expected {describe_type(hints[name])}", True)
+    values = {name: convert(hints[name], value, join_key(key, name), choose) for name, value in block.items()}
     try:
         return cls(**values)
     except ValueError as error:
@@ -57,7 +57,7 @@ def build(cls: type, block: object, key: str, choose: Choose) -> Any:
 
 def convert(kind: Any, value: object, key: str, choose: Choose) -> Any:
     """A plain value as an annotation wants it. A whole number is a number, a list is a tuple, and that is all."""
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return build(kind, value, key, choose)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
@@ -65,34 +65,34 @@ def convert(kind: Any, value: object, key: str, choose: Choose) -> Any:
     if origin in (Union, types.UnionType):
         return _either(kind, value, key, choose)
     if origin is tuple:
-        kinds = _entry_kinds(kind, value, key)
-        return tuple(convert(one, entry, f"{key}[{i}]", choose) for i, (one, entry) in enumerate(zip(kinds, value)))
+        entries = _entries(kind, value, key)
+        return tuple(convert(one, entry, f"{key}[{i}]", choose) for i, (one, entry) in enumerate(entries))
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise ConfigError(key, f"expected {describe(kind)}, got {shown(value)}")
+            raise ConfigError(key, f"expected {describe_type(kind)}, got {describe_value(value)}")
         names = {name: _scalar(str, name, f"{key}.{name}") for name in value}
         return {name: convert(arguments[1], value[name], f"{key}.{name}", choose) for name in names}
     return _scalar(kind, value, key)
 
 
-def plain(value: object, label: Callable[[object], Mapping[str, Any]]) -> Any:
+def to_plain(value: object, label: Callable[[object], Mapping[str, Any]]) -> Any:
     """The reverse of `build`: dictionaries, lists and scalars. `label` gives a dataclass the keys that chose it."""
     if dataclasses.is_dataclass(value):
-        fields = {field.name: plain(getattr(value, field.name), label) for field in written_fields(type(value))}
+        fields = {field.name: to_plain(getattr(value, field.name), label) for field in written_fields(type(value))}
         return {**label(value), **fields}
     if isinstance(value, Mapping):
-        return {name: plain(entry, label) for name, entry in value.items()}
+        return {name: to_plain(entry, label) for name, entry in value.items()}
     if isinstance(value, tuple | list):
-        return [plain(entry, label) for entry in value]
+        return [to_plain(entry, label) for entry in value]
     return value
 
 
 def check_keys(block: Iterable[object], known: Iterable[str], key: str) -> None:
-    """Raise Wrong for the first unknown key, with the nearest known one."""
+    """Raise ConfigError for the first unknown key, with the nearest known one."""
     known = tuple(known)
     for name in block:
         if name not in known:
-            raise ConfigError(dotted(key, str(name)), f"unknown key. {suggestion(str(name), known)}")
+            raise ConfigError(join_key(key, str(name)), f"unknown key. {suggestion(str(name), known)}")
 
 
 def written_fields(cls: type) -> list[dataclasses.Field]:
@@ -100,12 +100,12 @@ def written_fields(cls: type) -> list[dataclasses.Field]:
     return [field for field in dataclasses.fields(cls) if not field.metadata.get("derived")]
 
 
-def dotted(key: str, name: str) -> str:
+def join_key(key: str, name: str) -> str:
     """`training` and `betas` to `training.betas`."""
     return f"{key}.{name}" if key else name
 
 
-def describe(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """An annotation in words."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind in WORDS:
@@ -113,15 +113,15 @@ def describe(kind: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}"
     if origin is tuple and arguments[-1] is Ellipsis:
-        return f"a list (each entry {describe(arguments[0])})"
+        return f"a list (each entry {describe_type(arguments[0])})"
     if origin is tuple:
-        return f"a list of {len(arguments)} ({', '.join(describe(one) for one in arguments)})"
+        return f"a list of {len(arguments)} ({', '.join(describe_type(one) for one in arguments)})"
     if origin in (Union, types.UnionType):
-        return " or ".join(describe(one) for one in arguments)
+        return " or ".join(describe_type(one) for one in arguments)
     return "a block of keys and values"
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     """A found value, short enough for one line."""
     if isinstance(value, str):
         return f"the text {reprlib.repr(value)}"
@@ -148,7 +148,7 @@ def _either(kind: Any, value: object, key: str, choose: Choose) -> Any:
             return convert(option, value, key, choose)
         except ConfigError:
             continue
-    raise ConfigError(key, f"expected {describe(kind)}, got {shown(value)}")
+    raise ConfigError(key, f"expected {describe_type(kind)}, got {describe_value(value)}")
 
 
 def _choice(kind: Any, value: object, key: str) -> object:
@@ -160,30 +160,32 @@ def _choice(kind: Any, value: object, key: str) -> object:
     hint = f". Did you mean '{near}'?" if isinstance(value, str) and (near := nearest(value, words)) else ""
     if words and isinstance(value, bool):
         hint = _BOOLEAN_WORDS
-    raise ConfigError(key, f"expected {describe(kind)}, got {shown(value)}{hint}")
+    raise ConfigError(key, f"expected {describe_type(kind)}, got {describe_value(value)}{hint}")
 
 
-def _entry_kinds(kind: Any, value: object, key: str) -> tuple[Any, ...]:
-    """The annotation of each entry of a list."""
+def _entries(kind: Any, value: object, key: str) -> list[tuple[Any, object]]:
+    """The annotation and the value of each entry of a list."""
     arguments = get_args(kind)
     if not isinstance(value, list | tuple):
         hint = "; write it as [a, b]" if isinstance(value, str) else ""
-        raise ConfigError(key, f"expected {describe(kind)}, got {shown(value)}{hint}")
+        raise ConfigError(key, f"expected {describe_type(kind)}, got {describe_value(value)}{hint}")
     if arguments[-1] is Ellipsis:
-        return arguments[:1] * len(value)
+        return [(arguments[0], entry) for entry in value]
     if len(value) != len(arguments):
-        raise ConfigError(key, f"expected {describe(kind)}, got {len(value)}: {shown(value)}")
-    return arguments
+        raise ConfigError(key, f"expected {describe_type(kind)}, got {len(value)}: {describe_value(value)}")
+    return list(zip(arguments, value, strict=True))
 
 
 def _scalar(kind: Any, value: object, key: str) -> Any:
     if kind not in WORDS:
         raise TypeError(f"{key}: a config cannot hold {kind}")
     if type(value) is not kind and not (kind is float and type(value) is int):
-        raise ConfigError(key, f"expected {WORDS[kind]}, got {shown(value)}{_hint(kind, value)}")
-    if kind is float and not math.isfinite(value):
-        raise ConfigError(key, f"expected a finite number, got {value}")
-    return float(value) if kind is float else value
+        raise ConfigError(key, f"expected {WORDS[kind]}, got {describe_value(value)}{_hint(kind, value)}")
+    if kind is float and isinstance(value, int | float):
+        if not math.isfinite(value):
+            raise ConfigError(key, f"expected a finite number, got {value}")
+        return float(value)
+    return value
 
 
 def _hint(kind: type, value: object) -> str:

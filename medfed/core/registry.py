@@ -8,10 +8,11 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
-import inspect
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from medfed.core.errors import UserError
 
@@ -45,7 +46,7 @@ def known_names(kind: str) -> dict[str, str]:
     return {name: _first_line(tree) for name, tree in trees.items() if public[name]}
 
 
-def resolve(kind: str, name: str) -> type:
+def resolve(kind: str, name: str) -> type[Any]:
     """The class that a config means by `name`; imports its module and no other.
 
     Args:
@@ -60,8 +61,8 @@ def resolve(kind: str, name: str) -> type:
         folder = next(path.parent.name for path in _files(kind) if path.stem == name)
         return _only_class(kind, importlib.import_module(f"medfed.{folder}.{name}"))
     target = _resolve(name)
-    found = _only_class(kind, target) if inspect.ismodule(target) else target
-    if not _belongs(kind, found):
+    found = _only_class(kind, target) if isinstance(target, ModuleType) else target
+    if not (isinstance(found, type) and _belongs(kind, found)):
         word, _, base = KINDS[kind]
         raise UserError(f"'{name}' is no {word}; expected a class with {base} as its {_relation(kind)}")
     return found
@@ -155,9 +156,9 @@ def _resolve(name: str) -> object:
         raise UserError(f"'{name}' cannot be imported: {error}; it must be installed or in this folder") from error
 
 
-def _only_class(kind: str, module: object) -> type:
+def _only_class(kind: str, module: ModuleType) -> type[Any]:
     members = vars(module).values()
-    own = [member for member in members if getattr(member, "__module__", None) == module.__name__]
+    own = [member for member in members if isinstance(member, type) and member.__module__ == module.__name__]
     found = [member for member in own if _belongs(kind, member) and member.__name__[0] != "_"]
     if len(found) != 1:
         names = ", ".join(member.__name__ for member in found) or "none"
@@ -165,11 +166,9 @@ def _only_class(kind: str, module: object) -> type:
     return found[0]
 
 
-def _belongs(kind: str, member: object) -> bool:
-    """Whether it is a class of the kind; the base class itself is none."""
+def _belongs(kind: str, member: type) -> bool:
+    """Whether a class is of the kind; the base class itself is not."""
     _, module, base = KINDS[kind]
-    if not inspect.isclass(member):
-        return False
     if module is None:
         return hasattr(member, base)
     base_class = getattr(importlib.import_module(module), base)

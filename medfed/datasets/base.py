@@ -41,6 +41,13 @@ class Case:
     def __post_init__(self) -> None:
         object.__setattr__(self, "subject", self.subject or self.patient)
 
+    @property
+    def mask_path(self) -> Path:
+        """The reference; TypeError for a case of classification."""
+        if self.mask is None:
+            raise TypeError(f"{self.image}: has a class and no mask; read it with read_image")
+        return self.mask
+
 
 @dataclass(frozen=True)
 class Volume:
@@ -263,7 +270,7 @@ class Dataset:
         notices: list[str] = []
         image = self.read_image(case, notices)
         mask = self.read_mask(case, notices)
-        reading.check_pair(case.image, image, case.mask, mask, self.ignore_mask_geometry)
+        reading.check_pair(case.image, image, case.mask_path, mask, self.ignore_mask_geometry)
         notices += [f"no {name} in the mask" for name in self.missing(mask)]
         return Volume(image, mask, reading.spacing_mm(case.image, image), tuple(notices))
 

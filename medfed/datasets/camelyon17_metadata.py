@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from medfed.core.errors import UserError
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
 PATIENT, NODE, X, Y, TUMOUR, CENTRE, SPLIT, LINE = range(8)
 N_CENTRES = 5
+if TYPE_CHECKING:
+    from _csv import Reader as TableReader  # the type of csv.reader(...), which only stubs name
+
 _HELP = "copy the file again from its source"
 
 
@@ -61,7 +65,7 @@ def _numbers(path: Path, columns: tuple[str, ...]) -> np.ndarray:
         raise UserError(f"{path}: cannot be opened ({error.strerror}); check who may read it") from None
 
 
-def _rows(path: Path, reader: Iterator, pick: Callable[[list], tuple], columns: tuple[str, ...]) -> np.ndarray:
+def _rows(path: Path, reader: TableReader, pick: Callable[[list], tuple], columns: tuple[str, ...]) -> np.ndarray:
     numbers, row = array("q"), []
     try:
         for row in reader:

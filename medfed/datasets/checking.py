@@ -201,7 +201,7 @@ def _mixed_marks(site: SiteFacts) -> list[str]:
     marks = Counter(case.labels for case in site.cases if len(case.labels) == 2)
     if len(marks) < 2 or any(len(case.labels) > 2 for case in site.cases):
         return []
-    rarest = min(marks, key=marks.get)
+    rarest = min(marks, key=lambda labels: marks[labels])
     first = next(case.patient for case in site.cases if case.labels == rarest)
     others = "; ".join(f"{reading.few(labels)} in {n}" for labels, n in marks.most_common())
     return [f"{site.name}: its masks have different values ({others}), first {first}; look whether they mean the same"]

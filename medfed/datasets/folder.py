@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -121,10 +120,10 @@ class Folder(Dataset):
         )  # fmt: skip
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        mask = reading.read_labels(case.mask, notices, self.mask_threshold)
+        mask = reading.read_labels(case.mask_path, notices, self.mask_threshold)
         if self.mask_values or len(self.structures) > 1:
             hint = "say which values are which structure with data.mask_values"
-            channels = reading.to_structures(case.mask, mask, self._labels(), self.structures, hint)
+            channels = reading.to_structures(case.mask_path, mask, self._labels(), self.structures, hint)
             notices += nesting.notices(channels.as_tensor(), self._labels(), self.structures)
             return channels
         others = [value for value in reading.label_values(mask) if value != self.background_value]
@@ -136,7 +135,7 @@ class Folder(Dataset):
                 f"expected one; set {soft if len(others) > 8 else exact}"
             )
         labels = {self.background_value: (), **dict.fromkeys(others, self.structures)}
-        return reading.to_structures(case.mask, mask, labels, self.structures)
+        return reading.to_structures(case.mask_path, mask, labels, self.structures)
 
     def _stored_channels(self) -> int:
         """Those of the first picture whose header can be read; 1 if there is none."""
@@ -147,20 +146,20 @@ class Folder(Dataset):
         return 1
 
     def _pairs(self, folder: Path) -> tuple[file_names.Pairs, file_names.Problems]:
-        if self.one_site_per_case:
+        if self.image_name and self.mask_name:
+            if not self.one_site_per_case:
+                return file_names.case_folders(folder, self.image_name, self.mask_name)
             image, mask = file_names.case_folder(folder, self.image_name, self.mask_name)
             if image and mask:
                 return {folder.name: (image, mask)}, []
             missing = self.mask_name if image else self.image_name
             return {}, [f"{folder}: has no file called {missing}; add it, or name the other sites in data.sites"]
-        if self.image_name:
-            return file_names.case_folders(folder, self.image_name, self.mask_name)
         images, masks = (file_names.subfolder(folder, name) for name in ("images", "masks"))
         if images and masks:
             return file_names.two_folders(images, masks)
         return file_names.side_by_side(folder)
 
-    def _labels(self) -> dict[int, Sequence[str]]:
+    def _labels(self) -> dict[int, tuple[str, ...]]:
         values = self.mask_values or {name: (index,) for index, name in enumerate(self.structures, 1)}
         labels: dict[int, tuple[str, ...]] = {self.background_value: ()}
         for name in self.structures:

@@ -77,13 +77,13 @@ class FolderClasses(Dataset):
         """As `class_names`, or else the folders that the sites in use have; UserError where they differ."""
         folders = {site: file_names.folders(self._site_folders()[site]) for site in self.site_names()}
         names = self.class_names or tuple(sorted({name for found in folders.values() for name in found}))
-        for site, found in folders.items():
+        for site, inside in folders.items():
             for name in names:
-                if name not in found:
+                if name not in inside:
                     raise UserError(
                         f"{self._site_folders()[site]}: the site {site} has no folder for the class '{name}'; expected "
                         f"the same classes at every site, so make one (empty if it has none), or set data.class_names. "
-                        f"{registry.suggestion(name, found)}"
+                        f"{registry.suggestion(name, inside)}"
                     )
         if len(names) < 2:
             count = f"the one class '{names[0]}'" if names else "no class"

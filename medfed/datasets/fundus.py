@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from monai.data import MetaTensor
@@ -91,8 +91,9 @@ class Fundus(Dataset):
         problems = []
         for part, images, masks in self._folders(folder):
             if not (images and masks):
-                there = (images or masks).parent
-                problems.append(f"{there}: has a folder of {'images' if images else 'masks'} alone; copy the other too")
+                only = images or masks or folder
+                kind = "images" if images else "masks"
+                problems.append(f"{only.parent}: has a folder of {kind} alone; copy the other too")
                 continue
             pairs, wrong = file_names.two_folders(images, masks)
             problems += wrong
@@ -106,7 +107,7 @@ class Fundus(Dataset):
         return list(found.values()), problems
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        grey = reading.read_labels(case.mask, notices)
+        grey = reading.read_labels(case.mask_path, notices)
         corners = grey[0][:: max(grey.shape[1] - 1, 1), :: max(grey.shape[2] - 1, 1)]
         if corners.max() <= RIM_UP_TO or grey.max() > 255:
             raise UserError(
@@ -119,19 +120,22 @@ class Fundus(Dataset):
         hard = torch.full_like(grey, 255.0)
         hard[grey <= RIM_UP_TO] = 128
         hard[grey <= CUP_UP_TO] = 0
-        mask = reading.to_structures(case.mask, hard, LABELS, self.structures)
+        mask = reading.to_structures(case.mask_path, cast(MetaTensor, hard), LABELS, self.structures)
         notices += nesting.notices(mask.as_tensor(), LABELS, self.structures)
         return mask
 
     def _folders(self, folder: Path) -> list[tuple[str, Path | None, Path | None]]:
         """(part, images, masks) of one site, in either layout; what has neither images nor masks is left out."""
-        places = [("", folder, "images", "masks")]
+        places: list[tuple[str, Path, str, str]] = [("", folder, "images", "masks")]
         for part in PARTS:
             place = file_names.subfolder(folder, part)
             rois = file_names.subfolder(place, "rois") if place else None
             places += [(part if self.published_split else "", rois, "image", "mask")] if rois else []
-        found = [(part, *(file_names.subfolder(place, name) for name in names)) for part, place, *names in places]
-        return [(part, images, masks) for part, images, masks in found if images or masks]
+        pairs = [
+            (part, file_names.subfolder(place, image_name), file_names.subfolder(place, mask_name))
+            for part, place, image_name, mask_name in places
+        ]
+        return [(part, images, masks) for part, images, masks in pairs if images or masks]
 
 
 def _patient(site: str, name: str) -> str:

@@ -59,7 +59,8 @@ def partition(
             f"{len(empty)} of {n_clients} clients would hold no training image, the first is {empty[0]}; expected one "
             "person each, so ask for fewer clients or another federation.partition"
         )
-    return {name: Split(*held, []) for name, *held in zip(names, trained, validated, strict=True)}
+    held = zip(names, trained, validated, strict=True)
+    return {name: Split(cases, kept, []) for name, cases, kept in held}
 
 
 def client_names(n: int) -> list[str]:
@@ -108,10 +109,10 @@ def dirichlet(
         hoped = np.einsum("bdk,d->bk", drawn, n_images).min(axis=1)  # a person's images move a client's count by some
         largest = sum(max(map(len, of_site), default=0) for of_site in people)
         for shares in drawn[hoped > min_images - largest]:
-            held = sum(
-                np.bincount(_takers(of_site, share, place, len(people)), [len(own) for own in of_site], n_clients)
-                for place, (of_site, share) in enumerate(zip(people, shares, strict=True))
-            )
+            held = np.zeros(n_clients)
+            for place, (of_site, share) in enumerate(zip(people, shares, strict=True)):
+                takers = _takers(of_site, share, place, len(people))
+                held += np.bincount(takers, [len(own) for own in of_site], n_clients)
             if held.min() >= min_images:
                 return dict(zip(sorted(training), shares, strict=True))
     raise ValueError(

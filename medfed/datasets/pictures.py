@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -108,12 +110,17 @@ def _check_header(path: Path, picture: Image.Image, notices: list[str]) -> None:
         raise UserError(
             f"{path}: has {width} x {height} pixels; expected at most {MAX_PIXELS:,}, so shrink it or cut it"
         )
-    if picture.format == "TIFF" and picture.n_frames > 1:
-        raise UserError(f"{path}: has {picture.n_frames} pages; expected one, so save a stack as NIfTI or MHA")
-    if picture.mode in ("RGB", "RGBA") and any(_DEEP_COLOUR.search(_raw_mode(tile[3])) for tile in picture.tile):
+    if picture.format == "TIFF" and (n_pages := getattr(picture, "n_frames", 1)) > 1:
+        raise UserError(f"{path}: has {n_pages} pages; expected one, so save a stack as NIfTI or MHA")
+    if picture.mode in ("RGB", "RGBA") and any(map(_is_deep, getattr(picture, "tile", ()))):
         notices.append("16-bit colour read with 8 bits")
     if picture.getexif().get(_ORIENTATION, 1) != 1:  # of a PNG this decodes the pixels
         notices.append("turned as its EXIF note says")
+
+
+def _is_deep(tile: Sequence[Any]) -> bool:
+    """Whether a tile of Pillow's plugins, (decoder, extents, offset, arguments), has more than 8 bits a channel."""
+    return _DEEP_COLOUR.search(_raw_mode(tile[3])) is not None
 
 
 def _raw_mode(arguments: str | tuple) -> str:

@@ -86,4 +86,4 @@ class Prostate(Dataset):
         return [Case(site, name, images[name], masks[name]) for name in images if name in masks], problems
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        return reading.read_mask(case.mask, LABELS, self.structures, notices)
+        return reading.read_mask(case.mask_path, LABELS, self.structures, notices)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import nibabel as nib
 import numpy as np
@@ -107,7 +108,7 @@ def read_labels(path: Path, notices: list[str], threshold: float | None = None) 
         raise UserError(f"{path}: has {len(mask)} values a voxel; expected one label a voxel, so write the mask again")
     _check_finite(path, mask)
     if threshold is not None:
-        return (mask > threshold).to(torch.float32)
+        return cast(MetaTensor, (mask > threshold).to(torch.float32))
     fractional = mask != mask.round()
     if fractional.any():
         raise UserError(
@@ -161,8 +162,8 @@ def spacing_mm(path: Path, image: MetaTensor) -> tuple[float, float, float] | No
     """Voxel size along H, W, D; None for a picture."""
     if is_picture(path):
         return None
-    sizes = torch.linalg.vector_norm(image.affine[:3, :3], dim=0)
-    return tuple(round(float(size), 6) for size in sizes)
+    height, width, depth = torch.linalg.vector_norm(image.affine[:3, :3], dim=0).tolist()
+    return round(height, 6), round(width, 6), round(depth, 6)
 
 
 def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor, ignore_geometry: bool) -> None:
@@ -211,13 +212,13 @@ def _fit_picture(
             hint = "set data.grey_to_rgb: true to repeat its one channel three times" if declared else "save it as RGB"
             raise UserError(f"{path}: is grey, expected colour; {hint}")
         notices.append("grey repeated as RGB")
-        return image.repeat(3, 1, 1, 1)
+        return cast(MetaTensor, image.repeat(3, 1, 1, 1))
     if len(image) == 3 and channels == 1:
         if not bool((image == image[:1]).all()):
             hint = "set data.image_channels: 3, or save it as grey" if declared else "save it as grey"
             raise UserError(f"{path}: is in colour, expected grey; {hint}")
         notices.append("grey stored as RGB")
-        return image[:1]
+        return cast(MetaTensor, image[:1])
     return image
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
-from monai.data import MetaTensor
+from monai.data import ImageReader, MetaTensor
 from monai.transforms import LoadImage
 from nibabel import imageglobals
+from nibabel.arrayproxy import ArrayProxy
 from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
@@ -42,7 +43,7 @@ def read_volume(path: Path) -> MetaTensor:
     with _quiet_nibabel():
         if path.name.lower().endswith((".nii", ".nii.gz")):
             _check_nifti(path)
-            reader = "NibabelReader"
+            reader: str | ImageReader = "NibabelReader"
         else:
             if path.name.lower().endswith((".mha", ".mhd")):
                 _check_metaimage(path)
@@ -97,8 +98,10 @@ def _check_nifti(path: Path) -> None:
     except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error) as error:
         found = f"{path.stat().st_size:,} bytes; {error}"
         raise UserError(f"{path}: is no NIfTI file, or is damaged ({found}); copy it again from its source") from None
+    if not isinstance(image, nib.Nifti1Image):  # a CIFTI file has this ending, too
+        raise UserError(f"{path}: is {type(image).__name__} and no NIfTI volume; write its image as one")
     _check_size(path, image.shape)
-    with nib.openers.ImageOpener(path) as stream:
+    with nib.openers.ImageOpener(str(path)) as stream:
         header = type(image.header).from_fileobj(stream, check=False)  # nibabel quietly makes 1 mm of 0 mm
     spacing = header["pixdim"][1 : 1 + min(len(image.shape), 3)]
     if not spacing.all():
@@ -107,6 +110,7 @@ def _check_nifti(path: Path) -> None:
             "above zero, so write its header again"
         )
     check_affine(path, image.affine)
+    assert isinstance(image.dataobj, ArrayProxy), "nibabel has not read the voxels yet"
     expected = image.dataobj.offset + math.prod(image.shape) * image.dataobj.dtype.itemsize
     if path.name.lower().endswith(".gz"):
         with gzip.open(path) as stream:

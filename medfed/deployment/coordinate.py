@@ -22,7 +22,8 @@ from medfed.experiments.notices import notices
 from medfed.experiments.resume import changes
 from medfed.experiments.training import selected_state, train
 from medfed.federation import privacy_accounting
-from medfed.federation.message import Message, State
+from medfed.federation.engine import Engine
+from medfed.federation.message import FAILED, Message, State
 from medfed.metrics import classification_summary, summary
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import RunFolder
@@ -57,7 +58,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
             server.start(folder.path / "server.log")
             with notices(folder, args.quiet):
                 last = train(plan, engine, folder, state, args.quiet,
-                             finish=lambda end: _say_goodbye(plan, engine, folder, end))
+                             finish=lambda end: _finish(plan, engine, folder, end))
         finally:
             server.stop()
         print(f"{last.round} rounds with {len(sites)} hospitals are in {folder.path}: model.safetensors, history.csv, "
@@ -66,13 +67,13 @@ def run_coordinator(args: argparse.Namespace) -> int:
     return 0
 
 
-def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -> None:
-    """The model of the round that the rule chooses, for the coordinator and every hospital that still listens."""
+def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> None:
+    """Save the selected model and the summary; then send the model to every hospital that still listens."""
     final = selected_state(folder, last, plan.federation.selection)
     folder.save_model(final.weights)
     images = json.loads((folder.path.parent / IMAGES).read_text())
     by_site = privacy_accounting.releases(folder.ledger(), final.weights)
-    onlooker = plan.federation.validation_site
+    validation_site = plan.federation.validation_site
     folder.write_json("summary.json", {
         **(classification_summary if images["classes"] else summary).summarise([], plan.seed),
         "data": "not stated",  # a coordinator sees none
@@ -80,7 +81,7 @@ def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -
         "images": images,
         "method": plan.method_name,
         "unseen_site": None,
-        **({"validation_site": onlooker} if onlooker else {}),
+        **({"validation_site": validation_site} if validation_site else {}),
         "source_sites": engine.sites(),
         "took_part": last.took_part,
         "selection": plan.federation.selection,
@@ -92,12 +93,12 @@ def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -
         "method_facts": plan.method.facts(final),
         "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
     })
-    # Last, as hospitals leave with it: a coordinator that is killed before this is gone on with, and says it then.
-    everyone = [*engine.sites(), *([onlooker] if onlooker else [])]
-    letters = dict.fromkeys(everyone, Message("end", final.weights, {}, {"round": last.round}))
-    for site, answer in engine.exchange("end", letters).items():
-        if answer.kind == "failed":
-            why = answer.facts["why"]
+    # Last, since hospitals leave with it: a coordinator that is killed before this sends the model when it resumes.
+    everyone = [*engine.sites(), *([validation_site] if validation_site else [])]
+    requests = dict.fromkeys(everyone, Message("end", final.weights, {}, {"round": last.round}))
+    for site, reply in engine.exchange("end", requests).items():
+        if reply.kind == FAILED:
+            why = reply.facts["why"]
             warnings.warn(f"{site}: did not get the final model ({why}); send it model.safetensors", stacklevel=2)
 
 

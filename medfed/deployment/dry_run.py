@@ -40,14 +40,15 @@ class _First:
         return self.samples.batch(indices)
 
 
-def dry_run(site: Site, start: State, seed: int) -> list[Row]:
+def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
     """The ledger's rows (`medfed.federation.ledger`) of what a training site would send in the first round.
 
     The site shares statistics of all its images and validates as in a run; it trains for two batches. It is the only
     site, so tensors whose number depends on the other sites are not predicted.
     """
     few = replace(site, training=_First(site.training, N_BATCHES * site.settings.batch_size), local_epochs=1, memory={})
-    method, rows, state = site.method, [], start
+    method, state = site.method, start
+    rows: list[Row] = []
     if method.shares != NEVER:
         shared = site.answer(Message("share", state.weights, {}, {"round": 1}))
         state = replace(state, memory=method.combine(state, {site.name: shared.tensors}, stream(seed, "combine", 1)))
@@ -57,12 +58,12 @@ def dry_run(site: Site, start: State, seed: int) -> list[Row]:
     return [*rows, *_validated(site, state)]
 
 
-def _validated(site: Site | ValidationSite, state: State) -> list[Row]:
+def _validated(site: Site | ValidationSite, state: State) -> Sequence[Row]:
     request = Message("validate", state.weights, {}, {"round": 1})
     return ledger.entries(1, "up", {site.name: site.answer(request)})
 
 
-def outgoing_rows(site: Site | ValidationSite) -> list[Row]:
+def outgoing_rows(site: Site | ValidationSite) -> Sequence[Row]:
     """What one round would send, as rows of the ledger."""
     state = State.of(site.network)
     return _validated(site, state) if isinstance(site, ValidationSite) else dry_run(site, state, site.seed)

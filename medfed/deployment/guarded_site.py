@@ -1,4 +1,4 @@
-"""What stands between the wire and a hospital's site: the guard, the hospital's own ledger, and the end."""
+"""A hospital's site behind its agreement: the guard, the hospital's own ledger, and the final model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNTS, LEDGER, MODEL, SECRET = "answered.json", "ledger.csv", "model.safetensor
 
 
 def build_local_site(config: Config, name: str) -> Site | ValidationSite:
-    """A hospital's site, where there is the folder of no other; one that only validates does so with all its images."""
+    """A hospital's site, built from its own folder alone; a validation site scores all its images."""
     if name != config.federation.validation_site:
         return build_site(config, name)
     dataset = config.data.ready(None)
@@ -39,22 +39,30 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
     task = task_of(config, dataset)
     with tqdm(disable=True) as bar:
         samples = SiteImages(dataset, task, bar).samples(dataset.cases_of([name])[name])
+    if samples is None:
+        raise UserError(f"{dataset.root}: the site {name} has no images to validate on; add some")
     return ValidationSite(name, samples, task, build_network(config, task).to(pick_device(config.device)))
 
 
 @dataclass
 class GuardedSite:
-    """Answers letters as the site does, within what the hospital agreed to, and writes down what crossed its border."""
+    """A site behind the guard of its hospital's agreement; records every message in the hospital's own ledger.
+
+    Args:
+        site: what replies.
+        folder: of the hospital: its ledger, what it must not lose in a restart, and the final model.
+        agreement: what may leave.
+    """
 
     site: Site | ValidationSite
     folder: Path
     agreement: Agreement
 
     def __post_init__(self) -> None:
-        kept = self.folder / COUNTS
-        told = json.loads(kept.read_text()) if kept.is_file() else {"answered": {}, "sent_bytes": {}, "sent": {}}
-        self.guard = Guard(self.agreement, self.site.network.state_dict(), answered=Counter(told["answered"]),
-                           sent_bytes=Counter(told["sent_bytes"]), sent=told.get("sent", {}))  # fmt: skip
+        file = self.folder / COUNTS
+        counts = json.loads(file.read_text()) if file.is_file() else {"answered": {}, "sent_bytes": {}, "sent": {}}
+        self.guard = Guard(self.agreement, self.site.network.state_dict(), answered=Counter(counts["answered"]),
+                           sent_bytes=Counter(counts["sent_bytes"]), sent=counts.get("sent", {}))  # fmt: skip
         if isinstance(self.site, ValidationSite):
             self.guard.kinds = VALIDATION_KINDS
             self._engine = InProcess([], self.folder, validation_site=self.site)
@@ -63,26 +71,26 @@ class GuardedSite:
         self.site.noise_key = _secret(self.folder / SECRET)
         self._engine = InProcess([self.site], self.folder)
 
-    def answer(self, letter: Message) -> Message:
-        """The answer to a letter.
+    def answer(self, request: Message) -> Message:
+        """The reply to a request.
 
         Raises:
-            Refused: if the letter or the answer is not what the hospital agreed to; then nothing leaves.
+            Refused: if the request or the reply is not what the hospital agreed to; then nothing leaves.
         """
-        self.guard.check_request(letter)
-        if letter.kind == "end":
-            write_atomically(self.folder / MODEL, safetensors.torch.save(letter.weights))
-            answer = Message("end")
+        self.guard.check_request(request)
+        if request.kind == "end":
+            write_atomically(self.folder / MODEL, safetensors.torch.save(request.weights))
+            reply = Message("end")
         else:
-            answer = self._engine.exchange(letter.kind, {self.site.name: letter})[self.site.name]
-        self.guard.check_reply(letter, answer)
-        self._record(letter, answer)
-        return answer
+            reply = self._engine.exchange(request.kind, {self.site.name: request})[self.site.name]
+        self.guard.check_reply(request, reply)
+        self._record(request, reply)
+        return reply
 
-    def _record(self, letter: Message, answer: Message) -> None:
-        """Before the answer leaves: a ledger that lacks what left would be worth nothing."""
-        number, name = letter.facts["round"], self.site.name
-        rows = [*entries(number, "down", {name: letter}), *entries(number, "up", {name: answer})]
+    def _record(self, request: Message, reply: Message) -> None:
+        """Append to the ledger before the reply leaves, so that the ledger never lacks a message that left."""
+        number, name = request.facts["round"], self.site.name
+        rows = [*entries(number, "down", {name: request}), *entries(number, "up", {name: reply})]
         append_rows(self.folder / LEDGER, COLUMNS, rows)
         counts = {"answered": self.guard.answered, "sent_bytes": self.guard.sent_bytes, "sent": self.guard.sent}
         write_atomically(self.folder / COUNTS, json.dumps(counts, sort_keys=True))

@@ -92,7 +92,7 @@ def _check_names(plan: Path) -> None:
 def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
     """The values of nested blocks, also of those in lists, by dotted key."""
     for name, value in block.items():
-        here = validation.dotted(key, name)
+        here = validation.join_key(key, name)
         blocks = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
         for inner in [value] if isinstance(value, Mapping) else blocks:
             yield from _dotted(inner, here)

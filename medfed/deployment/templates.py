@@ -5,7 +5,7 @@ from __future__ import annotations
 ADMIN = "coordinator@medfed.org"  # FLARE wants the name of a console to look like an address
 
 HOSPITAL = """# What {site} brings to the federation, and what it agrees to. Paths are as seen from this file.
-#   python -m medfed.site {site}.yaml --rehearse     # check the data, show what would leave, send nothing
+#   python -m medfed.site {site}.yaml --dry-run      # check the data, show what would leave, send nothing
 #   python -m medfed.site {site}.yaml                # the same, ask, and join
 
 site: {site}
@@ -17,7 +17,7 @@ data:                    # what of the plan is this hospital's own: keys of the 
   root: data             # the folder that holds the folder {site}
 
 agrees:
-  sends: []            # statistics that may leave beside weights; --rehearse names what the method would send
+  sends: []            # statistics that may leave beside weights; --dry-run names what the method would send
   rounds: {rounds}
   megabytes_per_round: 100
 """
@@ -49,7 +49,7 @@ stopped, `--resume` goes on after the last finished round.
 
 ```
 pip install -e ".[nvflare]"     # in medfed's folder
-python -m medfed.site {first}.yaml --rehearse
+python -m medfed.site {first}.yaml --dry-run
 python -m medfed.site {first}.yaml
 ```
 

@@ -20,6 +20,8 @@ from medfed.engines.in_process import InProcess
 from medfed.engines.site_process import ANSWER, NOTE, READY, SAID, STEP
 from medfed.experiments.setup import build_site
 from medfed.federation.message import Message
+from medfed.federation.site import Progress, Site
+from medfed.federation.validation_site import ValidationSite
 
 Reply = Callable[[Message], Message]  # to a request
 LOCK, LOCK_SECONDS = "site.lock", 60
@@ -48,11 +50,15 @@ def serve(line: Connection) -> None:
     warnings.simplefilter("always")
     warnings.showwarning = _forward_warnings(line)
     folder = Path(job["folder"])
+
+    def on_step(site: str, step: int, n_steps: int) -> None:
+        line.send_bytes(STEP + json.dumps((site, step, n_steps)).encode())
+
     folder.mkdir(parents=True, exist_ok=True)
     try:
         # An earlier job's process may still train for this site.
         with exclusive_lock(folder / LOCK, lambda holder: _busy(folder, holder), LOCK_SECONDS):
-            reply = _reply_function(job, folder, lambda *step: line.send_bytes(STEP + json.dumps(step).encode()))
+            reply = _reply_function(job, folder, on_step)
             line.send_bytes(READY)
             while True:
                 line.send_bytes(_reply_frame(reply, line.recv_bytes(), "agreement" in job))
@@ -60,16 +66,19 @@ def serve(line: Connection) -> None:
         line.send_bytes(SAID + _reason(str(error), "agreement" in job))
 
 
-def _reply_function(job: dict, folder: Path, on_step: Callable[[str, int, int], None]) -> Reply:
+def _reply_function(job: dict, folder: Path, on_step: Progress) -> Reply:
     config = load_text(job["config"], job["source"])
     if "agreement" in job:
         site = build_local_site(config, job["site"])
-        site.progress = on_step
+        if isinstance(site, Site):
+            site.progress = on_step
         agreed = {**job["agreement"], "sends": tuple(job["agreement"]["sends"])}
         return GuardedSite(site, folder, Agreement(**agreed)).answer
     site = build_site(config, job["site"])
-    site.progress = on_step
-    engine = InProcess([site], folder)
+    if isinstance(site, ValidationSite):
+        engine = InProcess([], folder, validation_site=site)
+    else:
+        engine = InProcess([site], folder, on_step=on_step)
     return lambda request: engine.exchange(request.kind, {site.name: request})[site.name]
 
 

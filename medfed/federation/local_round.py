@@ -30,7 +30,8 @@ class Output:
 class Samples(Protocol):
     """A site's training images, and of how many patients they are."""
 
-    n_patients: int
+    @property
+    def n_patients(self) -> int: ...
 
     def __len__(self) -> int: ...
 
@@ -54,11 +55,20 @@ class Task(Protocol):
 class Architecture(Protocol):
     """The named places of a network (`medfed.networks.base.NetworkSettings`)."""
 
-    decoder_levels: tuple[str, ...]
-    encoder_stages: tuple[str, ...]
-    last_features: str
-    embedding: str
-    head: str
+    @property
+    def decoder_levels(self) -> tuple[str, ...]: ...
+
+    @property
+    def encoder_stages(self) -> tuple[str, ...]: ...
+
+    @property
+    def last_features(self) -> str: ...
+
+    @property
+    def embedding(self) -> str: ...
+
+    @property
+    def head(self) -> str: ...
 
 
 @dataclass(frozen=True)

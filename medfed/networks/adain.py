@@ -9,7 +9,7 @@ style is changed: no result on small structures can be better than that.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,13 @@ class StyleCodec(nn.Module):
         facts: what is known of its training, for people and result files.
     """
 
-    def __init__(self, encoder: nn.Module, decoder: nn.Module, facts: Mapping[str, Any] | None = None) -> None:
+    encoder: SmallEncoder | VGGEncoder
+    decoder: SmallDecoder | Decoder
+
+    def __init__(
+        self, encoder: SmallEncoder | VGGEncoder, decoder: SmallDecoder | Decoder,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
         self.facts = dict(facts or {})
@@ -88,7 +94,7 @@ class StyleCodec(nn.Module):
         return self.taps(images)[-1]
 
     @torch.no_grad()
-    def decode(self, features: Tensor, size: tuple[int, int], channels: int = 3) -> Tensor:
+    def decode(self, features: Tensor, size: Sequence[int], channels: int = 3) -> Tensor:
         """Features to images (B, channels, *size), clamped to [0, 1].
 
         Args:
@@ -115,11 +121,11 @@ class StyleCodec(nn.Module):
             The shape, type and device of `images`, in [0, 1].
         """
         styled = adain(self.encode(images), mean, std, alpha)
-        return self.decode(styled, tuple(images.shape[2:]), images.shape[1]).to(images)
+        return self.decode(styled, images.shape[2:], images.shape[1]).to(images)
 
     def reconstruction_error(self, images: Tensor) -> dict[str, float]:
         """Mean absolute and root mean square error of decoding what was encoded (alpha = 0), in intensity units."""
-        again = self.decode(self.encode(images), tuple(images.shape[2:]), images.shape[1])
+        again = self.decode(self.encode(images), images.shape[2:], images.shape[1])
         difference = again.double() - images.to(again).double()
         return {"mean_absolute_error": float(difference.abs().mean()), "rmse": float(difference.square().mean().sqrt())}
 

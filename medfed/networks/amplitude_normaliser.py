@@ -22,6 +22,8 @@ class AmplitudeNormaliser(nn.Module):
         half_width: highest frequency of the window, in cycles per field of view; 0 is the mean brightness alone.
     """
 
+    window: Tensor
+
     def __init__(self, channels: int, half_width: int) -> None:
         super().__init__()
         side = 2 * half_width + 1

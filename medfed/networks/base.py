@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 
@@ -28,11 +28,30 @@ class NetworkSettings:
 
     weights: str = field(default="", kw_only=True)
 
-    decoder_levels: ClassVar[tuple[str, ...]] = ()  # from the finest (full resolution) to the coarsest
-    encoder_stages: ClassVar[tuple[str, ...]] = ()  # the seams for feature-level layers, from the first stage on
-    last_features: ClassVar[str] = ""  # its output is the last map (B, C, H, W): before pooling, or before the head
-    embedding: ClassVar[str] = ""  # its output, flattened from dimension 1, enters the head; "" for segmentation
-    head: ClassVar[str] = ""  # the module that turns the last features into logits
+    @property
+    def decoder_levels(self) -> tuple[str, ...]:
+        """The decoder's levels, from the finest (full resolution) to the coarsest; () for classification."""
+        return ()
+
+    @property
+    def encoder_stages(self) -> tuple[str, ...]:
+        """The modules after which feature-level layers may act, from the first stage on."""
+        return ()
+
+    @property
+    def last_features(self) -> str:
+        """The module whose output is the last map (B, C, H, W): before pooling, or before the head."""
+        return ""
+
+    @property
+    def embedding(self) -> str:
+        """The module whose output, flattened from dimension 1, enters the head; "" for segmentation."""
+        return ""
+
+    @property
+    def head(self) -> str:
+        """The module that turns the last features into logits."""
+        return ""
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         """A freshly initialised network: (B, in_channels, H, W) to logits (B, out_channels, H, W)."""

@@ -85,7 +85,7 @@ class Bundle(NetworkSettings):
         try:
             for settings in KNOWN[name](wanted):
                 channels = (next(wanted[name] for name in names if name in wanted) for names in CHANNELS)
-                ours = settings.definition(*channels)
+                ours = settings.definition(*channels) or {}
                 if _whole(name, {key: value for key, value in ours.items() if key != "_target_"}, file) == wanted:
                     return settings
         except (KeyError, TypeError, ValueError, IndexError) as error:

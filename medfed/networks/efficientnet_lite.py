@@ -109,7 +109,7 @@ class _EfficientNetLite(EfficientNet):
         # MONAI draws it from plus or minus 1/sqrt(classes): right for 1000 of them; with 7 the first loss is near 6.
         self._fc.reset_parameters()
         self._swish, self._last_activation = nn.ReLU6(), nn.ReLU6()
-        for block in (block for stack in self._blocks for block in stack):
+        for block in (block for stack in self._blocks.children() for block in stack.children()):
             block._swish = nn.ReLU6()
             for part in ("adaptpool", "reduce", "reduce_padding", "expand", "expand_padding"):
                 setattr(block, f"_se_{part}", nn.Identity())  # never called; TorchScript wants to see them

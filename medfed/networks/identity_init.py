@@ -18,6 +18,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from medfed.networks.small_codec import SmallDecoder, SmallEncoder, bias_of
+
 SIGNALS = (6, 12, 48, 48)
 SMOOTH, DETAIL = torch.tensor([[-1.0, 2, 6, 2, -1], [0, 0, -4, 8, -4]]) / 8
 INVERSE = torch.tensor([[[0.0, 8, 0], [-2, -2, 0]], [[0, 4, 4], [-1, 6, -1]]]) / 8  # [phase, band], three taps each
@@ -25,7 +27,7 @@ OPPONENT = torch.tensor([[1.0, 1, 1], [1, 0, -1], [1, -2, 1]])
 
 
 @torch.no_grad()
-def start_lossless(encoder: nn.Module, decoder: nn.Module) -> None:
+def start_lossless(encoder: SmallEncoder, decoder: SmallDecoder) -> None:
     """Set the weights of a `SmallEncoder` and its `SmallDecoder`; draws from PyTorch's generator.
 
     Raises:
@@ -41,7 +43,7 @@ def start_lossless(encoder: nn.Module, decoder: nn.Module) -> None:
     every, same = torch.eye(SIGNALS[1]), torch.eye(SIGNALS[3])
     encoding = (_point(colour), _in_bands(bands, opponent @ colour.T), _in_bands(bands, every), _point(same))
     decoding = (_point(same), _from_bands(inverse, every), _from_bands(inverse, colour @ opponent.T), _point(colour.T))
-    for layer, kernel in zip(encoder.layers, encoding, strict=True):
+    for layer, kernel in zip(encoder.convolutions(), encoding, strict=True):
         _set_encoding(layer, kernel)
     convolutions = [layer for layer in decoder.layers if isinstance(layer, nn.Conv2d)]
     for layer, kernel in zip(convolutions, decoding, strict=True):
@@ -72,7 +74,7 @@ def _set_encoding(layer: nn.Conv2d, kernel: Tensor) -> None:
     filters /= filters.flatten(1).norm(dim=1)[:, None, None, None]
     filters[: len(kernel)] = _fed_by_pairs(kernel, layer.in_channels)
     layer.weight.copy_(torch.cat([filters, -filters]))
-    layer.bias.zero_()
+    nn.init.zeros_(bias_of(layer))
 
 
 def _set_decoding(layer: nn.Conv2d, kernel: Tensor) -> None:
@@ -86,7 +88,7 @@ def _set_decoding(layer: nn.Conv2d, kernel: Tensor) -> None:
         if layer.out_channels != 3:
             phase[half : half + len(signals)] = -signals
     layer.weight.copy_(weight.transpose(0, 1).flatten(0, 1))
-    layer.bias.zero_()
+    nn.init.zeros_(bias_of(layer))
 
 
 def _fed_by_pairs(kernel: Tensor, channels: int) -> Tensor:

@@ -65,10 +65,11 @@ class ResidualNetwork(NetworkSettings):
         """(B, in_channels, H, W) to logits (B, out_channels)."""
         network = ResNet(**self._arguments(in_channels, out_channels))
         if self.embedding_size:
-            network.fc = nn.Sequential(OrderedDict(
-                embedding=nn.Linear(network.fc.in_features, self.embedding_size),
+            pooled = network.get_submodule("fc").get_parameter("weight").shape[1]
+            network.add_module("fc", nn.Sequential(OrderedDict(
+                embedding=nn.Linear(pooled, self.embedding_size),
                 head=nn.Linear(self.embedding_size, out_channels),
-            ))  # fmt: skip
+            )))  # fmt: skip
         return network
 
     def definition(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:

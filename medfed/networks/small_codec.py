@@ -30,6 +30,10 @@ class SmallEncoder(nn.Module):
         )
         self.channels = tuple(channels)
 
+    def convolutions(self) -> list[nn.Conv2d]:
+        """One for each map."""
+        return [layer for layer in self.layers if isinstance(layer, nn.Conv2d)]
+
     def forward(self, images: Tensor) -> list[Tensor]:
         """images: (B, 3, H, W) in [0, 1], H and W multiples of 4; returns the four maps, (B, C, H/4, W/4) last."""
         found = []
@@ -49,14 +53,13 @@ class SmallEncoder(nn.Module):
             The factor of each channel, a tensor a map.
         """
         factors: list[Tensor] = []
-        for number, found in enumerate(self(images)):
+        for layer, found in zip(self.convolutions(), self(images), strict=True):
             size = found.square().mean(dim=(0, 2, 3)).sqrt()
             factor = torch.where(size > 1e-4, 1 / size.clamp(min=1e-4), torch.ones_like(size))
-            layer = self.layers[number]
             if factors:
                 layer.weight /= factors[-1][None, :, None, None]
             layer.weight *= factor[:, None, None, None]
-            layer.bias *= factor
+            bias_of(layer).mul_(factor)
             factors.append(factor)
         return factors
 
@@ -85,7 +88,12 @@ class SmallDecoder(nn.Module):
     @torch.no_grad()
     def follow(self, factors: Tensor) -> None:
         """Expect features that `SmallEncoder.normalise` scaled by these factors, (C,)."""
-        self.layers[0].weight /= factors[None, :, None, None]
+        self.layers[0].get_parameter("weight").div_(factors[None, :, None, None])
+
+
+def bias_of(layer: nn.Conv2d) -> nn.Parameter:
+    """The bias of a convolution that has one."""
+    return layer.get_parameter("bias")
 
 
 def _convolution(before: int, after: int) -> nn.Conv2d:

@@ -32,6 +32,8 @@ class Stochastic(nn.Module):
         n_samples: draws in evaluation; 0 answers from mu alone.
     """
 
+    draws: Tensor
+
     def __init__(self, width_in: int, width: int, n_samples: int = 20) -> None:
         super().__init__()
         self.mean, self.spread = nn.Identity(), nn.Linear(width_in, width)
@@ -70,10 +72,10 @@ def attach(network: nn.Module, embedding: str, head: str, n_samples: int) -> Non
     if not isinstance(last, nn.Linear):
         raise ValueError(f"the head must be linear, got {type(last).__name__}")
     beside = isinstance(before, nn.Linear)
-    add_layer(
-        network, Stochastic(before.in_features if beside else last.in_features, last.in_features, n_samples), NAME
-    )
-    hooks = _Bridge(getattr(network, NAME), beside)
+    layer = Stochastic(before.in_features if isinstance(before, nn.Linear) else last.in_features, last.in_features,
+                       n_samples)  # fmt: skip
+    add_layer(network, layer, NAME)
+    hooks = _Bridge(layer, beside)
     before.register_forward_hook(hooks.embed)
     last.register_forward_hook(hooks.answer)
 

@@ -75,10 +75,11 @@ class VGGEncoder(nn.Module):
         for number, layer in enumerate(self.layers):
             followed = number + 1 < len(self.layers) and isinstance(self.layers[number + 1], nn.ReLU)
             if isinstance(layer, nn.Conv2d) and followed:
-                layer.bias /= total
+                bias = layer.get_parameter("bias")
+                bias.div_(total)
                 size = float(layer(images).relu().mean())
                 layer.weight /= size
-                layer.bias /= size
+                bias.div_(size)
                 total *= size
             images = layer(images)
 

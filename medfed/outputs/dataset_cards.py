@@ -37,7 +37,7 @@ def config_block(dataset: Dataset) -> str:
     for entry in validation.written_fields(type(dataset)):
         value = getattr(dataset, entry.name)
         if value != (entry.default_factory() if entry.default_factory is not MISSING else entry.default):
-            written[entry.name] = validation.plain(value, lambda block: {})
+            written[entry.name] = validation.to_plain(value, lambda block: {})
     return strict_yaml.dump({"data": written})
 
 

@@ -48,6 +48,7 @@ class SyntheticDataset(ABC):
 
     def ready(self, progress: Progress | None = None) -> Dataset:
         self.ensure(progress)
+        assert isinstance(self, Dataset), "a phantom inherits from its real dataset too"
         return self
 
     def ensure(self, progress: Progress | None = None) -> None:

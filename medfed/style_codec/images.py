@@ -67,7 +67,7 @@ def synthetic_pool(
     slices = [one for name, number in progress(prostates) for one in _slices(name, number, max(32, side), seed)]
     made["slices of prostate phantoms"] = slices[:: -(-3 * len(slices) // n_textures)] if n_textures else slices
     fundi = [(name, number) for name, site in fundus_sites.SITES.items() for number in site.numbers[:cases]]
-    fundus_images = (fundus.take(*one, max(32, side), seed).image for one in progress(fundi))
+    fundus_images = (fundus.take(name, number, max(32, side), seed).image for name, number in progress(fundi))
     made["fundus phantoms"] = [_fit(image / 255, side) for image in fundus_images]
     patches = list(histology.rows(4 * cases, cases, seed))
     made["histology phantoms"] = [

@@ -28,9 +28,10 @@ from medfed.core.errors import UserError
 from medfed.core.seeds import seeded_layers
 from medfed.federation.message import pack, unpack
 from medfed.functional.style import adain, statistics
-from medfed.networks.adain import StyleCodec, build_codec
+from medfed.networks.adain import StyleCodec
 from medfed.networks.identity_init import start_lossless
-from medfed.networks.vgg import Decoder, load_decoder, load_encoder
+from medfed.networks.small_codec import SmallDecoder, SmallEncoder
+from medfed.networks.vgg import Decoder, VGGEncoder, load_decoder, load_encoder
 from medfed.style_codec.images import Pool, crop_rng
 
 N_NORMALISING = 256  # crops that the scale of the small encoder's channels is taken from
@@ -101,12 +102,13 @@ class CodecTraining:
         self.recipe, self.content, self.style, self.device = recipe, content, style, torch.device(device)
         with seeded_layers(recipe.seed, "codec"):
             self.codec, self.settings = _start_of(recipe)
-        if recipe.encoder == "small":
+        encoder, decoder = self.codec.encoder, self.codec.decoder
+        if isinstance(encoder, SmallEncoder) and isinstance(decoder, SmallDecoder):
             crops = content.batch(N_NORMALISING, recipe.size, crop_rng(recipe.seed, "normalise"))
-            self.codec.decoder.follow(self.codec.encoder.normalise(crops)[-1])
-        elif self.codec.encoder.form == "vgg16" and not recipe.decoder:  # the other form comes normalised
+            decoder.follow(encoder.normalise(crops)[-1])
+        elif isinstance(encoder, VGGEncoder) and encoder.form == "vgg16" and not recipe.decoder:  # vgg19 is normalised
             crops = content.batch(N_NORMALISING // 8, recipe.size, crop_rng(recipe.seed, "normalise"))
-            self.codec.encoder.normalise(crops)
+            encoder.normalise(crops)
         self.codec.to(self.device)
         self.step = 0
         self._start()
@@ -124,7 +126,7 @@ class CodecTraining:
         losses = self._reconstruction(rng) if warming_up else self._adain(rng)
         weights = {"content": self.recipe.content_weight, "style": self.recipe.style_weight,
                    "pixel": 1.0 if warming_up else self.recipe.pixel_weight}
-        total = sum(weights[name] * loss for name, loss in losses.items())
+        total = sum((weights[name] * loss for name, loss in losses.items()), start=torch.zeros(()))
         if not torch.isfinite(total):
             rate = self.recipe.learning_rate
             raise UserError(f"the loss is not finite at step {self.step + 1}; lower --learning-rate, now {rate:g}")
@@ -196,7 +198,8 @@ class CodecTraining:
 def _style_loss(found: Iterable[Tensor], wanted: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """eq. 13: over images and channels the mean square, over the taps the sum."""
     both = ((statistics(maps), theirs) for maps, theirs in zip(found, wanted, strict=True))
-    return sum(nn.functional.mse_loss(a, b) for ours, theirs in both for a, b in zip(ours, theirs, strict=True))
+    terms = (nn.functional.mse_loss(a, b) for ours, theirs in both for a, b in zip(ours, theirs, strict=True))
+    return sum(terms, start=torch.zeros(()))
 
 
 def check_weights(recipe: Recipe) -> None:
@@ -210,9 +213,9 @@ def check_weights(recipe: Recipe) -> None:
 def _start_of(recipe: Recipe) -> tuple[StyleCodec, dict[str, Any]]:
     """The codec to train, and what its file tells of its shape."""
     if recipe.encoder == "small":
-        codec = build_codec({"architecture": "small"})
-        start_lossless(codec.encoder, codec.decoder)
-        return codec, {"architecture": "small", "channels": list(codec.encoder.channels)}
+        small, small_decoder = SmallEncoder(), SmallDecoder()
+        start_lossless(small, small_decoder)
+        return StyleCodec(small, small_decoder), {"architecture": "small", "channels": list(small.channels)}
     encoder = load_encoder(recipe.encoder)
     if recipe.decoder:
         return StyleCodec(encoder, load_decoder(recipe.decoder, encoder.form)), {"architecture": encoder.form}
@@ -220,5 +223,5 @@ def _start_of(recipe: Recipe) -> tuple[StyleCodec, dict[str, Any]]:
     for layer in codec.decoder.layers:
         if isinstance(layer, nn.Conv2d):  # PyTorch's own start shrinks what passes nine layers to nothing
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            nn.init.zeros_(layer.bias)
+            nn.init.zeros_(layer.get_parameter("bias"))
     return codec, {"architecture": encoder.form}

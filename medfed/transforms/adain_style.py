@@ -83,9 +83,9 @@ class _RandStyle(RandFromBank):
     backend = AdaINStyle.backend
 
     def __init__(self, bank: Bank, prob: float, alpha: float | tuple[float, float], channels: int | None) -> None:
-        strengths = (float(alpha), float(alpha)) if isinstance(alpha, (int, float)) else tuple(alpha)
-        _check_alphas(strengths)
-        super().__init__(_bank(bank, channels), prob, strengths)
+        lowest, highest = (float(alpha), float(alpha)) if isinstance(alpha, (int, float)) else alpha
+        _check_alphas((lowest, highest))
+        super().__init__(_bank(bank, channels), prob, (lowest, highest))
 
 
 class RandAdaINStyle(_RandStyle):

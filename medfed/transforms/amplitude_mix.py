@@ -80,10 +80,10 @@ class RandAmplitudeMix(RandFromBank):
         ratio_range: float | tuple[float, float] = (0.0, 1.0),
         clip: tuple[float, float] | None = None,
     ) -> None:
-        ratio_range = (0.0, ratio_range) if isinstance(ratio_range, (int, float)) else tuple(ratio_range)
-        _check_ratios(ratio_range)
+        lowest, highest = (0.0, ratio_range) if isinstance(ratio_range, (int, float)) else ratio_range
+        _check_ratios((lowest, highest))
         _check_alpha_and_clip(alpha, clip)
-        super().__init__(_bank(windows), prob, ratio_range)
+        super().__init__(_bank(windows), prob, (lowest, highest))
         self.alpha = alpha
         self.clip = clip
 

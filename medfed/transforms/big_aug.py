@@ -104,11 +104,11 @@ def _geometry(
 ) -> list[MapTransform]:
     keys, n_smooth = [IMAGE, *pictures, *masks], 1 + len(pictures)
     modes = ["bilinear"] * n_smooth + ["nearest"] * len(masks)
-    angles = tuple(math.radians(angle) for angle in ranges.rotation_deg)
+    least_angle, largest_angle = map(math.radians, ranges.rotation_deg)
     low, high = ranges.scaling
     shift = 2 * ranges.deformation  # of coordinates from -1 to 1
-    steps = [
-        RandRotated(keys, range_x=angles, mode=modes, padding_mode="border", prob=prob),
+    steps: list[MapTransform] = [
+        RandRotated(keys, range_x=(least_angle, largest_angle), mode=modes, padding_mode="border", prob=prob),
         RandZoomd(keys, min_zoom=low, max_zoom=high, padding_mode="edge", prob=prob,
                   mode=[mode.replace("nearest", "nearest-exact") for mode in modes],
                   align_corners=[False] * n_smooth + [None] * len(masks)),

@@ -11,6 +11,7 @@ from monai.data.meta_obj import get_track_meta
 from monai.transforms import MapTransform, RandomizableTransform, Transform
 from monai.utils import convert_to_tensor
 from monai.utils.enums import TransformBackends
+from torch import Tensor
 
 
 class RandFromBank(RandomizableTransform):
@@ -22,7 +23,7 @@ class RandFromBank(RandomizableTransform):
         amounts: (lowest, highest), drawn uniformly.
     """
 
-    def __init__(self, bank: Sequence[Any], prob: float, amounts: tuple[float, float]) -> None:
+    def __init__(self, bank: Sequence[Any] | Tensor, prob: float, amounts: tuple[float, float]) -> None:
         RandomizableTransform.__init__(self, prob=prob)
         self.bank, self.amounts = bank, amounts
         self._donor, self._amount = 0, 0.0

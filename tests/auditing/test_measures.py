@@ -7,7 +7,7 @@ from medfed.auditing.linkage import reidentify
 from medfed.auditing.membership import auc, interval, membership
 from medfed.auditing.reconstruction import reconstruct
 from medfed.auditing.sharing import Sharing
-from medfed.auditing.site_identification import leave_one_out, tell_sites
+from medfed.auditing.site_identification import identify_sites, leave_one_out
 from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.harmofl import HarmoFL
@@ -21,8 +21,9 @@ def sharings(toy, method) -> list[Sharing]:
 def test_an_image_is_found_by_its_own_window_among_ten(toy):
     found = reidentify(sharings(toy, ELCFS(alpha=0.1))[0], 10, mirror_axis=-1)
     assert found["n"] == 10
-    assert found["looks"]["noise"]["top_1"] >= 0.8 and found["looks"]["noise"]["chance"] == pytest.approx(0.1)
-    assert found["looks"]["neighbour"]["chance"] == pytest.approx(1 / 9)  # of two images a person, one does not count
+    rates = found["perturbations"]
+    assert rates["noise"]["top_1"] >= 0.8 and rates["noise"]["chance"] == pytest.approx(0.1)
+    assert rates["neighbour"]["chance"] == pytest.approx(1 / 9)  # of two images a patient, one does not count
 
 
 def test_only_images_whose_window_was_sent_are_in_the_gallery(toy):
@@ -32,7 +33,7 @@ def test_only_images_whose_window_was_sent_are_in_the_gallery(toy):
 
 def test_a_window_of_one_number_finds_hardly_anybody(toy):
     one_number, window = (reidentify(sharings(toy, ELCFS(alpha=alpha))[0], 10, -1) for alpha in (0.0, 0.1))
-    assert one_number["looks"]["copy"]["top_1"] < window["looks"]["copy"]["top_1"]
+    assert one_number["perturbations"]["copy"]["top_1"] < window["perturbations"]["copy"]["top_1"]
 
 
 def test_nothing_is_found_where_nothing_is_sent_of_an_image(toy):
@@ -68,20 +69,20 @@ def test_windows_of_images_tell_who_is_a_member_with_certainty(toy):
 
 def test_sites_of_other_brightness_are_told_and_equal_ones_are_not(toy):
     sites = sharings(toy, CCST(transfer="moments"))
-    found = tell_sites(sites)
+    found = identify_sites(sites)
     assert found["top_1"] == 1 and found["chance"] == pytest.approx(1 / 3) and found["sites"] == 3
-    assert tell_sites(sites[:1]) is None
-    assert tell_sites([sites[0], sites[0]])["top_1"] <= 0.7
+    assert identify_sites(sites[:1]) is None
+    assert identify_sites([sites[0], sites[0]])["top_1"] <= 0.7
 
 
 def test_leaving_one_out_of_five_moves_a_mean_by_what_can_be_worked_out(toy):
-    """Windows are averaged: without person p the mean moves by (mean of the others - mean of all)."""
+    """Windows are averaged: without patient p the mean moves by (mean of the others - mean of all)."""
     sharing, *others = sharings(toy, HarmoFL(half_width=2))
     found = leave_one_out(sharing, others)
     rows = torch.cat([sharing.rows(sharing.again(sharing.site.training.batch([place]))) for place in range(10)])
     without = [torch.cat([rows[: 2 * p], rows[2 * p + 2 :]]).mean(dim=0) for p in range(5)]
     changes = torch.stack([(one - rows.mean(dim=0)).norm() for one in without]) / rows.mean(dim=0).norm()
-    assert found["people"] == 5
+    assert found["patients"] == 5
     assert found["largest_change"] == pytest.approx(float(changes.max()), rel=1e-4)
     assert found["mean_change"] == pytest.approx(float(changes.mean()), rel=1e-4)
     assert 0 < found["of_distance"] < 1

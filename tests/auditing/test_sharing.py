@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from medfed.auditing.distance import Ruler
-from medfed.auditing.perturbations import copied, jpeg, looks, shifted
+from medfed.auditing.distance import StandardizedDistance
+from medfed.auditing.perturbations import copied, jpeg, perturbations, shifted
 from medfed.auditing.reconstruction import WINDOWS, from_window
-from medfed.auditing.sharing import Sharing, WithGradient, people, spread_out
+from medfed.auditing.sharing import Sharing, WithGradient, images_by_patient, spread_out
 from medfed.core.batch import Batch
 from medfed.federation.message import Message
 from medfed.functional.fourier import low_frequency_window
@@ -93,22 +93,22 @@ def test_a_window_that_is_sent_is_put_where_its_frequencies_are(toy):
 
 
 def test_people_keep_their_images_together(toy):
-    assert people(toy.samples("north", 6)) == [[0, 1], [2, 3], [4, 5]]
+    assert images_by_patient(toy.samples("north", 6)) == [[0, 1], [2, 3], [4, 5]]
     assert spread_out(range(10), 2) == [2, 7] and spread_out([1, 2], 5) == [1, 2]
 
 
 def test_a_ruler_counts_large_and_small_numbers_alike_and_leaves_out_what_does_not_vary():
     rows = torch.tensor([[1e6, -1e-6, 3.0], [2e6, 1e-6, 3.0]], dtype=torch.float64)
-    ruler = Ruler.over(rows)
-    assert ruler.standardised(rows).shape == (2, 2)
-    torch.testing.assert_close(ruler.distances(rows[:1], rows[1:]), torch.full((1, 1), 2.0, dtype=torch.float64))
+    distance = StandardizedDistance.over(rows)
+    assert distance.standardised(rows).shape == (2, 2)
+    torch.testing.assert_close(distance.distances(rows[:1], rows[1:]), torch.full((1, 1), 2.0, dtype=torch.float64))
 
 
-def test_second_looks_keep_the_shape_and_the_range(toy):
+def test_perturbations_keep_the_shape_and_the_range(toy):
     rng = torch.Generator().manual_seed(0)
     for channels in (1, 3):
         image = toy.samples("north").batch([0]).image[0].expand(channels, -1, -1)
-        for look in looks(-1).values():
+        for look in perturbations(-1).values():
             seen = look(image, rng)
             assert seen.shape == image.shape and 0 <= float(seen.min()) <= float(seen.max()) <= 1
             assert not torch.equal(seen, image)

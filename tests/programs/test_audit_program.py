@@ -49,8 +49,8 @@ def test_an_audit_says_what_would_leave_and_what_it_reveals(first):
     (tried,) = result["reconstruction"]
     assert set(tried) == {"full", "window", "fitted", "mean"}
     assert tried["full"]["detail_correlation"] > 0.8 > 0.3 > abs(tried["window"]["detail_correlation"])
-    assert result["reidentification"]["looks"]["noise"]["top_1"] > 1 / 6
-    assert result["site_told"]["sites"] == 2 and result["site_told"]["chance"] == 0.5
+    assert result["reidentification"]["perturbations"]["noise"]["top_1"] > 1 / 6
+    assert result["site_identification"]["sites"] == 2 and result["site_identification"]["chance"] == 0.5
     assert f"before training {result['sent']['bytes']} bytes would leave, envelope included" in said
     assert "image found among 6: noise" in said and "positive control" in said
     for words in ("privacy-safe", "anonymous"):

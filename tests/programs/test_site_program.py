@@ -59,9 +59,9 @@ def shown(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
     return {(row[0], row[1]): tuple(row[2:]) for row in rows if row[1] != "weights"}
 
 
-def test_a_rehearsal_shows_what_the_ledger_of_a_run_then_has(hospital, tiny_phantom, tmp_path, capsys, joined):
+def test_a_dry_run_shows_what_the_ledger_of_a_run_then_has(hospital, tiny_phantom, tmp_path, capsys, joined):
     """Names, shapes, types and bytes of round 1, HK beside BMC; facts are as long as their numbers are."""
-    assert run(hospital("windows"), "--rehearse") == 0
+    assert run(hospital("windows"), "--dry-run") == 0
     text = capsys.readouterr().out
     (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom))
     config = load(tmp_path / "tiny.yaml")
@@ -188,7 +188,7 @@ def test_yes_joins(hospital, joined, monkeypatch):
 
 def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, capsys, joined, monkeypatch):
     path = hospital("windows")
-    monkeypatch.setattr(program, "resident", None)  # calling it would fail
+    monkeypatch.setattr(program, "build_local_site", None)  # calling it would fail
     next(p for p in sorted((tmp_path / "data" / "HK").iterdir()) if "egmentation" in p.name).unlink()
     assert run(path, "--yes") == 2
     assert "problems in the data; mend them and come back, nothing was sent" in capsys.readouterr().err and not joined

@@ -36,7 +36,7 @@ class Kit:
             raise UserError(f"{self.path}: is no startup kit of NVIDIA FLARE (no startup/sub_start.sh); name the "
                             "folder that the coordinator sent, unpacked")
         if (own := self.path / "local" / "privacy.json").is_file():
-            from medfed.engines.flare.filters import check_filters  # late: it needs FLARE, and a rehearsal does not
+            from medfed.engines.flare.filters import check_filters  # late: it needs FLARE, and a dry run does not
 
             check_filters(own)
 

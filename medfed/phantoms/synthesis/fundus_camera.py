@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -50,7 +51,7 @@ class Camera:
 
     def departed(self, reference: Camera, severity: float) -> Camera:
         """From the reference (severity 0) to this camera (1), and beyond; what has a sign or may be 0 linearly."""
-        values = {}
+        values: dict[str, Any] = {}
         for field in fields(self):
             mine, theirs = (np.asarray(getattr(camera, field.name), float) for camera in (self, reference))
             linear = field.name in (*SIGNED, "sharpening")
@@ -81,8 +82,9 @@ def photograph(light: ndarray, camera: Camera, x: ndarray, y: ndarray, rng: np.r
     pixel_mm = abs(float(x[0, 1] - x[0, 0]))
     lit = light * _illumination(camera, x, y, rng)[..., None]
     seen = ndimage.gaussian_filter(lit, (camera.blur_mm / pixel_mm, camera.blur_mm / pixel_mm, 0))
-    raw = (seen @ np.asarray(camera.colours, np.float32).T).clip(0) * np.float32(camera.white_balance) * camera.exposure
-    raw = raw + np.float32(camera.glare) * np.float32(camera.white_balance)
+    white_balance = np.asarray(camera.white_balance, np.float32)
+    raw = (seen @ np.asarray(camera.colours, np.float32).T).clip(0) * white_balance * camera.exposure
+    raw = raw + np.float32(camera.glare) * white_balance
     noise = rng.standard_normal(raw.shape, dtype=np.float32) * np.sqrt(raw.clip(0) + 0.01)
     noise = ndimage.gaussian_filter(noise, (0.5, 0.5, 0)) * 1.8  # demosaicing and scaling spread it
     displayed = _shoulder(raw + camera.noise * noise) ** np.float32(camera.gamma)

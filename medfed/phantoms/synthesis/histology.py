@@ -73,7 +73,7 @@ def patch(patient: int, number: int, label: int, seed: int = 0, severity: float 
     strength = np.array([hospital.haematoxylin * person.haematoxylin, hospital.eosin * person.eosin, 1], np.float32)
     light = transmitted(section.stain * strength, stain_vectors(hospital))
     picture = photograph(_pixels(light).mean(axis=0), hospital, stream(seed, "histology camera", patient, number))
-    return picture, _pixels(section.tumour).any(axis=0)
+    return picture, np.asarray(_pixels(section.tumour).any(axis=0))
 
 
 def make_histology_phantom(root: Path, patches_per_site: int = 240, patients_per_site: int = 6, seed: int = 0,

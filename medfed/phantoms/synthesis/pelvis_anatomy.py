@@ -113,7 +113,8 @@ def _obturator(side: int, body: Body, grid: Grid) -> Iterator[Part]:
 
 def _sided(side: int, near_mm: float, far_mm: float) -> tuple[tuple[float, float]]:
     """x bounds of a structure on one side."""
-    return (tuple(sorted((side * near_mm, side * far_mm))),)
+    one, other = side * near_mm, side * far_mm
+    return ((min(one, other), max(one, other)),)
 
 
 def _bone(grid: Grid, distance_mm: ndarray, cortex_mm: float = 1.4, opacity: float | ndarray = 1.0) -> Iterator[Part]:

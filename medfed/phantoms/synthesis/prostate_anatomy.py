@@ -28,8 +28,8 @@ def textured(patient: Patient, grid: Grid) -> Grid:
     """The grid bent by this man's own irregularity, with the random fields that his tissues need."""
     rng = np.random.default_rng(patient.texture_seed)
 
-    def field(*steps_mm: float) -> ndarray:
-        return random_field(grid, rng, steps_mm)
+    def field(z_mm: float, y_mm: float, x_mm: float) -> ndarray:
+        return random_field(grid, rng, (z_mm, y_mm, x_mm))
 
     bent = bend(grid, 2.6 * field(26, 26, 26) + 0.8 * field(9, 9, 9), 2.0 * field(26, 26, 26) + 0.8 * field(9, 9, 9))
     fine, middle, coarse, broad = field(3.5, 1.7, 1.7), field(4, 2.6, 2.6), field(6, 5, 5), field(20, 22, 22)
@@ -161,9 +161,9 @@ def _prostate(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
 
 def _blob(blob: Blob, grid: Grid, gland: Gland) -> Iterator[Part]:
     """A nodule with its dark rim, kept inside the transition zone; or a lesion with a soft edge."""
-    bounds = [(c - r - 2, c + r + 2) for c, r in zip(blob.centre, blob.radii)]
+    x_mm, y_mm, z_mm = ((c - r - 2, c + r + 2) for c, r in zip(blob.centre, blob.radii))
     start = [part.start for part in grid.box]
-    box = grid.crop(*bounds)
+    box = grid.crop(x_mm, y_mm, z_mm)
     local = tuple(slice(p.start - s, p.stop - s) for p, s in zip(box.box, start))
     distance = ellipsoid(box, blob.centre, blob.radii)
     if blob.tissue == "lesion":

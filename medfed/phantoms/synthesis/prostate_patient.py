@@ -52,8 +52,9 @@ class Patient:
         rectum_mm = rng.uniform(17, 20.5) if balloon else rng.uniform(9.5, 16.5)
         body = Body.draw(rng, tuple(gland), rectum_mm)
         return cls(
-            volume_ml=volume_ml, gland_mm=tuple(float(side) for side in gland), widest=rng.uniform(0.0, 0.3),
-            dent_mm=rng.uniform(1.0, 3.5) + 2.0 * balloon, lobes=(float(lobes[0]), float(lobes[1])),
+            volume_ml=volume_ml, gland_mm=(float(gland[0]), float(gland[1]), float(gland[2])),
+            widest=rng.uniform(0.0, 0.3), dent_mm=rng.uniform(1.0, 3.5) + 2.0 * balloon,
+            lobes=(float(lobes[0]), float(lobes[1])),
             brightness=_brightness(rng), blobs=tuple(_blobs(rng, gland, lobes, big)),
             bladder_mm=(rng.uniform(22, 42), rng.uniform(16, 30), rng.uniform(18, 30)), rectum_mm=rectum_mm,
             content="air" if balloon else str(rng.choice(["air", "stool", "mucosa"], p=[0.35, 0.4, 0.25])),

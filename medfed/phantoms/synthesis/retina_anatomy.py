@@ -57,7 +57,7 @@ def reflectance(eye: Eye, grid: Grid, shape: Outlines) -> ndarray:
     rng = np.random.default_rng(eye.texture_seed)
     image = _choroid(eye, grid, rng)
     _lay(image, SCLERA, _crescent(eye, x, y, shape.disc) * (0.42 + 0.18 * _field(grid, rng, 0.10)))
-    image += _streaks(eye, x, y, shape.disc, rng)[..., None] * np.float32(FIBRES)
+    image += _streaks(eye, x, y, shape.disc, rng)[..., None] * _float32(FIBRES)
     for sx, sy, radius, brightness in eye.spots:
         _lay(image, (0.80, 0.48, 0.20), 0.6 * brightness * _fall(np.hypot(x - sx, y - sy) - radius, radius))
     _lay_disc(image, eye, grid, shape, rng)
@@ -70,9 +70,9 @@ def _choroid(eye: Eye, grid: Grid, rng: np.random.Generator) -> ndarray:
     network = network * np.clip(0.7 + 0.45 * _field(grid, rng, 0.7), 0.1, 1.1)
     mottle = 0.05 * _field(grid, rng, 0.05) + 0.07 * _field(grid, rng, 0.16) + 0.10 * _field(grid, rng, 0.9)
     pigment = eye.melanin * (1 - 0.25 * mottle) + eye.tessellation * (0.45 - 0.75 * network)
-    absorbed = pigment[..., None] * np.float32(MELANIN) + mottle[..., None] * np.float32((0.5, 0.9, 0.9))
-    red = eye.tessellation * network[..., None] * np.float32((0.0, 0.30, 0.35))  # through the gaps one sees blood
-    return np.float32(CHOROID) * np.exp(-absorbed - red) * np.float32(1.25)
+    absorbed = pigment[..., None] * _float32(MELANIN) + mottle[..., None] * _float32((0.5, 0.9, 0.9))
+    red = eye.tessellation * network[..., None] * _float32((0.0, 0.30, 0.35))  # through the gaps one sees blood
+    return _float32(CHOROID) * np.exp(-absorbed - red) * np.float32(1.25)
 
 
 def _crescent(eye: Eye, x: ndarray, y: ndarray, disc: ndarray) -> ndarray:
@@ -97,27 +97,31 @@ def _lay_disc(image: ndarray, eye: Eye, grid: Grid, shape: Outlines, rng: np.ran
     temporal = 0.5 + 0.5 * x / np.hypot(x, y).clip(1e-3)
     edge_mm = eye.rim_edge_mm[1] + (eye.rim_edge_mm[0] - eye.rim_edge_mm[1]) * temporal
     pale = np.clip(eye.pallor + 0.35 * (temporal - 0.5) + 0.06 * _field(grid, rng, 0.3), 0, 1)[..., None]
-    rim = np.float32(RIM_PINK) + pale * (np.float32(RIM_PALE) - np.float32(RIM_PINK))
+    rim = _float32(RIM_PINK) + pale * (_float32(RIM_PALE) - _float32(RIM_PINK))
     ring = 0.35 * np.exp(-(((shape.disc - 0.01) / 0.04) ** 2)) * temporal  # the sclera shows at the edge
     _lay(image, rim * (1 + 0.04 * _field(grid, rng, 0.1)[..., None]), _fall(shape.disc, edge_mm))
     _lay(image, SCLERA, ring)
     sieve = 1 - 0.06 * np.clip(_field(grid, rng, 0.06), -1, 2)[..., None]  # pores of the lamina cribrosa
     floor = _fall(shape.cup, eye.cup_edge_mm) * (0.30 + 0.70 * eye.cup_pallor)
-    _lay(image, np.float32(CUP_FLOOR) * sieve, floor)
+    _lay(image, _float32(CUP_FLOOR) * sieve, floor)
 
 
 def _before(image: ndarray, eye: Eye, grid: Grid) -> ndarray:
     """What lies before the retina: vessels with their reflex, and the lens."""
     filled = blood(eye.vessels, grid.x[0], grid.y[0], grid.edge_mm)
-    shine = (0.10 * filled.reflex)[..., None] * np.float32((1.0, 0.62, 0.45))
-    absorbed = filled.artery[..., None] * np.float32(ARTERY) + filled.vein[..., None] * np.float32(VEIN)
+    shine = (0.10 * filled.reflex)[..., None] * _float32((1.0, 0.62, 0.45))
+    absorbed = filled.artery[..., None] * _float32(ARTERY) + filled.vein[..., None] * _float32(VEIN)
     seen = image * np.exp(-absorbed) + shine * image.mean(-1, keepdims=True) * 2.5
-    clouded = seen * np.exp(-eye.lens * np.float32(LENS))
+    clouded = seen * np.exp(-eye.lens * _float32(LENS))
     return clouded + 0.18 * eye.lens * (clouded.mean((0, 1)) - clouded)
 
 
-def _lay(image: ndarray, colour: tuple | ndarray, cover: ndarray) -> None:
-    image += np.clip(cover, 0, 1).astype(np.float32)[..., None] * (np.float32(colour) - image)
+def _float32(colour: tuple[float, float, float] | ndarray) -> ndarray:
+    return np.asarray(colour, np.float32)
+
+
+def _lay(image: ndarray, colour: tuple[float, float, float] | ndarray, cover: ndarray) -> None:
+    image += np.clip(cover, 0, 1).astype(np.float32)[..., None] * (_float32(colour) - image)
 
 
 def _fall(distance: ndarray, width: float | ndarray) -> ndarray:

@@ -48,9 +48,9 @@ def draw_vessels(rng: np.random.Generator, disc_mm: tuple[float, float]) -> tupl
             origin = centre + rng.normal(0, 0.05, 2) + (0.05 if artery else -0.03, 0.1 * np.sign(start))
             headings = start + rng.normal(0, 9), end + rng.normal(0, 12)
             tree += _grow(rng, artery, origin, headings, radius * size, 2)
-        for heading, size in TWIGS:
+        for mean_heading, size in TWIGS:
             if rng.random() < 0.6:
-                heading = heading + rng.normal(0, 10)
+                heading = mean_heading + rng.normal(0, 10)
                 outwards = rng.uniform(0.05, 0.5) * np.array([np.cos(np.radians(heading)), np.sin(np.radians(heading))])
                 origin = centre + outwards + rng.normal(0, (0.06, 0.2))
                 tree += _grow(rng, artery, origin, (heading, heading + rng.normal(0, 18)), radius * size, 1)

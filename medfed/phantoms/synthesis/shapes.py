@@ -35,15 +35,17 @@ class Grid:
     fields: dict[str, ndarray]
     box: Box
 
-    def crop(self, x_mm: tuple, y_mm: tuple, z_mm: tuple = (-1e3, 1e3), margin_mm: float = 7.0) -> Grid:
+    def crop(
+        self, x_mm: tuple[float, float], y_mm: tuple[float, float], z_mm: tuple[float, float] = (-1e3, 1e3),
+        margin_mm: float = 7.0,
+    ) -> Grid:
         """The part between these bounds, widened by `margin_mm`, which covers the bending."""
-        bounds = zip(self.axes, (z_mm, y_mm, x_mm))
-        box = tuple(slice(*np.searchsorted(axis, (low - margin_mm, high + margin_mm))) for axis, (low, high) in bounds)
-        start = [part.start for part in self.box]
+        (z, y, x), (whole_z, whole_y, whole_x) = self.axes, self.box
+        box = _between(z, z_mm, margin_mm), _between(y, y_mm, margin_mm), _between(x, x_mm, margin_mm)
         return replace(
-            self, axes=tuple(axis[part] for axis, part in zip(self.axes, box)),
+            self, axes=(z[box[0]], y[box[1]], x[box[2]]),
             x=self.x[box], y=self.y[box], z=self.z[box[0]], fields={k: v[box] for k, v in self.fields.items()},
-            box=tuple(slice(part.start + s, part.stop + s) for part, s in zip(box, start)))
+            box=(_moved(box[0], whole_z), _moved(box[1], whole_y), _moved(box[2], whole_x)))
 
     def levels(self, *pairs: tuple[float, float]) -> ndarray:
         """(Z, 1, 1): a quantity that is known at some heights (z in mm, value), linear in between."""
@@ -51,12 +53,24 @@ class Grid:
         return np.interp(self.z, heights, values).astype(np.float32)
 
 
+def _between(axis: ndarray, bounds_mm: tuple[float, float], margin_mm: float) -> slice:
+    """The part of one axis between two positions, widened by the margin."""
+    low, high = bounds_mm
+    return slice(*np.searchsorted(axis, (low - margin_mm, high + margin_mm)))
+
+
+def _moved(part: slice, whole: slice) -> slice:
+    """A part of a box, in the grid that the box lies in."""
+    return slice(part.start + whole.start, part.stop + whole.start)
+
+
 def regular_grid(z_mm: ndarray, y_mm: ndarray, x_mm: ndarray, edge_mm: float) -> Grid:
     """A grid without bending or fields."""
     z, y, x = (np.asarray(axis, np.float32) for axis in (z_mm, y_mm, x_mm))
     shape = (len(z), len(y), len(x))
     wide_x, wide_y = np.broadcast_to(x, shape), np.broadcast_to(y[:, None], shape)
-    return Grid((z, y, x), wide_x, wide_y, z[:, None, None], edge_mm, {}, tuple(slice(0, n) for n in shape))
+    box = slice(0, len(z)), slice(0, len(y)), slice(0, len(x))
+    return Grid((z, y, x), wide_x, wide_y, z[:, None, None], edge_mm, {}, box)
 
 
 def bend(grid: Grid, shift_x_mm: ndarray, shift_y_mm: ndarray) -> Grid:

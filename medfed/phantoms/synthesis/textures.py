@@ -72,7 +72,7 @@ def _grating(size: int, rng: np.random.Generator) -> ndarray:
 def _cells(size: int, rng: np.random.Generator) -> ndarray:
     """Voronoi cells with dark or bright walls, filled flat or by distance from their seed."""
     seeds = rng.uniform(0, size, (int(np.exp(rng.uniform(np.log(6), np.log(200)))), 2))
-    pixels = np.stack(np.mgrid[:size, :size], axis=-1).reshape(-1, 1, 2)
+    pixels = np.stack([*np.mgrid[:size, :size]], axis=-1).reshape(-1, 1, 2)
     squared = ((pixels - seeds[None]) ** 2).sum(axis=-1)
     nearest = np.partition(squared, 1, axis=1)[:, :2]
     near, next_near = np.sqrt(nearest).T.reshape(2, size, size)
