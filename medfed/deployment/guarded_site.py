@@ -41,7 +41,8 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
         samples = SiteImages(dataset, task, bar).samples(dataset.cases_of([name])[name])
     if samples is None:
         raise UserError(f"{dataset.root}: the site {name} has no images to validate on; add some")
-    return ValidationSite(name, samples, task, build_network(config, task).to(pick_device(config.device)))
+    network = build_network(config.network, config.method, task, config.seed)
+    return ValidationSite(name, samples, task, network.to(pick_device(config.device)))
 
 
 @dataclass

@@ -36,7 +36,7 @@ def prepare_federation(args: argparse.Namespace) -> int:
     task = task_of(plan, dataset)
     plan.network.check_image_size(dataset.image_size)
     plan.method.check(dataset.image_size, dataset.channels, dataset.standardise)
-    network = build_network(config, task)
+    network = build_network(config.network, config.method, task, config.seed)
     if plan.federation.batch_norm == "local" or plan.method.local_keys(network):
         raise UserError(f"{config.source}: {plan.method_name} keeps entries of the network at each site, so that no "
                         "site's letter has the whole model, and there is none to hand out at the end; choose another "

@@ -159,7 +159,8 @@ def _check_fits(config: Config, dataset: Dataset) -> None:
         config.network.check_image_size(dataset.image_size)
         config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
         network = config.network.build(task.channels, task.out_channels)
-        check_local_entries(config, config.method.wrap_network(network, config.network))
+        wrapped = config.method.wrap_network(network, config.network)
+        check_local_entries(config.method, config.federation, config.source, wrapped)
 
 
 def parse_varied(texts: Sequence[str]) -> list[list[Override]]:

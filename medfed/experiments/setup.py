@@ -21,9 +21,12 @@ from medfed.experiments.loading import SiteImages
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
 from medfed.federation.message import State
+from medfed.federation.method import Method
+from medfed.federation.settings import Federation
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 from medfed.functional.weights import batch_norm_entries
+from medfed.networks.base import NetworkSettings
 from medfed.networks.tent import Tent
 from medfed.tasks.classification import KEPT_BYTES, Classification
 from medfed.tasks.segmentation import Segmentation
@@ -66,21 +69,21 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
     config.network.check_image_size(dataset.image_size)
     config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
     device = pick_device(config.device)
-    network = build_network(config, task).to(device)
+    network = build_network(config.network, config.method, task, config.seed).to(device)
     if config.evaluation.tent:
         Tent(network)  # it would refuse after all rounds
-    check_local_entries(config, network)
-    members, onlooker = _members(config, task, network, dataset, splits, clients, quiet)
+    check_local_entries(config.method, config.federation, config.source, network)
+    members, validation_site = _read_sites(SiteBuilder(config, task, network), dataset, splits, clients, quiet)
     start = State.of(network)
     engine = registry.resolve("engines", config.federation.engine)(
         members,
         sites_folder,
-        validation_site=onlooker,
+        validation_site=validation_site,
         settings=config.federation,
         plan=to_yaml(config),
         source=config.source,
     )
-    return Experiment(dataset, task, network, engine, members, onlooker, start, splits, unseen, clients)
+    return Experiment(dataset, task, network, engine, members, validation_site, start, splits, unseen, clients)
 
 
 def build_site(config: Config, name: str) -> Site | ValidationSite:
@@ -92,17 +95,18 @@ def build_site(config: Config, name: str) -> Site | ValidationSite:
     dataset = config.data.ready(None)
     splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)
     task = task_of(config, dataset)
-    network = build_network(config, task).to(pick_device(config.device))
+    network = build_network(config.network, config.method, task, config.seed).to(pick_device(config.device))
+    build = SiteBuilder(config, task, network)
     with tqdm(disable=True) as bar:
         images = SiteImages(dataset, task, bar)
         if name == config.federation.validation_site:
-            return ValidationSite(name, images.samples(splits[name].validation), task, network)
+            return build.validation_site(name, splits[name], images)
         held = clients or splits
         if name not in held:
             raise UserError(f"{dataset.root}: no site '{name}' trains here. {registry.suggestion(name, held)}")
-        site = _site(config, task, network, name, held[name], images, KEPT_BYTES)
+        site = build.site(name, held[name], images, KEPT_BYTES)
     images.say_notices(splits)
-    _say_small_batches([site], config)
+    build.warn_of_small_batches([site])
     return site
 
 
@@ -134,95 +138,114 @@ def task_of(config: Config, dataset: Dataset) -> Segmentation | Classification:
     )
 
 
-def build_network(config: Config, task: Segmentation | Classification) -> nn.Module:
+def build_network(
+    settings: NetworkSettings, method: Method, task: Segmentation | Classification, seed: int
+) -> nn.Module:
     """The network with what the method adds; its initial weights depend on the seed and `network.weights` alone."""
-    with seeded_layers(config.seed, "initial weights"):
-        network = config.network.build(task.channels, task.out_channels)
-        config.network.load_pretrained(network)
-        return config.method.wrap_network(network, config.network)
+    with seeded_layers(seed, "initial weights"):
+        network = settings.build(task.channels, task.out_channels)
+        settings.load_pretrained(network)
+        return method.wrap_network(network, settings)
 
 
-def check_local_entries(config: Config, network: nn.Module) -> None:
-    """What a method keeps at the clients belongs to no site where these are handed the people of several, and to no
-    round but the last. UserError."""
-    if not config.method.local_keys(network):
+def check_local_entries(method: Method, settings: Federation, source: str, network: nn.Module) -> None:
+    """Refuse settings that do not work for a method that keeps entries of the network at each site (UserError).
+
+    Such entries belong to no site where clients are handed the patients of several sites, and to no round but the last.
+    """
+    if not method.local_keys(network):
         return
-    if config.federation.clients:
+    name = registry.name_of("methods", type(method))
+    if settings.clients:
         raise UserError(
-            f"{config.source}: federation.clients: {config.method_name} keeps entries of the network at each client, "
-            f"and scores are by site; expected 0, got {config.federation.clients}"
+            f"{source}: federation.clients: {name} keeps entries of the network at each client, and scores are by "
+            f"site; expected 0, got {settings.clients}"
         )
-    if config.federation.selection != "last":
+    if settings.selection != "last":
         raise UserError(
-            f"{config.source}: federation.selection: {config.method_name} keeps entries of the network at each site, "
-            f"and those of earlier rounds are not kept; expected last, got {config.federation.selection}"
+            f"{source}: federation.selection: {name} keeps entries of the network at each site, and those of earlier "
+            f"rounds are not kept; expected last, got {settings.selection}"
         )
 
 
-def _members(
-    config: Config, task: Segmentation | Classification, network: nn.Module, dataset: Dataset, splits: dict[str, Split],
-    clients: dict[str, Split], quiet: bool,
+@dataclass(frozen=True)
+class SiteBuilder:
+    """Builds the sites of one federation; they share the network, as each reply loads its weights afresh."""
+
+    config: Config
+    task: Segmentation | Classification
+    network: nn.Module
+
+    def site(self, name: str, patients: Split, images: SiteImages, kept_bytes: int) -> Site:
+        """A site that trains with these patients.
+
+        Args:
+            kept_bytes: how much of what the method makes of the images may stay in memory.
+        """
+        config, federation = self.config, self.config.federation
+        local_keys = config.method.local_keys(self.network)
+        if federation.batch_norm == "local":
+            local_keys |= batch_norm_entries(self.network)
+        return Site(
+            name=name,
+            training=images.samples(patients.train),
+            validation=images.samples(patients.validation),
+            task=self.task,
+            method=config.method,
+            network=self.network,
+            architecture=config.network,
+            settings=config.training,
+            local_keys=local_keys,
+            local_epochs=federation.local_epochs,
+            seed=config.seed,
+            rounds=federation.rounds,
+            kept_bytes=kept_bytes,
+            privacy=config.privacy,
+        )
+
+    def validation_site(self, name: str, patients: Split, images: SiteImages) -> ValidationSite:
+        """A site that only scores, on all its patients."""
+        return ValidationSite(name, images.samples(patients.validation), self.task, self.network)
+
+    def warn_of_small_batches(self, sites: list[Site]) -> None:
+        """Warn of sites with fewer training images than a batch has."""
+        size = self.config.training.batch_size
+        small = [site for site in sites if len(site.training) < size]
+        if small and self.config.federation.clients:
+            fewest = min(len(site.training) for site in small)
+            warnings.warn(
+                f"{len(small)} of {len(sites)} clients have fewer training images than training.batch_size {size}, "
+                f"the smallest {fewest}; their batches hold what they have",
+                stacklevel=2,
+            )
+            return
+        for site in small:
+            n = len(site.training)
+            warnings.warn(
+                f"{site.name}: has {n} training image{'s' if n > 1 else ''}, fewer than training.batch_size {size}; "
+                f"its batches hold {n}",
+                stacklevel=2,
+            )
+
+
+def _read_sites(
+    build: SiteBuilder, dataset: Dataset, splits: dict[str, Split], clients: dict[str, Split], quiet: bool
 ) -> tuple[list[Site], ValidationSite | None]:
-    """Who trains, and the validation site; every image of theirs, and of the source sites' tests, has been read."""
+    """The sites that train and the validation site; every image of theirs and of the source sites' tests is read."""
     held = clients or {site: patients for site, patients in splits.items() if patients.train}
     n_sites = sum(bool(patients.train) for patients in splits.values())
     kept_bytes = KEPT_BYTES * n_sites // max(len(held), n_sites)  # in all as much as the sites would keep
     with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
               disable=quiet, dynamic_ncols=True, leave=False) as bar:
-        images = SiteImages(dataset, task, bar, kept_bytes)
-        members = [_site(config, task, network, name, patients, images, kept_bytes) for name, patients in held.items()]
-        onlooker = None
-        if name := config.federation.validation_site:
-            onlooker = ValidationSite(name, images.samples(splits[name].validation), task, network)
+        images = SiteImages(dataset, build.task, bar, kept_bytes)
+        sites = [build.site(name, patients, images, kept_bytes) for name, patients in held.items()]
+        name = build.config.federation.validation_site
+        validation_site = build.validation_site(name, splits[name], images) if name else None
         for patients in splits.values():
             images.look_at(patients.test)
     images.say_notices(splits)
-    _say_small_batches(members, config)
-    return members, onlooker
-
-
-def _site(
-    config: Config, task: Segmentation | Classification, network: nn.Module, name: str, patients: Split,
-    images: SiteImages, kept_bytes: int,
-) -> Site:
-    local_keys = config.method.local_keys(network)
-    if config.federation.batch_norm == "local":
-        local_keys |= batch_norm_entries(network)
-    training, validation = (images.samples(part) for part in (patients.train, patients.validation))
-    return Site(
-        name=name,
-        training=training,
-        validation=validation,
-        task=task,
-        method=config.method,
-        network=network,
-        architecture=config.network,
-        settings=config.training,
-        local_keys=local_keys,
-        local_epochs=config.federation.local_epochs,
-        seed=config.seed,
-        rounds=config.federation.rounds,
-        kept_bytes=kept_bytes,
-        privacy=config.privacy,
-    )
-
-
-def _say_small_batches(members: list[Site], config: Config) -> None:
-    size = config.training.batch_size
-    small = [site for site in members if len(site.training) < size]
-    if small and config.federation.clients:
-        fewest = min(len(site.training) for site in small)
-        warnings.warn(
-            f"{len(small)} of {len(members)} clients have fewer training images than training.batch_size {size}, the "
-            f"smallest {fewest}; their batches hold what they have", stacklevel=2,
-        )  # fmt: skip
-        return
-    for site in small:
-        n = len(site.training)
-        warnings.warn(
-            f"{site.name}: has {n} training image{'s' if n > 1 else ''}, fewer than training.batch_size {size}; its "
-            f"batches hold {n}", stacklevel=2,
-        )  # fmt: skip
+    build.warn_of_small_batches(sites)
+    return sites, validation_site
 
 
 def bar_over(text: str):
