@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from medfed.federation.settings import Plan
 
-FORMAT = 2  # raised when the layout of messages or checkpoints changes
+FORMAT = 1  # raised when the layout of messages changes
+CHECKPOINT_FORMAT = 2  # raised when the layout of checkpoints changes
 FAILED = "failed"  # the kind of a reply that says why there is no other
 
 
@@ -82,13 +83,19 @@ class State:
         return State(0, weights, parameters=frozenset(dict(network.named_parameters())) & weights.keys())
 
     def to_bytes(self) -> bytes:
-        header = {"round": self.round, "took_part": self.took_part, "parameters": sorted(self.parameters)}
+        header = {
+            "checkpoint": CHECKPOINT_FORMAT,
+            "round": self.round,
+            "took_part": self.took_part,
+            "parameters": sorted(self.parameters),
+        }
         return pack({"weights": self.weights, "memory": self.memory}, header)
 
     @staticmethod
     def from_bytes(data: bytes) -> State:
         """Raises ValueError if these bytes are not a checkpoint of this format."""
         groups, header = unpack(data)
+        _check_format("checkpoint", header.get("checkpoint", 1), CHECKPOINT_FORMAT)
         return State(
             header["round"],
             groups.get("weights", {}),
@@ -121,16 +128,20 @@ def unpack(data: bytes) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["medfed"])
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"these bytes are no medfed message or checkpoint ({error})") from error
-    if header.get("format") != FORMAT or "order" not in header:
-        raise ValueError(
-            f"this is format {header.get('format')}, and this version of medfed reads format {FORMAT}; use the version "
-            "of medfed that wrote it, or start another run with --out"
-        )
+    _check_format("format", header.get("format"), FORMAT)
     groups: dict[str, dict[str, Tensor]] = {}
     for name in header["order"]:
         group, _, key = name.partition("/")
         groups.setdefault(group, {})[key] = named[name]
     return groups, header
+
+
+def _check_format(what: str, found: object, expected: int) -> None:
+    if found != expected:
+        raise ValueError(
+            f"this is {what} {found}, and this version of medfed reads {what} {expected}; use the version of medfed "
+            "that wrote it, or start another run with --out"
+        )
 
 
 def digest(*parts: bytes) -> str:

@@ -53,10 +53,17 @@ def test_other_bytes_are_refused(data):
 
 
 def test_another_format_is_refused():
-    data = pack({"weights": {}}, {"kind": "train"}).replace(b'\\"format\\": 2', b'\\"format\\": 1')
-    sentence = "format 1, and this version of medfed reads format 2; use the version of medfed that wrote it"
+    data = pack({"weights": {}}, {"kind": "train"}).replace(b'\\"format\\": 1', b'\\"format\\": 9')
+    sentence = "this is format 9, and this version of medfed reads format 1; use the version of medfed that wrote it"
     with pytest.raises(ValueError, match=sentence):
         unpack(data)
+
+
+def test_a_checkpoint_of_an_older_version_is_refused():
+    """It had no names of parameters, and said nothing of its format."""
+    older = pack({"weights": {"w": torch.zeros(1)}}, {"round": 3, "took_part": {}})
+    with pytest.raises(ValueError, match="this is checkpoint 1, and this version of medfed reads checkpoint 2"):
+        State.from_bytes(older)
 
 
 def test_facts_must_be_finite_json():
