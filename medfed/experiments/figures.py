@@ -17,6 +17,7 @@ from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.site import Site
 from medfed.outputs.figures import attention, case_selection, classification, segmentation
+from medfed.outputs.figures import styles as style_figures
 from medfed.outputs.figures.style_map import Restyled, style_map
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.classification import Classification, Pictures
@@ -128,11 +129,11 @@ def _draw_styles(simulation: Experiment, method: Method, state: State, where: Pa
         rows[member.name] = image, {name: found[0] for name, found in styles.items() if name not in hidden}
     site, (image, styled) = next(iter(rows.items()))
     if any(styled for _, styled in rows.values()):
-        styles.style_gallery(
+        style_figures.style_gallery(
             image, {f"as at {name}": one for name, one in styled.items() if name != site},
             where / "style_gallery.png", f"{label}, an image of {site}", axes,
         )  # fmt: skip
-        styles.style_grid(rows, where / "style_grid.png", label, axes)
+        style_figures.style_grid(rows, where / "style_grid.png", label, axes)
         if not hidden:
             found = {member.name: _restyled(member, method, state) for member in simulation.engine.members}
             both = {name: (one.images, torch.cat([one.images, *one.styled.values()])) for name, one in found.items()}

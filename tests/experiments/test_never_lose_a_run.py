@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("n_kills", [5, pytest.param(20, marks=pytest.mark.slow)])

@@ -19,6 +19,7 @@ from PIL import Image
 
 from medfed import data, evaluate, train
 from medfed.core import files
+from medfed.federation.rounds import federate
 from medfed.outputs import run_folder
 from medfed.outputs.run_folder import RunFolder
 
@@ -109,7 +110,9 @@ def three_sites(tmp_path_factory, tiny_phantom) -> Path:
 @pytest.fixture
 def desk(tmp_path, three_sites, capsys, monkeypatch) -> Desk:
     """The three sites, to be spoilt."""
-    monkeypatch.setattr(train, "draw_all", lambda *drawn: None)  # the pictures of a run take longer than these runs
+    monkeypatch.setattr(
+        "medfed.experiments.run.draw_all", lambda *drawn: None
+    )  # the pictures of a run take longer than these runs
     shutil.copytree(three_sites, tmp_path / "data")
     (tmp_path / "tiny.yaml").write_text(tiny_yaml(tmp_path / "data"))
     return Desk(tmp_path, capsys)
@@ -118,7 +121,7 @@ def desk(tmp_path, three_sites, capsys, monkeypatch) -> Desk:
 @pytest.fixture
 def eyes(tmp_path, capsys, monkeypatch) -> Desk:
     """Three sites of three colour pictures each, cup (0) in disc (128) on white (255)."""
-    monkeypatch.setattr(train, "draw_all", lambda *drawn: None)
+    monkeypatch.setattr("medfed.experiments.run.draw_all", lambda *drawn: None)
     rng = np.random.default_rng(0)
     label = np.full((40, 40), 255, np.uint8)
     label[8:30, 8:30], label[14:24, 14:24] = 128, 0
@@ -238,16 +241,16 @@ def test_row_12_a_site_of_few_images_trains_and_shares_nothing(desk):
 
 
 def test_row_12_what_was_said_in_round_1_is_not_lost_on_resume(desk, monkeypatch):
-    real = train.federate
+    real = federate
 
     def impatient(*arguments):
         yield next(real(*arguments))
         raise KeyboardInterrupt
 
     desk.replace("min_patients: 1", "min_patients: 9")
-    monkeypatch.setattr(train, "federate", impatient)
+    monkeypatch.setattr("medfed.experiments.training.federate", impatient)
     desk.refused(desk.train(), "--resume", with_code=130)
-    monkeypatch.setattr(train, "federate", real)
+    monkeypatch.setattr("medfed.experiments.training.federate", real)
     summary = desk.goes_on(more=("--resume",))
     assert sum("shares no frequency windows" in said for said in summary["notices"]) == 2  # one a site
 
@@ -453,7 +456,7 @@ def test_row_62_a_folder_that_cannot_be_written_is_known_at_once(desk, monkeypat
     def read_only(path, mode="r", *more):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
-    monkeypatch.setattr(train, "prepare", None)  # nothing is read, let alone trained
+    monkeypatch.setattr("medfed.experiments.run.build_experiment", None)  # nothing is read, let alone trained
     (desk.place / "file").write_text("")
     desk.refused(desk.train("--out", str(desk.place / "file" / "run")), "cannot write here (Not a directory)", "--out")
     desk.refused(desk.evaluate("--out", str(desk.place / "file" / "run")), "cannot write here", "--out")
@@ -486,7 +489,7 @@ def undisturbed(tmp_path_factory, three_sites) -> tuple[bytes, FullDisk]:
     place = tmp_path_factory.mktemp("undisturbed")
     (place / "tiny.yaml").write_text(tiny_yaml(three_sites))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "draw_all", lambda *drawn: None)
+        patch.setattr("medfed.experiments.run.draw_all", lambda *drawn: None)
         disk = FullDisk(patch, place / "run")
         assert train.main([str(place / "tiny.yaml"), "--out", str(place / "run"), "--quiet", "--device", "cpu"]) == 0
     return (place / "run" / "model.safetensors").read_bytes(), disk
@@ -508,11 +511,11 @@ def test_row_63_a_disk_that_fills_up_costs_nothing_once_there_is_space(desk, und
 
 
 def test_row_65_a_second_run_in_a_folder_is_refused_but_a_dead_one_is_not_in_the_way(desk, monkeypatch):
-    monkeypatch.setattr(train, "prepare", None)
+    monkeypatch.setattr("medfed.experiments.run.build_experiment", None)
     with RunFolder(desk.out).locked():
         desk.refused(desk.train(), f"run: process {os.getpid()} is running here; wait for it", "--out")
     monkeypatch.undo()
-    monkeypatch.setattr(train, "draw_all", lambda *drawn: None)
+    monkeypatch.setattr("medfed.experiments.run.draw_all", lambda *drawn: None)
     (desk.out / "run.lock").write_text("process 1\n")  # of a process that was killed: the text stays, the lock went
     desk.goes_on()
 

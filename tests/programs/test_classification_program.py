@@ -142,7 +142,7 @@ def test_settings_that_are_none_name_the_flag(method, config, tmp_path, capsys):
 def test_the_part_of_a_stack_that_the_config_has_keeps_its_settings(config):
     from medfed.config.schema import load
 
-    found = grid.config_of(load(config), "ccst+fedavg", "hospital_5", 3)
+    found = grid.Grid(load(config)).config_of("ccst+fedavg", "hospital_5", 3)
     assert found.method.methods[0].k == 2 and found.method.methods[0].min_patients == 1
 
 

@@ -26,7 +26,10 @@ def one_pool(size, seed, n_textures):
 
 @pytest.fixture(autouse=True)
 def phantoms_are_made_once(monkeypatch):
-    monkeypatch.setattr(codec, "synthetic_pool", lambda size, seed, progress, textures: one_pool(size, seed, textures))
+    monkeypatch.setattr(
+        "medfed.style_codec.commands.synthetic_pool",
+        lambda size, seed, progress, textures: one_pool(size, seed, textures),
+    )
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ import json
 
 from medfed import evaluate, report
 from medfed.config.schema import load
+from medfed.experiments.grid import Grid
 from medfed.outputs.run_folder import RunFolder
 
 
@@ -31,7 +32,7 @@ def test_every_site_is_left_out_once_for_every_method(tiny_config, tmp_path, cap
 
 def test_all_methods_are_those_that_work_on_the_task_and_the_others_say_why(tiny_config):
     config = load(tiny_config)
-    methods, refused = evaluate.every_method(config, config.data)
+    methods, refused = Grid(config).compatible_methods(config.data)
     assert methods[0] == "fedavg" and {"elcfs", "ccst", "fisc"} <= set(methods) and "stack" not in [*methods, *refused]
     assert "draws masks" in refused["stable_fdg"] and "stable_fdg" not in methods
 

@@ -9,6 +9,7 @@ from conftest import tiny_yaml
 
 from medfed import train
 from medfed.experiments import figures
+from medfed.federation.rounds import federate
 from medfed.networks.adain import codec_bytes, load_codec
 from medfed.outputs.run_folder import RunFolder
 
@@ -102,13 +103,13 @@ def test_the_same_config_and_seed_give_the_same_bytes_and_another_seed_others(fi
 
 def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
     path, out = finished
-    real = train.federate
+    real = federate
 
     def impatient(*args):
         yield next(real(*args))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "federate", impatient)
+    monkeypatch.setattr("medfed.experiments.training.federate", impatient)
     assert run(path, tmp_path / "run") == 130
     assert "stopped in round 2 of 2" in (said := capsys.readouterr().err) and "--resume" in said
     monkeypatch.undo()
@@ -215,10 +216,10 @@ def test_remains_of_a_run_without_its_config_are_not_taken_for_a_start(finished,
 
 def test_a_picture_that_fails_costs_no_result(finished, tmp_path, monkeypatch):
     path, out = finished
-    monkeypatch.setattr(train, "draw_all", lambda *args: 1 / 0)
+    monkeypatch.setattr("medfed.experiments.run.draw_all", lambda *args: 1 / 0)
     assert run(path, tmp_path / "run") == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert any("a picture could not be drawn: ZeroDivisionError" in notice for notice in summary["notices"])
+    assert any("a figure could not be drawn: ZeroDivisionError" in notice for notice in summary["notices"])
 
 
 @pytest.mark.parametrize(
