@@ -46,10 +46,12 @@ class Hospital:
 
     def departed(self, severity: float) -> Hospital:
         """This far from the reference: 0 is the reference, 1 as stated; every number on a straight line."""
-        start = {field.name: field.default for field in fields(self)}
-        moved: dict[str, Any] = {name: _between(value, getattr(self, name), severity) for name, value in start.items()}
+        reference, moved = Hospital(), dict[str, Any]()
+        for field in fields(self):
+            moved[field.name] = _between(getattr(reference, field.name), getattr(self, field.name), severity)
         moved["jpeg_quality"] = min(95.0, max(10.0, moved["jpeg_quality"]))
-        return replace(self, **{name: _kept_positive(name, value) for name, value in moved.items()})
+        positive: dict[str, Any] = {name: _kept_positive(name, value) for name, value in moved.items()}
+        return replace(self, **positive)
 
 
 def _between(start: Value, end: Value, severity: float) -> Value:
