@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
 
 from medfed.auditing.reconstruction import Found
 from medfed.auditing.report_text import CAUTION, HOW, KIND_WORDS, NOT_TRIED, sent_words, table_rows
@@ -82,7 +83,7 @@ def _pictures(found: Sequence[Found], label: str, axes: str | None) -> Markup:
     return lines(*figures)
 
 
-def _cell(image, words: str, scores: Mapping[str, float] | None, axes: str | None) -> Markup:
+def _cell(image: Tensor, words: str, scores: Mapping[str, float] | None, axes: str | None) -> Markup:
     pixels = turn(as_array(image)[None], axes)[0]
     held = io.BytesIO()
     Image.fromarray(np.round(pixels.clip(0, 1) * 255).astype(np.uint8)).save(held, "PNG")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,7 +91,10 @@ class Sharing:
 class WithGradient(TorchFunctionMode):
     """Inside, gradients pass `no_grad` and `detach`: a method's own `share` can then be differentiated as it stands."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         if func is Tensor.detach:
             return args[0]
         with torch.enable_grad():

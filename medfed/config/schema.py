@@ -11,7 +11,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from medfed.config import strict_yaml, validation
 from medfed.config.overrides import DEFAULT_PRESET, Override, apply, origin
@@ -25,7 +25,6 @@ from medfed.federation.settings import Federation, Training
 from medfed.networks.base import NetworkSettings
 from medfed.tasks.segmentation import Evaluation
 
-DEVICES = ("auto", "cpu", "cuda")
 _NAMED = {Dataset: "datasets", NetworkSettings: "networks", Method: "methods"}
 
 
@@ -46,7 +45,7 @@ class Config:
     network: NetworkSettings
     method: Method
     seed: int = 1337
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     training: Training = Training()
     federation: Federation = Federation()
     evaluation: Evaluation = Evaluation()
@@ -57,8 +56,6 @@ class Config:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, got {self.seed}")
-        if self.device not in DEVICES:
-            raise ValueError(f"device must be one of {', '.join(DEVICES)}, got '{self.device}'")
         _check_federation(self.federation, self.data)
 
     @property

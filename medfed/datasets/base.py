@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from monai.data import MetaTensor
 
@@ -107,7 +107,7 @@ class Dataset:
     validation_ratio: float = 0.1
     test_ratio: float = 0.2
     standardise: bool = True
-    if_missing: str = "error"
+    if_missing: Literal["error", "phantom"] = "error"
     follow_symlinks: bool = False
     ignore_mask_geometry: bool = False
     allow_duplicates: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from monai.data import MetaTensor
@@ -19,7 +19,6 @@ from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset, Volume
 
 FOLDER = "camelyon17_v1.0"
 TABLE = "metadata.csv"
-SPLITS = ("patient", "slide", "published")
 _PARTS = {0: "train", 1: "validation"}
 
 
@@ -41,7 +40,7 @@ class Camelyon17(Dataset):
     """
 
     image_size: int = 96
-    splits: str = "patient"
+    splits: Literal["patient", "slide", "published"] = "patient"
     max_per_site: int = 0
 
     card: ClassVar[Card] = Card(
@@ -64,8 +63,8 @@ class Camelyon17(Dataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.splits not in SPLITS:
-            raise ValueError(f"splits must be one of {', '.join(SPLITS)}, got '{self.splits}'")
+        if self.splits not in ("patient", "slide", "published"):
+            raise ValueError(f"splits must be one of patient, slide, published, got '{self.splits}'")
         if self.max_per_site < 0:
             raise ValueError(f"max_per_site must be at least 0 (0 takes all), got {self.max_per_site}")
 

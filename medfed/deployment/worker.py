@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TextIO
 
 from medfed.config.schema import load_text
 from medfed.core.determinism import fix_bits
@@ -113,7 +114,10 @@ def _busy(folder: Path, holder: str) -> UserError:
 def _forward_warnings(line: Connection) -> Callable[..., None]:
     """A `warnings.showwarning` that sends medfed's own warnings to the process that started this one."""
 
-    def show(message, category, filename, lineno, file=None, shown=None) -> None:
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+        text: str | None = None,
+    ) -> None:
         if category is UserWarning and "medfed" in Path(filename).parts:
             line.send_bytes(NOTE + str(message).encode())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from monai.networks.nets import DenseNet
 from torch import nn
@@ -32,7 +32,7 @@ class DenseNetwork(NetworkSettings):
     init_features: int = 64
     growth_rate: int = 32
     blocks: tuple[int, ...] = (6, 12, 24, 16)
-    norm: str = "batch"
+    norm: Literal["batch", "batch_statistics"] = "batch"
     dropout: float = 0.0
 
     last_features: ClassVar[str] = "class_layers.relu"

@@ -10,7 +10,7 @@ import importlib.util
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from monai.networks.nets.efficientnet import EfficientNet
 from torch import Tensor, nn
@@ -104,7 +104,7 @@ class EfficientNetLite(NetworkSettings):
 class _EfficientNetLite(EfficientNet):
     """MONAI's, with ReLU6; the stem's activation and the last one are two modules, so that the last can be tapped."""
 
-    def __init__(self, *args, **kwargs) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # MONAI draws it from plus or minus 1/sqrt(classes): right for 1000 of them; with 7 the first loss is near 6.
         self._fc.reset_parameters()

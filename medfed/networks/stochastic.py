@@ -129,5 +129,5 @@ class ClassGaussians(nn.Module):
     def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
         """Nothing."""
 
-    def _load_from_state_dict(self, *args) -> None:
+    def _load_from_state_dict(self, *args: object) -> None:
         """Nothing, and nothing is missed."""

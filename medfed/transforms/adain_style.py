@@ -11,7 +11,7 @@ edge.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from monai.config import KeysCollection, NdarrayOrTensor
 from monai.data.meta_obj import get_track_meta
@@ -159,7 +159,7 @@ RandAdaINStyleD = RandAdaINStyleDict = RandAdaINStyled
 RandMomentMatchD = RandMomentMatchDict = RandMomentMatchd
 
 
-def _apply(img: NdarrayOrTensor, restyle) -> NdarrayOrTensor:
+def _apply(img: NdarrayOrTensor, restyle: Callable[[Tensor], Tensor]) -> NdarrayOrTensor:
     img = convert_to_tensor(img, track_meta=get_track_meta())
     plain = convert_to_tensor(img, track_meta=False)
     plain = plain if plain.is_floating_point() else plain.float()

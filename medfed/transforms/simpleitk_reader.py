@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
+from typing import Any
 
 import numpy as np
 import SimpleITK as sitk
@@ -26,7 +27,7 @@ class SimpleITKReader(ImageReader):
     def verify_suffix(self, filename: Sequence[str | PathLike] | str | PathLike) -> bool:
         return all(str(name).lower().endswith(SUFFIXES) for name in _listed(filename))
 
-    def read(self, data: Sequence[str | PathLike] | str | PathLike, **kwargs) -> sitk.Image | list[sitk.Image]:
+    def read(self, data: Sequence[str | PathLike] | str | PathLike, **kwargs: Any) -> sitk.Image | list[sitk.Image]:
         """Read one file or a list of files; `kwargs` go to `SimpleITK.ReadImage`. RuntimeError if one is unreadable."""
         images = [sitk.ReadImage(str(name), **kwargs) for name in _listed(data)]
         return images if len(images) > 1 else images[0]

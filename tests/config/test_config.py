@@ -153,7 +153,10 @@ BAD_VALUES = {
     "number for text": (
         "federation: {unseen_site: 7}", "a.yaml: federation.unseen_site: expected text, got 7; put it in quotes",
     ),
-    "nothing for text": ("device:", "a.yaml: device: expected text, got nothing"),
+    "nothing for text": (
+        "federation: {unseen_site: }", "a.yaml: federation.unseen_site: expected text, got nothing",
+    ),
+    "nothing for a choice": ("device:", "a.yaml: device: expected one of auto, cpu, cuda, got nothing"),
     "octal": ("seed: 010", "a.yaml: seed: expected a whole number, got the text '010'; remove the quotes"),
     "time of day": ("seed: 1:30", "a.yaml: seed: expected a whole number, got the text '1:30'"),
     "nan": (
@@ -182,7 +185,7 @@ BAD_VALUES = {
     ),
     "batch of none": ("training: {batch_size: 0}", "a.yaml: training: batch_size must be at least 1, got 0"),
     "seed": ("seed: -1", "a.yaml: seed must be at least 0, got -1"),
-    "device": ("device: gpu", "a.yaml: device must be one of auto, cpu, cuda, got 'gpu'"),
+    "device": ("device: gpu", "a.yaml: device: expected one of auto, cpu, cuda, got the text 'gpu'"),
     "engine": (
         "federation: {engine: in_proces}",
         "a.yaml: federation.engine: no engine 'in_proces'. Did you mean 'in_process'? "

@@ -63,7 +63,9 @@ def draw(
     _put(canvas, stamps, corner - half)
 
 
-def _stamps(part: ndarray, half: int, radius: ndarray, ratio: ndarray, angles: ndarray, looks: ndarray, kind: Kind):
+def _stamps(
+    part: ndarray, half: int, radius: ndarray, ratio: ndarray, angles: ndarray, looks: ndarray, kind: Kind,
+) -> ndarray:
     """(N, w, w) float32, the stain of each nucleus in its own window."""
     axis = np.arange(-half, half + 1, dtype=np.float32)
     dy = axis[None, :, None] - _column(part[:, 0])

@@ -6,6 +6,9 @@ The scanners are those of the challenge (3DHISTECH at three, Hamamatsu, Philips)
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
+
+Value = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -43,19 +46,22 @@ class Hospital:
 
     def departed(self, severity: float) -> Hospital:
         """This far from the reference: 0 is the reference, 1 as stated; every number on a straight line."""
-        start = {field.name: field.default for field in fields(self)}
-        moved = {name: _between(value, getattr(self, name), severity) for name, value in start.items()}
+        reference, moved = Hospital(), dict[str, Any]()
+        for field in fields(self):
+            moved[field.name] = _between(getattr(reference, field.name), getattr(self, field.name), severity)
         moved["jpeg_quality"] = min(95.0, max(10.0, moved["jpeg_quality"]))
-        return replace(self, **{name: _kept_positive(name, value) for name, value in moved.items()})
+        positive: dict[str, Any] = {name: _kept_positive(name, value) for name, value in moved.items()}
+        return replace(self, **positive)
 
 
-def _between(start, end, severity: float):
-    if isinstance(start, tuple):
+def _between(start: Value, end: Value, severity: float) -> Value:
+    if isinstance(start, tuple) and isinstance(end, tuple):
         return tuple(min(1.0, one + severity * (other - one)) for one, other in zip(start, end, strict=True))
+    assert not isinstance(start, tuple) and not isinstance(end, tuple), "both have the type of their field"
     return start + severity * (end - start)
 
 
-def _kept_positive(name: str, value):
+def _kept_positive(name: str, value: Value) -> Value:
     return value if name.endswith("_turn") or isinstance(value, tuple) else max(0.02 if name != "noise" else 0.0, value)
 
 
