@@ -7,7 +7,7 @@ import math
 import reprlib
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from medfed.core.registry import suggestion
 
@@ -70,6 +70,10 @@ def convert(kind: Any, value: object, key: str, choose: Choose) -> Any:
             raise ConfigError(key, f"expected {describe(kind)}, got {shown(value)}")
         names = {name: _scalar(str, name, f"{key}.{name}") for name in value}
         return {name: convert(arguments[1], value[name], f"{key}.{name}", choose) for name in names}
+    if origin is Literal:
+        if value not in arguments:
+            raise ConfigError(key, f"expected {describe(kind)}, got {shown(value)}{_hint(str, value)}")
+        return value
     return _scalar(kind, value, key)
 
 
@@ -114,6 +118,8 @@ def describe(kind: Any) -> str:
         return f"a list of {len(arguments)} ({', '.join(describe(one) for one in arguments)})"
     if origin in (Union, types.UnionType):
         return " or ".join(describe(one) for one in arguments)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
     return "a block of keys and values"
 
 

@@ -11,7 +11,6 @@ from medfed.federation.message import State
 from medfed.functional.weights import check_same_entries
 from medfed.networks.adain import codec_file
 from medfed.outputs.run_folder import RunFolder
-from medfed.style_codec.codec_files import codecs
 
 # What an accepted change may touch. All else would make the rounds so far those of another federation: other patients
 # in training, a hospital that took part called unseen, a method without what it shares before round 1.
@@ -106,7 +105,7 @@ def check_data(folder: RunFolder, simulation: Experiment, config: Config) -> Non
     seen = digest if len(cases) <= MOST_HASHED else (lambda path: path.stat().st_size)
     found = {
         "data": "phantom" if simulation.dataset.is_phantom else "real",
-        "codecs": {name: digest(codec_file(name)) for name in codecs(config.method)},
+        "codecs": {name: digest(codec_file(name)) for name in config.method.files},
         "files": {
             f"{case.site}/{case.patient}": [seen(path) for path in (case.image, case.mask) if path] for case in cases
         },

@@ -159,7 +159,9 @@ def _exchange(
     with record.timing(kind):
         answers = engine.exchange(kind, messages)
     record.ledger.extend([*ledger.entries(number, "down", messages), *ledger.entries(number, "up", answers)])
-    expected = Expected(kind, number, state.weights, record.examples, settings.largest_change)
+    expected = Expected(
+        kind, number, state.weights, record.examples, settings.largest_change, state.parameters
+    )
     accepted, rejected = update_checks.validate_replies(messages, answers, expected)
     _tell(rejected, accepted, len(messages), settings)
     return accepted

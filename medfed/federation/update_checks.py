@@ -16,7 +16,7 @@ from torch import Tensor
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, n_bytes
-from medfed.functional.aggregation import change_length, learned
+from medfed.functional.aggregation import change_length
 from medfed.functional.weights import check_same_entries
 
 Answers = dict[str, Message]
@@ -67,6 +67,7 @@ class Expected:
     weights: the global ones.
     examples: how many images each site counted in earlier rounds, where that is known.
     largest_change: `federation.largest_change`.
+    parameters: the entries of `weights` that are parameters; the others are buffers, such as running statistics.
     """
 
     kind: str
@@ -74,6 +75,7 @@ class Expected:
     weights: Mapping[str, Tensor]
     examples: Mapping[str, int]
     largest_change: float | None = None
+    parameters: frozenset[str] = frozenset()
 
 
 def validate_replies(
@@ -252,7 +254,10 @@ def _far(answers: Answers, expected: Expected) -> dict[str, str]:
     """Changes of more than `largest_change` times the median length. Of two, nobody can tell which is odd."""
     if expected.kind != "train" or expected.largest_change is None or len(answers) < 3:
         return {}
-    lengths = {site: change_length(expected.weights, learned(answer.weights)) for site, answer in answers.items()}
+    lengths = {
+        site: change_length(expected.weights, {n: e for n, e in answer.weights.items() if n in expected.parameters})
+        for site, answer in answers.items()
+    }
     median = statistics.median(lengths.values())
     return {
         site: f"changes the weights by {length:.4g}, the median of the sites is {median:.4g}, and "

@@ -16,7 +16,7 @@ def update(size=1.0, tensors=None, drop=(), **facts):
 def judged(answers, kind="train", asked=None, **expected):
     asked = dict.fromkeys(asked or answers, Message(kind))
     left, rejected = validate_replies(
-        asked, answers, Expected(kind, 4, WEIGHTS, expected.pop("examples", {}), **expected)
+        asked, answers, Expected(kind, 4, WEIGHTS, expected.pop("examples", {}), parameters={"w"}, **expected)
     )
     return sorted(left), {one.site: one.reason for one in rejected}
 
