@@ -16,8 +16,7 @@ LAYERS = [  # a package imports from itself and from the layers above it in this
     {"phantoms", "tasks"},
     {"config"},
     {"outputs"},
-    {"style_codec"},
-    {"experiments"},
+    {"experiments", "style_codec"},
     {"auditing", "benchmarks", "deployment"},
 ]
 PROGRAMS = {"__main__", "audit", "benchmark", "codec", "coordinator", "data", "evaluate", "export", "report", "site",

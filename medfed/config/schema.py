@@ -163,6 +163,8 @@ def _class_of(cls: type, block: Mapping[str, Any], key: str) -> tuple[type, Mapp
     if preset not in found.presets:
         known = registry.suggestion(preset, found.presets)
         raise ConfigError(f"{key}.preset", f"no preset '{preset}' of {block['name']}. {known}")
+    if moved := [name for name in written if name in found.moved]:
+        raise ConfigError(f"{key}.{moved[0]}", found.moved[moved[0]])
     return found, {**found.presets[preset], **written}, ("name", "preset")
 
 

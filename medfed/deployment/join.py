@@ -19,11 +19,11 @@ from medfed.config import strict_yaml, validation
 from medfed.config.schema import Config, changed, load
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
+from medfed.deployment import codec_files
 from medfed.deployment.agreement import Agreement
 from medfed.deployment.guarded_site import MODEL
 from medfed.engines.flare.job import EXECUTOR, SITE_FILE, hospital_rights
 from medfed.engines.flare.kit import Kit
-from medfed.style_codec import codec_files
 
 LOOK_SECONDS = 0.5
 FAREWELL_SECONDS = 3.0  # for the last answer to reach the coordinator

@@ -13,13 +13,13 @@ from medfed.config.schema import Config, changed, load, resolved, to_yaml
 from medfed.core import site_names
 from medfed.core.errors import UserError
 from medfed.core.files import seal, write_atomically
+from medfed.deployment import codec_files
 from medfed.deployment.templates import README, hospital_file, project_file
 from medfed.engines.flare.job import check_names
 from medfed.experiments.setup import build_network, task_of
 from medfed.experiments.summary import image_description
 from medfed.federation import privacy_accounting
 from medfed.federation.message import State
-from medfed.style_codec import codec_files
 
 PLAN, START, IMAGES = "plan.yaml", "start.state", "images.json"
 

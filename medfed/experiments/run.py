@@ -24,7 +24,6 @@ from medfed.federation.site import Site
 from medfed.metrics.ratio import summarise_ratios, write_ratios
 from medfed.outputs.environment import environment
 from medfed.outputs.run_folder import RunFolder
-from medfed.style_codec.codec_files import codecs
 
 
 def default_folder(config: Config) -> Path:
@@ -47,7 +46,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
         experiment = build_experiment(config, folder.path / "sites", quiet)
         state = load_resume_state(folder, experiment.start)
         with full_disk_named(folder):
-            check_data(folder, experiment.dataset, experiment.splits, codecs(config.method))
+            check_data(folder, experiment.dataset, experiment.splits, config.method.files)
             _check_selection(config.federation.selection, config.source, experiment.sites)
             _warn_of_settings(config.federation, len(experiment.sites))
             _begin(folder, config, experiment.clients, state.round, said)

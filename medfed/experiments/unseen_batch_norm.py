@@ -17,7 +17,7 @@ from medfed.tasks.classification import AT_ONCE, Classification
 
 
 def policy(simulation: Experiment) -> str:
-    """One of `medfed.federation.method.UNSEEN_BATCH_NORM`; "" where the sites keep nothing."""
+    """One of `medfed.federation.method.UnseenBatchNorm`; "" where the sites keep nothing."""
     members = simulation.engine.members
     return members[0].method.unseen_bn if any(site.local_keys for site in members) else ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -113,7 +113,7 @@ class LocalRound:
     memory: dict[str, Tensor]
     rng: torch.Generator
     device: torch.device
-    training: Samples | None = None
+    training: Samples
     validation: Samples | None = None
     local_keys: frozenset[str] = frozenset()
     start_weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -126,6 +126,15 @@ class LocalRound:
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters that are trained and sent, by name: no buffers, and none that is frozen."""
         return trainable_parameters(self.network)
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """All parameters by name. A pass with these `fast_weights` does not move BatchNorm's running statistics."""
+        return dict(self.network.named_parameters())
+
+    @property
+    def head_input(self) -> str:
+        """The place whose output the head reads: the embedding, or the last feature map of a network for masks."""
+        return self.architecture.embedding or self.architecture.last_features
 
     def forward(
         self, batch: Batch, taps: Sequence[str] = (), fast_weights: Mapping[str, Tensor] | None = None
@@ -144,3 +153,20 @@ class LocalRound:
                 logits = functional_call(self.network, {**buffers, **fast_weights}, (image,), strict=True)
         return Output(batch.image, batch.label, logits, dict(features))
 
+
+def batches(samples: Samples, size: int, order: Tensor | None = None) -> Iterator[Batch]:
+    """The samples in batches of at most `size`: all of them, or those of the indices `order` (N,)."""
+    for part in (torch.arange(len(samples)) if order is None else order).split(size):
+        yield samples.batch(part.tolist())
+
+
+@torch.no_grad()
+def mean_loss(network: nn.Module, task: Task, samples: Samples, size: int = 16) -> Tensor:
+    """(1,) float32: the task's loss, averaged over all images, in evaluation mode; `size` images at a time."""
+    was_training, device, total = network.training, next(network.parameters()).device, 0.0
+    network.eval()
+    for batch in batches(samples, size):
+        batch = batch.to(device)
+        total += len(batch.image) * float(task.loss(network(task.standardise(batch.image)), batch.label))
+    network.train(was_training)
+    return torch.tensor([total / len(samples)])

@@ -1,50 +1,92 @@
-"""What a federated method is: FedAvg, plus what its paper changes."""
+"""What a federated method is: FedAvg, plus what its paper changes.
+
+FedAvg: H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas: "Communication-Efficient Learning of Deep
+Networks from Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from medfed.core import bounds
 from medfed.core.batch import Batch
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.functional import weights as weight_maths
 
 Tensors = dict[str, Tensor]
-UNSEEN_BATCH_NORM = ("average", "batch_stats", "nearest")
+SiteWeights = Literal["examples", "uniform"]
+UnseenBatchNorm = Literal["average", "batch_stats", "nearest"]
 NEVER, ONCE, EVERY_ROUND = "never", "once", "every round"
 
 
 @dataclass(frozen=True)
 class Method:
-    """The base class *is* FedAvg (McMahan et al., AISTATS 2017); a paper overrides a few of the thirteen hooks.
+    """The base class is FedAvg; a paper overrides a few of the hooks.
 
     A method holds hyper-parameters and nothing else: state comes as an argument and leaves as a return value, so the
-    same object works in one process, in several, in two hospitals, and after a restart.
+    same object works in one process, in several processes, in two hospitals, and after a restart. The ranges of the
+    hyper-parameters stand in the annotations of the fields (`medfed.core.bounds`); `__post_init__` checks them, so a
+    subclass that overrides `__post_init__` calls `super().__post_init__()`.
 
     At the coordinator: `combine`, `broadcast`, `remember`, `aggregate`. At a site: `share`, `expand`,
     `on_round_start`, `augment`, `loss`, `regulariser`, `on_round_end`. At both, when the network is built:
     `wrap_network`, `local_keys`.
+
+    The hooks at the coordinator see the sites, the rounds and the training settings in `state.plan`, and the names of
+    the parameters in `state.parameters`. In a round `remember` runs before `aggregate`, which sees the new memory and
+    the old weights.
+
+    presets: named settings, chosen by `method.preset`: our recommendation, the paper's equations, the authors' code.
+    moved: keys that older configs had, each with the sentence that refuses it.
+    reads_features: true if a layer that `wrap_network` adds reads a feature map that other methods change. A stack
+        wraps the network with this method last.
+    fills_network: true if `on_round_start` writes entries of the network. A stack starts this method first.
     """
 
-    # Named settings, chosen by `method.preset`: our recommendation, the paper's equations, the authors' public code.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
-    reads_features: ClassVar[bool] = False  # what `wrap_network` adds reads a map that others change: last in a stack
-    fills_network: ClassVar[bool] = False  # `on_round_start` puts entries into the network: first in a stack
-    site_weights: ClassVar[str] = "examples"  # of the average: n_k / N, or "uniform"; a field where papers differ
-    unseen_bn: ClassVar[str] = (
-        "average"  # `medfed.experiments.unseen_batch_norm`: whose entries a site that took no part gets
-    )
+    moved: ClassVar[Mapping[str, str]] = {}
+    reads_features: ClassVar[bool] = False
+    fills_network: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        bounds.check(self)
+
+    @property
+    def site_weights(self) -> SiteWeights:
+        """How the average weights the sites: "examples" (n_k / N) or "uniform" (1 / K). A field where papers differ."""
+        return "examples"
+
+    @property
+    def unseen_bn(self) -> UnseenBatchNorm:
+        """Which BatchNorm entries a site gets that did not train, if `local_keys` keeps them at the sites (FedBN)."""
+        return "average"
 
     @property
     def shares(self) -> str:
-        """When sites are asked to `share`: NEVER, ONCE before the first round, or before EVERY_ROUND. A method that
-        with its settings makes nothing of it says NEVER: only what is needed leaves a site."""
+        """When sites are asked to `share`: NEVER, ONCE before the first round, or before EVERY_ROUND.
+
+        A method that does not use what sites share under its settings returns NEVER: only what is needed leaves a site.
+        """
         return NEVER if type(self).share is Method.share else ONCE
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that the method reads at the sites, as its settings name them (style codecs).
+
+        Every site must have the same files, so they travel with the plan of a federation.
+        """
+        return ()
+
+    def with_files(self, names: Mapping[str, str]) -> Method:
+        """A copy that reads other files: `names` maps each of `files` to its new name."""
+        return self
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         """Refuse (UserError), before anything is written, data that the method cannot work on.
@@ -108,11 +150,15 @@ class Method:
         return state.memory
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """w = sum_k a_k w_k over the K sites that answered; a_k = n_k / N, or 1 / K where `site_weights` says so."""
+        """The new global weights: w = sum_k a_k w_k over the K sites that replied (`averaging_weights`)."""
+        return weight_maths.average([update.weights for update in updates.values()], self.averaging_weights(updates))
+
+    def averaging_weights(self, updates: Mapping[str, Message]) -> Tensor:
+        """(K,) float64, summing to 1: a_k = n_k / N, or 1 / K if `site_weights` is "uniform"."""
+        if self.site_weights == "uniform":
+            return torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
-        uniform = torch.full_like(examples, 1 / len(updates))
-        shares = uniform if self.site_weights == "uniform" else examples / examples.sum()
-        return weight_maths.average([update.weights for update in updates.values()], shares)
+        return examples / examples.sum()
 
     def facts(self, state: State) -> dict[str, Any]:
         """For the summary of a run: what a reader of its scores should know, as plain JSON values."""
@@ -125,3 +171,15 @@ class Method:
     def styles(self, state: State, image: Tensor) -> Tensors:
         """For pictures only: raw images (B, C, H, W) as they would look at each site, from what the sites shared."""
         return {}
+
+
+def has_too_few_patients(site: str, samples: Samples, min_patients: int, what: str) -> bool:
+    """Whether a site has fewer training patients than `method.min_patients`; warns that it does not share `what`."""
+    if samples.n_patients >= min_patients:
+        return False
+    warnings.warn(
+        f"{site}: has {samples.n_patients} training patients and shares no {what}, as method.min_patients is "
+        f"{min_patients}; it trains all the same",
+        stacklevel=3,
+    )
+    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,11 +55,15 @@ class Privacy:
             raise ValueError(f"delta must lie in (0, 1), got {self.delta}")
 
 
-def protect(answer: Message, letter: Message, privacy: Privacy, key: bytes) -> Message:
+def protect(
+    answer: Message, letter: Message, privacy: Privacy, key: bytes, variances: Collection[str] = ()
+) -> Message:
     """The answer, clipped and with noise; as it is where `privacy` asks for nothing.
 
     Args:
         letter: what was asked, with the weights from which the site went on.
+        variances: names of the entries that are running variances (`weights.running_variances`). BatchNorm divides by
+            the root of them, so they are cut at 0, which noise might take them below.
         key: from which the noise follows, of 32 bytes or more; a secret where the answer leaves a hospital, for who can
             draw the noise again can take it away, and another one for another answer, for the same noise on two of them
             goes when one is taken from the other.
@@ -71,9 +75,10 @@ def protect(answer: Message, letter: Message, privacy: Privacy, key: bytes) -> M
         names = [name for name, entry in answer.weights.items() if entry.is_floating_point()]
         change = {name: answer.weights[name].double() - letter.weights[name].double() for name in names}
         noised = _noised(change, privacy.clip, privacy.noise, key + b"weights")
-        moved = {name: _possible(name, letter.weights[name].double() + noised[name]).to(answer.weights[name].dtype)
-                 for name in names}  # fmt: skip
-        answer = replace(answer, weights={**answer.weights, **moved})
+        moved = {name: letter.weights[name].double() + noised[name] for name in names}
+        moved |= {name: moved[name].clamp(min=0) for name in names if name in variances}
+        sent = {name: entry.to(answer.weights[name].dtype) for name, entry in moved.items()}
+        answer = replace(answer, weights={**answer.weights, **sent})
     if privacy.statistics_clip and answer.tensors:
         sent = {name: entry.double() for name, entry in answer.tensors.items() if entry.is_floating_point()}
         noised = _noised(sent, privacy.statistics_clip, privacy.statistics_noise, key + b"statistics")
@@ -106,7 +111,3 @@ def _noised(tensors: Tensors, clip: float, noise: float, key: bytes) -> dict[str
         for name, entry in tensors.items()
     }
 
-
-def _possible(name: str, entry: Tensor) -> Tensor:
-    """BatchNorm divides by the root of its running variance, which noise may take below 0."""
-    return entry.clamp(min=0) if name.rpartition(".")[2] == "running_var" else entry

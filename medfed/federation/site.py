@@ -18,7 +18,7 @@ from medfed.federation.message import Message, digest, pack
 from medfed.federation.method import NEVER, Method
 from medfed.federation.privacy import Privacy, protect
 from medfed.federation.settings import Training
-from medfed.functional.weights import check_same_entries
+from medfed.functional.weights import check_same_entries, running_variances
 
 OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes in a site's memory
 
@@ -80,7 +80,7 @@ class Site:
         secret = self.noise_key or f"simulation {self.seed}".encode()
         # By the answer too: only the very same answer to the very same letter may get the same noise again.
         of = digest(secret, self.name.encode(), repr(self.privacy).encode(), message.to_bytes(), answer.to_bytes())
-        return protect(answer, message, self.privacy, secret + bytes.fromhex(of))
+        return protect(answer, message, self.privacy, secret + bytes.fromhex(of), running_variances(self.network))
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Put the global weights, overlaid by what stays at this site, into the network."""

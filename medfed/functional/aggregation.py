@@ -1,23 +1,24 @@
-"""What sites changed, put together otherwise than by a plain average: by agreement of signs, or by number of steps."""
+"""Aggregations of the sites' weights other than the plain average.
+
+Arguments that several functions share:
+
+    start: w, the weights with which the round started; may have more entries than `ends`.
+    ends: w_k, K state dicts with the same entries.
+    shares: (K,) at least 0, summing to 1; the sites' weights in an average.
+    parameters: the names of the entries that are parameters of the network. The others are buffers (running statistics
+        and counters): they have no direction and are averaged.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from medfed.functional.weights import Weights, average, check_same_entries
-
-# What PyTorch's normalisation layers call theirs, and `networks.amplitude_normaliser` the common amplitudes.
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "window")
-
-
-def is_statistic(name: str, entry: Tensor) -> bool:
-    """Whether an entry of a state dict was counted or measured, not learned: a layer's running statistics, integers."""
-    return not entry.is_floating_point() or name.rpartition(".")[2] in STATISTICS
+from medfed.functional.weights import Weights, add_scaled, average, check_same_entries
 
 
 def sign_agreement(changes: Sequence[Tensor], votes: Tensor) -> Tensor:
@@ -37,22 +38,23 @@ def sign_agreement(changes: Sequence[Tensor], votes: Tensor) -> Tensor:
 
 
 def gradient_masked_average(
-    start: Weights, ends: Sequence[Weights], shares: Tensor, votes: Tensor, threshold: float, step: float = 1.0
-) -> dict[str, Tensor]:
+    start: Weights, ends: Sequence[Weights], shares: Tensor, votes: Tensor, parameters: Collection[str],
+    threshold: float, step: float = 1.0,
+) -> dict[str, Tensor]:  # fmt: skip
     """w + step * mask * sum_k share_k (w_k - w), with mask 1 where A >= threshold, and A elsewhere (FedGMA).
 
-    Statistics are averaged. Where step times mask is 1 the result is `average`, to the bit.
+    Where step times mask is 1 the result is `average`, to the bit.
 
     Args:
-        start: w; may have more entries than the ends.
-        ends: w_k, K state dicts with the same entries.
-        shares: (K,) at least 0, summing to 1; votes: as in `agreement`.
+        start, ends, shares, parameters: see the module.
+        votes: (K,), as in `sign_agreement`.
         threshold: tau in [0, 1].
+        step: the coordinator's step size.
     """
-    merged = {}
+    merged: dict[str, Tensor] = {}
     for name, first in ends[0].items():
         entries = [end[name] for end in ends]
-        if is_statistic(name, first):
+        if name not in parameters:
             merged |= average([{name: entry} for entry in entries], shares)
             continue
         before = start[name].to(torch.float64)
@@ -63,27 +65,40 @@ def gradient_masked_average(
     return merged
 
 
-def normalized_average(start: Weights, ends: Sequence[Weights], shares: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-    """w + L sum_k share_k (w_k - w) / l_k, with L = sum_k share_k l_k: change a step, times the mean length (FedNova).
+def momentum_length(steps: int, momentum: float) -> float:
+    """How far SGD with momentum, from rest, moves in `steps` steps of equal gradients, in units of one plain step.
 
-    Statistics are averaged. Where all lengths are equal the result is `average`, to the bit.
+        l = (t - m (1 - m^t) / (1 - m)) / (1 - m)                                              (FedNova)
 
     Args:
-        start, ends, shares: as in `masked_average`.
+        steps: t, at least 0.
+        momentum: m in [0, 1); 0 returns t.
+    """
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+def normalized_average(
+    start: Weights, ends: Sequence[Weights], shares: Tensor, lengths: Tensor, parameters: Collection[str]
+) -> dict[str, Tensor]:
+    """w + L sum_k share_k (w_k - w) / l_k, with L = sum_k share_k l_k: change a step, times the mean length (FedNova).
+
+    Where all lengths are equal the result is `average`, to the bit.
+
+    Args:
+        start, ends, shares, parameters: see the module.
         lengths: (K,) l_k, above 0.
     """
     if bool((lengths == lengths[0]).all()):
         return average(ends, shares)
     scales = (shares * (shares * lengths).sum() / lengths).tolist()
-    merged = {}
+    merged: dict[str, Tensor] = {}
     for name, first in ends[0].items():
-        if is_statistic(name, first):
+        if name not in parameters:
             merged |= average([{name: end[name]} for end in ends], shares)
             continue
-        total = start[name].to(torch.float64, copy=True)
-        for end, scale in zip(ends, scales, strict=True):
-            total.add_(end[name].to(torch.float64) - start[name].to(torch.float64), alpha=scale)
-        merged[name] = total.to(first.dtype)
+        before = start[name].to(torch.float64)
+        changes = [end[name].to(torch.float64) - before for end in ends]
+        merged[name] = add_scaled(before, changes, scales).to(first.dtype)
     return merged
 
 
@@ -116,25 +131,24 @@ def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
 
 
 def clipped_average(
-    start: Weights, ends: Sequence[Weights], shares: Tensor, bound: float | None = None, times: float = 1.0
-) -> dict[str, Tensor]:
+    start: Weights, ends: Sequence[Weights], shares: Tensor, parameters: Collection[str],
+    bound: float | None = None, times: float = 1.0,
+) -> dict[str, Tensor]:  # fmt: skip
     """w + sum_k share_k c_k (w_k - w), with c_k = min(1, limit / |w_k - w|): no change is longer than the limit.
 
     Running statistics have units of their own, so their change is cut by itself, to `times` the median of its lengths.
     Of integers it is the maximum. Where nothing is cut the result is `average`, to the bit.
 
     Args:
-        start: w; may have more entries than the ends.
-        ends: w_k, K state dicts with the same entries.
-        shares: (K,) at least 0, summing to 1.
-        bound: the limit for what is learned, at least 0; None is `times` the median of the K lengths.
+        start, ends, shares, parameters: see the module.
+        bound: the limit for the change of the parameters, at least 0; None is `times` the median of the K lengths.
         times: at least 0.
     """
     for end in ends[1:]:
         check_same_entries(ends[0], end)
-    parts = [learned(end) for end in ends]
-    rest = [{name: entry for name, entry in end.items() if name not in part} for end, part in zip(ends, parts)]
-    merged = _clipped(start, parts, shares, bound, times) | _clipped(start, rest, shares, None, times)
+    learned = [{name: entry for name, entry in end.items() if name in parameters} for end in ends]
+    buffers = [{name: entry for name, entry in end.items() if name not in parameters} for end in ends]
+    merged = _clipped(start, learned, shares, bound, times) | _clipped(start, buffers, shares, None, times)
     return {name: merged[name] for name in ends[0]}
 
 
@@ -147,16 +161,14 @@ def _clipped(
         return average(ends, shares)
     scaled = [share * min(1.0, limit / length) if length else share
               for share, length in zip(shares.tolist(), lengths, strict=True)]  # fmt: skip
-    merged = {}
+    merged: dict[str, Tensor] = {}
     for name, first in ends[0].items():
         if not first.is_floating_point():
             merged |= average([{name: end[name]} for end in ends], shares)
             continue
         before = start[name].to(torch.float64)
-        total = before.clone()
-        for end, scale in zip(ends, scaled, strict=True):
-            total.add_(end[name].to(torch.float64) - before, alpha=scale)
-        merged[name] = total.to(first.dtype)
+        changes = [end[name].to(torch.float64) - before for end in ends]
+        merged[name] = add_scaled(before, changes, scaled).to(first.dtype)
     return merged
 
 
@@ -171,11 +183,6 @@ def change_length(start: Weights, end: Weights) -> float:
         for name, entry in end.items()
         if entry.is_floating_point()
     ))  # fmt: skip
-
-
-def learned(weights: Weights) -> dict[str, Tensor]:
-    """The entries that are learned, neither counted nor measured."""
-    return {name: entry for name, entry in weights.items() if not is_statistic(name, entry)}
 
 
 def _by_element(weights: Sequence[Weights], reduce: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
@@ -199,36 +206,35 @@ def _middle(entries: Tensor, cut: int) -> Tensor:
     return entries[cut : len(entries) - cut].mean(dim=0)
 
 
-Say = dict[str, float]
+def add_new_sites(weights: Mapping[str, float], sites: Iterable[str]) -> dict[str, float]:
+    """Aggregation weights with those of new sites, each the mean of the known ones; scaled to sum 1, sorted by name."""
+    mean = sum(weights.values()) / len(weights) if weights else 1.0
+    extended = {**weights, **{site: mean for site in sites if site not in weights}}
+    total = sum(extended[site] for site in sorted(extended))
+    return {site: extended[site] / total for site in sorted(extended)}
 
 
-def add_new_clients(say: Mapping[str, float], sites: Iterable[str]) -> Say:
-    """The weights with those of new sites, each the mean of the known ones; all brought to sum 1."""
-    mean = sum(say.values()) / len(say) if say else 1.0
-    found = {**say, **{site: mean for site in sites if site not in say}}
-    total = sum(found[site] for site in sorted(found))
-    return {site: found[site] / total for site in sorted(found)}
+def adjust_site_weights(
+    weights: Mapping[str, float], present: Sequence[str], gaps: Mapping[str, float], step: float
+) -> dict[str, float]:
+    """a_k + step (G_k - mean G) / max |G - mean G|, cut at 0, for the sites present (FedDG-GA).
 
-
-def adjust_client_weights(
-    say: Mapping[str, float], present: Sequence[str], gaps: Mapping[str, float], step: float
-) -> Say:
-    """a_k + step (G_k - mean G) / max |G - mean G|, cut at 0, for the sites present.
-
-    These keep in sum what they held together; the others keep theirs. Equal gaps, or fewer than two, change nothing.
+    The sum over the sites present stays as it was; the other sites keep their weights. Equal gaps, or fewer than two,
+    change nothing.
 
     Args:
-        say: by site, at least 0, summing to 1.
-        present: sites among them; gaps: of some of those present, the others do not move but for the sum.
+        weights: by site, at least 0, summing to 1.
+        present: the sites whose weights may change.
+        gaps: of some of the sites present; the weights of the others only follow the sum.
         step: at least 0.
     """
     if len(gaps) < 2:
-        return dict(say)
+        return dict(weights)
     mean = sum(gaps.values()) / len(gaps)
     largest = max(abs(gap - mean) for gap in gaps.values())
-    held = sum(say[site] for site in present)
+    held = sum(weights[site] for site in present)
     if largest == 0 or step == 0:
-        return dict(say)
-    moved = {site: max(0.0, say[site] + step * (gaps.get(site, mean) - mean) / largest) for site in present}
+        return dict(weights)
+    moved = {site: max(0.0, weights[site] + step * (gaps.get(site, mean) - mean) / largest) for site in present}
     total = sum(moved.values())
-    return {**say, **{site: held * a / total for site, a in moved.items()}}
+    return {**weights, **{site: held * a / total for site, a in moved.items()}}

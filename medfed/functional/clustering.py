@@ -135,8 +135,8 @@ def _linked(neighbours: Tensor) -> Tensor:
 
 
 def _numbered_by_first_member(labels: Tensor) -> Tensor:
-    _, first, labels = np.unique(labels.numpy(), return_index=True, return_inverse=True)
-    return torch.from_numpy(first.argsort().argsort()[labels])
+    _, first, inverse = np.unique(labels.numpy(), return_index=True, return_inverse=True)
+    return torch.from_numpy(first.argsort().argsort()[inverse])
 
 
 def _check(vectors: Tensor) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import functional as F
 
 
 def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,6 +34,26 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         return sums / torch.where(present, total, 1)[:, None], present
 
 
+def pooled_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
+    """The mean feature inside a region, of several decoder levels side by side (ELCFS).
+
+    Averaging each level by itself equals averaging their concatenation, and needs less memory.
+
+    Args:
+        levels: (B, D_i, H_i, W_i) each; enlarged to the region's size.
+        region: (B, H, W) of 0 and 1.
+
+    Returns:
+        (n, sum D_i), of the n images that show the region.
+    """
+    pooled = []
+    for level in levels:
+        full = F.interpolate(level, region.shape[-2:], mode="bilinear", align_corners=False)
+        vectors, present = masked_mean(full, region)
+        pooled.append(vectors[present])
+    return torch.cat(pooled, dim=1)
+
+
 def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     """`masked_mean` of R regions an image: features (B, D, H, W), masks (B, R, H, W) to (B * R, D) and (B * R,)."""
     found = [masked_mean(features, masks[:, region]) for region in range(masks.shape[1])]
@@ -46,8 +68,8 @@ def triplet(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float
     """
     if not len(anchors):
         return anchors.sum() * 0
-    rows = (F.normalize(vectors, dim=1) for vectors in (anchors, positives, negatives))
-    return F.triplet_margin_loss(*rows, margin=margin)
+    anchors, positives, negatives = (F.normalize(vectors, dim=1) for vectors in (anchors, positives, negatives))
+    return F.triplet_margin_loss(anchors, positives, negatives, margin=margin)
 
 
 def info_nce(

@@ -7,7 +7,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 
-def balance(labels: Tensor, n: int, rng: torch.Generator) -> Tensor:
+def oversample(labels: Tensor, n: int, rng: torch.Generator) -> Tensor:
     """Draw n samples to add so that the classes come out as even as possible: each from the class rarest by then.
 
     Counts 3, 2, 1 become 3, 2, 2 with one more, 3, 3, 3 with three, 4, 4, 4 with six. A tie between classes is drawn,
@@ -56,6 +56,17 @@ def draw_mixing(n: int, concentration: float, rng: torch.Generator) -> tuple[Ten
     uniform = torch.rand(n, dtype=torch.float64, generator=rng)
     ratio = torch.from_numpy(betaincinv(concentration, concentration, uniform.numpy()))
     return ratio, torch.randperm(n, generator=rng)
+
+
+def class_set(label: Tensor) -> Tensor:
+    """A class for every sample: (B,) classes as they are; of masks (B, S, H, W), a number for the set of structures.
+
+    Two images have the same number if they show the same structures.
+    """
+    if label.ndim == 1:
+        return label
+    present = label.flatten(2).any(dim=2)
+    return (present.long() << torch.arange(present.shape[1], device=present.device)).sum(dim=1)
 
 
 def same_class(labels: Tensor, rng: torch.Generator) -> Tensor:

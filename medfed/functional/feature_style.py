@@ -106,7 +106,7 @@ def explore(features: Tensor, added: Tensor, level: float = 3.0, clamp: bool = T
 
     Args:
         features: (B, C, H, W), the batch; its average style is the centre.
-        added: (A,), int64, which samples (`draws.balance`); one may come twice.
+        added: (A,), int64, which samples (`draws.oversample`); one may come twice.
         level: a; 0 leaves the style as it is, 3 is the paper's.
         clamp: cut negative deviations at 0. As released they are not cut, and turn the map over: that happens, with
             a = 3, wherever a deviation is under 0.75 of the batch's.
@@ -141,12 +141,12 @@ def explore_and_mix(
 ) -> Tensor:
     """The batch and the added samples, explored and mixed: StableFDG's steps after the shift, in one.
 
-    `explored`, then `mixed`, but the maps are normalised once, as released. Twice would lose what a deviation of 0 took
+    `explore`, then `mix`, but the maps are normalised once, as released. Twice would lose what a deviation of 0 took
     from a channel, where a mixed deviation still shows it.
 
     Args:
         ratio, partners: (B + A,), of the batch and, after it, the added samples.
-        features, added, level, clamp: as in `explored`.
+        features, added, level, clamp: as in `explore`.
 
     Returns:
         (B + A, C, H, W). The labels are those of the batch, and after them `labels[added]`.

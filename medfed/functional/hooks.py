@@ -72,6 +72,18 @@ def replace_output(
         yield
 
 
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; every module has its own mode again afterwards."""
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 def insert_layer(network: nn.Module, seam: str, layer: nn.Module, name: str) -> None:
     """Put a layer behind a seam: what the seam's module returns passes through `layer` from now on.
 
@@ -94,6 +106,20 @@ def add_layer(network: nn.Module, layer: nn.Module, name: str) -> None:
     if hasattr(network, name):
         raise ValueError(f"the network already has a part called '{name}'")
     network.add_module(name, layer)
+
+
+def layer_widths(layer: nn.Module) -> tuple[int, int]:
+    """How many features a linear layer or a convolution takes and returns; ValueError for another module."""
+    if isinstance(layer, nn.Linear):
+        return layer.in_features, layer.out_features
+    if isinstance(layer, nn.Conv2d):
+        return layer.in_channels, layer.out_channels
+    raise ValueError(f"{type(layer).__name__} is neither a linear layer nor a convolution")
+
+
+def last_width(stage: nn.Module) -> int:
+    """How many channels a stage returns: those of its last convolution."""
+    return [part for part in stage.modules() if isinstance(part, nn.Conv2d)][-1].out_channels
 
 
 class _Reached(Exception):

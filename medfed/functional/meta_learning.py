@@ -1,11 +1,12 @@
-"""The ascent step of sharpness-aware training: weights a fixed way up the loss, where the gradient is then taken."""
+"""Steps of weights inside a training step: up the loss (HarmoFL), down it (ELCFS), and of a second model (Epi-FCR)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 
 def sharpness_ascent(loss: Tensor, parameters: Mapping[str, Tensor], distance: float) -> dict[str, Tensor]:
@@ -58,3 +59,24 @@ def inner_step(
         if gradient is not None:
             fast[name] = entry - step_size * gradient.clamp(-clamp, clamp)
     return fast
+
+
+@torch.no_grad()
+def adam_step(
+    values: Sequence[Tensor], gradients: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor],
+    steps: Tensor, learning_rate: float,
+) -> Tensor:  # fmt: skip
+    """One step of Adam (betas 0.9 and 0.999, epsilon 1e-8) on plain tensors, in place.
+
+    Args:
+        values: the weights; first, second: the moments of their gradients. All three change in place.
+        gradients: of the same shapes.
+        steps: scalar on the CPU, how many steps were taken before; unchanged.
+
+    Returns:
+        steps + 1.
+    """
+    counters = [steps.clone() for _ in values]
+    adam(list(values), list(gradients), list(first), list(second), [], counters, amsgrad=False, beta1=0.9, beta2=0.999,
+         lr=learning_rate, weight_decay=0.0, eps=1e-8, maximize=False)  # fmt: skip
+    return steps + 1

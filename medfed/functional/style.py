@@ -39,13 +39,13 @@ def statistics(features: Tensor, epsilon: float = EPSILON) -> tuple[Tensor, Tens
     return mean, (variance + epsilon).sqrt()
 
 
-def transfer(features: Tensor, own: Sequence[Tensor], style: Sequence[Tensor]) -> Tensor:
+def transfer(features: Tensor, own: Sequence[Tensor] | Tensor, style: Sequence[Tensor] | Tensor) -> Tensor:
     """Take one mean and deviation off every channel, put another on (eq. 8).
 
     Args:
         features: (B, C, H, W).
-        own, style: the mean and the deviation before and after, each (B, C). Whether gradients pass through them is
-            the caller's choice.
+        own, style: the mean and the deviation before and after, a pair of (B, C) or one (2, B, C). Whether gradients
+            pass through them is the caller's choice.
 
     Returns:
         (B, C, H, W), of the wider type of features and statistics.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 
 from medfed.functional.clustering import clusters
 
-PARTITIONS = ("none", "first", "last")
+Partition = Literal["none", "first", "last"]
+Spread = Literal["mixture", "mean"]
+Median = Literal["middle", "lower"]
 
 
 def site_style(
-    mean: Tensor, std: Tensor, partition: str = "last", spread: str = "mixture"
+    mean: Tensor, std: Tensor, partition: Partition = "last", spread: Spread = "mixture"
 ) -> tuple[Tensor, Tensor, int]:
     """The average of the styles of the clusters of a site's images (FISC, section 3.2), so that rare looks count.
 
@@ -44,7 +48,7 @@ def pooled(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def common_style(
-    mean: Tensor, std: Tensor, partition: str = "last", median: str = "middle"
+    mean: Tensor, std: Tensor, partition: Partition = "last", median: Median = "middle"
 ) -> tuple[Tensor, Tensor, int]:
     """The interpolation style: the elementwise median over clusters of sites, of the mean style in each (FISC, 3.3).
 
@@ -63,10 +67,11 @@ def common_style(
     label = _clusters(styles, partition)
     means = torch.stack([styles[label == k].mean(dim=0) for k in range(int(label.max()) + 1)])
     common = means.median(dim=0).values if median == "lower" else means.quantile(0.5, dim=0)
-    return *common.chunk(2), len(means)
+    common_mean, common_std = common.chunk(2)
+    return common_mean, common_std, len(means)
 
 
-def _clusters(styles: Tensor, partition: str) -> Tensor:
-    if partition not in PARTITIONS:
-        raise ValueError(f"partition must be one of {', '.join(PARTITIONS)}, got '{partition}'")
+def _clusters(styles: Tensor, partition: Partition) -> Tensor:
+    if partition not in get_args(Partition):
+        raise ValueError(f"partition must be one of {', '.join(get_args(Partition))}, got '{partition}'")
     return torch.zeros(len(styles), dtype=torch.int64) if partition == "none" else clusters(styles, partition)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 Weights = Mapping[str, Tensor]
 
@@ -40,6 +40,35 @@ def _average_entry(entries: list[Tensor], shares: Tensor) -> Tensor:
     for entry, share in zip(entries, shares.tolist(), strict=True):
         total.add_(entry.to(torch.float64), alpha=share)
     return total.to(entries[0].dtype)
+
+
+def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]) -> Tensor:
+    """start + sum_k scale_k change_k, summed in float64 in the given order, in the dtype of `start`."""
+    total = start.to(torch.float64, copy=True)
+    for change, scale in zip(changes, scales, strict=True):
+        total.add_(change.to(torch.float64), alpha=scale)
+    return total.to(start.dtype)
+
+
+def without_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
+    """The entries whose names begin with the prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): entry for name, entry in entries.items() if name.startswith(prefix)}
+
+
+def with_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
+    """The entries, with the prefix before their names."""
+    return {prefix + name: entry for name, entry in entries.items()}
+
+
+def squared_distance(entries: Weights, start: Weights) -> Tensor:
+    """sum |w - w_start|^2 over the named entries: a scalar, with the gradient of `entries`.
+
+    Args:
+        entries: w, by name.
+        start: w_start; may have more entries.
+    """
+    terms = ((entry - start[name]).square().sum() for name, entry in entries.items())
+    return sum(terms, torch.zeros(()))
 
 
 def check_same_entries(expected: Weights, found: Weights) -> None:
@@ -78,6 +107,15 @@ def batch_norm_entries(network: nn.Module) -> frozenset[str]:
     for path, module in batch_norms(network).items():
         names |= {f"{path}.{entry}" if path else entry for entry in module.state_dict()}
     return frozenset(names)
+
+
+def running_variances(network: nn.Module) -> frozenset[str]:
+    """State-dict names of the running variances of a network's normalisation layers, found by module type."""
+    return frozenset(
+        f"{path}.running_var" if path else "running_var"
+        for path, module in network.named_modules()
+        if isinstance(module, _NormBase) and module.running_var is not None
+    )
 
 
 def trainable_parameters(network: nn.Module) -> dict[str, nn.Parameter]:

@@ -1,24 +1,31 @@
-"""BigAug (Zhang et al., TMI 2020): nine strong random changes of each image, in place of other hospitals' images."""
+"""BigAug (Zhang et al., TMI 2020): nine strong random changes of each image, in place of other hospitals' images.
+
+L. Zhang, X. Wang, D. Yang, T. Sanford, S. Harmon, B. Turkbey, B. J. Wood, H. Roth, A. Myronenko, D. Xu, Z. Xu:
+"Generalizing Deep Learning for Medical Image Segmentation to Unseen Domains via Deep Stacked Transformation", IEEE
+Transactions on Medical Imaging 39 (7), 2020, https://arxiv.org/abs/1906.03347. Idea: a stack of strong augmentations
+simulates the shift between hospitals.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from medfed.core.batch import Batch
+from medfed.core.bounds import Ratio
 from medfed.federation.local_round import LocalRound
 from medfed.federation.method import Method
-from medfed.transforms.big_aug import IMAGE, Range, Ranges, big_aug
+from medfed.transforms.big_aug import IMAGE, NonNegativeRange, Ranges, big_aug
 
 LABEL = "label"
 
 
 @dataclass(frozen=True)
-class BigAug(Method):
+class BigAug(Ranges, Method):
     """FedAvg on images changed by nine transforms, each with its own coin; nothing beside the weights is shared.
 
     In this order, on raw images in [0, 1], cut to that range after each: blur, sharpening, noise, brightness, contrast,
@@ -47,49 +54,25 @@ class BigAug(Method):
         deviation of noise           0 to 0.1            0.1 to 1
     """
 
-    probability: float = 0.5
-    blur: Range = Ranges.blur
-    sharpening: Range = Ranges.sharpening
-    noise: Range = (0.0, 0.1)
-    brightness: Range = Ranges.brightness
-    contrast: Range = Ranges.contrast
-    perturbation: Range = Ranges.perturbation
-    rotation_deg: Range = Ranges.rotation_deg
-    scaling: Range = Ranges.scaling
-    deformation: float = Ranges.deformation
+    probability: Ratio = 0.5
+    noise: NonNegativeRange = (0.0, 0.1)
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"noise": Ranges.noise}}
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1:
-            raise ValueError(f"probability must lie in [0, 1], got {self.probability}")
-        if not 0 <= self.deformation < 0.5:
-            raise ValueError(f"deformation must lie in [0, 0.5), got {self.deformation}")
-        for name in (entry.name for entry in fields(Ranges) if entry.name != "deformation"):
-            low, high = getattr(self, name)
-            if not low <= high:
-                raise ValueError(f"{name} must be (lowest, highest), got {[low, high]}")
-        for name in ("sharpening", "noise"):
-            if getattr(self, name)[0] < 0:
-                raise ValueError(f"{name} must be at least 0, got {list(getattr(self, name))}")
-        for name in ("blur", "contrast", "scaling"):
-            if getattr(self, name)[0] <= 0:
-                raise ValueError(f"{name} must be above 0, got {list(getattr(self, name))}")
-
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
+        """The batch after the nine transforms, on its device; masks and views are moved with their images."""
         if self.probability == 0:
             return batch
         views, masks = list(batch.views), [LABEL] if batch.label.ndim == 4 else []
-        ranges = Ranges(**{entry.name: getattr(self, entry.name) for entry in fields(Ranges)})
-        steps = big_aug(ranges, batch.image.shape[-1], self.probability, [_view(name) for name in views], masks)
+        steps = big_aug(self, batch.image.shape[-1], self.probability, [_view(name) for name in views], masks)
         steps.set_random_state(int(torch.randint(2**31, (), generator=local.rng)))
         own = batch.to(torch.device("cpu"))
-        moving = {_view(name): own.views[name] for name in views} | dict.fromkeys(masks, own.label)
-        items = {IMAGE: own.image, **moving}
+        items = {IMAGE: own.image, **{_view(name): own.views[name] for name in views}}
+        items |= dict.fromkeys(masks, own.label)
         done = [steps({key: entry[i] for key, entry in items.items()}) for i in range(len(own.image))]
-        found = {key: _stacked([one[key] for one in done], entry) for key, entry in items.items()}
-        moved = Batch(found[IMAGE], found.get(LABEL, own.label), {name: found[_view(name)] for name in views})
-        return moved.to(batch.image.device)
+        moved = {key: _stacked([one[key] for one in done], entry) for key, entry in items.items()}
+        views_moved = {name: moved[_view(name)] for name in views}
+        return Batch(moved[IMAGE], moved.get(LABEL, own.label), views_moved).to(batch.image.device)
 
 
 def _view(name: str) -> str:

@@ -1,28 +1,35 @@
-"""CCST (Chen et al., WACV 2023): redraw each image in the styles of the other hospitals, before training."""
+"""CCST (Chen et al., WACV 2023): redraw each image in the styles of the other hospitals, before training.
+
+J. Chen, M. Jiang, Q. Dou, Q. Chen: "Federated Domain Generalization for Image Recognition via Cross-Client Style
+Transfer", WACV 2023, https://arxiv.org/abs/2210.00912. Idea: sites share the mean and deviation of their images'
+features, and each site trains on its images in the styles of all sites.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from medfed.federation.local_round import LocalRound, Samples, SiteData
+from medfed.core.bounds import NonNegativeInt, PositiveInt, Ratio
+from medfed.federation.local_round import LocalRound, Samples, SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.functional.regions import edge_agreement
 from medfed.functional.style import Moments, statistics
-from medfed.networks.style_transfer import StyleTransfer, not_blank
+from medfed.functional.weights import without_prefix
+from medfed.networks.style_transfer import StyleTransfer, Transfer, not_blank
 from medfed.transforms.style_expansion import StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"
-AT_ONCE = 32  # images looked at together
-LOOKED_AT = 32  # images whose reconstruction error and edges are looked at
+MAX_BATCH = 32  # images encoded together
+N_CHECKED = 32  # images whose reconstruction error and edges are measured
 
 
 @dataclass(frozen=True)
@@ -62,15 +69,15 @@ class CCST(Method):
         size of the transfer         as the images       512                 512
     """
 
-    style: str = "overall"
-    k: int = 3
-    transfer: str = "codec"
+    style: Literal["overall", "single"] = "overall"
+    k: PositiveInt = 3
+    transfer: Transfer = "codec"
     codec: str = "small"
-    alpha: float = 1.0
-    images_per_style: int = 32
-    transfer_size: int = 0
-    site_weights: str = "examples"
-    min_patients: int = 3
+    alpha: Ratio = 1.0
+    images_per_style: PositiveInt = 32
+    transfer_size: NonNegativeInt = 0
+    site_weights: SiteWeights = "examples"
+    min_patients: PositiveInt = 3
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
@@ -78,38 +85,32 @@ class CCST(Method):
         "released": {"transfer_size": 512, "site_weights": "uniform"},
     }
 
-    def __post_init__(self) -> None:
-        for name, known in (
-            ("style", ("overall", "single")),
-            ("site_weights", ("examples", "uniform")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got '{getattr(self, name)}'")
-        for name in ("k", "images_per_style", "min_patients"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        self._style_transfer  # noqa: B018  refuses what it cannot do
-
     @property
     def _style_transfer(self) -> StyleTransfer:
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The codec, unless it is medfed's own."""
+        return self._style_transfer.files
+
+    def with_files(self, names: Mapping[str, str]) -> CCST:
+        """A copy with another codec."""
+        return replace(self, codec=names.get(self.codec, self.codec))
+
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """Refuse images that the codec cannot redraw."""
         self._style_transfer.check(image_size, channels)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Mean and std, each (C,) for overall style or (J, C) for single; and how far the codec is from identity."""
-        if site.samples.n_patients < self.min_patients:
-            warnings.warn(
-                f"{site.name}: has {site.samples.n_patients} training patients and shares no style, as "
-                f"method.min_patients is {self.min_patients}; it trains on the others' styles all the same",
-                stacklevel=2,
-            )
+        if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
         device = next(network.parameters()).device
-        order = torch.randperm(len(site.samples), generator=site.rng)  # in no order that tells patients
+        order = torch.randperm(len(site.samples), generator=site.rng)  # an order that does not tell patients apart
         n_single = math.ceil(len(order) / self.images_per_style)
-        moments, singles = None, []
+        moments: Moments | None = None
+        singles: list[tuple[Tensor, Tensor]] = []
         for features in self._features(site, order, device):
             if self.style == "single":
                 singles += list(zip(*statistics(features), strict=True))
@@ -124,7 +125,7 @@ class CCST(Method):
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """The style bank, by site."""
-        return {f"{STYLE}{site}/{name}": entry for site, found in shared.items() for name, entry in found.items()}
+        return {f"{STYLE}{site}/{name}": entry for site, sent in shared.items() for name, entry in sent.items()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
         """The whole bank: a site's own style is told by its name."""
@@ -137,7 +138,8 @@ class CCST(Method):
         if self.k > len(domains):
             warnings.warn(f"{local.site}: method.k is {self.k}, but there are {len(domains)} styles; all are used",
                           stacklevel=2)  # fmt: skip
-        offered, first = [], {}
+        offered: list[tuple[Tensor, Tensor]] = []
+        first: dict[str, int] = {}
         for domain in domains[1:]:
             first[domain] = len(offered)
             offered += list(zip(*bank[domain], strict=True))
@@ -150,7 +152,8 @@ class CCST(Method):
         transfer, device = self._style_transfer, local.device  # and no more of the round, which would stay in memory
 
         def restyle(image: Tensor, styles: Sequence[int]) -> Tensor:
-            return transfer.restyle(image.to(device), *(torch.stack(one) for one in zip(*(offered[s] for s in styles))))
+            mean, std = (torch.stack(one) for one in zip(*(offered[s] for s in styles), strict=True))
+            return transfer.restyle(image.to(device), mean, std)  # eq. 1-4
 
         expanded = StyleExpansion(samples, choices, restyle, local.kept_bytes)
         self._check_masks(local.site, samples, expanded)
@@ -170,24 +173,24 @@ class CCST(Method):
         }
 
     def _features(self, site: SiteData, order: Tensor, device: torch.device) -> Iterator[Tensor]:
-        """Of the images that are not blank, few after few."""
-        for part in order.split(AT_ONCE):
-            told = not_blank(site.samples.batch(part.tolist()).image)
-            if len(told):
-                yield from map(Tensor.cpu, self._style_transfer.features(told.to(device)))
+        """Feature maps of the images that are not blank, a few images at a time."""
+        for batch in batches(site.samples, MAX_BATCH, order):
+            images = not_blank(batch.image)
+            if len(images):
+                yield from map(Tensor.cpu, self._style_transfer.features(images.to(device)))
 
     def _error(self, site: SiteData, order: Tensor, device: torch.device) -> Tensors:
         """How far the codec alone is from the identity, at the size of the images."""
-        images = site.samples.batch(order[:LOOKED_AT].tolist()).image.to(device)
+        images = site.samples.batch(order[:N_CHECKED].tolist()).image.to(device)
         error = self._style_transfer.reconstruction_error(images)
         return {} if error is None else {ERROR: error}
 
     def _check_masks(self, site: str, samples: Samples, expanded: StyleExpansion) -> None:
-        """Say how well the edges of styled images keep to those of the originals along the masks."""
+        """Warn how well the edges of styled images agree with those of the originals along the masks."""
         if self.transfer == "moments" or samples.batch([0]).label.dim() != 4:
             return
         choices = enumerate(chain.from_iterable(expanded.choices))
-        styled = list(islice((i for i, choice in choices if choice is not None), LOOKED_AT))
+        styled = list(islice((i for i, choice in choices if choice is not None), N_CHECKED))
         if not styled:
             return
         before, after = samples.batch([i // expanded.n_styles for i in styled]), expanded.batch(styled)
@@ -208,6 +211,6 @@ def _style(moments: Moments | None, singles: list[tuple[Tensor, Tensor]]) -> Ten
 
 def _bank(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
     """Mean and std (J, C) by site; J is 1 for overall styles."""
-    sites = sorted({name.removeprefix(STYLE).rpartition("/")[0] for name in tensors if name.startswith(STYLE)})
-    found = {site: (tensors.get(f"{STYLE}{site}/mean"), tensors.get(f"{STYLE}{site}/std")) for site in sites}
-    return {site: (torch.atleast_2d(m), torch.atleast_2d(s)) for site, (m, s) in found.items() if m is not None}
+    styles = without_prefix(tensors, STYLE)
+    sites = sorted(name.removesuffix("/mean") for name in styles if name.endswith("/mean"))
+    return {site: (torch.atleast_2d(styles[f"{site}/mean"]), torch.atleast_2d(styles[f"{site}/std"])) for site in sites}

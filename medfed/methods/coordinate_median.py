@@ -1,4 +1,9 @@
-"""Coordinate-wise median (Yin et al., ICML 2018): what most hospitals agree on, whatever one of them sends."""
+"""Coordinate-wise median (Yin et al., ICML 2018): what most hospitals agree on, whatever one of them sends.
+
+D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
+Rates", ICML 2018, https://arxiv.org/abs/1803.01498. Idea: replace the mean over the sites by the median, element by
+element.
+"""
 
 from __future__ import annotations
 
@@ -26,4 +31,5 @@ class CoordinateMedian(Method):
     """
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
+        """The median of the sites' weights."""
         return coordinate_median([update.weights for update in updates.values()])

@@ -1,4 +1,10 @@
-"""COPA (Wu & Gong, ICCV 2021): one feature extractor for all, which every site's own classifier must read."""
+"""COPA (Wu & Gong, ICCV 2021): one feature extractor for all, which every site's own classifier must read.
+
+G. Wu, S. Gong: "Collaborative Optimization and Aggregation for Decentralized Domain Generalization and Adaptation",
+ICCV 2021,
+https://openaccess.thecvf.com/content/ICCV2021/html/Wu_Collaborative_Optimization_and_Aggregation_for_Decentralized_Domain_Generalization_and_Adaptation_ICCV_2021_paper.html.
+Idea: each site trains the shared extractor through its own head and through the frozen heads of the other sites.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +17,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from medfed.core.batch import Batch
+from medfed.core.bounds import NonNegativeFloat
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.weights import average
+from medfed.functional.weights import average, with_prefix, without_prefix
 
 HEADS, OWN, HEAD = "heads/", "own_head/", "head/"  # in the coordinator's memory, a site's, and an answer
 
@@ -51,13 +58,9 @@ class COPA(Method):
     Where a network has dropout before its head, the others' heads see the features without.
     """
 
-    weight: float = 1.0
+    weight: NonNegativeFloat = 1.0
 
     fills_network: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.weight < 0:
-            raise ValueError(f"weight must be at least 0, got {self.weight}")
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """The network as it is.
@@ -85,29 +88,29 @@ class COPA(Method):
                     entry.copy_(local.memory[OWN + name])
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """L_k: the task loss through the site's own head, plus weight times its mean through the other sites' heads."""
         if not self.weight or not local.message.tensors:
             return super().loss(local, batch)
-        embedding, head = local.architecture.embedding, local.network.get_submodule(local.architecture.head)
-        place = embedding or local.architecture.last_features
-        output = local.forward(batch, (place,))
-        features = output.features[place].flatten(1) if embedding else output.features[place]
-        through = [
-            local.task.loss(functional_call(head, frozen, (features,), strict=True), batch.label)
-            for frozen in _frozen(local)
-        ]
-        return local.task.loss(output.logits, batch.label) + self.weight * torch.stack(through).mean(), output
+        head = local.network.get_submodule(local.architecture.head)
+        output = local.forward(batch, (local.head_input,))
+        features = output.features[local.head_input]  # F(x)
+        features = features.flatten(1) if local.architecture.embedding else features
+        logits = [functional_call(head, frozen, (features,), strict=True) for frozen in _frozen(local)]  # h_j(F(x))
+        others = torch.stack([local.task.loss(one, batch.label) for one in logits]).mean()
+        return local.task.loss(output.logits, batch.label) + self.weight * others, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
         """head/ENTRY with the names of the state dict, as the coordinator knows no network; and into memory."""
         head = {name: entry.detach().cpu().clone() for name, entry in _head_entries(local).items()}
-        local.memory.update({OWN + name: entry for name, entry in head.items()})
-        return {HEAD + name: entry for name, entry in head.items()}
+        local.memory.update(with_prefix(head, OWN))
+        return with_prefix(head, HEAD)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """heads/SITE/ENTRY of all sites that ever took part, as they last were."""
-        new = {f"{HEADS}{site}/{name.removeprefix(HEAD)}": e
-               for site, update in updates.items() for name, e in update.tensors.items()}  # fmt: skip
-        return dict(sorted({**state.memory, **new}.items()))
+        memory = dict(state.memory)
+        for site, update in updates.items():
+            memory |= with_prefix(without_prefix(update.tensors, HEAD), f"{HEADS}{site}/")
+        return dict(sorted(memory.items()))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """The mean extractor by n_k / N over those that answered, with the mean head over all that are known."""

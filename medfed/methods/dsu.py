@@ -1,16 +1,24 @@
-"""DSU (Li et al., ICLR 2022): between the network's stages, take each image's style for a guess, and draw around it."""
+"""DSU (Li et al., ICLR 2022): between the network's stages, take each image's style for a guess, and draw around it.
+
+X. Li, Y. Dai, Y. Ge, J. Liu, Y. Shan, L.-Y. Duan: "Uncertainty Modeling for Out-of-Distribution Generalization", ICLR
+2022, https://arxiv.org/abs/2202.03958. Idea: add Gaussian noise to the channel statistics of feature maps, as wide as
+these statistics vary over the batch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from torch import nn
 
+from medfed.core.bounds import NonNegativeFloat, Ratio
 from medfed.federation.local_round import Architecture
 from medfed.federation.method import Method
 from medfed.networks import style_layers
+from medfed.networks.style_layers import Stages
 
 
 @dataclass(frozen=True)
@@ -37,22 +45,13 @@ class DSU(Method):
         factor: f, of the spread; 1 in the paper.
     """
 
-    stages: tuple[int, ...] = (1, 2)
-    probability: float = 0.5
-    factor: float = 1.0
+    stages: Stages = (1, 2)
+    probability: Ratio = 0.5
+    factor: NonNegativeFloat = 1.0
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3, 4)}}
 
-    def __post_init__(self) -> None:
-        style_layers.check_stages(self.stages, self.probability)
-        if self.factor < 0:
-            raise ValueError(f"factor must be at least 0, got {self.factor}")
-
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """The network with layers behind its stages, which have no weights; UserError for a stage that it lacks."""
-        return style_layers.put_in(
-            network,
-            architecture.encoder_stages,
-            self.stages,
-            lambda: style_layers.DSU(self.probability, self.factor),
-        )
+        layer = partial(style_layers.DSU, self.probability, self.factor)
+        return style_layers.add_behind_stages(network, architecture.encoder_stages, self.stages, layer)

@@ -1,16 +1,24 @@
-"""EFDMix (Zhang et al., CVPR 2022): between the network's stages, give images some of each other's whole histograms."""
+"""EFDMix (Zhang et al., CVPR 2022): between the network's stages, give images some of each other's whole histograms.
+
+Y. Zhang, M. Li, R. Li, K. Jia, L. Zhang: "Exact Feature Distribution Matching for Arbitrary Style Transfer and Domain
+Generalization", CVPR 2022, https://arxiv.org/abs/2203.07740. Idea: mix the sorted values of two images' feature maps,
+channel by channel, while the network trains.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from torch import nn
 
+from medfed.core.bounds import PositiveFloat, Ratio
 from medfed.federation.local_round import Architecture
 from medfed.federation.method import Method
 from medfed.networks import style_layers
+from medfed.networks.style_layers import Stages
 
 
 @dataclass(frozen=True)
@@ -36,22 +44,13 @@ class EFDMix(Method):
         concentration: c.
     """
 
-    stages: tuple[int, ...] = (1, 2)
-    probability: float = 0.5
-    concentration: float = 0.1
+    stages: Stages = (1, 2)
+    probability: Ratio = 0.5
+    concentration: PositiveFloat = 0.1
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3)}}
 
-    def __post_init__(self) -> None:
-        style_layers.check_stages(self.stages, self.probability)
-        if not self.concentration > 0:
-            raise ValueError(f"concentration must be above 0, got {self.concentration}")
-
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """The network with layers behind its stages, which have no weights; UserError for a stage that it lacks."""
-        return style_layers.put_in(
-            network,
-            architecture.encoder_stages,
-            self.stages,
-            lambda: style_layers.EFDMix(self.probability, self.concentration),
-        )
+        layer = partial(style_layers.EFDMix, self.probability, self.concentration)
+        return style_layers.add_behind_stages(network, architecture.encoder_stages, self.stages, layer)

@@ -1,4 +1,10 @@
-"""ELCFS (Liu et al., CVPR 2021): practise on the other hospitals' brightness patterns, and mind the boundary."""
+"""ELCFS (Liu et al., CVPR 2021): practise on the other hospitals' brightness patterns, and mind the boundary.
+
+Q. Liu, C. Chen, J. Qin, Q. Dou, P.-A. Heng: "FedDG: Federated Domain Generalization on Medical Image Segmentation via
+Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030. Idea: sites share
+low-frequency amplitudes; each site learns from its own images such that a step on them also helps on images with
+another site's amplitudes.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +12,17 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from medfed.core.batch import Batch
-from medfed.federation.local_round import LocalRound, Output, SiteData
+from medfed.core.bounds import Interval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
+from medfed.federation.local_round import LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import NEVER, ONCE, Method, Tensors
-from medfed.functional.contrast import info_nce, masked_mean
+from medfed.federation.method import NEVER, ONCE, Method, Tensors, has_too_few_patients
+from medfed.functional.contrast import info_nce, pooled_levels
 from medfed.functional.fourier import (
     Analysis,
     analyse,
@@ -28,9 +34,10 @@ from medfed.functional.fourier import (
 )
 from medfed.functional.meta_learning import inner_step
 from medfed.functional.regions import boundary, ring
+from medfed.functional.weights import without_prefix
 
 BANK, WINDOWS = "bank/", "windows"
-AT_ONCE = 64  # images analysed at a time, so that a large site needs little memory
+MAX_BATCH = 64  # images analysed at a time, so that a large site needs little memory
 
 
 @dataclass(frozen=True)
@@ -85,21 +92,21 @@ class ELCFS(Method):
     For classification there is no boundary, and gamma is not used.
     """
 
-    alpha: float = 0.01
-    gamma: float = 0.5
-    meta_step: float = 1e-3
-    temperature: float = 0.05
-    views: int = 1
-    ratio: str | float = "uniform"
+    alpha: Annotated[float, Interval(ge=0, lt=0.5)] = 0.01
+    gamma: NonNegativeFloat = 0.5
+    meta_step: NonNegativeFloat = 1e-3
+    temperature: PositiveFloat = 0.05
+    views: NonNegativeInt = 1
+    ratio: Literal["uniform", "one"] | Ratio = "uniform"
     exchange: bool = True
     episodic: bool = True
-    decoder_levels: int = 2
-    ring_width: int = 5
-    inner_clamp: float = 100.0
+    decoder_levels: PositiveInt = 2
+    ring_width: PositiveInt = 5
+    inner_clamp: PositiveFloat = 100.0
     second_order: bool = False
-    denominator: str = "positive_and_negatives"
-    bank_share: float = 1.0
-    min_patients: int = 3
+    denominator: Literal["positive_and_negatives", "negatives"] = "positive_and_negatives"
+    bank_share: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    min_patients: PositiveInt = 3
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
@@ -107,38 +114,14 @@ class ELCFS(Method):
         "released": {"alpha": 0.0, "ratio": "one", "decoder_levels": 1, "bank_share": 0.125},
     }
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha < 0.5:
-            raise ValueError(f"alpha must lie in [0, 0.5), got {self.alpha}")
-        if not (self.ratio in ("uniform", "one") if isinstance(self.ratio, str) else 0 <= self.ratio <= 1):
-            raise ValueError(f"ratio must be 'uniform', 'one' or a number in [0, 1], got '{self.ratio}'")
-        if self.denominator not in ("positive_and_negatives", "negatives"):
-            raise ValueError(f"denominator must be 'positive_and_negatives' or 'negatives', got '{self.denominator}'")
-        if not 0 < self.bank_share <= 1:
-            raise ValueError(f"bank_share must lie in (0, 1], got {self.bank_share}")
-        for name in ("temperature", "inner_clamp"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
-        for name in ("gamma", "meta_step", "views"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        for name in ("decoder_levels", "ring_width", "min_patients"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
     @property
     def shares(self) -> str:
+        """Once, or never without the exchange."""
         return ONCE if self.exchange else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """The low-frequency windows of the site's images: (n, C, (S*S + 1) / 2) float32, nothing else."""
-        n, n_patients = len(site.samples), site.samples.n_patients
-        if n_patients < self.min_patients:
-            warnings.warn(
-                f"{site.name}: has {n_patients} training patients and shares no frequency windows, as "
-                f"method.min_patients is {self.min_patients}; it trains on the others' windows all the same",
-                stacklevel=2,
-            )
+        if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
             return {}
         shape = tuple(site.samples.batch([0]).image.shape[2:])
         if self.alpha > 0 and half_width(shape, self.alpha) == 0:
@@ -147,10 +130,10 @@ class ELCFS(Method):
                 f"brightness, which standardising takes away again; the paper's 7x7 wants alpha {3.5 / min(shape):.3g}",
                 stacklevel=2,
             )
-        # In no order that tells patients.
+        n = len(site.samples)  # in a random order, which does not tell patients apart
         chosen = torch.randperm(n, generator=site.rng)[: math.ceil(self.bank_share * n)]
-        parts = [site.samples.batch(part.tolist()).image for part in chosen.split(AT_ONCE)]
-        return {WINDOWS: torch.cat([pack_window(low_frequency_window(part, self.alpha)) for part in parts])}
+        images = [batch.image for batch in batches(site.samples, MAX_BATCH, chosen)]
+        return {WINDOWS: torch.cat([pack_window(low_frequency_window(part, self.alpha)) for part in images])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """The distribution bank, by site."""
@@ -165,23 +148,24 @@ class ELCFS(Method):
     def styles(self, state: State, image: Tensor) -> Tensors:
         """The image with the mean window of each site, swapped whole."""
         analysis, whole = analyse(image, self.alpha), image.new_ones(len(image))
-        means = {name.removeprefix(BANK): bank.mean(dim=0) for name, bank in state.memory.items()}
+        means = {site: bank.mean(dim=0) for site, bank in without_prefix(state.memory, BANK).items()}
         windows = {s: unpack_window(mean, image.dim() - 2).expand(len(image), *[-1] * (image.dim() - 1))
                    for s, mean in means.items()}
         return {s: restyle(image, analysis, window, whole).clamp(0, 1) for s, window in windows.items()}
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """The episodic loss: the task's at theta, the task's on restyled images at theta', and the boundary loss."""
         taps = local.architecture.decoder_levels[: self.decoder_levels]
         with_boundary = self.gamma > 0 and batch.label.dim() == 4
         raw = local.forward(batch, taps if with_boundary else ())
         inner = local.task.loss(raw.logits, batch.label)
-        fast = dict(local.network.named_parameters())
+        fast: Mapping[str, Tensor] = local.parameters()
         if self.episodic:
-            fast = inner_step(inner, fast, self.meta_step, self.inner_clamp, self.second_order)
-        views = local.forward(self._restyled(local, batch), raw.features.keys(), fast)
-        total = inner + local.task.loss(views.logits, views.label)
+            fast = inner_step(inner, fast, self.meta_step, self.inner_clamp, self.second_order)  # eq. 4
+        views = local.forward(self._restyled(local, batch), tuple(raw.features), fast)
+        total = inner + local.task.loss(views.logits, views.label)  # eq. 8
         if with_boundary:
-            total = total + self.gamma * self.boundary_loss([raw, views])
+            total = total + self.gamma * self.boundary_loss([raw, views])  # eq. 8-9
         return total, raw
 
     def _restyled(self, local: LocalRound, batch: Batch) -> Batch:
@@ -201,12 +185,13 @@ class ELCFS(Method):
     def _restyle(
         self, image: Tensor, analysis: Analysis, banks: list[Tensor], donors: list[int], rng: torch.Generator
     ) -> Tensor:
+        """One view of the images (B, C, H, W): each with a random window of the bank that `donors` (B,) names."""
         which, ratio = torch.rand(2, len(donors), generator=rng)
         if self.ratio != "uniform":
             ratio = torch.full_like(ratio, 1.0 if self.ratio == "one" else self.ratio)
-        drawn = [banks[d][int(u * len(banks[d]))] for d, u in zip(donors, which.tolist(), strict=True)]
-        window = unpack_window(torch.stack(drawn), image.dim() - 2).to(image)
-        return restyle(image, analysis, window, ratio.to(image)).clamp(0, 1)  # the range of prepared images
+        packed = [banks[d][int(u * len(banks[d]))] for d, u in zip(donors, which.tolist(), strict=True)]
+        window = unpack_window(torch.stack(packed), image.dim() - 2).to(image)
+        return restyle(image, analysis, window, ratio.to(image)).clamp(0, 1)  # eq. 2-3, in the range of prepared images
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
         """InfoNCE between features along the boundaries and those of the rings, summed over structures (eq. 5-7)."""
@@ -216,22 +201,9 @@ class ELCFS(Method):
             for output in outputs:
                 mask = output.label[:, structure : structure + 1]
                 for label, region in enumerate((ring(mask, self.ring_width), boundary(mask))):
-                    found = _pool(output.features.values(), region[:, 0].to(output.logits.dtype))
-                    vectors.append(found)
-                    labels.append(torch.full((len(found),), label, device=found.device))
-            total = total + info_nce(torch.cat(vectors), torch.cat(labels), self.temperature, self.denominator)
+                    pooled = pooled_levels(output.features.values(), region[:, 0].to(output.logits.dtype))  # eq. 5
+                    vectors.append(pooled)
+                    labels.append(torch.full((len(pooled),), label, device=pooled.device))
+            contrast = info_nce(torch.cat(vectors), torch.cat(labels), self.temperature, self.denominator)  # eq. 6-7
+            total = total + contrast
         return total
-
-
-def _pool(levels, region: Tensor) -> Tensor:
-    """Mean features (n, D) over a region (B, H, W), levels upsampled and side by side; images without it are left out.
-
-    Averaging each level by itself equals averaging their concatenation, and needs less memory.
-    """
-    size = region.shape[-2:]
-    pooled = []
-    for level in levels:
-        full = functional.interpolate(level, size, mode="bilinear", align_corners=False)
-        vectors, present = masked_mean(full, region)
-        pooled.append(vectors[present])
-    return torch.cat(pooled, dim=1)

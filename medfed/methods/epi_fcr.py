@@ -1,26 +1,31 @@
-"""Epi-FCR (Li et al., ICCV 2019): features and classifier must each work with a partner that knows another hospital."""
+"""Epi-FCR (Li et al., ICCV 2019): features and classifier must each work with a partner that knows another hospital.
+
+D. Li, J. Zhang, Y. Yang, C. Liu, Y.-Z. Song, T. M. Hospedales: "Episodic Training for Domain Generalization", ICCV
+2019, https://arxiv.org/abs/1902.00113. Idea: train the features with a classifier that another site trained, and the
+classifier on features that another site trained.
+"""
 
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.optim.adam import adam
 
 from medfed.core.batch import Batch
+from medfed.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
 from medfed.core.seeds import number
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
-from medfed.functional.hooks import add_layer, capture_features
+from medfed.federation.method import Method, Tensors, has_too_few_patients
+from medfed.functional.hooks import add_layer, capture_features, evaluating
+from medfed.functional.meta_learning import adam_step
+from medfed.functional.weights import with_prefix, without_prefix
 
 DOMAIN = "domain/"  # a site's own model: at the site, on the wire, and by site at the coordinator
 FIRST, SECOND, STEPS = "first moment/", "second moment/", "steps"
@@ -66,24 +71,14 @@ class EpiFCR(Method):
     which joins the head, it is refused.
     """
 
-    foreign_classifier: float = 2.0
-    foreign_features: float = 0.05
-    random_classifier: float = 0.1
-    warm_up: int = 1
-    domain_learning_rate: float = 1e-3
-    min_patients: int = 3
+    foreign_classifier: NonNegativeFloat = 2.0
+    foreign_features: NonNegativeFloat = 0.05
+    random_classifier: NonNegativeFloat = 0.1
+    warm_up: PositiveInt = 1
+    domain_learning_rate: PositiveFloat = 1e-3
+    min_patients: PositiveInt = 3
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {}}
-
-    def __post_init__(self) -> None:
-        for name in ("foreign_classifier", "foreign_features", "random_classifier"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        for name in ("warm_up", "min_patients"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.domain_learning_rate > 0:
-            raise ValueError(f"domain_learning_rate must be above 0, got {self.domain_learning_rate}")
 
     @property
     def _exchanges(self) -> bool:
@@ -94,8 +89,8 @@ class EpiFCR(Method):
         if self.random_classifier > 0:
             head = copy.deepcopy(network.get_submodule(architecture.head)).requires_grad_(False)
             for part in head.modules():
-                if hasattr(part, "reset_parameters"):
-                    part.reset_parameters()
+                if callable(reset := getattr(part, "reset_parameters", None)):
+                    reset()
             add_layer(network, head, RANDOM_HEAD)
         return network
 
@@ -103,7 +98,7 @@ class EpiFCR(Method):
         """The models that came, by site, and the circle in which these stand."""
         memory: Tensors = {}
         for site, update in updates.items():
-            memory |= {f"{DOMAIN}{site}/{_inner(name)}": entry for name, entry in update.tensors.items()}
+            memory |= with_prefix(without_prefix(update.tensors, DOMAIN), f"{DOMAIN}{site}/")
         n = len(_givers(memory))
         return {**memory, CIRCLE: torch.randperm(n, generator=rng)} if n else {}
 
@@ -114,8 +109,7 @@ class EpiFCR(Method):
         place = circle.index(site) + 1 if site in circle else number(0, "place", site)
         if not set(circle) - {site}:
             return {}
-        prefix = f"{DOMAIN}{circle[place % len(circle)]}/"
-        return {DOMAIN + n.removeprefix(prefix): entry for n, entry in state.memory.items() if n.startswith(prefix)}
+        return with_prefix(without_prefix(state.memory, f"{DOMAIN}{circle[place % len(circle)]}/"), DOMAIN)
 
     def on_round_start(self, local: LocalRound) -> None:
         """Bring the site's own model, or the weights that it starts from, to the device."""
@@ -134,9 +128,9 @@ class EpiFCR(Method):
         if not self._exchanges:
             return
         if STEPS not in local.memory:
-            local.memory.update({DOMAIN + name: entry for name, entry in self._model(local.network).items()})
-            for name in _trained(local.network):
-                local.memory |= {kind + name: torch.zeros_like(local.memory[DOMAIN + name]) for kind in (FIRST, SECOND)}
+            local.memory.update(with_prefix(self._model(local.network), DOMAIN))
+            moments = {name: torch.zeros_like(local.memory[DOMAIN + name]) for name in _trained(local.network)}
+            local.memory.update(with_prefix(moments, FIRST) | with_prefix(moments, SECOND))
             local.memory[STEPS] = torch.zeros(())
         _move(local.memory, local.device)
 
@@ -145,20 +139,22 @@ class EpiFCR(Method):
         batch, total = Batch(output.image, output.label), super().regulariser(local, output)
         if self._exchanges:
             self._train_own(local, batch)
-        foreign = {_inner(name): entry.to(local.device) for name, entry in local.message.tensors.items()}
+        foreign = {n: e.to(local.device) for n, e in without_prefix(local.message.tensors, DOMAIN).items()}
         network, head = local.network, local.network.get_submodule(local.architecture.head)
         if self.random_classifier or (self.foreign_classifier and foreign):
             features = _features(local, batch)
         if self.foreign_classifier and foreign:
-            theirs = functional_call(head, _of_head(foreign, local.architecture), (features,))
-            total = total + self.foreign_classifier * local.task.loss(theirs, batch.label)
+            foreign_head = without_prefix(foreign, f"{local.architecture.head}.")
+            logits = functional_call(head, foreign_head, (features,))  # g_j(F x)
+            total = total + self.foreign_classifier * local.task.loss(logits, batch.label)
         if self.foreign_features and foreign:
-            with _evaluating(network), torch.no_grad():
-                features_of_theirs = _features(local, batch, foreign)
-            total = total + self.foreign_features * local.task.loss(head(features_of_theirs), batch.label)
+            with evaluating(network), torch.no_grad():
+                foreign_features = _features(local, batch, foreign)
+            logits = head(foreign_features)  # G(f_j x)
+            total = total + self.foreign_features * local.task.loss(logits, batch.label)
         if self.random_classifier:
-            guessed = network.get_submodule(RANDOM_HEAD)(features)
-            total = total + self.random_classifier * local.task.loss(guessed, batch.label)
+            logits = network.get_submodule(RANDOM_HEAD)(features)  # g_rand(F x)
+            total = total + self.random_classifier * local.task.loss(logits, batch.label)
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
@@ -166,23 +162,15 @@ class EpiFCR(Method):
         if not self._exchanges:
             return {}
         _move(local.memory, torch.device("cpu"))
-        if local.round < self.warm_up or not self._may_send(local):
+        if local.round < self.warm_up:
             return {}
-        head, found = local.architecture.head + ".", {}
+        if has_too_few_patients(local.site, local.training, self.min_patients, "model of its own"):
+            return {}
+        head, sent = local.architecture.head + ".", {}
         for name in self._model(local.network):
             if self.foreign_classifier if name.startswith(head) else self.foreign_features:
-                found[DOMAIN + name] = local.memory[DOMAIN + name].clone()
-        return found
-
-    def _may_send(self, local: LocalRound) -> bool:
-        n = local.training.n_patients
-        if n < self.min_patients and local.round == self.warm_up:
-            warnings.warn(
-                f"{local.site}: has {n} training patients and shares no model of its own, as method.min_patients is "
-                f"{self.min_patients}; it trains with the others' all the same",
-                stacklevel=3,
-            )
-        return n >= self.min_patients
+                sent[DOMAIN + name] = local.memory[DOMAIN + name].clone()
+        return sent
 
     def _model(self, network: nn.Module) -> Tensors:
         """Copies of a network's entries, but for the random head's."""
@@ -191,19 +179,14 @@ class EpiFCR(Method):
     def _train_own(self, local: LocalRound, batch: Batch) -> None:
         """One step of the site's own model; its BatchNorm statistics move, those of the network do not."""
         memory, names = local.memory, _trained(local.network)
-        own = {_inner(name): entry for name, entry in memory.items() if name.startswith(DOMAIN)}
+        own = without_prefix(memory, DOMAIN)
         own |= {name: own[name].detach().requires_grad_() for name in names}
         logits = functional_call(local.network, own, (local.task.standardise(batch.image),))
         loss = local.task.loss(logits, batch.label)
-        found = torch.autograd.grad(loss, [own[name] for name in names], allow_unused=True)
-        used = {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
-        entries = ([memory[kind + name] for name in used] for kind in (DOMAIN, FIRST, SECOND))
-        with torch.no_grad():
-            values, first, second = entries
-            steps = [memory[STEPS].clone() for _ in used]
-            adam(values, list(used.values()), first, second, [], steps, amsgrad=False, beta1=0.9, beta2=0.999,
-                 lr=self.domain_learning_rate, weight_decay=0.0, eps=1e-8, maximize=False)  # fmt: skip
-            memory[STEPS] = memory[STEPS] + 1
+        gradients = torch.autograd.grad(loss, [own[name] for name in names], allow_unused=True)
+        used = {name: gradient for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
+        values, first, second = ([memory[kind + name] for name in used] for kind in (DOMAIN, FIRST, SECOND))
+        memory[STEPS] = adam_step(values, list(used.values()), first, second, memory[STEPS], self.domain_learning_rate)
 
 
 def _features(local: LocalRound, batch: Batch, entries: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -211,13 +194,13 @@ def _features(local: LocalRound, batch: Batch, entries: Mapping[str, Tensor] | N
 
     The network's running statistics stay as they are.
     """
-    place = local.architecture.embedding or local.architecture.last_features
+    place = local.head_input
     if entries is None:
-        features = local.forward(batch, (place,), dict(local.network.named_parameters())).features[place]
+        features = local.forward(batch, (place,), local.parameters()).features[place]
     else:
-        with capture_features(local.network, (place,)) as seen:
+        with capture_features(local.network, (place,)) as captured:
             functional_call(local.network, dict(entries), (local.task.standardise(batch.image),))
-        features = seen[place]
+        features = captured[place]
     return features.flatten(1) if local.architecture.embedding else features
 
 
@@ -225,17 +208,9 @@ def _trained(network: nn.Module) -> list[str]:
     return [name for name, entry in network.named_parameters() if entry.requires_grad]
 
 
-def _of_head(entries: Mapping[str, Tensor], architecture: Architecture) -> Tensors:
-    head = architecture.head + "."
-    return {name.removeprefix(head): entry for name, entry in entries.items() if name.startswith(head)}
-
-
-def _inner(name: str) -> str:
-    return name.removeprefix(DOMAIN)
-
-
 def _givers(memory: Mapping[str, Tensor]) -> list[str]:
-    return sorted({_inner(name).partition("/")[0] for name in memory if name.startswith(DOMAIN)})
+    """The sites whose models the coordinator holds."""
+    return sorted({name.partition("/")[0] for name in without_prefix(memory, DOMAIN)})
 
 
 def _move(memory: dict[str, Tensor], device: torch.device) -> None:
@@ -243,15 +218,3 @@ def _move(memory: dict[str, Tensor], device: torch.device) -> None:
     for name, entry in memory.items():
         if name.startswith((DOMAIN, FIRST, SECOND)):
             memory[name] = entry.to(device, copy=True)
-
-
-@contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; every part has its own mode again afterwards."""
-    modes = {part: part.training for part in network.modules()}
-    network.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes.items():
-            part.training = training

@@ -1,4 +1,8 @@
-"""FedAvg (McMahan et al., AISTATS 2017): average the sites' weights, each in proportion to its images."""
+"""FedAvg (McMahan et al., AISTATS 2017): average the sites' weights, each in proportion to its images.
+
+H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas: "Communication-Efficient Learning of Deep Networks
+from Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""FedBN (Li et al., ICLR 2021): every hospital keeps its own BatchNorm, and the rest is shared."""
+"""FedBN (Li et al., ICLR 2021): every hospital keeps its own BatchNorm, and the rest is shared.
+
+X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: "FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization", ICLR 2021, https://arxiv.org/abs/2102.07623. Idea: average all entries of the network except those of
+BatchNorm.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from medfed.federation.local_round import Architecture
-from medfed.federation.method import UNSEEN_BATCH_NORM, Method
+from medfed.federation.method import Method, SiteWeights, UnseenBatchNorm
 from medfed.functional.weights import batch_norm_entries
 
 
@@ -40,8 +45,8 @@ class FedBN(Method):
         weights of sites             by images           by images           uniform
     """
 
-    unseen_bn: str = "average"
-    site_weights: str = "examples"
+    unseen_bn: UnseenBatchNorm = "average"
+    site_weights: SiteWeights = "examples"
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
@@ -49,12 +54,8 @@ class FedBN(Method):
         "released": {"site_weights": "uniform"},
     }
 
-    def __post_init__(self) -> None:
-        for name, known in (("unseen_bn", UNSEEN_BATCH_NORM), ("site_weights", ("examples", "uniform"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got '{getattr(self, name)}'")
-
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """The network as it is; warns if it has no BatchNorm."""
         if not batch_norm_entries(network):
             warnings.warn(
                 "this network has no BatchNorm, so FedBN keeps nothing at the sites and is FedAvg; set network.norm to "
@@ -64,4 +65,5 @@ class FedBN(Method):
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
+        """All entries of BatchNorm layers."""
         return batch_norm_entries(network)

@@ -1,22 +1,28 @@
-"""FedDG-GA (Zhang et al., CVPR 2023): a hospital that the common model serves worse than its own gets more say."""
+"""FedDG-GA (Zhang et al., CVPR 2023): a hospital that the common model serves worse than its own gets more weight.
+
+R. Zhang, Q. Xu, J. Yao, Y. Zhang, Q. Tian, Y. Wang: "Federated Domain Generalization with Generalization Adjustment",
+CVPR 2023,
+https://openaccess.thecvf.com/content/CVPR2023/html/Zhang_Federated_Domain_Generalization_With_Generalization_Adjustment_CVPR_2023_paper.html.
+Idea: the weights of the average follow each site's loss of the global model less that of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from medfed.federation.local_round import LocalRound, Samples, SiteData, Task
+from medfed.core.bounds import NonNegativeFloat
+from medfed.federation.local_round import LocalRound, SiteData, mean_loss
 from medfed.federation.message import Message, State
 from medfed.federation.method import EVERY_ROUND, Method, Tensors
-from medfed.functional.aggregation import add_new_clients, adjust_client_weights
-from medfed.functional.weights import average
+from medfed.functional.aggregation import add_new_sites, adjust_site_weights
+from medfed.functional.weights import average, with_prefix, without_prefix
 
-SAY, LOCAL = "say/", "local_loss/"
-AT_ONCE = 16  # images looked at together
+WEIGHT, LOCAL = "weight/", "local_loss/"  # in the coordinator's memory, by site
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class FedDGGA(Method):
 
         G_k = loss_k(global model) - loss_k(the site's own model before it was averaged)
         a_k <- a_k + d_t (G_k - mean G) / max |G - mean G|,  then cut at 0 and brought to sum 1
-        d_t = (1 - t / T) d,  t = 0 the first time
+        d_t = (1 - t / T) d,  t = 0 the first time,  T the number of rounds (`federation.rounds`)
         w   <- sum_k a_k w_k,  a_k = 1 / K at first
 
     A site sends the loss of the model that it trained, with it, and before the next round that of the average which
@@ -35,7 +41,6 @@ class FedDGGA(Method):
     Args:
         step: d, at least 0. 0 leaves the average uniform. Of few sites it is large: the site with the largest distance
             from the mean gap moves by d_t, however small the gaps are.
-        rounds: T; set it to `federation.rounds`. 0 does not let the step shrink.
 
     A site that takes no part keeps its weight; those that do share what they held together, and average with it in
     proportion. The gap of a site that was away compares its model of then. One that comes for the first time enters
@@ -46,16 +51,13 @@ class FedDGGA(Method):
     equal gaps into NaN; we do not. It measures on validation images, as we do; the paper on those of training.
     """
 
-    step: float = 0.2
-    rounds: int = 0
+    step: NonNegativeFloat = 0.2
 
-    def __post_init__(self) -> None:
-        for name in ("step", "rounds"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+    moved: ClassVar[Mapping[str, str]] = {"rounds": "FedDG-GA reads federation.rounds now; leave it out"}
 
     @property
     def shares(self) -> str:
+        """Before every round: the loss of the model that came."""
         return EVERY_ROUND
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
@@ -63,48 +65,34 @@ class FedDGGA(Method):
         return {"loss": mean_loss(network, site.task, site.validation or site.samples)}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """The sites' weights `say/SITE`, float64, after the gaps of those that are asked."""
-        say = add_new_clients(
-            {n.removeprefix(SAY): float(e) for n, e in state.memory.items() if n.startswith(SAY)}, shared
-        )
-        gaps = {
-            site: float(tensors["loss"]) - float(state.memory[LOCAL + site])
-            for site, tensors in shared.items()
-            if LOCAL + site in state.memory
-        }
-        say = adjust_client_weights(say, sorted(shared), gaps, self.step_after(state.round))
-        losses = {name: entry for name, entry in state.memory.items() if name.startswith(LOCAL)}
-        return losses | {SAY + site: torch.tensor([a], dtype=torch.float64) for site, a in sorted(say.items())}
+        """The sites' weights `weight/SITE`, float64, after the gaps of those that are asked."""
+        losses = without_prefix(state.memory, LOCAL)
+        known = {site: float(entry) for site, entry in without_prefix(state.memory, WEIGHT).items()}
+        gaps = {site: float(sent["loss"]) - float(losses[site]) for site, sent in shared.items() if site in losses}  # G
+        step = self.step_after(state.round, state.plan.rounds)
+        weights = adjust_site_weights(add_new_sites(known, shared), sorted(shared), gaps, step)
+        entries = {site: torch.tensor([a], dtype=torch.float64) for site, a in sorted(weights.items())}
+        return with_prefix(losses, LOCAL) | with_prefix(entries, WEIGHT)
 
     def on_round_end(self, local: LocalRound) -> Tensors:
         """loss: (1,), of the model that was trained here."""
         return {"loss": mean_loss(local.network, local.task, local.validation or local.training)}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
+        """The memory with the losses of the models that came, `local_loss/SITE`."""
         return {**state.memory, **{LOCAL + site: update.tensors["loss"] for site, update in updates.items()}}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        say = torch.tensor([float(state.memory[SAY + site]) for site in updates], dtype=torch.float64)
-        say = say if say.sum() > 0 else torch.ones_like(say)
-        return average([update.weights for update in updates.values()], say / say.sum())
+        """sum_k a_k w_k over the sites that replied, with their weights scaled to sum 1."""
+        weights = torch.tensor([float(state.memory[WEIGHT + site]) for site in updates], dtype=torch.float64)
+        weights = weights if weights.sum() > 0 else torch.ones_like(weights)
+        return average([update.weights for update in updates.values()], weights / weights.sum())
 
     def facts(self, state: State) -> dict[str, Any]:
         """The sites' weights in the end."""
-        say = {n.removeprefix(SAY): round(float(e), 4) for n, e in state.memory.items() if n.startswith(SAY)}
-        return {"aggregation_weights": say} if say else {}
+        weights = {site: round(float(entry), 4) for site, entry in without_prefix(state.memory, WEIGHT).items()}
+        return {"aggregation_weights": weights} if weights else {}
 
-    def step_after(self, rounds_done: int) -> float:
-        """d_t: in full after the first round, d / T after round T."""
-        return self.step * max(0.0, 1 - max(0, rounds_done - 1) / self.rounds) if self.rounds else self.step
-
-
-@torch.no_grad()
-def mean_loss(network: nn.Module, task: Task, samples: Samples) -> Tensor:
-    """(1,) float32: the task's loss over all images, in evaluation mode, each batch by its size."""
-    was_training, device, total = network.training, next(network.parameters()).device, 0.0
-    network.eval()
-    for part in torch.arange(len(samples)).split(AT_ONCE):
-        batch = samples.batch(part.tolist()).to(device)
-        total += len(part) * float(task.loss(network(task.standardise(batch.image)), batch.label))
-    network.train(was_training)
-    return torch.tensor([total / len(samples)])
+    def step_after(self, rounds_done: int, rounds: int) -> float:
+        """d_t: d after the first round, d / T after round T = `rounds`; always d where T is 0 (not known)."""
+        return self.step * max(0.0, 1 - max(0, rounds_done - 1) / rounds) if rounds else self.step

@@ -1,4 +1,9 @@
-"""FedGMA (Tenison et al., TMLR 2023): where hospitals pull a weight in different directions, move it less."""
+"""FedGMA (Tenison et al., TMLR 2023): where hospitals pull a weight in different directions, move it less.
+
+I. Tenison, S. A. Sreeramadas, V. Mugunthan, E. Oyallon, I. Rish, E. Belilovsky: "Gradient Masked Averaging for
+Federated Learning", TMLR 2023, https://arxiv.org/abs/2201.11986. Idea: shrink the average change of a weight where the
+signs of the sites' changes disagree.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
+from medfed.core.bounds import PositiveFloat, Ratio
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import Method, SiteWeights, Tensors
 from medfed.functional.aggregation import gradient_masked_average
 
 
@@ -36,20 +42,14 @@ class FedGMA(Method):
     instead of shrinking, those that do not; we follow the paper there.
     """
 
-    tau: float = 0.4
-    step: float = 1.0
-    votes: str = "uniform"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.tau <= 1:
-            raise ValueError(f"tau must lie in [0, 1], got {self.tau}")
-        if not self.step > 0:
-            raise ValueError(f"step must be above 0, got {self.step}")
-        if self.votes not in ("uniform", "examples"):
-            raise ValueError(f"votes must be 'uniform' or 'examples', got '{self.votes}'")
+    tau: Ratio = 0.4
+    step: PositiveFloat = 1.0
+    votes: SiteWeights = "uniform"
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
+        """The old weights plus the masked average of the sites' changes."""
         ends = [update.weights for update in updates.values()]
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
         votes = examples if self.votes == "examples" else torch.ones_like(examples)
-        return gradient_masked_average(state.weights, ends, examples / examples.sum(), votes, self.tau, self.step)
+        shares = self.averaging_weights(updates)
+        return gradient_masked_average(state.weights, ends, shares, votes, state.parameters, self.tau, self.step)

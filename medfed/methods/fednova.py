@@ -1,15 +1,21 @@
-"""FedNova (Wang et al., NeurIPS 2020): a hospital that takes more steps in a round does not pull further for it."""
+"""FedNova (Wang et al., NeurIPS 2020): a hospital that takes more steps in a round does not pull further for it.
+
+J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor: "Tackling the Objective Inconsistency Problem in Heterogeneous
+Federated Optimization", NeurIPS 2020, https://arxiv.org/abs/2007.07481. Idea: divide each site's change by the length
+of its local training before the average.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.aggregation import normalized_average
+from medfed.functional.aggregation import momentum_length, normalized_average
 
 
 @dataclass(frozen=True)
@@ -22,32 +28,29 @@ class FedNova(Method):
     the weights that its gradients get in the whole round, (t - m (1 - m^t) / (1 - m)) / (1 - m). Without it, sites
     with more images a round (and so more steps) move the weights towards their own optimum, by more than p_k says.
 
-    At the coordinator only. BatchNorm's statistics are averaged. Equal numbers of steps are FedAvg, to the bit.
+    m is `training.momentum` if `training.optimizer` is "sgd" and `training.optimizer_state` is "reset"; otherwise it is
+    0: a momentum that is kept over the rounds adds 1 / (1 - m) a step from the second round on, so its lengths are,
+    nearly, the numbers of steps, and so are those of Adam, whose steps are about equally long. The paper's analysis
+    does not cover Adam.
 
-    Args:
-        momentum: m in [0, 1): set it to `training.momentum` where `training.optimizer` is "sgd" and
-            `training.optimizer_state` is "reset". A method is not told of the optimiser. A momentum that is kept over
-            the rounds adds 1 / (1 - m) a step from the second round on, so its lengths are, nearly, the numbers of
-            steps: leave it 0, and so with Adam, whose steps are about equally long; the paper's analysis does not
-            cover it.
+    At the coordinator only. BatchNorm's statistics are averaged. Equal numbers of steps are FedAvg, to the bit.
 
     L is of the l_k, as in the public code, and not of the numbers of steps, so that equal sites are FedAvg with
     momentum too.
     """
 
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+    moved: ClassVar[Mapping[str, str]] = {"momentum": "FedNova reads training.momentum now; leave it out"}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
-        lengths = torch.tensor([self.length(update.facts["steps"]) for update in updates.values()], dtype=torch.float64)
-        ends = [update.weights for update in updates.values()]
-        return normalized_average(state.weights, ends, examples / examples.sum(), lengths)
-
-    def length(self, steps: int) -> float:
-        """How far so many steps reach with equal gradients, in units of one plain step."""
-        m = self.momentum
-        return (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
+        """The old weights plus the normalised average of the sites' changes."""
+        training = state.plan.training
+        from_rest = training.optimizer == "sgd" and training.optimizer_state == "reset"
+        momentum = training.momentum if from_rest else 0.0
+        lengths = [momentum_length(update.facts["steps"], momentum) for update in updates.values()]  # l_k
+        return normalized_average(
+            state.weights,
+            [update.weights for update in updates.values()],
+            self.averaging_weights(updates),
+            torch.tensor(lengths, dtype=torch.float64),
+            state.parameters,
+        )

@@ -1,4 +1,9 @@
-"""FedProx (Li et al., MLSys 2020): a site stays near the weights that it was given."""
+"""FedProx (Li et al., MLSys 2020): a site stays near the weights that it was given.
+
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: "Federated Optimization in Heterogeneous Networks",
+MLSys 2020, https://arxiv.org/abs/1812.06127. Idea: local training minimises the task's loss plus a penalty on the
+distance to the weights with which the round started.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from medfed.core.bounds import NonNegativeFloat
 from medfed.federation.local_round import LocalRound, Output
-from medfed.federation.method import Method, Tensors
-from medfed.functional.weights import trainable_parameters
-
-START = "start/"  # in a site's memory, during a round only
+from medfed.federation.method import Method
+from medfed.functional.weights import squared_distance
 
 
 @dataclass(frozen=True)
@@ -23,34 +27,15 @@ class FedProx(Method):
     the round from: the weights that it was sent and, where it keeps some to itself (FedBN), its own.
 
     Args:
-        mu: at least 0. 0 is FedAvg, to the bit. The paper tunes it from 0.001 to 1; 0.01 is that of FedBN's and CCST's
-            code, which leave the term out in a round's first step, where it is 0 anyway.
+        mu: weight of the proximal term. 0 is FedAvg, to the bit. The paper tunes it from 0.001 to 1; 0.01 is that of
+            FedBN's and CCST's code, which leave the term out in a round's first step, where it is 0 anyway.
 
     With Adam, whose steps hardly depend on the size of a gradient, mu weighs less than with plain SGD. (A public
     benchmark adds norms that are not squared, whose gradient at w_t is not defined.)
     """
 
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise ValueError(f"mu must be at least 0, got {self.mu}")
-
-    def on_round_start(self, local: LocalRound) -> None:
-        if self.mu:
-            local.memory.update(
-                {START + n: entry.detach().clone() for n, entry in trainable_parameters(local.network).items()}
-            )
+    mu: NonNegativeFloat = 0.01
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        total = super().regulariser(local, output)
-        if self.mu:
-            for name, entry in trainable_parameters(local.network).items():
-                total = total + (entry - local.memory[START + name]).square().sum()
-            total = self.mu / 2 * total
-        return total
-
-    def on_round_end(self, local: LocalRound) -> Tensors:
-        for name in [name for name in local.memory if name.startswith(START)]:
-            del local.memory[name]
-        return {}
+        """The proximal term, mu / 2 * |w - w_t|^2."""
+        return self.mu / 2 * squared_distance(local.trainable(), local.start_weights)  # eq. 2

@@ -1,4 +1,10 @@
-"""FedSR (Nguyen et al., NeurIPS 2022): keep features simple, so that they hold what the classes need, not the site."""
+"""FedSR (Nguyen et al., NeurIPS 2022): keep features simple, so that they hold what the classes need, not the site.
+
+A. T. Nguyen, P. Torr, S.-N. Lim: "FedSR: A Simple and Effective Domain Generalization Method for Federated Learning",
+NeurIPS 2022,
+https://proceedings.neurips.cc/paper_files/paper/2022/hash/fd946a6c99541fddc3d64a3ea39a1bc2-Abstract-Conference.html.
+Idea: draw the embedding from a distribution, and penalise its norm and what it tells of an image beyond the class.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +15,12 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
+from medfed.core.bounds import NonNegativeFloat, NonNegativeInt
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
-from medfed.federation.method import Method, Tensors
-from medfed.functional.hooks import add_layer
+from medfed.federation.method import Method, SiteWeights, Tensors
+from medfed.functional.hooks import add_layer, layer_widths
+from medfed.functional.weights import with_prefix, without_prefix
 from medfed.networks.stochastic import MEAN, SPREAD, ClassGaussians, attach, deviation
 
 PRIVATE = "fedsr_private"  # a part of the network that no state dict has; also the prefix in a site's memory
@@ -53,11 +61,11 @@ class FedSR(Method):
         weights of sites             by images           by images           uniform
     """
 
-    l2: float = 0.01
-    cmi: float = 0.0005
+    l2: NonNegativeFloat = 0.01
+    cmi: NonNegativeFloat = 0.0005
     stochastic: bool = True
-    n_samples: int = 20
-    site_weights: str = "examples"
+    n_samples: NonNegativeInt = 20
+    site_weights: SiteWeights = "examples"
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
@@ -66,13 +74,6 @@ class FedSR(Method):
     }
 
     fills_network: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name in ("l2", "cmi", "n_samples"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if self.site_weights not in ("examples", "uniform"):
-            raise ValueError(f"site_weights must be one of examples, uniform, got '{self.site_weights}'")
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """The network with a stochastic embedding.
@@ -92,17 +93,17 @@ class FedSR(Method):
         if self.stochastic:
             attach(network, architecture.embedding, architecture.head, self.n_samples)
         if self.cmi:
-            head = network.get_submodule(architecture.head)
-            add_layer(network, ClassGaussians(head.out_features, head.in_features), PRIVATE)
+            width, n_classes = layer_widths(network.get_submodule(architecture.head))
+            add_layer(network, ClassGaussians(n_classes, width), PRIVATE)
         return network
 
     def on_round_start(self, local: LocalRound) -> None:
         """The site's own r and C, as its last round left them, in place of another's that this process trained."""
         if self.cmi:
-            mine = {n.removeprefix(PRIVATE + "/"): e for n, e in local.memory.items() if n.startswith(PRIVATE + "/")}
-            getattr(local.network, PRIVATE).fill(mine)
+            getattr(local.network, PRIVATE).fill(without_prefix(local.memory, f"{PRIVATE}/"))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """L: the task loss of a sample of z, plus the two penalties."""
         place = local.architecture.embedding
         taps = (place, MEAN, SPREAD) if self.stochastic else (place,)
         output = local.forward(batch, taps)
@@ -117,6 +118,5 @@ class FedSR(Method):
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Nothing for the coordinator; r and C into the site's memory."""
         if self.cmi:
-            values = getattr(local.network, PRIVATE).values()
-            local.memory.update({f"{PRIVATE}/{name}": entry for name, entry in values.items()})
+            local.memory.update(with_prefix(getattr(local.network, PRIVATE).values(), f"{PRIVATE}/"))
         return {}

@@ -1,31 +1,37 @@
-"""FISC (Nguyen et al., 2024; PARDON, ICDCS 2025): see each image also in a style between all hospitals, both close."""
+"""FISC (Nguyen et al., 2024; PARDON, ICDCS 2025): see each image also in a style between all hospitals, both close.
+
+D. T. Nguyen, T. T. Johnson, K. Leach: "FISC: Federated Domain Generalization via Interpolative Style Transfer and
+Contrastive Learning", 2024, https://arxiv.org/abs/2410.22622. Idea: every image is also seen in one style that lies
+between those of all sites, and a triplet loss keeps the two embeddings of an image close.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.federation.local_round import LocalRound, Output, Samples, SiteData
+from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, Ratio
+from medfed.federation.local_round import LocalRound, Output, Samples, SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import Method, Tensors, has_too_few_patients
 from medfed.functional.contrast import region_means, triplet
 from medfed.functional.draws import other_class
 from medfed.functional.regions import ring
 from medfed.functional.style import statistics
-from medfed.functional.style_clusters import PARTITIONS, common_style, site_style
-from medfed.functional.weights import batch_norms
-from medfed.networks.style_transfer import StyleTransfer, not_blank
+from medfed.functional.style_clusters import Median, Partition, Spread, common_style, site_style
+from medfed.functional.weights import batch_norms, without_prefix
+from medfed.networks.style_transfer import StyleTransfer, Transfer, not_blank
 from medfed.transforms.restyled_view import RestyledView
 
 VIEW = "fisc"
 STYLE, CLUSTERS = "style/", "clusters/"
-AT_ONCE = 32  # images looked at together
+MAX_BATCH = 32  # images encoded together
 CLASSES, MASKS = 0.2, 0.0  # regularisation where no value is given
 
 
@@ -86,45 +92,28 @@ class FISC(Method):
         BatchNorm                    trained             not stated          frozen
     """
 
-    contrast: float = 0.75
-    regularisation: float | None = None
-    margin: float = 0.3
-    site_clusters: str = "last"
-    common_clusters: str = "last"
-    spread: str = "mixture"
-    median: str = "middle"
+    contrast: NonNegativeFloat = 0.75
+    regularisation: NonNegativeFloat | None = None
+    margin: NonNegativeFloat = 0.3
+    site_clusters: Partition = "last"
+    common_clusters: Partition = "last"
+    spread: Spread = "mixture"
+    median: Median = "middle"
     freeze_batch_norm: bool = False
-    noise: float = 0.0
-    noise_scale: float = 1.0
-    transfer: str = "codec"
+    noise: NonNegativeFloat = 0.0
+    noise_scale: NonNegativeFloat = 1.0
+    transfer: Transfer = "codec"
     codec: str = "small"
-    alpha: float = 0.5
-    transfer_size: int = 0
-    ring_width: int = 5
-    min_patients: int = 3
+    alpha: Ratio = 0.5
+    transfer_size: NonNegativeInt = 0
+    ring_width: PositiveInt = 5
+    min_patients: PositiveInt = 3
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {"alpha": 1.0, "spread": "mean"},
         "released": {"common_clusters": "first", "median": "lower", "freeze_batch_norm": True},
     }
-
-    def __post_init__(self) -> None:
-        for name, known in (
-            ("site_clusters", PARTITIONS),
-            ("common_clusters", PARTITIONS),
-            ("spread", ("mixture", "mean")),
-            ("median", ("middle", "lower")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got '{getattr(self, name)}'")
-        for name in ("contrast", "regularisation", "margin", "noise", "noise_scale"):
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        for name in ("ring_width", "min_patients"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        self._style_transfer  # noqa: B018  refuses what it cannot do
 
     @property
     def _style_transfer(self) -> StyleTransfer:
@@ -134,31 +123,36 @@ class FISC(Method):
     def _compares(self) -> bool:
         return self.contrast > 0 or self.regularisation != 0
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The codec, unless it is medfed's own."""
+        return self._style_transfer.files
+
+    def with_files(self, names: Mapping[str, str]) -> FISC:
+        """A copy with another codec."""
+        return replace(self, codec=names.get(self.codec, self.codec))
+
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """Refuse images that the codec cannot redraw; warn of greyscale images."""
         self._style_transfer.check(image_size, channels)
         if channels == 1:
             warnings.warn("FISC on greyscale images: its own paper (appendix C) expects no gain there", stacklevel=2)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """style/mean and style/std, each (C,), and how many clusters they are the average of (1,)."""
-        if site.samples.n_patients < self.min_patients:
-            warnings.warn(
-                f"{site.name}: has {site.samples.n_patients} training patients and shares no style, as "
-                f"method.min_patients is {self.min_patients}",
-                stacklevel=2,
-            )
+        if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
-        device, found = next(network.parameters()).device, []
-        for part in torch.arange(len(site.samples)).split(AT_ONCE):
-            told = not_blank(site.samples.batch(part.tolist()).image)
-            if len(told):
-                parts = self._style_transfer.features(told.to(device))
-                found += [[one.cpu() for one in statistics(features)] for features in parts]
-        if not found:
+        device, styles = next(network.parameters()).device, []
+        for batch in batches(site.samples, MAX_BATCH):
+            images = not_blank(batch.image)
+            if len(images):
+                parts = self._style_transfer.features(images.to(device))
+                styles += [[one.cpu() for one in statistics(features)] for features in parts]
+        if not styles:
             warnings.warn(f"{site.name}: all its training images are blank, so it shares no style", stacklevel=2)
             return {}
-        mean, std = (torch.cat(one) for one in zip(*found, strict=True))
-        mean, std, n_clusters = site_style(mean, std, self.site_clusters, self.spread)
+        mean, std = (torch.cat(one) for one in zip(*styles, strict=True))
+        mean, std, n_clusters = site_style(mean, std, self.site_clusters, self.spread)  # eq. 1-3
         if self.noise:
             noise = self.noise * self.noise_scale * torch.randn(2, len(mean), generator=site.rng, dtype=mean.dtype)
             mean, std = mean + noise[0], (std + noise[1]).clamp(min=0)
@@ -166,22 +160,23 @@ class FISC(Method):
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """The interpolation style, and the numbers of clusters."""
-        found = {site: shared[site] for site in sorted(shared) if shared[site]}
-        if not found:
+        styles = {site: shared[site] for site in sorted(shared) if shared[site]}
+        if not styles:
             warnings.warn("no site shared a style, so FISC trains as FedAvg does", stacklevel=2)
             return {}
-        mean, std = (torch.stack([one[STYLE + name] for one in found.values()]) for name in ("mean", "std"))
+        mean, std = (torch.stack([one[STYLE + name] for one in styles.values()]) for name in ("mean", "std"))
         mean, std, n_clusters = common_style(mean, std, self.common_clusters, self.median)
-        if self.common_clusters != "none" and len(found) <= 3:
+        if self.common_clusters != "none" and len(styles) <= 3:
             warnings.warn(
-                f"FISC: {len(found)} sites shared a style, and FINCH makes one cluster of three or fewer: the "
+                f"FISC: {len(styles)} sites shared a style, and FINCH makes one cluster of three or fewer: the "
                 "interpolation style is their mean", stacklevel=2,
             )
-        counts = {f"{CLUSTERS}{site}": one["n_clusters"] for site, one in found.items()}
+        counts = {f"{CLUSTERS}{site}": one["n_clusters"] for site, one in styles.items()}
         style = {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float()}
         return {**style, "n_clusters": torch.tensor([n_clusters]), **counts}
 
     def broadcast(self, state: State, site: str) -> Tensors:
+        """The interpolation style."""
         return {name: entry for name, entry in state.memory.items() if name.startswith(STYLE)}
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
@@ -195,19 +190,19 @@ class FISC(Method):
         )
 
     def on_round_start(self, local: LocalRound) -> None:
+        """Freeze BatchNorm's statistics, if asked for."""
         if self.freeze_batch_norm:
             for norm in batch_norms(local.network).values():
                 norm.eval()
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        embedding, features = local.architecture.embedding, local.architecture.last_features
-        place = embedding or features
+        """L: the task loss, plus the contrast and the size of the embeddings of both views."""
+        embedding, place = local.architecture.embedding, local.head_input
         output = local.forward(batch, (place,))
         loss = local.task.loss(output.logits, batch.label)
         if VIEW not in batch.views:
             return loss, output
-        weights = dict(local.network.named_parameters())  # so that this pass moves no statistics of BatchNorm
-        second = local.forward(Batch(batch.views[VIEW], batch.label), (place,), weights)
+        second = local.forward(Batch(batch.views[VIEW], batch.label), (place,), local.parameters())
         regularisation = (CLASSES if embedding else MASKS) if self.regularisation is None else self.regularisation
         z, second_z = output.features[place].flatten(1), second.features[place].flatten(1)
         kinds, anchors = batch.label, torch.ones_like(batch.label, dtype=torch.bool)
@@ -215,11 +210,11 @@ class FISC(Method):
             z, second_z, kinds, anchors = self._of_regions(output.features[place], second.features[place], batch.label)
             if not len(z):
                 return loss, output  # empty masks
-        chosen, found = other_class(kinds.cpu(), kinds.cpu(), local.rng)
-        chosen, used = chosen.to(z.device), anchors & found.to(z.device)
-        contrast = triplet(z[used], second_z[used], second_z[chosen[used]], self.margin)     # eq. 5-6
-        size = z.square().mean() + second_z.square().mean()                                  # eq. 7
-        return loss + self.contrast * contrast + regularisation * size, output
+        chosen, exists = other_class(kinds.cpu(), kinds.cpu(), local.rng)
+        chosen, used = chosen.to(z.device), anchors & exists.to(z.device)
+        contrast = triplet(z[used], second_z[used], second_z[chosen[used]], self.margin)  # eq. 5-6
+        size = z.square().mean() + second_z.square().mean()  # eq. 7
+        return loss + self.contrast * contrast + regularisation * size, output  # eq. 8
 
     def _of_regions(self, features: Tensor, second: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Embeddings of the structures and rings that are there, in both views; which each is; whether a structure."""
@@ -234,7 +229,7 @@ class FISC(Method):
         """How many clusters FINCH found, at the coordinator and at the sites."""
         if "n_clusters" not in state.memory:
             return {}
-        sites = {n.removeprefix(CLUSTERS): int(entry) for n, entry in state.memory.items() if n.startswith(CLUSTERS)}
+        sites = {site: int(entry) for site, entry in without_prefix(state.memory, CLUSTERS).items()}
         return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
 
     def styles(self, state: State, image: Tensor) -> Tensors:

@@ -1,9 +1,13 @@
-"""FPL (Huang et al., CVPR 2023): sites tell each other what classes look like on average, once a kind of site."""
+"""FPL (Huang et al., CVPR 2023): sites tell each other what classes look like on average, once a kind of site.
+
+W. Huang, M. Ye, Z. Shi, H. Li, B. Du: "Rethinking Federated Learning with Domain Shift: A Prototype View", CVPR 2023,
+https://openaccess.thecvf.com/content/CVPR2023/html/Huang_Rethinking_Federated_Learning_With_Domain_Shift_A_Prototype_View_CVPR_2023_paper.html.
+Idea: pull embeddings towards the clustered class means (prototypes) of all sites.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,9 +15,10 @@ import torch
 from torch import Tensor
 
 from medfed.core.batch import Batch
-from medfed.federation.local_round import LocalRound, Output
+from medfed.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
+from medfed.federation.local_round import LocalRound, Output, batches
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import Method, Tensors, has_too_few_patients
 from medfed.functional.prototypes import (
     clustered,
     embeddings_of_regions,
@@ -21,9 +26,10 @@ from medfed.functional.prototypes import (
     prototype_distance,
     sums_by_kind,
 )
+from medfed.functional.weights import without_prefix
 
 PROTOTYPE, CLUSTERS = "prototype/", "clusters/"
-AT_ONCE = 32  # images looked at together
+MAX_BATCH = 32  # images in one pass
 
 
 @dataclass(frozen=True)
@@ -64,12 +70,12 @@ class FPL(Method):
     level inside it, one an image.
     """
 
-    contrast: float = 1.0
-    consistency: float = 1.0
-    temperature: float = 0.02
-    min_images: int = 3
-    min_patients: int = 3
-    ring_width: int = 5
+    contrast: NonNegativeFloat = 1.0
+    consistency: NonNegativeFloat = 1.0
+    temperature: PositiveFloat = 0.02
+    min_images: PositiveInt = 3
+    min_patients: PositiveInt = 3
+    ring_width: PositiveInt = 5
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
@@ -77,86 +83,63 @@ class FPL(Method):
         "released": {"min_images": 1, "min_patients": 1},
     }
 
-    def __post_init__(self) -> None:
-        for name in ("contrast", "consistency"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be above 0, got {self.temperature}")
-        for name in ("min_images", "min_patients", "ring_width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
     @property
     def _compares(self) -> bool:
         return self.contrast > 0 or self.consistency > 0
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """L: the task loss plus the two terms, from the second round on."""
         if not self._compares or not local.message.tensors:
             return super().loss(local, batch)
-        output = local.forward(batch, (_place(local),))
-        vectors, kinds = self._embeddings(local, output)
-        known = {int(name.removeprefix(CLUSTERS)): entry for name, entry in sorted(local.message.tensors.items())}
-        prototypes = torch.cat(list(known.values())).to(vectors)
-        of = torch.tensor([kind for kind, entry in known.items() for _ in entry], device=kinds.device)
+        output = local.forward(batch, (local.head_input,))
+        vectors, kinds = self._embeddings(local, output)  # z, y
+        clusters = sorted(without_prefix(local.message.tensors, CLUSTERS).items())
+        prototypes = torch.cat([entry for _, entry in clusters]).to(vectors)  # c
+        of = torch.tensor([int(kind) for kind, entry in clusters for _ in entry], device=kinds.device)
         loss = local.task.loss(output.logits, batch.label)
         if self.contrast:
-            loss = loss + self.contrast * prototype_contrast(vectors, kinds, prototypes, of, self.temperature)
+            loss = loss + self.contrast * prototype_contrast(vectors, kinds, prototypes, of, self.temperature)  # eq. 7
         if self.consistency:
-            loss = loss + self.consistency * prototype_distance(vectors, kinds, prototypes, of)
+            loss = loss + self.consistency * prototype_distance(vectors, kinds, prototypes, of)  # eq. 9-10
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
         """prototype/CLASS, (D,), of each class with images enough."""
-        if not self._compares:
+        if not self._compares or has_too_few_patients(local.site, local.training, self.min_patients, "prototypes"):
             return {}
-        if local.training.n_patients < self.min_patients:
-            warnings.warn(
-                f"{local.site}: has {local.training.n_patients} training patients and shares no prototypes, as "
-                f"method.min_patients is {self.min_patients}; it trains with the others' all the same",
-                stacklevel=2,
-            )
-            return {}
-        total: dict[int, tuple[Tensor, int]] = {}
-        for found in self._passes(local):
-            for kind, (vector, n) in found.items():
-                before, n_before = total.get(kind, (0, 0))
-                total[kind] = before + vector, n_before + n
-        return {f"{PROTOTYPE}{k}": (s / n).float().cpu() for k, (s, n) in sorted(total.items()) if n >= self.min_images}
-
-    @torch.no_grad()
-    def _passes(self, local: LocalRound) -> Iterator[dict[int, tuple[Tensor, int]]]:
-        """Sums of embeddings by class, of some images after the others, in evaluation mode."""
+        sums: dict[int, Tensor] = {}
+        counts: dict[int, int] = {}
         local.network.eval()
-        for part in torch.arange(len(local.training)).split(AT_ONCE):
-            output = local.forward(local.training.batch(part.tolist()).to(local.device), (_place(local),))
-            yield sums_by_kind(*self._embeddings(local, output))
+        for batch in batches(local.training, MAX_BATCH):
+            with torch.no_grad():
+                output = local.forward(batch.to(local.device), (local.head_input,))
+            for kind, (vector, n) in sums_by_kind(*self._embeddings(local, output)).items():
+                sums[kind], counts[kind] = sums.get(kind, 0) + vector, counts.get(kind, 0) + n
         local.network.train()
+        enough = [kind for kind in sorted(sums) if counts[kind] >= self.min_images]
+        return {f"{PROTOTYPE}{kind}": (sums[kind] / counts[kind]).float().cpu() for kind in enough}
 
     def _embeddings(self, local: LocalRound, output: Output) -> tuple[Tensor, Tensor]:
         """(R, D) and their classes (R,): one an image, or one a structure and background ring that an image shows."""
-        features = output.features[_place(local)]
+        features = output.features[local.head_input]
         if local.architecture.embedding:
             return features.flatten(1), output.label
         return embeddings_of_regions(features, output.label, self.ring_width)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """clusters/CLASS, (M, D), the cluster prototypes of each class."""
-        told = [updates[site].tensors for site in sorted(updates)]
+        sent = [updates[site].tensors for site in sorted(updates)]
         memory = dict(state.memory)
-        for name in sorted({name for tensors in told for name in tensors}):
-            found = clustered([tensors[name] for tensors in told if name in tensors])
-            if found is not None:
-                memory[CLUSTERS + name.removeprefix(PROTOTYPE)] = found
+        for name in sorted({name for tensors in sent for name in tensors}):
+            clusters = clustered([tensors[name] for tensors in sent if name in tensors])  # eq. 3-4
+            if clusters is not None:
+                memory[CLUSTERS + name.removeprefix(PROTOTYPE)] = clusters
         return memory
 
     def broadcast(self, state: State, site: str) -> Tensors:
+        """The cluster prototypes of all classes."""
         return dict(state.memory)
 
     def facts(self, state: State) -> dict[str, Any]:
         """How many clusters FINCH found of each class, by its number."""
-        return {"clusters_of_classes": {n.removeprefix(CLUSTERS): len(entry) for n, entry in state.memory.items()}}
-
-
-def _place(local: LocalRound) -> str:
-    return local.architecture.embedding or local.architecture.last_features
+        return {"clusters_of_classes": {kind: len(e) for kind, e in without_prefix(state.memory, CLUSTERS).items()}}

@@ -1,4 +1,9 @@
-"""HarmoFL (Jiang et al., AAAI 2022): give all images the same low frequencies, and settle where the loss is flat."""
+"""HarmoFL (Jiang et al., AAAI 2022): give all images the same low frequencies, and settle where the loss is flat.
+
+M. Jiang, Z. Wang, Q. Dou: "HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on Heterogeneous Medical
+Images", AAAI 2022, https://arxiv.org/abs/2112.10775. Idea: give all images the same low-frequency amplitudes, and take
+the gradient at weights that are moved up the loss.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
+from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from medfed.core.errors import UserError
-from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData
+from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import NEVER, ONCE, Method, Tensors
+from medfed.federation.method import NEVER, ONCE, Method, Tensors, has_too_few_patients
 from medfed.functional.fourier import low_frequency_window, pack_window, unpack_window
 from medfed.functional.meta_learning import sharpness_ascent
 from medfed.networks.amplitude_normaliser import NAME, AmplitudeNormaliser, normalise_before, share_of
 
 WINDOW = "amplitude"
-AT_ONCE = 64  # images analysed at a time
+MAX_BATCH = 64  # images analysed at a time
 
 
 @dataclass(frozen=True)
@@ -63,22 +69,16 @@ class HarmoFL(Method):
     """
 
     normalise: bool = True
-    half_width: int = 3
-    perturbation: float = 0.05
-    min_patients: int = 3
+    half_width: NonNegativeInt = 3
+    perturbation: NonNegativeFloat = 0.05
+    min_patients: PositiveInt = 3
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"half_width": 0}}
 
     fills_network: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        for name in ("half_width", "perturbation"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if self.min_patients < 1:
-            raise ValueError(f"min_patients must be at least 1, got {self.min_patients}")
-
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """Refuse standardised images, and images that are smaller than the window."""
         if not self.normalise:
             return
         if standardised:
@@ -93,29 +93,25 @@ class HarmoFL(Method):
             )
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """The network with the amplitude normalisation before its first layer."""
         if self.normalise:
             normalise_before(network, self.half_width)
         return network
 
     @property
     def shares(self) -> str:
+        """Once, or never without normalisation."""
         return ONCE if self.normalise else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """The mean window of the site's images, (C, (S*S + 1) / 2) float32."""
-        if site.samples.n_patients < self.min_patients:
-            warnings.warn(
-                f"{site.name}: has {site.samples.n_patients} training patients and shares no amplitudes, as "
-                f"method.min_patients is {self.min_patients}; it trains with the others' all the same",
-                stacklevel=2,
-            )
+        if has_too_few_patients(site.name, site.samples, self.min_patients, "amplitudes"):
             return {}
-        total: Tensor | float = 0.0
-        for part in torch.arange(len(site.samples)).split(AT_ONCE):
-            image = site.samples.batch(part.tolist()).image
-            window = low_frequency_window(image, share_of(self.half_width, min(image.shape[2:])))
-            total = total + window.double().sum(dim=0)
-        return {WINDOW: pack_window(total / len(site.samples)).float()}
+        sums = []
+        for batch in batches(site.samples, MAX_BATCH):
+            alpha = share_of(self.half_width, min(batch.image.shape[2:]))
+            sums.append(low_frequency_window(batch.image, alpha).double().sum(dim=0))
+        return {WINDOW: pack_window(sum(sums[1:], sums[0]) / len(site.samples)).float()}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """The mean over the sites, each weighing the same."""
@@ -131,15 +127,16 @@ class HarmoFL(Method):
         return {} if state.round else dict(state.memory)
 
     def on_round_start(self, local: LocalRound) -> None:
+        """Write the common window into the network, in the first round."""
         if WINDOW in local.message.tensors:
-            window = unpack_window(local.message.tensors[WINDOW])
-            local.network.get_submodule(NAME).window.copy_(window)
+            local.network.get_buffer(f"{NAME}.window").copy_(unpack_window(local.message.tensors[WINDOW]))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """The task loss at w + delta; the pass at w gives the output, and moves BatchNorm's statistics."""
         loss, output = super().loss(local, batch)
         if self.perturbation == 0:
             return loss, output
-        above = sharpness_ascent(loss, dict(local.network.named_parameters()), self.perturbation)
+        above = sharpness_ascent(loss, local.parameters(), self.perturbation)  # w + delta
         moved = local.forward(batch, fast_weights=above)
         return local.task.loss(moved.logits, moved.label), output
 
@@ -148,5 +145,5 @@ class HarmoFL(Method):
         if WINDOW not in state.memory:
             return {}
         normaliser = AmplitudeNormaliser(image.shape[1], self.half_width)
-        normaliser.window.copy_(unpack_window(state.memory[WINDOW]))
+        normaliser.get_buffer("window").copy_(unpack_window(state.memory[WINDOW]))
         return {"all sites": normaliser(image)}

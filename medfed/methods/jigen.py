@@ -1,20 +1,25 @@
-"""JiGen (Carlucci et al., CVPR 2019): learn, beside the task, how the parts of an image belong together."""
+"""JiGen (Carlucci et al., CVPR 2019): learn, beside the task, how the parts of an image belong together.
+
+F. M. Carlucci, A. D'Innocente, S. Bucci, B. Caputo, T. Tommasi: "Domain Generalization by Solving Jigsaw Puzzles", CVPR
+2019, https://arxiv.org/abs/1903.06864. Idea: a second head learns in which order the tiles of an image were shuffled.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import functional
 
 from medfed.core.batch import Batch
+from medfed.core.bounds import Interval, NonNegativeFloat, Ratio
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method
-from medfed.functional.hooks import add_layer
+from medfed.functional.hooks import add_layer, last_width, layer_widths
 from medfed.functional.jigsaw import grey_tiles, orders, shuffled
 
 NAME = "jigsaw"  # as a part of the network, and so in its state dict
@@ -56,23 +61,15 @@ class JiGen(Method):
     with weight 0.7 and ordered 0.9.
     """
 
-    weight: float = 0.9
-    ordered: float = 0.7
-    grey: float = 0.1
-    n_orders: int = 31
+    weight: NonNegativeFloat = 0.9
+    ordered: Ratio = 0.7
+    grey: Ratio = 0.1
+    n_orders: Annotated[int, Interval(ge=2, le=100)] = 31
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"weight": 0.1}}
 
-    def __post_init__(self) -> None:
-        if self.weight < 0:
-            raise ValueError(f"weight must be at least 0, got {self.weight}")
-        for name in ("ordered", "grey"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        if not 2 <= self.n_orders <= 100:
-            raise ValueError(f"n_orders must be in 2..100, got {self.n_orders}")
-
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """Refuse images that are smaller than the 3 x 3 tiles."""
         if image_size < SIDE:
             raise UserError(
                 f"data.image_size is {image_size}, but JiGen cuts images into 3 x 3 tiles: choose at least 3"
@@ -80,23 +77,20 @@ class JiGen(Method):
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """The network with the puzzle's head as a part that its own forward pass does not run."""
-        if architecture.embedding:
-            width = network.get_submodule(architecture.head).in_features
-        else:
-            stage = network.get_submodule(architecture.encoder_stages[-1])
-            width = [part for part in stage.modules() if isinstance(part, nn.Conv2d)][-1].out_channels
+        part = network.get_submodule(architecture.head if architecture.embedding else architecture.encoder_stages[-1])
+        width = layer_widths(part)[0] if architecture.embedding else last_width(part)
         add_layer(network, nn.Linear(width, self.n_orders), NAME)
         return network
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
+        """weight * CE(g(f(x_p)), p), for puzzles of the batch's images; this pass moves no statistics of BatchNorm."""
         if not self.weight:
             return super().regulariser(local, output)
         image, order = self._puzzles(output.image, local.rng)
         place = local.architecture.embedding or local.architecture.encoder_stages[-1]
-        weights = dict(local.network.named_parameters())  # so that this pass moves no statistics of BatchNorm
-        features = local.forward(Batch(image, output.label), (place,), weights).features[place]
+        features = local.forward(Batch(image, output.label), (place,), local.parameters()).features[place]
         embedding = features.flatten(1) if local.architecture.embedding else features.mean(dim=(2, 3))
-        return self.weight * functional.cross_entropy(getattr(local.network, NAME)(embedding), order)
+        return self.weight * F.cross_entropy(local.network.get_submodule(NAME)(embedding), order)
 
     def _puzzles(self, image: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """The images (B, C, H, W) as puzzles, and the numbers of their orders (B,)."""

@@ -1,20 +1,23 @@
-"""Norm clipping (Sun et al., 2019): no hospital may move the weights further than the others do."""
+"""Norm clipping (Sun et al., 2019): no hospital may move the weights further than the others do.
+
+Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan: "Can You Really Backdoor Federated Learning?", 2019,
+https://arxiv.org/abs/1911.07963. Idea: scale down every change that is longer than a limit, then average.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
+from medfed.core.bounds import PositiveFloat
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import Method, SiteWeights, Tensors
 from medfed.functional.aggregation import clipped_average
 
 
 @dataclass(frozen=True)
 class NormClipping(Method):
-    """FedAvg of changes that are cut to a length ("Can You Really Backdoor Federated Learning?").
+    """FedAvg of changes that are cut to a length.
 
         D_k = w_k - w
         w <- w + sum_k (n_k / N) D_k / max(1, |D_k| / M)
@@ -34,20 +37,11 @@ class NormClipping(Method):
     noise to the result, which we leave out.
     """
 
-    bound: float | None = None
-    times: float = 1.0
-    site_weights: str = "examples"
-
-    def __post_init__(self) -> None:
-        if self.bound is not None and not self.bound > 0:
-            raise ValueError(f"bound must be above 0, or null, got {self.bound}")
-        if not self.times > 0:
-            raise ValueError(f"times must be above 0, got {self.times}")
-        if self.site_weights not in ("examples", "uniform"):
-            raise ValueError(f"site_weights must be 'examples' or 'uniform', got '{self.site_weights}'")
+    bound: PositiveFloat | None = None
+    times: PositiveFloat = 1.0
+    site_weights: SiteWeights = "examples"
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        votes = [float(u.facts["examples"]) if self.site_weights == "examples" else 1.0 for u in updates.values()]
-        shares = torch.tensor(votes, dtype=torch.float64)
-        ends = [update.weights for update in updates.values()]
-        return clipped_average(state.weights, ends, shares / shares.sum(), self.bound, self.times)
+        """The old weights plus the average of the clipped changes."""
+        ends, shares = [update.weights for update in updates.values()], self.averaging_weights(updates)
+        return clipped_average(state.weights, ends, shares, state.parameters, self.bound, self.times)

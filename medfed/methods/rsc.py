@@ -1,21 +1,26 @@
-"""RSC (Huang et al., ECCV 2020): hide the features that an answer leans on most, so that the network finds others."""
+"""RSC (Huang et al., ECCV 2020): hide the features that an answer leans on most, so that the network finds others.
+
+Z. Huang, H. Wang, E. P. Xing, D. Huang: "Self-Challenging Improves Cross-Domain Generalization", ECCV 2020,
+https://arxiv.org/abs/2007.02454. Idea: mute the features with the largest gradients, and train on the logits of the
+rest.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from medfed.core.batch import Batch
+from medfed.core.bounds import PositiveInt, Ratio, Rule
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method
 from medfed.functional.hooks import replace_output
-
-MASKS = ("either", "positions", "channels")
+from medfed.functional.self_challenging import kept_channels, kept_positions, most_challenged
 
 
 @dataclass(frozen=True)
@@ -59,11 +64,11 @@ class RSC(Method):
         share of channels            1/3.2               1/3.2                       1/3
     """
 
-    mask: str = "either"
-    position_share: float = 1 / 3
-    channel_share: float = 1 / 3.2
-    sample_shares: tuple[float, ...] = (1 / 3,)
-    rounds_each: int = 10
+    mask: Literal["either", "positions", "channels"] = "either"
+    position_share: Ratio = 1 / 3
+    channel_share: Ratio = 1 / 3.2
+    sample_shares: Annotated[tuple[Ratio, ...], Rule(bool, "hold at least one number")] = (1 / 3,)
+    rounds_each: PositiveInt = 10
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
@@ -72,28 +77,18 @@ class RSC(Method):
         "domainbed": {"mask": "channels", "channel_share": 1 / 3},
     }
 
-    def __post_init__(self) -> None:
-        if self.mask not in MASKS:
-            raise ValueError(f"mask must be one of {', '.join(MASKS)}, got '{self.mask}'")
-        for name in ("position_share", "channel_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        if not self.sample_shares or not all(0 <= share <= 1 for share in self.sample_shares):
-            raise ValueError(f"sample_shares must be numbers in [0, 1], got {list(self.sample_shares)}")
-        if self.rounds_each < 1:
-            raise ValueError(f"rounds_each must be at least 1, got {self.rounds_each}")
-
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        kind, share = self._drawn(local)
+        """The task loss of the second logits for the samples that lost most confidence, of the first for the others."""
+        kind, share = self._sample_mask(local)
         n = round(self._sample_share(local.round) * len(batch.image))
         if n == 0 or share == 0:
             return super().loss(local, batch)
         places = _places(local.architecture)
         raw = local.forward(batch, places)
         features = raw.features[places[-1]]
-        gradient = torch.autograd.grad(_answers(raw).sum(), features, retain_graph=True)[0]
+        gradient = torch.autograd.grad(_true_logits(raw).sum(), features, retain_graph=True)[0]  # g
         keep = kept_positions(features, gradient, share) if kind == "positions" else kept_channels(gradient, share)
-        muted = self._second(local, batch, {**raw.features, places[-1]: features * keep})
+        muted = self._second_pass(local, batch, {**raw.features, places[-1]: features * keep})  # z * m
         counts = most_challenged(_confidence(raw) - _confidence(muted), n)
         logits = torch.where(counts.view(-1, *[1] * (raw.logits.ndim - 1)), muted.logits, raw.logits)
         return local.task.loss(logits, batch.label), raw
@@ -101,18 +96,22 @@ class RSC(Method):
     def _sample_share(self, round_number: int) -> float:
         return self.sample_shares[min((round_number - 1) // self.rounds_each, len(self.sample_shares) - 1)]
 
-    def _drawn(self, local: LocalRound) -> tuple[str, float]:
+    def _sample_mask(self, local: LocalRound) -> tuple[str, float]:
         """The mask of this batch, and the share that it leaves out."""
         kind = self.mask
         if kind == "either":
             kind = "positions" if float(torch.rand((), generator=local.rng)) < 0.5 else "channels"
         return kind, self.position_share if kind == "positions" else self.channel_share
 
-    def _second(self, local: LocalRound, batch: Batch, flows: Mapping[str, Tensor]) -> Output:
-        """The answer where these tensors flow on from the named places, whatever arrives there."""
-        changes = {place: lambda _, flow=flow: flow for place, flow in flows.items()}
+    def _second_pass(self, local: LocalRound, batch: Batch, features: Mapping[str, Tensor]) -> Output:
+        """The output of the network if the named places return these tensors."""
+        changes = {place: partial(_replaced, entry) for place, entry in features.items()}
         with replace_output(local.network, changes):
-            return local.forward(batch, fast_weights=dict(local.network.named_parameters()))
+            return local.forward(batch, fast_weights=local.parameters())
+
+
+def _replaced(features: Tensor, own: Tensor) -> Tensor:
+    return features
 
 
 def _places(architecture: Architecture) -> tuple[str, ...]:
@@ -120,58 +119,19 @@ def _places(architecture: Architecture) -> tuple[str, ...]:
     return tuple(architecture.encoder_stages) if architecture.decoder_levels else (architecture.last_features,)
 
 
-def _answers(output: Output) -> Tensor:
+def _true_logits(output: Output) -> Tensor:
     """(B,): the logit of the true class, or the mean logit over all voxels of structures, 0 where there is none."""
-    return _of_truth(output.logits, output.label)
+    return _of_true_class(output.logits, output.label)
 
 
 def _confidence(output: Output) -> Tensor:
     """(B,), in [0, 1]: the same of probabilities, without gradient."""
     logits = output.logits.detach()
-    return _of_truth(logits.softmax(dim=1) if output.label.ndim == 1 else logits.sigmoid(), output.label)
+    return _of_true_class(logits.softmax(dim=1) if output.label.ndim == 1 else logits.sigmoid(), output.label)
 
 
-def _of_truth(values: Tensor, label: Tensor) -> Tensor:
+def _of_true_class(values: Tensor, label: Tensor) -> Tensor:
     if label.ndim == 1:
         return values.gather(1, label[:, None])[:, 0]
     inside = label.to(values.dtype)
     return (values * inside).flatten(1).sum(dim=1) / inside.flatten(1).sum(dim=1).clamp(min=1)
-
-
-def kept_positions(features: Tensor, gradient: Tensor, share: float) -> Tensor:
-    """A mask without the positions that speak most for the answer: sum_c z_c(x) * mean_x(g_c), as in Grad-CAM.
-
-    Args:
-        features, gradient: (B, C, H, W), z and g = d answer / dz.
-        share: ceil(share * H * W) positions are left out, but never all.
-
-    Returns:
-        (B, 1, H, W), 1 where a position is kept and 0 elsewhere, without gradient, in the type of `features`.
-
-    Raises:
-        ValueError: if share is outside [0, 1].
-    """
-    found = (features.detach() * gradient.detach().mean(dim=(2, 3), keepdim=True)).sum(dim=1)
-    return _without_highest(found.flatten(1), share).view(len(found), 1, *found.shape[1:]).to(features.dtype)
-
-
-def kept_channels(gradient: Tensor, share: float) -> Tensor:
-    """A mask without the channels whose gradient (B, C, H, W) is highest on average over the map: (B, C, 1, 1)."""
-    kept = _without_highest(gradient.detach().mean(dim=(2, 3)), share)
-    return kept[..., None, None].to(gradient.dtype)
-
-
-def most_challenged(fall: Tensor, n: int) -> Tensor:
-    """(B,) bool: the n samples whose confidence fell most; fewer where fewer fell at all."""
-    chosen = torch.zeros_like(fall, dtype=torch.bool)
-    chosen[fall.detach().argsort(descending=True, stable=True)[:n]] = True
-    return chosen & (fall.detach() > 0)
-
-
-def _without_highest(numbers: Tensor, share: float) -> Tensor:
-    """(B, N) to the same as bool, False at the ceil(share * N) highest of each row."""
-    if not 0 <= share <= 1:
-        raise ValueError(f"share must be in [0, 1], got {share}")
-    n = min(math.ceil(share * numbers.shape[1] - 1e-9), numbers.shape[1] - 1)
-    highest = numbers.argsort(dim=1, descending=True, stable=True)[:, :n]
-    return torch.ones_like(numbers, dtype=torch.bool).scatter(1, highest, False)

@@ -1,4 +1,9 @@
-"""SCAFFOLD (Karimireddy et al., ICML 2020): a hospital corrects its gradients by how they differ from everybody's."""
+"""SCAFFOLD (Karimireddy et al., ICML 2020): a hospital corrects its gradients by how they differ from everybody's.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh: "SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning", ICML 2020, https://arxiv.org/abs/1910.06378. Idea: each site adds to its gradients the difference
+between the average control variate (mean gradient) of all sites and its own.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,8 @@ from torch import Tensor, nn
 from medfed.core.batch import Batch
 from medfed.federation.local_round import LocalRound, Output, SiteData
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
-from medfed.functional.weights import trainable_parameters
+from medfed.federation.method import Method, SiteWeights, Tensors
+from medfed.functional.weights import add_scaled, without_prefix
 
 CONTROL, EXAMPLES, CHANGE = "control/", "examples/", "change/"  # what travels, and stays
 CORRECTION, SUM = "correction/", "sum/"  # in a site's memory, during a round only
@@ -54,18 +59,16 @@ class SCAFFOLD(Method):
         weights of sites             by images           uniform
     """
 
-    site_weights: str = "examples"
+    site_weights: SiteWeights = "examples"
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"site_weights": "uniform"}}
 
-    def __post_init__(self) -> None:
-        if self.site_weights not in ("examples", "uniform"):
-            raise ValueError(f"site_weights must be 'examples' or 'uniform', got '{self.site_weights}'")
-
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
+        """examples: (1,), the site's number of training images."""
         return {"examples": torch.tensor([len(site.samples)])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        """examples/SITE, of every site."""
         return {EXAMPLES + site: tensors["examples"] for site, tensors in shared.items()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
@@ -73,7 +76,7 @@ class SCAFFOLD(Method):
         return {name: entry for name, entry in state.memory.items() if name.startswith(CONTROL)}
 
     def on_round_start(self, local: LocalRound) -> None:
-        """c - c_k, where it is needed. The network may come with gradients of another site, which are let go."""
+        """c - c_k, where it is needed. The network may come with gradients of another site, which are cleared."""
         local.network.zero_grad(set_to_none=True)
         for name, entry in _corrected(local).items():
             if (common := local.message.tensors.get(CONTROL + name)) is not None:
@@ -86,11 +89,11 @@ class SCAFFOLD(Method):
         return batch
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """sum <c - c_k, y>, whose gradient is c - c_k, less its own value: a loss that people read stays the task's."""
+        """sum <c - c_k, y>, whose gradient is c - c_k, less its own value: the reported loss stays the task's."""
         total = super().regulariser(local, output)
         for name, entry in _corrected(local).items():
             if (correction := local.memory.get(CORRECTION + name)) is not None:
-                total = total + (correction * (entry - entry.detach())).sum()
+                total = total + (correction * (entry - entry.detach())).sum()  # eq. 3
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
@@ -98,7 +101,7 @@ class SCAFFOLD(Method):
         self._add_gradients(local)
         first, changes = not local.message.tensors, {}
         for name, entry in _corrected(local).items():
-            mean = local.memory.pop(SUM + name, torch.zeros_like(entry)) / local.n_steps
+            mean = local.memory.pop(SUM + name, torch.zeros_like(entry)) / local.n_steps  # eq. 4
             correction = local.memory.pop(CORRECTION + name, None)
             if first or correction is not None:
                 mean = (mean if correction is None else mean - correction).detach().cpu()
@@ -108,17 +111,15 @@ class SCAFFOLD(Method):
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """c, and the sites' numbers of images. Entries that stay at the sites have no c."""
-        counts = {n.removeprefix(EXAMPLES): int(e) for n, e in state.memory.items() if n.startswith(EXAMPLES)}
+        counts = {site: int(entry) for site, entry in without_prefix(state.memory, EXAMPLES).items()}
+        weights = counts if self.site_weights == "examples" else dict.fromkeys(counts, 1)
+        shares = [weights[site] / sum(weights.values()) for site in updates]  # q_k
         memory = dict(state.memory)
         for name in next(iter(updates.values())).weights:
-            found = {site: update.tensors.get(CHANGE + name) for site, update in updates.items()}
-            if any(change is None for change in found.values()):
-                continue
-            total = memory.get(CONTROL + name, torch.zeros_like(state.weights[name])).to(torch.float64, copy=True)
-            for site, change in found.items():
-                share = counts[site] / sum(counts.values()) if self.site_weights == "examples" else 1 / len(counts)
-                total.add_(change.to(torch.float64), alpha=share)
-            memory[CONTROL + name] = total.to(state.weights[name].dtype)
+            changes = [u.tensors[CHANGE + name] for u in updates.values() if CHANGE + name in u.tensors]
+            if len(changes) == len(updates):
+                before = memory.get(CONTROL + name, torch.zeros_like(state.weights[name]))
+                memory[CONTROL + name] = add_scaled(before, changes, shares)  # eq. 5
         return memory
 
     def _add_gradients(self, local: LocalRound) -> None:
@@ -128,6 +129,6 @@ class SCAFFOLD(Method):
                 local.memory[SUM + name] = entry.grad.clone() if total is None else total + entry.grad
 
 
-def _corrected(local: LocalRound) -> dict[str, Tensor]:
-    """What is trained and leaves the site."""
-    return {name: entry for name, entry in trainable_parameters(local.network).items() if name not in local.local_keys}
+def _corrected(local: LocalRound) -> dict[str, nn.Parameter]:
+    """The parameters that are trained and leave the site."""
+    return {name: entry for name, entry in local.trainable().items() if name not in local.local_keys}

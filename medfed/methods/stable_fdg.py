@@ -1,28 +1,37 @@
-"""StableFDG (Park et al., NeurIPS 2023): train on other hospitals' styles and beyond, and look where a class agrees."""
+"""StableFDG (Park et al., NeurIPS 2023): train on other hospitals' styles and beyond, and look where a class agrees.
+
+J. Park, D.-J. Han, J. Kim, S. Wang, C. G. Brinton, J. Moon: "StableFDG: Style and Attention Based Learning for
+Federated Domain Generalization", NeurIPS 2023, https://arxiv.org/abs/2311.00227. Idea: train on features in the styles
+of other sites and beyond, and weigh the last feature map by what images of one class have in common.
+"""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
+from medfed.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, Ratio
 from medfed.core.errors import UserError
-from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData
+from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import EVERY_ROUND, NEVER, Method, Tensors
-from medfed.functional.draws import balance, draw_mixing, same_class
+from medfed.federation.method import EVERY_ROUND, NEVER, Method, SiteWeights, Tensors, has_too_few_patients
+from medfed.functional.draws import class_set, draw_mixing, oversample, same_class
 from medfed.functional.feature_style import SiteStyle, explore_and_mix, mix, moments, shared_style, shift_style
-from medfed.functional.hooks import capture_features, features_at, replace_output
+from medfed.functional.hooks import capture_features, features_at, layer_widths, replace_output
+from medfed.functional.weights import without_prefix
 from medfed.networks.highlighter import NAME, Highlighter, attach
+from medfed.networks.style_layers import Stages
 
 RECEIVED = "received/"
-AT_ONCE = 64  # images whose first-stage features are looked at together
+Change = Callable[[Tensor], Tensor]  # of feature maps
+MAX_BATCH = 64  # images whose first-stage features are computed together
 
 
 @dataclass(frozen=True)
@@ -75,17 +84,17 @@ class StableFDG(Method):
 
     style: bool = True
     attention: bool = True
-    level: float = 3.0
-    oversampling: float = 1.0
-    probability: float = 0.5
-    concentration: float = 0.1
-    stages: tuple[int, ...] = (1, 2, 3)
-    received: int = 1
-    sharing: str = "random"
-    dimension: int = 30
+    level: NonNegativeFloat = 3.0
+    oversampling: NonNegativeFloat = 1.0
+    probability: Ratio = 0.5
+    concentration: PositiveFloat = 0.1
+    stages: Stages = (1, 2, 3)
+    received: PositiveInt = 1
+    sharing: Literal["random", "farthest"] = "random"
+    dimension: PositiveInt = 30
     clamp: bool = True
-    site_weights: str = "examples"
-    min_patients: int = 3
+    site_weights: SiteWeights = "examples"
+    min_patients: PositiveInt = 3
 
     reads_features: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -93,23 +102,6 @@ class StableFDG(Method):
         "paper": {"clamp": False},
         "released": {"clamp": False, "site_weights": "uniform"},
     }
-
-    def __post_init__(self) -> None:
-        for name, known in (("sharing", ("random", "farthest")), ("site_weights", ("examples", "uniform"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got '{getattr(self, name)}'")
-        for name in ("received", "dimension", "min_patients"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("level", "oversampling"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if not 0 <= self.probability <= 1:
-            raise ValueError(f"probability must lie in [0, 1], got {self.probability}")
-        if self.concentration <= 0:
-            raise ValueError(f"concentration must be above 0, got {self.concentration}")
-        if not self.stages or min(self.stages) < 1 or len(set(self.stages)) < len(self.stages):
-            raise ValueError(f"stages must be different numbers from 1, got {list(self.stages)}")
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """The network with a highlighter beside its head.
@@ -134,29 +126,26 @@ class StableFDG(Method):
                     "method.attention: StableFDG's classifier stands on the pooled features, and this network has a "
                     "layer between; set network.embedding_size to 0, or attention to false"
                 )
-            highlighter = Highlighter(head.in_features, head.out_features, self.dimension)
+            highlighter = Highlighter(*layer_widths(head), self.dimension)
             attach(network, architecture.last_features, architecture.head, highlighter)
         return network
 
     @property
     def shares(self) -> str:
+        """Before every round, or never without the style half."""
         return EVERY_ROUND if self.style else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """mean, std and their spreads mean_spread, std_spread, each (C,): Phi_n of section 3.1."""
-        if site.samples.n_patients < self.min_patients:
-            warnings.warn(
-                f"{site.name}: has {site.samples.n_patients} training patients and shares no style, as "
-                f"method.min_patients is {self.min_patients}; it trains on the others' styles all the same",
-                stacklevel=2,
-            )
+        if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
-        device, found = next(network.parameters()).device, []
-        for part in torch.arange(len(site.samples)).split(AT_ONCE):
-            image = site.task.standardise(site.samples.batch(part.tolist()).image.to(device))
+        device, styles = next(network.parameters()).device, []
+        for batch in batches(site.samples, MAX_BATCH):
+            image = site.task.standardise(batch.image.to(device))
             with torch.no_grad():
-                found.append(moments(features_at(network, site.architecture.encoder_stages[0], image)))
-        return shared_style(*(torch.cat(one).cpu() for one in zip(*found, strict=True)))._asdict()
+                styles.append(moments(features_at(network, site.architecture.encoder_stages[0], image)))
+        means, stds = (torch.cat(one).cpu() for one in zip(*styles, strict=True))
+        return shared_style(means, stds)._asdict()
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """What each site will receive: `received` styles of others, (R, C) an entry."""
@@ -172,11 +161,12 @@ class StableFDG(Method):
         return memory
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        prefix = f"{RECEIVED}{site}/"
-        return {n.removeprefix(prefix): entry for n, entry in state.memory.items() if n.startswith(prefix)}
+        """The styles that the site receives, (R, C) an entry."""
+        return without_prefix(state.memory, f"{RECEIVED}{site}/")
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        labels = _classes(batch.label).cpu()
+        """The task loss of the batch and the added samples, in changed styles and with attention."""
+        labels = class_set(batch.label).cpu()
         added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), {})
         chosen = torch.cat([torch.arange(len(labels)), added])
         with ExitStack() as stack:
@@ -190,14 +180,18 @@ class StableFDG(Method):
         return local.task.loss(output.logits, output.label), output
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
+        """Where the attention looks, (B, h, w)."""
         if not self.attention:
             return None
-        with torch.no_grad(), capture_features(network, (architecture.last_features,)) as seen:
+        with torch.no_grad(), capture_features(network, (architecture.last_features,)) as captured:
             network(image)
-            return getattr(network, NAME).scores(seen[architecture.last_features])
+            return getattr(network, NAME).scores(captured[architecture.last_features])
 
     def _sources(self, site: str, order: list[str], place: int, shared: Mapping[str, Tensors]) -> list[str]:
-        """The other sites, that to be received from first; `place` is where the site stands in the circle."""
+        """The other sites, in the order in which a site receives their styles.
+
+        place: where the site stands in the circle `order`.
+        """
         if self.sharing == "farthest" and shared[site]:
             own = torch.cat([shared[site]["mean"], shared[site]["std"]])
             distance = {o: float((torch.cat([shared[o]["mean"], shared[o]["std"]]) - own).norm()) for o in order}
@@ -205,48 +199,41 @@ class StableFDG(Method):
         start = place % max(1, len(order))
         return [other for other in order[start:] + order[:start] if other != site]
 
-    def _changes(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, dict[str, Callable[[Tensor], Tensor]]]:
+    def _changes(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, dict[str, Change]]:
         """The samples to add to a batch, and what happens behind which stage, drawn for this batch."""
         rng, places = local.rng, local.architecture.encoder_stages
         shifts, *active = (torch.rand(1 + len(self.stages), generator=rng) < self.probability).tolist()
         stages = sorted(stage for stage, on in zip(self.stages, active, strict=True) if on)
-        added = balance(labels, round(self.oversampling * len(labels)) if stages else 0, rng)
-        steps: dict[str, list[Callable[[Tensor], Tensor]]] = {}
+        added = oversample(labels, round(self.oversampling * len(labels)) if stages else 0, rng)
+        steps: dict[str, list[Change]] = {}
         if shifts and local.message.tensors:
-            style = SiteStyle(**local.message.tensors)
-            steps.setdefault(places[0], []).append(lambda features: shift_style(features, style, rng))
+            shift = partial(shift_style, received=SiteStyle(**local.message.tensors), rng=rng)  # eq. 1-3
+            steps.setdefault(places[0], []).append(shift)
         if len(added) and local.architecture.decoder_levels:
-            steps.setdefault(places[0], []).append(lambda f: torch.cat([f, f[added.to(f.device)]]))
+            steps.setdefault(places[0], []).append(partial(_with_added, added=added))
         for stage in stages:
-            change = self._mix if stage > stages[0] or not len(added) else self._extend(len(labels), added)
-            steps.setdefault(places[stage - 1], []).append(lambda features, change=change: change(features, rng))
-        return added, {place: _chain(functions) for place, functions in steps.items()}
+            if stage == stages[0] and len(added):
+                change = partial(self._extend, rng=rng, n=len(labels), added=added)
+            else:
+                change = partial(self._mix, rng=rng)
+            steps.setdefault(places[stage - 1], []).append(change)
+        return added, {place: partial(_chain, functions) for place, functions in steps.items()}
 
     def _mix(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        return mix(features, *draw_mixing(len(features), self.concentration, rng))
+        return mix(features, *draw_mixing(len(features), self.concentration, rng))  # eq. 5
 
-    def _extend(self, n: int, added: Tensor) -> Callable[[Tensor, torch.Generator], Tensor]:
-        """Of maps of a batch of n, whether or not the added ones are there already: all of them, explored and mixed."""
-
-        def change(features: Tensor, rng: torch.Generator) -> Tensor:
-            mixing = draw_mixing(n + len(added), self.concentration, rng)
-            return explore_and_mix(features[:n], added, *mixing, self.level, self.clamp)
-
-        return change
+    def _extend(self, features: Tensor, rng: torch.Generator, n: int, added: Tensor) -> Tensor:
+        """The first n maps and the added samples, explored and mixed; whether or not `features` holds these already."""
+        mixing = draw_mixing(n + len(added), self.concentration, rng)
+        return explore_and_mix(features[:n], added, *mixing, self.level, self.clamp)  # eq. 4-5
 
 
-def _chain(functions: list[Callable[[Tensor], Tensor]]) -> Callable[[Tensor], Tensor]:
-    def run(features: Tensor) -> Tensor:
-        for function in functions:
-            features = function(features)
-        return features
-
-    return run
+def _chain(functions: list[Change], features: Tensor) -> Tensor:
+    """The features after all functions, one after the other."""
+    for function in functions:
+        features = function(features)
+    return features
 
 
-def _classes(label: Tensor) -> Tensor:
-    """(B,): classes as they are; of masks (B, S, H, W), a number for the set of structures that are there."""
-    if label.ndim == 1:
-        return label
-    present = label.flatten(2).any(dim=2)
-    return (present.long() << torch.arange(present.shape[1], device=present.device)).sum(dim=1)
+def _with_added(features: Tensor, added: Tensor) -> Tensor:
+    return torch.cat([features, features[added.to(features.device)]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from medfed.core.batch import Batch
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
-from medfed.federation.method import NEVER, Method, Tensors
+from medfed.federation.method import NEVER, Method, SiteWeights, Tensors, UnseenBatchNorm
+from medfed.functional.weights import with_prefix, without_prefix
 
-ALONE = ("loss", "aggregate")  # hooks that replace FedAvg's own; everything else adds up
+EXCLUSIVE = ("loss", "aggregate")  # hooks that replace FedAvg's own; everything else adds up
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,12 @@ class Stack(Method):
     methods: tuple[Method, ...]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.methods:
             raise ValueError("methods must name at least one method")
         if any(isinstance(method, Stack) for method in self.methods):
             raise ValueError("methods: a stack cannot hold another stack; list all methods in one")
-        for hook in ALONE:
+        for hook in EXCLUSIVE:
             owners = [type(method).__name__ for method in self.methods if _overrides(method, hook)]
             if len(owners) > 1:
                 raise ValueError(f"{' and '.join(owners)} each define '{hook}'; a stack has room for one")
@@ -50,37 +52,52 @@ class Stack(Method):
             raise ValueError(f"methods share at different times ({', '.join(words)}); a stack cannot serve both")
 
     @property
-    def site_weights(self) -> str:
+    def site_weights(self) -> SiteWeights:
+        """Those of the methods that have this setting, which must agree."""
         return next((method.site_weights for method in self.methods if "site_weights" in vars(method)), "examples")
 
     @property
     def shares(self) -> str:
+        """When the methods that share at all are asked to."""
         return next((method.shares for method in self._sharers()), NEVER)
 
     @property
-    def unseen_bn(self) -> str:
-        """That of the first which asks for another than the average."""
+    def unseen_bn(self) -> UnseenBatchNorm:
+        """The setting of the first method whose setting is not "average"."""
         return next((method.unseen_bn for method in self.methods if method.unseen_bn != "average"), "average")
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of all methods, each once."""
+        return tuple(sorted({name for method in self.methods for name in method.files}))
+
+    def with_files(self, names: Mapping[str, str]) -> Stack:
+        """A copy whose methods read other files."""
+        return replace(self, methods=tuple(method.with_files(names) for method in self.methods))
+
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """Refuse what any of the methods refuses."""
         for method in self.methods:
             method.check(image_size, channels, standardised)
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """By one after the other, those last that read what others change."""
+        """The network wrapped by one method after the other, last by those that read what others change."""
         for method in sorted(self.methods, key=lambda one: one.reads_features):
             network = method.wrap_network(network, architecture)
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
+        """The entries that any of the methods keeps at the sites."""
         return frozenset().union(*(method.local_keys(network) for method in self.methods))
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
+        """What each method shares, as NUMBER/NAME."""
         return _joined(method.share(site, network) if method.shares != NEVER else {} for method in self.methods)
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        """The memory of each method, as NUMBER/NAME."""
         return _joined(
-            method.combine(own, {site: _part(found, i) for site, found in shared.items()}, rng)
+            method.combine(own, {site: without_prefix(sent, f"{i}/") for site, sent in shared.items()}, rng)
             if method.shares != NEVER
             else own.memory
             for i, method in enumerate(self.methods)
@@ -88,27 +105,36 @@ class Stack(Method):
         )
 
     def broadcast(self, state: State, site: str) -> Tensors:
+        """What each method sends, as NUMBER/NAME."""
         return _joined(method.broadcast(_own(state, i), site) for i, method in enumerate(self.methods))
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
+        """The samples expanded by one method after the other."""
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 samples = method.expand(own, samples, rng)
         return samples
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Those first that put something into the network, so that the others see what will be trained."""
+        """Prepare each method; first those that fill the network, so that the others see what will be trained.
+
+        `local.start_weights` holds the filled network then.
+        """
         for i, method in sorted(enumerate(self.methods), key=lambda one: not one[1].fills_network):
             with _view(local, i) as own:
                 method.on_round_start(own)
+            if method.fills_network:
+                local.start_weights = {n: e.detach().clone() for n, e in local.network.state_dict().items()}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
+        """The batch augmented by one method after the other."""
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 batch = method.augment(own, batch)
         return batch
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """The loss of the method that defines one, or FedAvg's."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "loss"):
                 with _view(local, i) as own:
@@ -116,6 +142,7 @@ class Stack(Method):
         return super().loss(local, batch)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
+        """The sum of the methods' regularisers."""
         total = super().regulariser(local, output)
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
@@ -123,34 +150,36 @@ class Stack(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        found = []
+        """What each method sends with the weights, as NUMBER/NAME."""
+        sent = []
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
-                found.append(method.on_round_end(own))
-        return _joined(found)
+                sent.append(method.on_round_end(own))
+        return _joined(sent)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        return _joined(
-            method.remember(_own(state, i), _updates(updates, i), rng) for i, method in enumerate(self.methods)
-        )
+        """The memory of each method, as NUMBER/NAME."""
+        return _joined(method.remember(*_own_round(state, updates, i), rng) for i, method in enumerate(self.methods))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
+        """The weights of the method that defines an aggregation, or FedAvg's."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "aggregate"):
-                return method.aggregate(_own(state, i), _updates(updates, i))
+                return method.aggregate(*_own_round(state, updates, i))
         return super().aggregate(state, updates)
 
     def facts(self, state: State) -> dict[str, Any]:
+        """The facts of all methods."""
         facts = (method.facts(_own(state, i)) for i, method in enumerate(self.methods))
         return {name: fact for each in facts for name, fact in each.items()}
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """Those of the first method that has any."""
+        """The maps of the first method that has any."""
         found = (method.score_maps(network, architecture, image) for method in self.methods)
         return next((maps for maps in found if maps is not None), None)
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Those of the first method that has any."""
+        """The styles of the first method that has any."""
         found = (method.styles(_own(state, i), image) for i, method in enumerate(self.methods))
         return next((styles for styles in found if styles), {})
 
@@ -175,29 +204,29 @@ def _overrides(method: Method, hook: str) -> bool:
     return getattr(type(method), hook) is not getattr(Method, hook)
 
 
-def _joined(parts) -> Tensors:
-    return {f"{i}/{name}": entry for i, part in enumerate(parts) for name, entry in part.items()}
-
-
-def _part(entries: Mapping[str, Tensor], i: int) -> Tensors:
-    """What belongs to method number i, under the names that it gave."""
-    return {name.removeprefix(f"{i}/"): entry for name, entry in entries.items() if name.startswith(f"{i}/")}
+def _joined(parts: Iterable[Tensors]) -> Tensors:
+    """One dictionary, NUMBER/NAME, of what each method returned."""
+    return {name: entry for i, part in enumerate(parts) for name, entry in with_prefix(part, f"{i}/").items()}
 
 
 def _own(state: State, i: int) -> State:
-    return replace(state, memory=_part(state.memory, i))
+    """The state as method number i sees it: its own memory, under the names that it gave."""
+    return replace(state, memory=without_prefix(state.memory, f"{i}/"))
 
 
-def _updates(updates: Mapping[str, Message], i: int) -> dict[str, Message]:
-    return {site: replace(update, tensors=_part(update.tensors, i)) for site, update in updates.items()}
+def _own_round(state: State, updates: Mapping[str, Message], i: int) -> tuple[State, dict[str, Message]]:
+    """The state and the updates as method number i sees them."""
+    own = {site: replace(update, tensors=without_prefix(update.tensors, f"{i}/")) for site, update in updates.items()}
+    return _own(state, i), own
 
 
 @contextmanager
 def _view(local: LocalRound, i: int) -> Iterator[LocalRound]:
     """The round as method number i sees it; what it writes to its memory is kept under its number."""
     prefix = f"memory {i}/"
-    memory = {n.removeprefix(prefix): entry for n, entry in local.memory.items() if n.startswith(prefix)}
-    yield replace(local, message=replace(local.message, tensors=_part(local.message.tensors, i)), memory=memory)
+    memory = without_prefix(local.memory, prefix)
+    message = replace(local.message, tensors=without_prefix(local.message.tensors, f"{i}/"))
+    yield replace(local, message=message, memory=memory)
     for name in [name for name in local.memory if name.startswith(prefix)]:
         del local.memory[name]
-    local.memory.update({prefix + name: entry for name, entry in memory.items()})
+    local.memory.update(with_prefix(memory, prefix))

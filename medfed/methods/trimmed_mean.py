@@ -1,11 +1,18 @@
-"""Coordinate-wise trimmed mean (Yin et al., ICML 2018): average without the hospitals at either end."""
+"""Coordinate-wise trimmed mean (Yin et al., ICML 2018): average without the hospitals at either end.
+
+D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
+Rates", ICML 2018, https://arxiv.org/abs/1803.01498. Idea: leave the smallest and the largest numbers out of the mean,
+element by element.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
+from medfed.core.bounds import Interval
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
@@ -31,14 +38,10 @@ class TrimmedMean(Method):
     its rates do not depend on it.
     """
 
-    trim: float = 0.2
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.trim < 0.5:
-            raise ValueError(f"trim must lie in [0, 0.5), got {self.trim}")
+    trim: Annotated[float, Interval(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Raises UserError if too few sites are left for one to stay."""
+        """The trimmed mean of the sites' weights; UserError if it leaves no site."""
         n = len(updates)
         cut = math.ceil(self.trim * n - 1e-9)  # 0.2 * 5 is 1, whatever the last bit says
         if 2 * cut >= n:

@@ -8,15 +8,22 @@ domain, so that nothing tells which images of a batch differ in style.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
+from medfed.core.bounds import Rule
 from medfed.core.errors import UserError
 from medfed.functional.draws import draw_mixing
 from medfed.functional.feature_style import mix, style_noised
 from medfed.functional.histogram_matching import histogram_mixed
 from medfed.functional.hooks import insert_layer
+
+Stages = Annotated[  # numbers of the network's stages, counted from 1
+    tuple[int, ...],
+    Rule(lambda stages: stages and min(stages) >= 1 and len(set(stages)) == len(stages), "be different numbers from 1"),
+]
 
 
 class StyleLayer(nn.Module):
@@ -70,15 +77,7 @@ class DSU(StyleLayer):
         return style_noised(features, rng, self.factor)
 
 
-def check_stages(stages: Sequence[int], probability: float) -> None:
-    """ValueError unless `stages` are different numbers from 1, at least one, and the probability is one."""
-    if not stages or min(stages) < 1 or len(set(stages)) < len(stages):
-        raise ValueError(f"stages must be different numbers from 1, got {list(stages)}")
-    if not 0 <= probability <= 1:
-        raise ValueError(f"probability must lie in [0, 1], got {probability}")
-
-
-def put_in(
+def add_behind_stages(
     network: nn.Module, seams: Sequence[str], stages: Sequence[int], layer: Callable[[], StyleLayer]
 ) -> nn.Module:
     """The network with a layer of its own behind each of the stages, counted from 1.

@@ -6,16 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import repeat
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import functional
 
+from medfed.core import bounds
+from medfed.core.bounds import NonNegativeInt, Ratio
 from medfed.core.errors import UserError
 from medfed.functional.style import adain, moment_match
 from medfed.networks.adain import StyleCodec, load_codec
 
-KINDS = ("codec", "moments")
+Transfer = Literal["codec", "moments"]
+OWN_CODEC = "small"  # ships with medfed
 PIXELS_AT_ONCE = 32 * 96 * 96  # that a codec works on, so that large images need no more memory than many small ones
 BLANK_STD = 0.02  # in each channel, of intensities in [0, 1]: below it an image is blank, and its style says nothing
 
@@ -38,18 +42,18 @@ class StyleTransfer:
             them as they are.
     """
 
-    transfer: str
+    transfer: Transfer
     codec: str
-    alpha: float
-    transfer_size: int
+    alpha: Ratio
+    transfer_size: NonNegativeInt
 
     def __post_init__(self) -> None:
-        if self.transfer not in KINDS:
-            raise ValueError(f"transfer must be one of {', '.join(KINDS)}, got '{self.transfer}'")
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must lie in [0, 1], got {self.alpha}")
-        if self.transfer_size < 0:
-            raise ValueError(f"transfer_size must be at least 0, got {self.transfer_size}")
+        bounds.check(self)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The codec's file; none for medfed's own codec, and none if nothing is redrawn."""
+        return (self.codec,) if self.transfer == "codec" and self.codec != OWN_CODEC else ()
 
     def check(self, image_size: int, channels: int) -> None:
         """UserError if the codec cannot work on such images."""
@@ -108,7 +112,7 @@ class StyleTransfer:
         drawn = _codec(self.codec, images.device).decode(styled, larger, images.shape[1])
         if larger == size:
             return drawn
-        return functional.interpolate(drawn, size, mode="bilinear", antialias=True).clamp(0, 1)
+        return F.interpolate(drawn, size, mode="bilinear", antialias=True).clamp(0, 1)
 
     def _at_once(self, images: Tensor) -> int:
         """How many of the images are encoded or decoded at a time."""
@@ -119,7 +123,7 @@ class StyleTransfer:
         if not self.transfer_size:
             return images
         size = (self.transfer_size, self.transfer_size)
-        return functional.interpolate(images, size, mode="bilinear", antialias=True).clamp(0, 1)
+        return F.interpolate(images, size, mode="bilinear", antialias=True).clamp(0, 1)
 
 
 @lru_cache(maxsize=4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -27,7 +28,12 @@ from monai.transforms import (
 )
 from monai.utils import convert_to_tensor
 
-Range = tuple[float, float]
+from medfed.core.bounds import Interval, NonNegativeFloat, PositiveFloat, Rule
+
+_ORDERED = Rule(lambda limits: limits[0] <= limits[1], "be (lowest, highest)")
+Range = Annotated[tuple[float, float], _ORDERED]
+NonNegativeRange = Annotated[tuple[NonNegativeFloat, NonNegativeFloat], _ORDERED]
+PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], _ORDERED]
 IMAGE = "image"
 GRID = 16  # control points of the deformation along a side
 REACH = 4  # deviations at which MONAI cuts a Gaussian off
@@ -49,15 +55,15 @@ class Ranges:
         deformation: by how much each of 16 x 16 control points is shifted at most, as a share of the side; one number.
     """
 
-    blur: Range = (0.25, 1.5)
-    sharpening: Range = (10.0, 30.0)
-    noise: Range = (0.1, 1.0)
+    blur: PositiveRange = (0.25, 1.5)
+    sharpening: NonNegativeRange = (10.0, 30.0)
+    noise: NonNegativeRange = (0.1, 1.0)
     brightness: Range = (-0.1, 0.1)
-    contrast: Range = (0.5, 4.5)
+    contrast: PositiveRange = (0.5, 4.5)
     perturbation: Range = (-0.1, 0.1)
     rotation_deg: Range = (-20.0, 20.0)
-    scaling: Range = (0.4, 1.6)
-    deformation: float = 0.01
+    scaling: PositiveRange = (0.4, 1.6)
+    deformation: Annotated[float, Interval(ge=0, lt=0.5)] = 0.01
 
 
 def big_aug(

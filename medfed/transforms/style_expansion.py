@@ -18,7 +18,8 @@ Restyle = Callable[[Tensor, Sequence[int]], Tensor]
 class Samples(Protocol):
     """Images and labels by number; `n_patients` is of how many people they are."""
 
-    n_patients: int
+    @property
+    def n_patients(self) -> int: ...
 
     def __len__(self) -> int: ...
 

@@ -1,13 +1,15 @@
 import pytest
 import torch
 
-from medfed.functional.aggregation import gradient_masked_average, is_statistic, normalized_average, sign_agreement
+from medfed.federation.message import State
+from medfed.functional.aggregation import gradient_masked_average, normalized_average, sign_agreement
 from medfed.functional.weights import average
 
 COUNTER = "n.num_batches_tracked"
 START = {"w": torch.zeros(4), "n.running_mean": torch.tensor([5.0]), COUNTER: torch.tensor(2)}
 THIRDS = torch.full((3,), 1 / 3, dtype=torch.float64)
 UNIFORM = torch.ones(3, dtype=torch.float64)
+PARAMETERS = {"w"}
 
 
 def ends(*rows, means=(0.0, 3.0, 9.0)):
@@ -35,31 +37,29 @@ def test_votes_by_images_weigh_the_signs():
 
 def test_a_site_that_disagrees_costs_two_thirds_of_the_change():
     """Means of the changes: 6, 2, 0, 0; masks 1, 1/3, 0, 0."""
-    found = gradient_masked_average(START, THREE, THIRDS, UNIFORM, 0.4)
+    found = gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 0.4)
     assert found["w"].tolist() == pytest.approx([6, 2 / 3, 0, 0])
-    assert gradient_masked_average(START, THREE, THIRDS, UNIFORM, 0.3)["w"].tolist() == pytest.approx([6, 2, 0, 0]), (
-        "1/3 >= 0.3"
-    )
-    assert gradient_masked_average(START, THREE, THIRDS, UNIFORM, 0.4, step=0.5)["w"].tolist() == pytest.approx(
-        [3, 1 / 3, 0, 0]
-    )
+    low = gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 0.3)
+    assert low["w"].tolist() == pytest.approx([6, 2, 0, 0]), "1/3 >= 0.3"
+    half = gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 0.4, step=0.5)
+    assert half["w"].tolist() == pytest.approx([3, 1 / 3, 0, 0])
 
 
 def test_two_of_opposite_signs_and_equal_weight_change_nothing():
     start = {"w": torch.tensor([1.0])}
     half = torch.tensor([0.5, 0.5], dtype=torch.float64)
     found = gradient_masked_average(
-        start, [{"w": torch.tensor([4.0])}, {"w": torch.tensor([0.5])}], half, torch.ones(2), 0.4
+        start, [{"w": torch.tensor([4.0])}, {"w": torch.tensor([0.5])}], half, torch.ones(2), PARAMETERS, 0.4
     )
     assert torch.equal(found["w"], start["w"])
 
 
 def test_agreement_as_high_as_the_threshold_is_enough():
     """A third against a third; and none against none, so that a threshold of 0 is the average there too."""
-    assert gradient_masked_average(START, THREE, THIRDS, UNIFORM, 1 / 3)["w"][1].item() == pytest.approx(2)
+    assert gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 1 / 3)["w"][1].item() == pytest.approx(2)
     half = torch.tensor([0.5, 0.5], dtype=torch.float64)
     opposite = [{"w": torch.tensor([4.0])}, {"w": torch.tensor([0.5])}]
-    found = gradient_masked_average({"w": torch.tensor([1.0])}, opposite, half, torch.ones(2), 0.0)
+    found = gradient_masked_average({"w": torch.tensor([1.0])}, opposite, half, torch.ones(2), PARAMETERS, 0.0)
     assert found["w"] == 2.25
 
 
@@ -72,24 +72,30 @@ def test_where_all_agree_or_no_mask_is_asked_for_it_is_the_average_to_the_bit(th
               (1 if threshold else torch.randn(1000, generator=rng).sign())} for _ in range(3)]  # fmt: skip
     shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     assert torch.equal(
-        gradient_masked_average(start, moved, shares, UNIFORM, threshold)["w"], average(moved, shares)["w"]
+        gradient_masked_average(start, moved, shares, UNIFORM, PARAMETERS, threshold)["w"], average(moved, shares)["w"]
     )
 
 
 @pytest.mark.parametrize("combine", [
-    lambda shares: gradient_masked_average(START, THREE, shares, UNIFORM, 1.0),
-    lambda shares: normalized_average(START, THREE, shares, torch.tensor([1.0, 2.0, 4.0])),
+    lambda shares: gradient_masked_average(START, THREE, shares, UNIFORM, PARAMETERS, 1.0),
+    lambda shares: normalized_average(START, THREE, shares, torch.tensor([1.0, 2.0, 4.0]), PARAMETERS),
 ], ids=["masked", "rescaled"])  # fmt: skip
 def test_statistics_are_averaged_and_counters_whole(combine):
     found = combine(THIRDS)
     assert found["n.running_mean"].item() == pytest.approx(4) and found["n.num_batches_tracked"].item() == 6
 
 
-def test_statistics_are_told_by_pytorchs_names():
-    instance = torch.nn.InstanceNorm2d(2, affine=True, track_running_stats=True)
-    network = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), instance)
-    learned = {name for name, entry in network.state_dict().items() if not is_statistic(name, entry)}
-    assert learned == {name for name, _ in network.named_parameters()}
+def test_parameters_are_found_by_module_type_and_not_by_name():
+    """A learned weight called running_mean is averaged as a weight, a buffer with any name as a buffer."""
+    network = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Linear(1, 1, bias=False))
+    network.register_buffer("scale", torch.zeros(1))
+    network.register_parameter("running_mean", torch.nn.Parameter(torch.zeros(1)))
+    state = State.of(network)
+    assert state.parameters == {"0.weight", "0.bias", "1.weight", "running_mean"}
+    start = {"scale": torch.zeros(1), "running_mean": torch.zeros(1)}
+    ends = [{"scale": torch.tensor([value]), "running_mean": torch.tensor([value])} for value in (1.0, 1.0, -1.0)]
+    found = gradient_masked_average(start, ends, THIRDS, UNIFORM, state.parameters, 1.0)
+    assert found["scale"].item() == pytest.approx(1 / 3) and found["running_mean"].item() == pytest.approx(1 / 9)
 
 
 def test_change_a_step_times_the_mean_length_by_hand():
@@ -97,9 +103,10 @@ def test_change_a_step_times_the_mean_length_by_hand():
     start = {"w": torch.tensor([1.0])}
     half = torch.tensor([0.5, 0.5], dtype=torch.float64)
     moved = [{"w": torch.tensor([9.0])}, {"w": torch.tensor([3.0])}]
-    found = normalized_average(start, moved, half, torch.tensor([4.0, 1.0], dtype=torch.float64))
+    found = normalized_average(start, moved, half, torch.tensor([4.0, 1.0], dtype=torch.float64), PARAMETERS)
     assert found["w"].item() == pytest.approx(1 + 2.5 * 2)
-    other = normalized_average(start, moved, torch.tensor([0.25, 0.75], dtype=torch.float64), torch.tensor([1.0, 2.0]))
+    other = normalized_average(start, moved, torch.tensor([0.25, 0.75], dtype=torch.float64), torch.tensor([1.0, 2.0]),
+                               PARAMETERS)  # fmt: skip
     assert other["w"].item() == pytest.approx(1 + 1.75 * (0.25 * 8 + 0.75 * 1)), "L = 0.25 + 1.5"
 
 
@@ -108,16 +115,18 @@ def test_equal_lengths_are_the_average_to_the_bit():
     start, *moved = ({"w": torch.randn(1000, generator=rng)} for _ in range(4))
     shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     assert torch.equal(
-        normalized_average(start, moved, shares, torch.full((3,), 7.0))["w"], average(moved, shares)["w"]
+        normalized_average(start, moved, shares, torch.full((3,), 7.0), PARAMETERS)["w"], average(moved, shares)["w"]
     )
-    near = normalized_average(start, moved, shares, torch.tensor([7.0, 7.0, 7.0 + 1e-9], dtype=torch.float64))
+    lengths = torch.tensor([7.0, 7.0, 7.0 + 1e-9], dtype=torch.float64)
+    near = normalized_average(start, moved, shares, lengths, PARAMETERS)
     assert torch.allclose(near["w"], average(moved, shares)["w"], atol=1e-6), "by the other path"
 
 
 def test_what_is_averaged_is_left_as_it_was():
     kept = {name: entry.clone() for name, entry in START.items()}
-    normalized_average(START, THREE, THIRDS, torch.tensor([1.0, 2.0, 4.0]))
-    gradient_masked_average(START, THREE, THIRDS, UNIFORM, 0.4)
+    normalized_average(START, THREE, THIRDS, torch.tensor([1.0, 2.0, 4.0]), PARAMETERS)
+    gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 0.4)
     double = {"w": torch.zeros(4, dtype=torch.float64)}
-    normalized_average(double, [{"w": e["w"].double()} for e in THREE], THIRDS, torch.tensor([1.0, 2.0, 4.0]))
+    doubles = [{"w": end["w"].double()} for end in THREE]
+    normalized_average(double, doubles, THIRDS, torch.tensor([1.0, 2.0, 4.0]), PARAMETERS)
     assert not double["w"].any() and all(torch.equal(entry, kept[name]) for name, entry in START.items())

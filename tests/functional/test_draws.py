@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from medfed.functional.draws import balance, draw_mixing
+from medfed.functional.draws import draw_mixing, oversample
 
 LABELS = torch.tensor([7, 7, 2, 7, 2, 0])  # 3, 2 and 1 of classes 7, 2 and 0
 
@@ -20,7 +20,7 @@ def test_three_two_one_is_evened_out(n, counts):
     """The paper's example. With 2, and with 4, a tie is drawn: each outcome is seen."""
     seen = []
     for seed in range(30):
-        added = balance(LABELS, n, generator(seed))
+        added = oversample(LABELS, n, generator(seed))
         assert added.dtype == torch.int64 and len(added) == n
         seen.append(torch.cat([LABELS, LABELS[added]]).unique(return_counts=True)[1].tolist())
     assert sorted(map(list, set(map(tuple, seen)))) == counts
@@ -30,21 +30,21 @@ def test_no_sample_is_added_a_second_time_before_all_of_its_class_were():
     """Class 1 has 3 samples and 3 are to be added, all of them; 2 more of each class are any 2."""
     labels = torch.tensor([0] * 6 + [1] * 3)
     for seed in range(20):
-        added = balance(labels, 3, generator(seed))
+        added = oversample(labels, 3, generator(seed))
         assert sorted(added.tolist()) == [6, 7, 8]
-        times = balance(labels, 3 + 2 * 8, generator(seed)).bincount(minlength=9)
+        times = oversample(labels, 3 + 2 * 8, generator(seed)).bincount(minlength=9)
         assert times[:6].sum() == 8 and times[6:].sum() == 11
         assert set(times[:6].tolist()) == {1, 2} and set(times[6:].tolist()) == {3, 4}
 
 
 def test_samples_of_a_class_are_drawn_alike():
     """One more of class 0 or 1, equally rare: each of the four samples in a quarter of the draws."""
-    draws = torch.cat([balance(torch.tensor([0, 1, 0, 1]), 1, generator(seed)) for seed in range(800)])
+    draws = torch.cat([oversample(torch.tensor([0, 1, 0, 1]), 1, generator(seed)) for seed in range(800)])
     assert (draws.bincount(minlength=4) / 800 - 0.25).abs().max() < 4 * (0.25 * 0.75 / 800) ** 0.5
 
 
 def test_a_generator_fixes_the_draws():
-    assert torch.equal(balance(LABELS, 20, generator(3)), balance(LABELS, 20, generator(3)))
+    assert torch.equal(oversample(LABELS, 20, generator(3)), oversample(LABELS, 20, generator(3)))
     for one, other in zip(draw_mixing(9, 0.1, generator(3)), draw_mixing(9, 0.1, generator(3)), strict=True):
         assert torch.equal(one, other)
 
@@ -75,10 +75,10 @@ def test_partners_are_a_permutation():
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda: balance(LABELS.float(), 1, generator()), "labels must be integers"),
-    (lambda: balance(LABELS[:, None], 1, generator()), "labels must be integers"),
-    (lambda: balance(LABELS, -1, generator()), "cannot add -1 samples"),
-    (lambda: balance(LABELS[:0], 1, generator()), "cannot add 1 samples to a batch of 0"),
+    (lambda: oversample(LABELS.float(), 1, generator()), "labels must be integers"),
+    (lambda: oversample(LABELS[:, None], 1, generator()), "labels must be integers"),
+    (lambda: oversample(LABELS, -1, generator()), "cannot add -1 samples"),
+    (lambda: oversample(LABELS[:0], 1, generator()), "cannot add 1 samples to a batch of 0"),
     (lambda: draw_mixing(3, 0.0, generator()), "concentration must be above 0"),
     (lambda: draw_mixing(3, float("nan"), generator()), "concentration must be above 0"),
 ])  # fmt: skip

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from medfed.functional.clustering import plus_plus
-from medfed.functional.draws import balance, draw_mixing
+from medfed.functional.draws import draw_mixing, oversample
 from medfed.functional.feature_style import (
     EPSILON,
     SiteStyle,
@@ -191,7 +191,7 @@ def test_mixed_maps_have_the_mixed_style(features):
 
 
 def test_extended_is_explored_then_mixed_where_no_deviation_is_cut(features):
-    added = balance(torch.tensor([0, 0, 0, 1, 1, 2]), 4, generator())
+    added = oversample(torch.tensor([0, 0, 0, 1, 1, 2]), 4, generator())
     ratio, partners = draw_mixing(B + 4, 0.5, generator())
     in_turn = mix(torch.cat([features, explore(features, added, 0.5)]), ratio, partners)
     found = explore_and_mix(features, added, ratio, partners, 0.5)

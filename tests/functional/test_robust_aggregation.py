@@ -1,12 +1,19 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import trim_mean
 
-from medfed.functional.aggregation import change_length, clipped_average, coordinate_median, learned, trimmed_mean
+from medfed.functional.aggregation import change_length, clipped_average, coordinate_median, trimmed_mean
 from medfed.functional.weights import average
+
+PARAMETERS = {"conv.weight", "w", "a", "b"}
+
+
+def learned(weights):
+    return {name: entry for name, entry in weights.items() if name in PARAMETERS}
 
 
 def sites(n: int, dtype=torch.float64) -> list[dict[str, torch.Tensor]]:
@@ -56,7 +63,7 @@ def test_counters_are_the_largest_and_dtypes_stay():
         for found in (
             coordinate_median(sites(3, dtype)),
             trimmed_mean(sites(3, dtype), 1),
-            clipped_average(sites(3, dtype)[0], sites(3, dtype), torch.full((3,), 1 / 3), 0.1),
+            clipped_average(sites(3, dtype)[0], sites(3, dtype), torch.full((3,), 1 / 3), PARAMETERS, 0.1),
         ):
             assert found["norm.num_batches_tracked"] == 12
             assert found["norm.num_batches_tracked"].dtype == torch.int64
@@ -98,7 +105,8 @@ def test_other_entries_are_refused():
     ends = sites(3)
     del ends[1]["conv.weight"]
     shares = torch.ones(3) / 3
-    for make in (coordinate_median, lambda w: trimmed_mean(w, 1), lambda w: clipped_average(w[0], w, shares)):
+    clipped = partial(clipped_average, ends[0], shares=shares, parameters=PARAMETERS)
+    for make in (coordinate_median, partial(trimmed_mean, cut=1), clipped):
         with pytest.raises(ValueError, match="1 entries are missing, the first is 'conv.weight'"):
             make(ends)
 
@@ -107,7 +115,7 @@ def test_a_change_is_cut_to_the_bound_and_keeps_its_direction():
     """(3, 4) has length 5: cut to 1 it is (0.6, 0.8); (0, 0.5) stays. With shares 1/4 and 3/4: (0.15, 0.575)."""
     start = {"w": torch.zeros(2, dtype=torch.float64)}
     ends = [{"w": torch.tensor(end, dtype=torch.float64)} for end in ([3.0, 4.0], [0.0, 0.5])]
-    found = clipped_average(start, ends, torch.tensor([0.25, 0.75], dtype=torch.float64), 1.0)["w"]
+    found = clipped_average(start, ends, torch.tensor([0.25, 0.75], dtype=torch.float64), PARAMETERS, 1.0)["w"]
     assert torch.allclose(found, torch.tensor([0.15, 0.575], dtype=torch.float64), rtol=1e-15)
 
 
@@ -116,7 +124,7 @@ def test_the_length_is_that_of_the_whole_network():
     start = {"a": torch.zeros(1, dtype=torch.float64), "b": torch.zeros(1, dtype=torch.float64)}
     end = {"a": torch.tensor([3.0], dtype=torch.float64), "b": torch.tensor([4.0], dtype=torch.float64)}
     assert change_length(start, end) == 5
-    found = clipped_average(start, [end], torch.ones(1, dtype=torch.float64), 1.0)
+    found = clipped_average(start, [end], torch.ones(1, dtype=torch.float64), PARAMETERS, 1.0)
     assert found["a"].item() == pytest.approx(0.6) and found["b"].item() == pytest.approx(0.8)
 
 
@@ -125,8 +133,8 @@ def test_the_median_length_is_the_bound_where_none_is_given():
     start = {"w": torch.zeros(1, dtype=torch.float64)}
     ends = [{"w": torch.tensor([end], dtype=torch.float64)} for end in (1.0, 2.0, 30.0)]
     shares = torch.full((3,), 1 / 3, dtype=torch.float64)
-    assert clipped_average(start, ends, shares)["w"].item() == pytest.approx(5 / 3)
-    assert clipped_average(start, ends, shares, times=5.0)["w"].item() == pytest.approx(13 / 3)
+    assert clipped_average(start, ends, shares, PARAMETERS)["w"].item() == pytest.approx(5 / 3)
+    assert clipped_average(start, ends, shares, PARAMETERS, times=5.0)["w"].item() == pytest.approx(13 / 3)
 
 
 @pytest.mark.parametrize("size", [10.0, 1e6, -1e17])
@@ -138,8 +146,8 @@ def test_one_outlier_moves_no_further_than_its_share_of_the_limit(size):
     for part in (learned, lambda w: {name: entry for name, entry in w.items() if "running" in name}):
         lengths = [change_length(start, part(end)) for end in ends]
         middle = sorted(lengths)[1] / 2 + sorted(lengths)[2] / 2
-        kept = clipped_average(start, calm, shares, middle)
-        moved = clipped_average(start, ends, shares, None)
+        kept = clipped_average(start, calm, shares, PARAMETERS, middle)
+        moved = clipped_average(start, ends, shares, PARAMETERS, None)
         if part is learned:
             assert change_length(part(kept), part(moved)) <= 0.2 * middle * (1 + 1e-9)
         assert change_length(start, part(moved)) <= middle * (1 + 1e-9)
@@ -149,7 +157,7 @@ def test_one_outlier_moves_no_further_than_its_share_of_the_limit(size):
 def test_nothing_cut_is_the_average_to_the_bit(bound):
     start, ends = sites(4, torch.float32)[3], sites(3, torch.float32)
     shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
-    found, expected = clipped_average(start, ends, shares, bound, 1e9), average(ends, shares)
+    found, expected = clipped_average(start, ends, shares, PARAMETERS, bound, 1e9), average(ends, shares)
     assert list(found) == list(expected)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
@@ -157,4 +165,4 @@ def test_nothing_cut_is_the_average_to_the_bit(bound):
 def test_where_most_did_not_move_nobody_may():
     start = {"w": torch.zeros(1)}
     ends = [start, start, {"w": torch.ones(1)}]
-    assert clipped_average(start, ends, torch.full((3,), 1 / 3, dtype=torch.float64))["w"] == 0
+    assert clipped_average(start, ends, torch.full((3,), 1 / 3, dtype=torch.float64), PARAMETERS)["w"] == 0

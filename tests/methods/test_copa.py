@@ -25,7 +25,8 @@ def local_round(toy, method, tensors=None) -> LocalRound:
     torch.manual_seed(0)
     message = Message("train", {}, tensors or {}, {"round": 2})
     network = toy.network(method).train()
-    return LocalRound("a", 2, network, toy.architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"))
+    return LocalRound("a", 2, network, toy.architecture, toy.task, message, {},
+                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
 
 
 def heads(toy, *sites) -> dict:

@@ -29,6 +29,7 @@ def local_round(method: ELCFS, toy: Toy, banks: dict | None = None, double: bool
         memory={},
         rng=stream(0, "test"),
         device=torch.device("cpu"),
+        training=toy.samples("north"),
     )
 
 

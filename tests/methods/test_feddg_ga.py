@@ -3,13 +3,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from medfed.config import schema
+from medfed.core.errors import UserError
 from medfed.core.seeds import stream
-from medfed.federation.local_round import SiteData
+from medfed.federation.local_round import SiteData, mean_loss
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
+from medfed.federation.settings import Federation, Plan
+from medfed.functional.weights import without_prefix
 from medfed.methods.fedavg import FedAvg
-from medfed.methods.feddg_ga import FedDGGA, mean_loss
+from medfed.methods.feddg_ga import FedDGGA
 
 
 def rounds_of(toy, method, rounds=3, engine=None, **settings):
@@ -17,13 +20,13 @@ def rounds_of(toy, method, rounds=3, engine=None, **settings):
     return list(federate(method, engine, toy.start(method), Federation(rounds=rounds, **settings), 0))
 
 
-def say(state) -> dict:
-    return {name.removeprefix("say/"): float(entry) for name, entry in state.memory.items() if name.startswith("say/")}
+def site_weights(state) -> dict:
+    return {site: float(entry) for site, entry in without_prefix(state.memory, "weight/").items()}
 
 
 def remembered(round_done: int, losses: dict, weights: dict | None = None) -> State:
     weights = weights or dict.fromkeys(losses, 1 / len(losses))
-    return State(round_done, {}, {f"say/{site}": torch.tensor([w]) for site, w in weights.items()}
+    return State(round_done, {}, {f"weight/{site}": torch.tensor([w]) for site, w in weights.items()}
                  | {f"local_loss/{site}": torch.tensor([loss]) for site, loss in losses.items()})  # fmt: skip
 
 
@@ -42,19 +45,35 @@ def test_the_gap_is_the_global_loss_less_the_local_one_and_moves_the_weights_by_
     """Gaps .3, .1, .2: .533, .133 and .333 (as in the paper, with d = .2)."""
     state = remembered(1, {"a": 1.0, "b": 2.0, "c": 0.5})
     memory = FedDGGA().combine(state, shared(a=1.3, b=2.1, c=0.7), stream(0, "x"))
-    assert say(State(1, {}, memory)) == pytest.approx({"a": 1 / 3 + 0.2, "b": 1 / 3 - 0.2, "c": 1 / 3}, abs=1e-5)
+    expected = {"a": 1 / 3 + 0.2, "b": 1 / 3 - 0.2, "c": 1 / 3}
+    assert site_weights(State(1, {}, memory)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_shrinking_step_is_whole_after_the_first_round_and_one_part_after_the_last():
-    method = FedDGGA(step=0.2, rounds=4)
-    assert [method.step_after(t) for t in range(6)] == pytest.approx([0.2, 0.2, 0.15, 0.1, 0.05, 0.0])
-    assert FedDGGA(step=0.2).step_after(99) == 0.2
+    method = FedDGGA(step=0.2)
+    assert [method.step_after(t, 4) for t in range(6)] == pytest.approx([0.2, 0.2, 0.15, 0.1, 0.05, 0.0])
+    assert method.step_after(99, 0) == 0.2, "the number of rounds is not known"
+
+
+def test_the_number_of_rounds_is_that_of_the_federation():
+    """After round 3 of 4 the step is half of 0.2: the extreme site moves by 0.1."""
+    state = replace(remembered(3, {"a": 1.0, "b": 1.0, "c": 1.0}), plan=Plan(("a", "b", "c"), 4))
+    memory = FedDGGA(step=0.2).combine(state, shared(a=1.3, b=1.1, c=1.2), stream(0, "x"))
+    expected = {"a": 1 / 3 + 0.1, "b": 1 / 3 - 0.1, "c": 1 / 3}
+    assert site_weights(State(3, {}, memory)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_config_of_before_is_told_where_the_rounds_are_read_now():
+    text = "data: {name: prostate, root: x}\nnetwork: {name: unet}\nmethod: {name: feddg_ga, rounds: 9}\n"
+    sentence = "^old.yaml: method.rounds: FedDG-GA reads federation.rounds now; leave it out$"
+    with pytest.raises(UserError, match=sentence):
+        schema.load_text(text, "old.yaml")
 
 
 def test_the_first_round_is_uniform_and_the_average_follows_the_weights(any_toy):
     done = rounds_of(any_toy, FedDGGA(step=0.1))
-    assert say(done[0].state) == pytest.approx(dict.fromkeys(("north", "south", "west"), 1 / 3))
-    found = say(done[1].state)
+    assert site_weights(done[0].state) == pytest.approx(dict.fromkeys(("north", "south", "west"), 1 / 3))
+    found = site_weights(done[1].state)
     assert max(abs(a - 1 / 3) for a in found.values()) == pytest.approx(0.1), "the extreme site moves by d"
     assert sum(found.values()) == pytest.approx(1) and all(a >= 0 for a in found.values())
     assert FedDGGA().facts(done[1].state) == {"aggregation_weights": pytest.approx(found, abs=1e-4)}
@@ -109,17 +128,18 @@ def test_looking_does_not_move_the_network(any_toy):
 def test_an_absent_site_keeps_its_weight_and_its_loss():
     state = remembered(3, {"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 0.2, "b": 0.5, "c": 0.3})
     memory = FedDGGA(step=0.1).combine(state, shared(a=2.0, c=1.0), stream(0, "x"))
-    assert say(State(3, {}, memory)) == pytest.approx({"a": 0.3, "b": 0.5, "c": 0.2}) and "local_loss/b" in memory
+    assert site_weights(State(3, {}, memory)) == pytest.approx({"a": 0.3, "b": 0.5, "c": 0.2})
+    assert "local_loss/b" in memory
     first = FedDGGA().combine(State(0, {}), shared(a=1.0, b=3.0), stream(0, "x"))
-    assert say(State(0, {}, first)) == {"a": 0.5, "b": 0.5}
+    assert site_weights(State(0, {}, first)) == {"a": 0.5, "b": 0.5}
 
 
 def test_with_two_of_three_sites_a_round_it_trains(any_toy):
-    last = rounds_of(any_toy, FedDGGA(rounds=4), 4, clients_per_round=2)[-1].state
-    assert sum(say(last).values()) == pytest.approx(1) and all(torch.isfinite(w).all() for w in last.weights.values())
+    last = rounds_of(any_toy, FedDGGA(), 4, clients_per_round=2)[-1].state
+    assert sum(site_weights(last).values()) == pytest.approx(1)
+    assert all(torch.isfinite(entry).all() for entry in last.weights.values())
 
 
-@pytest.mark.parametrize("wrong", [{"step": -0.1}, {"rounds": -1}])
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FedDGGA(**wrong)
+def test_a_negative_step_is_refused():
+    with pytest.raises(ValueError, match="step must be at least 0, got -0.1"):
+        FedDGGA(step=-0.1)

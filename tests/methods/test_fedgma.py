@@ -7,7 +7,7 @@ from medfed.federation.settings import Federation
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedgma import FedGMA
 
-START = State(0, {"w": torch.zeros(2), "local": torch.ones(1)})
+START = State(0, {"w": torch.zeros(2), "local": torch.ones(1)}, parameters=frozenset({"w"}))
 
 
 def weights(toy, method):
@@ -40,7 +40,7 @@ def test_what_stays_at_the_sites_stays_out():
 def test_three_sites_make_tau_a_switch():
     """Where all three moved. A site that did not (a unit that stayed dark) leaves 2/3, which tau can tell from 1."""
     ends = updates(*torch.randn(3, 200, generator=torch.Generator().manual_seed(0)).tolist())
-    start = State(0, {"w": torch.zeros(200)})
+    start = State(0, {"w": torch.zeros(200)}, parameters=frozenset({"w"}))
     low, high, off = (FedGMA(tau=tau).aggregate(start, ends)["w"] for tau in (0.34, 1.0, 0.33))
     assert torch.equal(low, high) and not torch.equal(low, off)
     still = updates([1.0, 1.0], [1.0, 1.0], [0.0, 1.0])

@@ -1,24 +1,37 @@
 import pytest
 import torch
+from conftest import Toy
 
+from medfed.config import schema
+from medfed.core.errors import UserError
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
+from medfed.federation.settings import Federation, Plan, Training
+from medfed.functional.aggregation import momentum_length
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fednova import FedNova
+
+UPDATES = {"a": Message("train", {"w": torch.tensor([1.0])}, {}, {"examples": 5, "steps": 1}),
+           "b": Message("train", {"w": torch.tensor([-3.0])}, {}, {"examples": 5, "steps": 3})}  # fmt: skip
+
+
+def state(**training) -> State:
+    plan = Plan(("a", "b"), 10, Training(**training))
+    return State(0, {"w": torch.zeros(1)}, parameters=frozenset({"w"}), plan=plan)
 
 
 def weights(toy, method, unequal=False):
     engine = toy.engine(method)
     if unequal:
         engine.members[0].training = toy.samples("north", 4)
-    *_, last = federate(method, engine, toy.start(method), Federation(rounds=2), 0)
+    *_, last = federate(method, engine, toy.start(method), Federation(rounds=2), 0, toy.settings)
     return last.state
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_equal_numbers_of_steps_are_fedavg_to_the_bit(any_toy, momentum):
-    found, plain = (weights(any_toy, m) for m in (FedNova(momentum), FedAvg()))
+    any_toy.settings = Training(batch_size=4, optimizer="sgd", momentum=momentum, optimizer_state="reset")
+    found, plain = (weights(any_toy, m) for m in (FedNova(), FedAvg()))
     assert digest(found.to_bytes()) == digest(plain.to_bytes())
 
 
@@ -29,10 +42,24 @@ def test_unequal_numbers_of_steps_are_not(any_toy):
 
 def test_a_site_that_takes_more_steps_does_not_pull_further():
     """Both pull by 1 a step, in opposite directions, the second for three steps: nothing is left, and FedAvg moves."""
-    updates = {"a": Message("train", {"w": torch.tensor([1.0])}, {}, {"examples": 5, "steps": 1}),
-               "b": Message("train", {"w": torch.tensor([-3.0])}, {}, {"examples": 5, "steps": 3})}  # fmt: skip
-    state = State(0, {"w": torch.zeros(1)})
-    assert FedNova().aggregate(state, updates)["w"].abs() < 1e-12 and FedAvg().aggregate(state, updates)["w"] == -1
+    assert FedNova().aggregate(state(), UPDATES)["w"].abs() < 1e-12
+    assert FedAvg().aggregate(state(), UPDATES)["w"] == -1
+
+
+def test_the_momentum_is_that_of_sgd_which_starts_from_rest():
+    """With m = 0.5, one step has length 1 and three have 1 + 1.5 + 1.75 = 4.25: L = 2.625; 2.625 / 2 (1 - 3 / 4.25)."""
+    moved = 2.625 / 2 * (1 - 3 / 4.25)
+    from_rest = {"optimizer": "sgd", "momentum": 0.5, "optimizer_state": "reset"}
+    assert FedNova().aggregate(state(**from_rest), UPDATES)["w"].item() == pytest.approx(moved)
+    for other in ({"optimizer": "adam"}, {"optimizer_state": "keep"}, {"momentum": 0.0}):
+        assert FedNova().aggregate(state(**(from_rest | other)), UPDATES)["w"].abs() < 1e-12
+
+
+def test_a_run_hands_it_the_training_settings():
+    toy = Toy(training=Training(batch_size=4, optimizer="sgd", momentum=0.9, optimizer_state="reset"))
+    engine = toy.engine(FedNova())
+    done = next(federate(FedNova(), engine, toy.start(FedNova()), Federation(rounds=1), 0, toy.settings))
+    assert done.state.plan == Plan(("north", "south", "west"), 1, toy.settings)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
@@ -43,9 +70,11 @@ def test_the_length_is_how_far_sgd_goes_with_equal_gradients(momentum):
     for steps in range(1, 8):
         weight.grad = -torch.ones_like(weight)
         optimizer.step()
-        assert FedNova(momentum).length(steps) == pytest.approx(weight.item())
+        assert momentum_length(steps, momentum) == pytest.approx(weight.item())
 
 
-def test_an_impossible_momentum_is_refused():
-    with pytest.raises(ValueError, match="momentum"):
-        FedNova(1.0)
+def test_a_config_of_before_is_told_where_the_momentum_is_read_now():
+    text = "data: {name: prostate, root: x}\nnetwork: {name: unet}\nmethod: {name: fednova, momentum: 0.9}\n"
+    sentence = "^old.yaml: method.momentum: FedNova reads training.momentum now; leave it out$"
+    with pytest.raises(UserError, match=sentence):
+        schema.load_text(text, "old.yaml")

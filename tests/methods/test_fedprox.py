@@ -10,6 +10,7 @@ from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.functional.weights import trainable_parameters
+from medfed.methods.copa import COPA
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedbn import FedBN
 from medfed.methods.fedprox import FedProx
@@ -22,13 +23,13 @@ def two_rounds(toy, method, start=None):
     return last.state, engine
 
 
-def started(toy, method) -> LocalRound:
+def started(toy) -> LocalRound:
     torch.manual_seed(0)
     network = toy.architecture.build(toy.channels, toy.n_logits).double().train()
     cpu = torch.device("cpu")
-    local = LocalRound("a", 1, network, toy.architecture, toy.task, Message("train"), {}, stream(0, "x"), cpu)
-    method.on_round_start(local)
-    return local
+    start = {name: entry.clone() for name, entry in network.state_dict().items()}
+    return LocalRound("a", 1, network, toy.architecture, toy.task, Message("train"), {}, stream(0, "x"), cpu,
+                      toy.samples("a"), start_weights=start)  # fmt: skip
 
 
 def test_mu_zero_is_fedavg_to_the_bit(any_toy):
@@ -38,7 +39,7 @@ def test_mu_zero_is_fedavg_to_the_bit(any_toy):
 
 def test_at_the_weights_that_came_the_term_and_its_gradient_are_zero(any_toy):
     method = FedProx(mu=3.0)
-    local = started(any_toy, method)
+    local = started(any_toy)
     batch = any_toy.samples("north").batch(range(2))
     output = local.forward(replace(batch, image=batch.image.double()))
     term = method.regulariser(local, output)
@@ -49,7 +50,7 @@ def test_at_the_weights_that_came_the_term_and_its_gradient_are_zero(any_toy):
 def test_its_gradient_is_mu_times_the_drift(any_toy):
     """Every weight moved by 0.5: the term is mu / 2 * 0.25 a weight, the gradient mu * 0.5."""
     method = FedProx(mu=3.0)
-    local = started(any_toy, method)
+    local = started(any_toy)
     weights = list(trainable_parameters(local.network).values())
     with torch.no_grad():
         for entry in weights:
@@ -74,8 +75,9 @@ def test_a_large_mu_keeps_the_weights_near(toy):
 
 
 def test_nothing_of_it_stays_at_a_site(toy):
-    _, engine = two_rounds(toy, FedProx())
-    assert all(not name.startswith("start/") for site in engine.members for name in site.memory)
+    (_, engine), (_, plain) = two_rounds(toy, FedProx()), two_rounds(toy, FedAvg())
+    for site, other in zip(engine.members, plain.members, strict=True):
+        assert site.memory.keys() == other.memory.keys()
 
 
 def test_what_a_site_keeps_is_pulled_to_its_own_and_not_to_the_first_weights(any_toy, monkeypatch):
@@ -92,7 +94,7 @@ def test_what_a_site_keeps_is_pulled_to_its_own_and_not_to_the_first_weights(any
     seen = []
 
     def watch(self, local, output):
-        seen.append((local.site, local.memory["start/" + name].clone()))
+        seen.append((local.site, local.start_weights[name].clone()))
         return output.logits.new_zeros(())
 
     monkeypatch.setattr(FedProx, "regulariser", watch)
@@ -102,5 +104,21 @@ def test_what_a_site_keeps_is_pulled_to_its_own_and_not_to_the_first_weights(any
 
 
 def test_a_negative_mu_is_refused():
-    with pytest.raises(ValueError, match="mu"):
+    with pytest.raises(ValueError, match="mu must be at least 0, got -1.0"):
         FedProx(mu=-1.0)
+
+
+@pytest.mark.parametrize("fedprox_first", [True, False])
+def test_in_a_stack_the_round_starts_when_every_method_has_filled_the_network(toy, fedprox_first):
+    """COPA puts the site's own head into the network: the term is 0 there, and not at the head that came."""
+    methods = (FedProx(mu=1.0), COPA()) if fedprox_first else (COPA(), FedProx(mu=1.0))
+    method = Stack(methods)
+    local = started(toy)
+    number = methods.index(COPA())
+    head = {name: entry + 1 for name, entry in local.network.state_dict().items() if name.startswith("final_conv")}
+    assert head
+    local.memory = {f"memory {number}/own_head/{name}": entry for name, entry in head.items()}
+    method.on_round_start(local)
+    output = local.forward(replace(batch := toy.samples("north").batch(range(2)), image=batch.image.double()))
+    assert method.regulariser(local, output) == 0
+    assert all(torch.equal(local.network.state_dict()[name], entry) for name, entry in head.items())

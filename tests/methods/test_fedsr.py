@@ -33,7 +33,8 @@ def local_round(toy, method) -> LocalRound:
     torch.manual_seed(0)
     message = Message("train", {}, {}, {"round": 1})
     network = toy.network(method).train()
-    return LocalRound("a", 1, network, toy.architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"))
+    return LocalRound("a", 1, network, toy.architecture, toy.task, message, {},
+                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
 
 
 def test_without_its_terms_it_is_fedavg_to_the_bit(any_toy):

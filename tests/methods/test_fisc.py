@@ -100,7 +100,7 @@ def local_round(toy, method) -> LocalRound:
     torch.manual_seed(0)
     network = toy.architecture.build(toy.channels, toy.n_logits).train()
     return LocalRound("a", 1, network, toy.architecture, toy.task, Message("train", {}, {}, {"round": 1}), {},
-                      stream(0, "x"), torch.device("cpu"))  # fmt: skip
+                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
 
 
 def batch_of(toy, label=None) -> Batch:

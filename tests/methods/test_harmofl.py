@@ -38,7 +38,7 @@ def rounds_of(toy, method, n: int = 1, **settings) -> list:
 def local_round(toy, method) -> LocalRound:
     network = toy.network(method).train()
     return LocalRound("a", 1, network, toy.architecture, toy.task, Message("train", {}, {}, {"round": 1}), {},
-                      stream(0, "x"), torch.device("cpu"))  # fmt: skip
+                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
 
 
 def test_without_both_halves_it_is_fedavg_to_the_bit(any_toy):

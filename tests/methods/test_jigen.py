@@ -20,7 +20,8 @@ def first_round(toy, method):
 def local_round(toy, method) -> LocalRound:
     message = Message("train", {}, {}, {"round": 1})
     network = toy.network(method).train()
-    return LocalRound("a", 1, network, toy.architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"))
+    return LocalRound("a", 1, network, toy.architecture, toy.task, message, {},
+                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
 
 
 def term(toy, method) -> tuple[torch.Tensor, LocalRound]:

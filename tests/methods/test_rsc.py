@@ -30,7 +30,7 @@ def local_round(toy, number: int = 1, architecture=None, task=None, channels=Non
     torch.manual_seed(0)
     network = architecture.build(channels or toy.channels, toy.n_logits).train()
     return LocalRound("a", number, network, architecture, task or toy.task, Message("train", {}, {}, {"round": number}),
-                      {}, stream(0, "x"), torch.device("cpu"))  # fmt: skip
+                      {}, stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
 
 
 def batch_of(toy, n: int = 6) -> Batch:
@@ -195,7 +195,7 @@ def test_what_was_mixed_in_the_first_pass_is_not_mixed_again(any_toy, stages):
     network = architecture.build(any_toy.channels, any_toy.n_logits)
     network = MixStyle(probability=1.0, stages=stages).wrap_network(network, architecture).train()
     local = LocalRound("a", 1, network, architecture, any_toy.task, Message("train", {}, {}, {"round": 1}), {},
-                       stream(0, "x"), torch.device("cpu"))  # fmt: skip
+                       stream(0, "x"), torch.device("cpu"), any_toy.samples("a"))  # fmt: skip
     batch = any_toy.samples("north").batch(range(6))
     raw = local.forward(batch, _places(architecture))
     assert torch.equal(RSC()._second(local, batch, raw.features).logits, raw.logits)

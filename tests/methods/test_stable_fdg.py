@@ -106,7 +106,8 @@ def local_round(toy, method, architecture=None, tensors=None) -> LocalRound:
     torch.manual_seed(0)
     network = method.wrap_network(architecture.build(toy.channels, toy.n_logits), architecture).train()
     message = Message("train", {}, tensors or {}, {"round": 1})
-    return LocalRound("a", 1, network, architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"))
+    return LocalRound("a", 1, network, architecture, toy.task, message, {},
+                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
 
 
 def test_added_samples_even_out_the_classes_and_bring_their_labels(any_toy):

@@ -8,7 +8,7 @@ from medfed.functional.draws import draw_mixing
 from medfed.functional.feature_style import mix, moments, style_noised
 from medfed.functional.histogram_matching import histogram_mixed
 from medfed.networks.densenet import DenseNetwork
-from medfed.networks.style_layers import DSU, EFDMix, MixStyle, check_stages, put_in
+from medfed.networks.style_layers import DSU, EFDMix, MixStyle, add_behind_stages
 from medfed.networks.unet import UNet
 
 LAYERS = [MixStyle, EFDMix, DSU]
@@ -82,7 +82,7 @@ def test_mixed_styles_lie_between_those_of_two_images():
 
 def wrapped(layer, settings, stages=(1, 2)):
     torch.manual_seed(0)
-    return put_in(settings.build(1, 2), settings.encoder_stages, stages, layer)
+    return add_behind_stages(settings.build(1, 2), settings.encoder_stages, stages, layer)
 
 
 NETWORKS = [DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2)), UNet(features=(4, 4, 4, 8, 8, 4))]
@@ -126,10 +126,4 @@ def test_a_stage_that_is_not_there_and_one_named_twice_are_refused_with_a_senten
     with pytest.raises(UserError, match="method.stages: .*has 2 stages; leave out"):
         wrapped(DSU, NETWORKS[0], (1, 3))
     with pytest.raises(UserError, match="MixStyle stands behind stage 1 twice"):
-        put_in(wrapped(MixStyle, NETWORKS[0]), NETWORKS[0].encoder_stages, (1,), MixStyle)
-
-
-@pytest.mark.parametrize("stages, probability", [((), 0.5), ((0, 1), 0.5), ((1, 1), 0.5), ((1,), 1.1)])
-def test_impossible_settings_are_refused(stages, probability):
-    with pytest.raises(ValueError, match="stages|probability"):
-        check_stages(stages, probability)
+        add_behind_stages(wrapped(MixStyle, NETWORKS[0]), NETWORKS[0].encoder_stages, (1,), MixStyle)
