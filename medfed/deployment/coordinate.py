@@ -23,9 +23,10 @@ from medfed.experiments.run import notices, train
 from medfed.federation import privacy_accounting
 from medfed.federation.message import Message, State
 from medfed.federation.selection import RULES
-from medfed.metrics import classification_summary, summary
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import RunFolder
+from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.known import task_of_images
 
 RUN = "run"
 
@@ -75,7 +76,7 @@ def _say_goodbye(plan: Config, engine: object, folder: RunFolder, last: State) -
     by_site = privacy_accounting.releases(folder.ledger(), final.weights)
     onlooker = plan.federation.validation_site
     folder.write_json("summary.json", {
-        **(classification_summary if images["classes"] else summary).summarise([], plan.seed),
+        **task_of_images(images, plan.data.image_size, Evaluation()).scoring.summarise([], plan.seed),
         "data": "not stated",  # a coordinator sees none
         "dataset": images.pop("dataset"),
         "images": images,

@@ -22,7 +22,7 @@ from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_w
 from medfed.experiments.figures import draw_all
 from medfed.experiments.resume import changes, check_data, load_resume_state
 from medfed.experiments.setup import Experiment, build_experiment
-from medfed.experiments.summary import summaries, summarise
+from medfed.experiments.summary import summarise
 from medfed.federation import privacy_accounting
 from medfed.federation.message import State
 from medfed.federation.rounds import federate
@@ -60,10 +60,10 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
             final = last if chosen == last.round else folder.load_state(chosen)
             findings = evaluate(simulation, final.weights, quiet)
             rows, ratios = findings.rows, findings.ratios
-            summaries(simulation.task).write_cases(folder.path / "cases.csv", rows)
+            simulation.task.scoring.write_cases(folder.path / "cases.csv", rows)
             if ratios:
                 write_ratios(folder.path / "ratios.csv", ratios)
-            folder.save_model(unseen_weights(simulation, final.weights))
+            folder.save_model(unseen_weights(simulation.engine.members, final.weights))
             distances = boundary_distances(simulation, final.weights)
             try:
                 draw_all(simulation, config.method, final, findings, folder, distances)

@@ -13,7 +13,7 @@ from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.regions import boundary, ring
 from medfed.tasks.boundary_distance import boundary_distance
-from medfed.tasks.segmentation import Evaluation
+from medfed.tasks.evaluation import Evaluation
 
 
 def square(n=1, size=32):
