@@ -10,8 +10,9 @@ from pathlib import Path
 from medfed.cli.program import run_program
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.export import export
+from medfed.tasks.known import TASKS
 
-ENDINGS = ("_segmentation", "_classification")
+ENDINGS = tuple(f"_{name}" for name in TASKS)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from medfed.config.schema import load, resolved
 from medfed.experiments.resume import check_run_folder
 from medfed.experiments.run import default_folder, run
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.table import closing_table
+from medfed.outputs.tables.run_table import closing_table
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def _work(args: argparse.Namespace) -> int:
                 f"stopped; {folder.path} holds all rounds. Go on with the same command and --resume"
             ) from stop
     print(closing_table(result))
-    print(f"\nEverything is in {folder.path}: cases.csv, summary.json, pictures/, model.safetensors, ledger.csv.")
+    print(f"\nEverything is in {folder.path}: cases.csv, summary.json, figures/, model.safetensors, ledger.csv.")
     print(f"A MONAI bundle for a hospital: python -m medfed.export {shlex.quote(str(folder.path))}")
     return 0
 

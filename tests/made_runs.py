@@ -14,10 +14,11 @@ from safetensors.numpy import save_file
 
 from medfed.federation.ledger import COLUMNS, entries
 from medfed.federation.message import Message
-from medfed.metrics import classification_summary, summary
-from medfed.metrics.summary import METRICS
-from medfed.outputs.run_folder import RunFolder, _as_csv
+from medfed.outputs.run_folder import FIGURES, RunFolder, _as_csv
+from medfed.tasks.class_scoring import ClassScoring
+from medfed.tasks.mask_scoring import MaskScoring
 
+METRICS = [column.key for column in MaskScoring().columns]
 WEIGHTS = {"conv.weight": torch.zeros(2, 3), "norm.running_mean": torch.zeros(2)}  # 24 and 8 bytes
 CONFIG = "method: {name: METHOD}\nfederation: {engine: in_process}\n"
 
@@ -83,11 +84,10 @@ def made_run(
     """A finished run in `path`; `others` go into its summary, over what is there."""
     sites = list(sites)
     rows = mask_rows(sites, unseen) if rows is None else rows
-    classes = "predicted" in rows[0]
-    module = classification_summary if classes else summary
+    scoring = ClassScoring() if "predicted" in rows[0] else MaskScoring()
     folder, config = RunFolder(path), CONFIG.replace("METHOD", json.dumps(method))
-    (path / "pictures").mkdir(parents=True)
-    module.write_cases(path / "cases.csv", rows)
+    (path / FIGURES).mkdir(parents=True)
+    scoring.write_cases(path / "cases.csv", rows)
     folder.write_text("config.yaml", config)
     folder.write_text("ledger.csv", _as_csv(COLUMNS, letters(sites, rounds)))
     folder.write_history([
@@ -95,13 +95,13 @@ def made_run(
         for k in range(1, rounds + 1)
     ])
     for name in ("unseen_cases", "training_curves"):
-        (path / "pictures" / f"{name}.png").write_bytes(png())
+        (path / FIGURES / f"{name}.png").write_bytes(png())
     save_file({name: entry.numpy() for name, entry in WEIGHTS.items()}, path / "model.safetensors")
     folder.write_json("summary.json", {
-        **module.summarise(rows, seed), "data": data, "dataset": "Discs", "method": method, "unseen_site": unseen,
+        **scoring.summarise(rows, seed), "data": data, "dataset": "Discs", "method": method, "unseen_site": unseen,
         "source_sites": sites, "patients": {site: {"train": 5} for site in sites}, "selection": "last",
         "selected_round": rounds, "rounds": rounds, "seed": seed, "versions": {"torch": "2"}, "notices": ["a notice"],
-        "config_sha256": hashlib.sha256(config.encode()).hexdigest(), **({"task": "classification"} if classes else {}),
+        "config_sha256": hashlib.sha256(config.encode()).hexdigest(),
         **others,
     })  # fmt: skip
     return path

@@ -36,7 +36,7 @@ def audit(
         UserError: if there is no such site, or it would share no statistic.
     """
     assert isinstance(experiment.engine, InProcess), "every engine of a simulation holds its sites"
-    members = sorted(experiment.engine.members, key=lambda member: member.name)
+    members = sorted(experiment.sites, key=lambda member: member.name)
     known = [member.name for member in members]
     if name is not None and name not in known:
         raise UserError(f"--site {name}: takes no part in training. {suggestion(name, known)}")

@@ -23,7 +23,7 @@ from medfed.federation.method import Method
 from medfed.federation.privacy import Privacy
 from medfed.federation.settings import Federation, Training
 from medfed.networks.base import NetworkSettings
-from medfed.tasks.segmentation import Evaluation
+from medfed.tasks.evaluation import Evaluation
 
 _NAMED = {Dataset: "datasets", NetworkSettings: "networks", Method: "methods"}
 

@@ -22,8 +22,14 @@ KINDS = {  # folder: the word for one of it, and where its base class lives
     "datasets": ("dataset", "medfed.datasets.base", "Dataset"),
     "networks": ("network", "medfed.networks.base", "NetworkSettings"),
     "engines": ("engine", None, "exchange"),  # a protocol: any class with this method
+    "mask_metrics": ("metric", "medfed.metrics.mask_metric", "MaskMetric"),
+    "class_metrics": ("metric", "medfed.metrics.class_metric", "ClassMetric"),
 }
-FOLDERS = {"datasets": ("datasets", "phantoms")}  # of the package, where it is not the kind's own
+FOLDERS = {  # of the package, where it is not the kind's own
+    "datasets": ("datasets", "phantoms"),
+    "mask_metrics": ("metrics",),
+    "class_metrics": ("metrics",),
+}
 RENAMED = {("datasets", "phantom"): "prostate_phantom"}
 
 
@@ -34,7 +40,7 @@ def known_names(kind: str) -> dict[str, str]:
     from another class in the same folder that does. An engine is a class that defines `exchange`.
 
     Args:
-        kind: "methods", "datasets", "networks" or "engines".
+        kind: one of KINDS.
 
     Raises:
         UserError: if a file of that folder is not valid Python.
@@ -50,7 +56,7 @@ def resolve(kind: str, name: str) -> type[Any]:
     """The class that a config means by `name`; imports its module and no other.
 
     Args:
-        kind: "methods", "datasets", "networks" or "engines".
+        kind: one of KINDS.
         name: a file of that folder without `.py`, or `package.module` or `package.module.Class` from anywhere.
 
     Raises:

@@ -24,9 +24,10 @@ from medfed.experiments.training import selected_state, train
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
 from medfed.federation.message import FAILED, Message, State
-from medfed.metrics import classification_summary, summary
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import RunFolder
+from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.known import task_of_images
 
 RUN = "run"
 
@@ -75,7 +76,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
     by_site = privacy_accounting.releases(folder.ledger(), final.weights)
     validation_site = plan.federation.validation_site
     folder.write_json("summary.json", {
-        **(classification_summary if images["classes"] else summary).summarise([], plan.seed),
+        **task_of_images(images, plan.data.image_size, Evaluation()).scoring.summarise([], plan.seed),
         "data": "not stated",  # a coordinator sees none
         "dataset": images.pop("dataset"),
         "images": images,

@@ -1,151 +1,227 @@
-"""The pictures of a run: curves, boxes, unseen patients (telling ones, and some that no score chose), and styles."""
+"""The figures of a run: curves, those that the task declares, and styles."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from medfed.experiments.evaluation import EvaluationResult, unseen_weights
+from medfed.datasets.base import Case, Dataset
+from medfed.experiments.evaluation import unseen_weights
 from medfed.experiments.setup import Experiment
 from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.site import Site
-from medfed.outputs.figures import attention, case_selection, classification, segmentation
-from medfed.outputs.figures import styles as style_figures
+from medfed.outputs.figures import (
+    attention,
+    boxes,
+    calibration,
+    case_selection,
+    confusion,
+    curves,
+    examples,
+    overlays,
+    styles,
+)  # fmt: skip
 from medfed.outputs.figures.style_map import Restyled, style_map
-from medfed.outputs.run_folder import RunFolder
-from medfed.tasks.classification import Classification, Pictures
+from medfed.outputs.run_folder import FIGURES, RunFolder
+from medfed.tasks.results import EvaluationResult
+from medfed.tasks.task import Task
 
 SAME_CASES, SAME_IMAGES = 3, 10
-STYLED_IMAGES = 32  # of each site, in the pictures of all its styles
-MOST_SHOWN = 8  # sites in the pictures of styles; of more clients the first, and no histograms
+STYLED_IMAGES = 32  # of each site, in the figures of all its styles
+MAX_SITES = 8  # in the figures of styles; of more clients the first, and no histograms
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the figures of a task are drawn from.
+
+    unseen: cases of the unseen site.
+    members: the sites that trained.
+    result: of the evaluator; overlays show the very masks that it scored.
+    where: the folder for the figures.
+    label: what the data are, for every title.
+    """
+
+    task: Task
+    dataset: Dataset
+    network: nn.Module
+    members: Sequence[Site]
+    unseen: Sequence[Case]
+    method: Method
+    state: State
+    result: EvaluationResult
+    where: Path
+    label: str
 
 
 def draw_all(
-    simulation: Experiment, method: Method, state: State, findings: EvaluationResult, folder: RunFolder,
+    experiment: Experiment, method: Method, state: State, findings: EvaluationResult, folder: RunFolder,
     boundary_distances: Mapping[str, float],
 ) -> None:
-    """Write `pictures/*.png`.
+    """Write `figures/*.png`.
 
     Args:
-        findings: of the evaluator; overlays show the very masks that it scored.
+        findings: of the evaluator.
         boundary_distances: of sites that took no part, where they were measured.
     """
-    where = folder.path / "pictures"
+    where = folder.path / FIGURES
     where.mkdir(exist_ok=True)
-    label = "synthetic phantom data" if simulation.dataset.is_phantom else "real data"
+    label = "synthetic phantom data" if experiment.dataset.is_phantom else "real data"
     ends = {name: (state.round, distance) for name, distance in boundary_distances.items()}
-    segmentation.training_curves(folder.history(), where / "training_curves.png", label, ends)
-    if isinstance(simulation.task, Classification):
-        _draw_classes(simulation, simulation.task, method, state, findings.rows, where, label)
-    else:
-        _draw_masks(simulation, findings, where, label)
-    _draw_styles(simulation, method, state, where, label)
+    curves.training_curves(folder.history(), where / "training_curves.png", label, ends)
+    unseen = [case for cases in experiment.unseen.values() for case in cases]
+    results = Results(
+        experiment.task, experiment.dataset, experiment.network, experiment.sites, unseen, method, state,
+        findings, where, label,
+    )  # fmt: skip
+    for name in experiment.task.scoring.figures:
+        TASK_FIGURES[name](results)
+    _draw_styles(results)
 
 
-def _draw_classes(
-    simulation: Experiment,
-    task: Classification,
-    method: Method,
-    state: State,
-    rows: list[dict],
-    where: Path,
-    label: str,
-) -> None:
-    if not rows:
-        return
-    classification.reliability(rows, where / "reliability.png", label)
-    classification.roc(rows, where / "roc.png", label)
-    if len(task.classes) > 2:
-        classification.confusion(rows, where / "confusion.png", label)
-    cases = {case.patient: case for cases in simulation.unseen.values() for case in cases}
-    read = partial(simulation.dataset.read_image, notices=[])
+def _draw_boxes(run: Results) -> None:
+    boxes.site_boxes(run.result.rows, run.task.scoring, run.where / "site_boxes.png", run.label)
 
-    def with_images(chosen: list[dict]) -> list[dict]:
-        images = (task.prepare([cases[row["patient"]]], read).batch([0]).image[0] for row in chosen)
-        return [{"row": row, "image": image} for row, image in zip(chosen, images, strict=True)]
 
+def _draw_overlays(run: Results) -> None:
+    """The best, median and worst unseen patient, and some that no score chose."""
+    rows = run.result.rows
+    dice, telling = case_selection.mean_dice(rows), case_selection.best_median_worst(rows)
+    same = [row["patient"] for row in case_selection.same_for_all(rows, SAME_CASES)]
+    cases = _scored(run, {*telling.values(), *same})
+    if telling:
+        shown = [
+            cases[name] | {"title": f"{word}: {cases[name]['name']}, Dice {dice[name]:.3f}"}
+            for word, name in telling.items()
+        ]
+        overlays.overlays(shown, run.where / "unseen_cases.png", run.label)
+    if same:
+        told = {name: f"Dice {dice[name]:.3f}" if name in dice else "nothing to find, nothing found" for name in same}
+        shown = [cases[name] | {"title": f"{cases[name]['name']}\n{told[name]}"} for name in same]
+        overlays.overlays(shown, run.where / "same_cases.png", run.label, same=True)
+
+
+def _scored(run: Results, patients: Collection[str]) -> dict[str, dict]:
+    """Unseen cases as `overlays` takes them."""
+    found = {}
+    for case in (case for case in run.unseen if case.patient in patients):
+        volume = run.dataset.load(case)
+        found[case.patient] = {
+            "name": f"{case.site} {case.patient}",
+            "image": _for_display(volume.image.as_tensor()),
+            "reference": volume.mask.as_tensor(),
+            "prediction": run.result.masks[case.patient].unpacked(),
+            "spacing": volume.spacing_mm,
+            **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
+        }
+    return found
+
+
+def _for_display(image: Tensor) -> Tensor:
+    low, high = image.flatten().quantile(image.new_tensor([0.01, 0.99])) if image.numel() < 2**24 else image.aminmax()
+    return ((image - low) / (high - low).clamp_min(1e-6)).clamp(0, 1)
+
+
+def _draw_reliability(run: Results) -> None:
+    if run.result.rows:
+        calibration.reliability(run.result.rows, run.where / "reliability.png", run.label)
+
+
+def _draw_roc(run: Results) -> None:
+    if run.result.rows:
+        calibration.roc(run.result.rows, run.where / "roc.png", run.label)
+
+
+def _draw_confusion(run: Results) -> None:
+    """Of more than two classes."""
+    if run.result.rows and run.task.out_channels > 2:
+        confusion.confusion(run.result.rows, run.where / "confusion.png", run.label)
+
+
+def _draw_examples(run: Results) -> None:
+    """Unseen images that no score chose, the most confident ones, and where the network looked in these."""
+    rows = run.result.rows
     if same := case_selection.same_for_all(rows, SAME_IMAGES):
-        classification.same_examples(with_images(same), where / "same_examples.png", label)
-    if shown := classification.telling([row for row in rows if row["role"] == "unseen"]):
-        found = with_images(shown)
-        classification.examples(found, where / "examples.png", label)
-        images = torch.stack([case["image"] for case in found])
-        _draw_attention(simulation, method, state, shown, images, where, label)
+        examples.same_examples(_with_images(run, same), run.where / "same_examples.png", run.label)
+    if shown := examples.telling(rows):
+        cases = _with_images(run, shown)
+        examples.examples(cases, run.where / "examples.png", run.label)
+        _draw_attention(run, shown, torch.stack([case["image"] for case in cases]))
 
 
-def _draw_attention(
-    simulation: Experiment, method: Method, state: State, rows: list[dict], images: Tensor, where: Path, label: str
-) -> None:
-    """Where the network looked in these unseen images, for methods that can tell."""
-    network = simulation.network.eval()
-    network.load_state_dict(unseen_weights(simulation, state.weights))
+def _with_images(run: Results, rows: list[dict]) -> list[dict]:
+    cases = {case.patient: case for case in run.unseen}
+    images = (next(run.task.network_images(run.dataset, [cases[row["patient"]]]))[0] for row in rows)
+    return [{"row": row, "image": image} for row, image in zip(rows, images, strict=True)]
+
+
+def _draw_attention(run: Results, rows: list[dict], images: Tensor) -> None:
+    """Where the network looked in these unseen images, for methods that have attention."""
+    network = run.network.eval()
+    network.load_state_dict(unseen_weights(run.members, run.state.weights))
     device = next(network.parameters()).device
     even = images.mean(dim=(0, 2, 3), keepdim=True).expand_as(images[:1])
     images = torch.cat([images, even])
-    architecture = next(iter(simulation.engine.members)).architecture
-    scores = method.score_maps(network, architecture, simulation.task.standardise(images.to(device)))
+    scores = run.method.score_maps(network, run.members[0].architecture, run.task.standardise(images.to(device)))
     if scores is not None:
         titles = [f"{row['site']}, is {row['label']}\nsaid {row['predicted']}" for row in rows]
         titles.append("an even image:\nwhat is no content")
         cases = [
             {"title": title, "image": image, "scores": found} for title, image, found in zip(titles, images, scores)
         ]
-        attention.attention(cases, where / "attention.png", label)
+        attention.attention(cases, run.where / "attention.png", run.label)
 
 
-def _draw_masks(simulation: Experiment, findings: EvaluationResult, where: Path, label: str) -> None:
-    rows = findings.rows
-    segmentation.site_boxes(rows, where / "site_boxes.png", label)
-    dice, telling = case_selection.mean_dice(rows), case_selection.best_median_worst(rows)
-    same = [row["patient"] for row in case_selection.same_for_all(rows, SAME_CASES)]
-    cases = _scored(simulation, findings, {*telling.values(), *same})
-    if telling:
-        shown = [
-            cases[name] | {"title": f"{word}: {cases[name]['name']}, Dice {dice[name]:.3f}"}
-            for word, name in telling.items()
-        ]
-        segmentation.overlays(shown, where / "unseen_cases.png", label)
-    if same:
-        told = {name: f"Dice {dice[name]:.3f}" if name in dice else "nothing to find, nothing found" for name in same}
-        shown = [cases[name] | {"title": f"{cases[name]['name']}\n{told[name]}"} for name in same]
-        segmentation.overlays(shown, where / "same_cases.png", label, same=True)
+TASK_FIGURES: dict[str, Callable[[Results], None]] = {  # the names that `Scoring.figures` uses
+    "site_boxes": _draw_boxes,
+    "mask_overlays": _draw_overlays,
+    "reliability": _draw_reliability,
+    "roc": _draw_roc,
+    "confusion": _draw_confusion,
+    "image_examples": _draw_examples,
+}
 
 
-def _draw_styles(simulation: Experiment, method: Method, state: State, where: Path, label: str) -> None:
+def _draw_styles(run: Results) -> None:
     """One image of a source site as at each other site, and the grey levels of all sites before and after."""
-    axes = None if simulation.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
-    rows, members = {}, sorted(simulation.engine.members, key=lambda member: member.name)
-    hidden = {member.name for member in members[MOST_SHOWN:]}
-    for member in members[:MOST_SHOWN]:
-        image = _typical_image(simulation, member)
-        styles = method.styles(state, image[None])
-        rows[member.name] = image, {name: found[0] for name, found in styles.items() if name not in hidden}
+    axes = None if run.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
+    rows, members = {}, sorted(run.members, key=lambda member: member.name)
+    hidden = {member.name for member in members[MAX_SITES:]}
+    for member in members[:MAX_SITES]:
+        image = run.task.typical_image(member.training)
+        found = run.method.styles(run.state, image[None])
+        rows[member.name] = image, {name: styled[0] for name, styled in found.items() if name not in hidden}
     site, (image, styled) = next(iter(rows.items()))
     if any(styled for _, styled in rows.values()):
-        style_figures.style_gallery(
+        styles.style_gallery(
             image, {f"as at {name}": one for name, one in styled.items() if name != site},
-            where / "style_gallery.png", f"{label}, an image of {site}", axes,
+            run.where / "style_gallery.png", f"{run.label}, an image of {site}", axes,
         )  # fmt: skip
-        style_figures.style_grid(rows, where / "style_grid.png", label, axes)
+        styles.style_grid(rows, run.where / "style_grid.png", run.label, axes)
         if not hidden:
-            found = {member.name: _restyled(member, method, state) for member in simulation.engine.members}
-            both = {name: (one.images, torch.cat([one.images, *one.styled.values()])) for name, one in found.items()}
-            classification.histograms(both, where / "histograms.png", label)
-            _draw_style_map({name: one for name, one in found.items() if one.styled}, where / "tsne.png", label)
+            restyled = {member.name: _restyled(run, member) for member in run.members}
+            both = {
+                name: (one.images, torch.cat([cast(Tensor, one.images), *cast(dict, one.styled).values()]))
+                for name, one in restyled.items()
+            }
+            styles.histograms(both, run.where / "histograms.png", run.label)
+            sites = {name: one for name, one in restyled.items() if one.styled}
+            _draw_style_map(sites, run.where / "tsne.png", run.label)
 
 
 def _draw_style_map(sites: dict[str, Restyled], path: Path, label: str) -> None:
     """Where scikit-learn is there, and sites to compare."""
     if find_spec("sklearn") is None:
         warnings.warn(
-            f"pictures/{path.name} is not drawn: it needs scikit-learn, which pip install -e '.[pictures]' in medfed's "
+            f"{FIGURES}/{path.name} is not drawn: it needs scikit-learn, which pip install -e '.[figures]' in medfed's "
             "folder brings",
             stacklevel=2,
         )
@@ -153,40 +229,11 @@ def _draw_style_map(sites: dict[str, Restyled], path: Path, label: str) -> None:
         style_map(sites, path, label)
 
 
-def _restyled(site: Site, method: Method, state: State) -> Restyled:
+def _restyled(run: Results, site: Site) -> Restyled:
     """Some of a site's training images, evenly spread, and the same in the styles of the others."""
     samples, n = site.training, len(site.training)
     chosen = torch.linspace(0, n - 1, min(n, STYLED_IMAGES)).round().long().tolist()
     images = samples.batch(chosen).image
-    styled = {name: found for name, found in method.styles(state, images).items() if name != site.name}
-    of_whom = [case.subject for case in samples.cases] if isinstance(samples, Pictures) else samples.patient.tolist()
-    return Restyled(images, styled, [of_whom[place] for place in chosen])
-
-
-def _scored(simulation: Experiment, findings: EvaluationResult, patients: Collection[str]) -> dict[str, dict]:
-    """Unseen cases as `pictures.overlays` takes them."""
-    found = {}
-    for case in (case for cases in simulation.unseen.values() for case in cases if case.patient in patients):
-        volume = simulation.dataset.load(case)
-        found[case.patient] = {
-            "name": f"{case.site} {case.patient}",
-            "image": _for_display(volume.image.as_tensor()),
-            "reference": volume.mask.as_tensor(),
-            "prediction": findings.masks[case.patient].unpacked(),
-            "spacing": volume.spacing_mm,
-            **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
-        }
-    return found
-
-
-def _for_display(image):
-    low, high = image.flatten().quantile(image.new_tensor([0.01, 0.99])) if image.numel() < 2**24 else image.aminmax()
-    return ((image - low) / (high - low).clamp_min(1e-6)).clamp(0, 1)
-
-
-def _typical_image(simulation: Experiment, site: Site) -> Tensor:
-    """A training image: the slice that shows most of the structures, or the first of the last class."""
-    samples = site.training
-    if isinstance(simulation.task, Classification):
-        return samples.batch([int(samples.labels.argmax())]).image[0]
-    return samples.images[int(samples.labels.flatten(1).sum(dim=1).argmax())]
+    styled = {name: found for name, found in run.method.styles(run.state, images).items() if name != site.name}
+    patients = run.task.patients_of(samples)
+    return Restyled(images, styled, [patients[place] for place in chosen])

@@ -12,14 +12,13 @@ from medfed.core.files import write_atomically
 from medfed.experiments.grid import Fold
 from medfed.experiments.resume import check_run_folder
 from medfed.experiments.run import run
-from medfed.metrics import classification_summary, summary
-from medfed.metrics.classification_summary import ALL
 from medfed.outputs.published.section import Ran, to_published_markdown
 from medfed.outputs.run_folder import RunIsBusy
 from medfed.outputs.tables.comparison import Table, build_table
 from medfed.outputs.tables.cost import NOTE, Cost, cost_csv, cost_lines, cost_of, mean_cost
 from medfed.outputs.tables.latex import to_latex
 from medfed.outputs.tables.table import aligned, to_csv, to_json, to_markdown, to_text
+from medfed.tasks.known import scoring_of
 
 
 def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
@@ -83,21 +82,21 @@ def _costs(finished: list[Fold]) -> dict[str, Cost]:
 
 def _table(finished: list[Fold], role: str) -> Table:
     """Over the sites of a role, from the cases of finished folds."""
-    results = []
+    results, structures = [], {}
     for fold in finished:
-        found = fold.folder.read_json("summary.json")
-        task = found.get("task", "segmentation")
-        read_cases = (classification_summary if task == "classification" else summary).read_cases
+        path, found = fold.folder.path, fold.folder.read_json("summary.json")
+        scoring = scoring_of(found, path / "summary.json")
+        rows = [row for row in scoring.read_cases(path / "cases.csv") if row["role"] == role]
+        structures |= dict.fromkeys(map(scoring.structure_of, rows))
         results.append({
             "method": fold.row.label,
             "baseline": fold.row.baseline,
             f"{role}_site": getattr(fold.config.federation, f"{role}_site"),
             "seed": fold.config.seed,
-            "rows": [row for row in read_cases(fold.folder.path / "cases.csv") if row["role"] == role],
+            "rows": rows,
             "selection": found["selection"],
             "data": found["data"],
-            "task": task,
+            "summary": found,
             "transductive_by": found.get("transductive_by") or ["tent"] * bool(found.get("transductive")),
         })
-    structures = list(dict.fromkeys(row.get("structure", ALL) for result in results for row in result["rows"]))
-    return build_table(results, structures, role=role)
+    return build_table(results, list(structures), role=role)

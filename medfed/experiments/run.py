@@ -15,7 +15,7 @@ from medfed.experiments.figures import draw_all
 from medfed.experiments.notices import full_disk_named, notices
 from medfed.experiments.resume import changes, check_data, load_resume_state
 from medfed.experiments.setup import Experiment, build_experiment
-from medfed.experiments.summary import summaries, summarise
+from medfed.experiments.summary import summarise
 from medfed.experiments.training import selected_state, train
 from medfed.federation import privacy_accounting
 from medfed.federation.message import State
@@ -61,10 +61,10 @@ def _conclude(
     """Score the final state, draw the figures, save the model, and write the summary."""
     findings = evaluate(experiment, final.weights, quiet)
     rows, ratios = findings.rows, findings.ratios
-    summaries(experiment.task).write_cases(folder.path / "cases.csv", rows)
+    experiment.task.scoring.write_cases(folder.path / "cases.csv", rows)
     if ratios:
         write_ratios(folder.path / "ratios.csv", ratios)
-    folder.save_model(unseen_weights(experiment, final.weights))
+    folder.save_model(unseen_weights(experiment.sites, final.weights))
     distances = boundary_distances(experiment, final.weights)
     try:
         draw_all(experiment, config.method, final, findings, folder, distances)

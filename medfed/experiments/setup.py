@@ -28,8 +28,13 @@ from medfed.federation.validation_site import ValidationSite
 from medfed.functional.weights import batch_norm_entries
 from medfed.networks.base import NetworkSettings
 from medfed.networks.tent import Tent
-from medfed.tasks.classification import KEPT_BYTES, Classification
-from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.known import task_of_dataset
+from medfed.tasks.task import KEPT_BYTES, Task
+
+OTHER_NETWORK = {  # whether a network draws masks: what it does, what the data have, a network for them
+    True: ("draws masks", "images to classify", "densenet"),
+    False: ("tells classes", "masks", "unet"),
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Experiment:
     """
 
     dataset: Dataset
-    task: Segmentation | Classification
+    task: Task
     network: nn.Module
     engine: Engine
     sites: list[Site]
@@ -65,6 +70,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
     dataset = config.data.ready(None if quiet else bar_over("making the phantom"))
     splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
     task = task_of(config, dataset)
+    task.check_metrics(config.source)
     privacy_accounting.check(config.privacy)
     config.network.check_image_size(dataset.image_size)
     config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
@@ -110,36 +116,20 @@ def build_site(config: Config, name: str) -> Site | ValidationSite:
     return site
 
 
-def task_of(config: Config, dataset: Dataset) -> Segmentation | Classification:
-    """What is learned from a dataset: its structures, or its classes."""
-    if dataset.classes:
-        if config.network.decoder_levels:
-            name = registry.name_of("networks", type(config.network))
-            raise UserError(
-                f"{config.source}: network.name: '{name}' draws masks, but {dataset.root} has images to classify; "
-                "choose one for classification, such as densenet"
-            )
-        return Classification(
-            dataset.classes, dataset.channels, dataset.image_size, config.evaluation, dataset.standardise
-        )
-    if not config.network.decoder_levels:
-        name = registry.name_of("networks", type(config.network))
+def task_of(config: Config, dataset: Dataset) -> Task:
+    """What is learned from a dataset: its structures or its classes; UserError if the network is of another task."""
+    task, draws_masks = task_of_dataset(dataset, config.evaluation), bool(config.network.decoder_levels)
+    if task.uses_decoder != draws_masks:
+        name, (does, has, other) = registry.name_of("networks", type(config.network)), OTHER_NETWORK[draws_masks]
         raise UserError(
-            f"{config.source}: network.name: '{name}' tells classes, but {dataset.root} has masks; choose one for "
-            "segmentation, such as unet"
+            f"{config.source}: network.name: '{name}' {does}, but {dataset.root} has {has}; choose one for "
+            f"{task.name}, such as {other}"
         )
-    return Segmentation(
-        dataset.structures,
-        dataset.channels,
-        dataset.image_size,
-        dataset.intensity_range,
-        config.evaluation,
-        dataset.standardise,
-    )
+    return task
 
 
 def build_network(
-    settings: NetworkSettings, method: Method, task: Segmentation | Classification, seed: int
+    settings: NetworkSettings, method: Method, task: Task, seed: int
 ) -> nn.Module:
     """The network with what the method adds; its initial weights depend on the seed and `network.weights` alone."""
     with seeded_layers(seed, "initial weights"):
@@ -173,7 +163,7 @@ class SiteBuilder:
     """Builds the sites of one federation; they share the network, as each reply loads its weights afresh."""
 
     config: Config
-    task: Segmentation | Classification
+    task: Task
     network: nn.Module
 
     def site(self, name: str, patients: Split, images: SiteImages, kept_bytes: int) -> Site:

@@ -4,69 +4,62 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
 
-from medfed.datasets.base import Case
-from medfed.experiments.setup import Experiment
+from medfed.federation.site import Site
 from medfed.functional.weights import batch_norms
-from medfed.tasks.classification import AT_ONCE, Classification
+from medfed.tasks.task import Task
 
 
-def policy(simulation: Experiment) -> str:
+def policy(members: Sequence[Site]) -> str:
     """One of `medfed.federation.method.UnseenBatchNorm`; "" where the sites keep nothing."""
-    members = simulation.engine.members
     return members[0].method.unseen_bn if any(site.local_keys for site in members) else ""
 
 
-def transductive_by(simulation: Experiment) -> list[str]:
-    """What made predictions look at test images beside the one that they are of: "tent", "batch_stats", "nearest"."""
-    found = policy(simulation)
-    return ["tent"] * simulation.task.evaluation.tent + [found] * (found in ("batch_stats", "nearest"))
+def transductive_by(task: Task, members: Sequence[Site]) -> list[str]:
+    """What made predictions depend on other test images: "tent", "batch_stats", "nearest"."""
+    found = policy(members)
+    return ["tent"] * task.evaluation.tent + [found] * (found in ("batch_stats", "nearest"))
 
 
-def nearest(simulation: Experiment, weights: Mapping[str, Tensor], cases: Sequence[Case]) -> dict[str, Tensor]:
-    """The model with the entries of the source site whose BatchNorm statistics are nearest to the cases' images.
+def nearest(
+    members: Sequence[Site], network: nn.Module, task: Task, weights: Mapping[str, Tensor], name: str,
+    images: Iterable[Tensor],
+) -> dict[str, Tensor]:
+    """The model with the entries of the source site whose BatchNorm statistics are nearest to a site's images.
 
     Compared where the first BatchNorm begins, as what enters it depends on no entry that sites keep: mean and variance
     of all images there, against each site's running ones (`gaussian_distance`). Labels are not used. A notice says
     which site it was; of equally near sites the first in the alphabet.
+
+    Args:
+        network: scratch space.
+        name: of the site that took no part.
+        images: prepared images of it, (B, C, S, S).
     """
-    sites = {site.name: site.local_entries() for site in simulation.engine.members if site.local_entries()}
-    network = simulation.network
+    sites = {site.name: site.local_entries() for site in members if site.local_entries()}
     any_site = next(iter(sites.values()))
     network.load_state_dict({**weights, **any_site})
     device = next(network.parameters()).device
-    batches = (simulation.task.standardise(image.to(device)) for image in _images(simulation, cases))
+    batches = (task.standardise(image.to(device)) for image in images)
     path, mean, variance = first_norm_input(network.eval(), batches)
     distance = {
-        name: gaussian_distance(
+        site: gaussian_distance(
             mean, variance, entries[f"{path}.running_mean"].double(), entries[f"{path}.running_var"].double()
         )
-        for name, entries in sites.items()
+        for site, entries in sites.items()
     }
     chosen = min(sorted(distance), key=distance.__getitem__)
     warnings.warn(
-        f"{cases[0].site}: is tested with the BatchNorm of {chosen}, whose statistics are the nearest to those of its "
+        f"{name}: is tested with the BatchNorm of {chosen}, whose statistics are the nearest to those of its "
         "unlabelled test images",
         stacklevel=2,
     )
     return {**weights, **sites[chosen]}
-
-
-def _images(simulation: Experiment, cases: Sequence[Case]) -> Iterator[Tensor]:
-    """Prepared images (B, C, S, S), a batch a volume, or so many pictures at a time."""
-    if isinstance(simulation.task, Classification):
-        found = simulation.task.prepare(cases, lambda case: simulation.dataset.read_image(case, []))
-        for start in range(0, len(found), AT_ONCE):
-            yield found.batch(range(start, min(start + AT_ONCE, len(found)))).image
-        return
-    preprocessing = simulation.task.preprocessing()
-    for case in cases:
-        yield preprocessing({"image": simulation.dataset.load(case).image})["image"].as_tensor().movedim(-1, 0)
 
 
 class _Entered(Exception):

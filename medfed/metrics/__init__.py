@@ -1,1 +1,1 @@
-"""Scores per patient and structure, with a stated policy for empty masks."""
+"""Metrics, one file each, and what is computed from them over patients, sites and methods."""

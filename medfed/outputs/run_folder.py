@@ -22,6 +22,7 @@ from medfed.federation.message import State
 from medfed.federation.rounds import Round
 
 KEPT_STATES = 2
+FIGURES = "figures"  # the folder of PNGs
 TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # seconds, of all clients together
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # a column a site follows
 
@@ -36,7 +37,7 @@ class RunFolder:
 
     `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (what each simulated site keeps),
     `history.csv`, `ledger.csv`, `timings.csv` (which alone differs between two runs of one config), `cases.csv`,
-    `summary.json`, `model.safetensors`, `pictures/`; `clients.json` (which cases each holds) where the sites' people
+    `summary.json`, `model.safetensors`, `figures/`; `clients.json` (which cases each holds) where the sites' people
     were handed out.
     """
 

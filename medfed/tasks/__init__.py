@@ -1,1 +1,1 @@
-"""What is learned: segmentation (and later classification)."""
+"""What is learned: segmentation and classification, each with its metrics, tables, figures and bundle."""

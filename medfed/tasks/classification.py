@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from monai.data import MetaTensor
@@ -11,21 +11,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medfed.core.batch import Batch
-from medfed.datasets.base import Case
+from medfed.core.seeds import number as stream_number
+from medfed.datasets.base import Case, Dataset
+from medfed.datasets.checking import MOST_HASHED
 from medfed.tasks.augmentation import draw_affine, warp
-from medfed.tasks.segmentation import Evaluation
-
-KEPT_BYTES = 2 * 2**30  # of a site's pictures that stay in memory, as bytes; the others are read anew each time
-AT_ONCE = 64  # images, at most, that go through a network together
-COLOUR_MEAN, COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as all four papers normalise
-GREY_MEAN, GREY_STD = (0.449,), (0.226,)
+from medfed.tasks.class_bundle import MAX_BATCH, ClassBundle, colour_scale
+from medfed.tasks.class_scoring import CLASS_METRICS, ClassScoring, case_row
+from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.results import EvaluationResult, Rows
+from medfed.tasks.task import KEPT_BYTES, Advance, Notice, Task
 
 Read = Callable[[Case], MetaTensor]  # (C, H, W, 1), from 0 to 255
 
 
 def even_parts(order: Tensor) -> tuple[Tensor, ...]:
-    """(N,) in parts of at most AT_ONCE that differ by one at most: a batch of one left over has no statistics."""
-    return order.tensor_split(-(-len(order) // AT_ONCE)) if len(order) else ()
+    """Split N indices into near-equal batches of at most MAX_BATCH, so that none has a single image where it can be
+    avoided (BatchNorm needs two)."""
+    return order.tensor_split(-(-len(order) // MAX_BATCH)) if len(order) else ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Task):
     """One class an image.
 
     Args:
@@ -103,6 +105,13 @@ class Classification:
     evaluation: Evaluation = Evaluation()
     standardised: bool = True
 
+    name = "classification"
+    metric_kind = "class_metrics"
+    scoring_class = ClassScoring
+    own_metrics = CLASS_METRICS
+    uses_sigmoid = False
+    uses_decoder = False
+
     @property
     def out_channels(self) -> int:
         return len(self.classes)
@@ -115,7 +124,7 @@ class Classification:
         """(B, C, H, W) in [0, 1] to what the network sees."""
         if not self.standardised:
             return image
-        mean, std = (COLOUR_MEAN, COLOUR_STD) if self.channels == 3 else (GREY_MEAN, GREY_STD)
+        mean, std = colour_scale(self.channels)
         return (image - image.new_tensor(mean)[:, None, None]) / image.new_tensor(std)[:, None, None]
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
@@ -147,3 +156,62 @@ class Classification:
             image = samples.batch(chosen.tolist()).image
             found[chosen] = network(self.standardise(image.to(device))).double().softmax(dim=1).cpu()
         return found
+
+    def load(
+        self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, kept_bytes: int = KEPT_BYTES
+    ) -> Pictures:
+        """Samples that are read on demand; as many as stay in memory are read now."""
+        samples = replace(self.prepare(cases, _reader(dataset, notice)), kept_bytes=kept_bytes)
+        for _ in samples.first():
+            advance(1)
+        return samples
+
+    def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
+        for case in cases[:MOST_HASHED]:  # of very many, some
+            dataset.read_image(case, [])
+            advance(1)
+
+    def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
+        """Batches of at most MAX_BATCH, in the order of the cases."""
+        samples = self.prepare(cases, lambda case: dataset.read_image(case, []))
+        for start in range(0, len(samples), MAX_BATCH):
+            yield samples.batch(range(start, min(start + MAX_BATCH, len(samples)))).image
+
+    def evaluate(
+        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance
+    ) -> EvaluationResult:
+        """A row per image."""
+        rows: Rows = []
+        read = _reader(dataset, notice)
+        # The order is independent of the class, as Tent and batch statistics see a batch as a whole.
+        cases = sorted(cases, key=lambda case: stream_number(0, "order", case.site, case.patient))
+        for indices in even_parts(torch.arange(len(cases))):
+            part = [cases[index] for index in indices.tolist()]
+            for case, found in zip(part, self.probabilities(network, self.prepare(part, read)), strict=True):
+                row = case_row(
+                    case.site, role, case.patient, case.subject, case.label, found.tolist(), self.classes
+                )
+                rows.append(row)
+            advance(len(part))
+        return EvaluationResult(rows)
+
+    def typical_image(self, samples: Pictures) -> Tensor:
+        """The first image of the last class."""
+        return samples.batch([int(samples.labels.argmax())]).image[0]
+
+    def patients_of(self, samples: Pictures) -> list[str]:
+        return [case.subject for case in samples.cases]
+
+    def bundle(self, input_is_2d: bool) -> ClassBundle:
+        """Classified images are always 2-D files."""
+        return ClassBundle(self.classes, self.channels, self.image_size, self.standardised)
+
+
+def _reader(dataset: Dataset, notice: Notice) -> Read:
+    def read(case: Case) -> MetaTensor:
+        notices: list[str] = []
+        image = dataset.read_image(case, notices)
+        notice(case, notices)
+        return image
+
+    return read

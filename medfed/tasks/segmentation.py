@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,44 +22,19 @@ from monai.transforms import (
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.datasets.base import Volume
+from medfed.datasets.base import Case, Dataset, Volume
 from medfed.functional.hooks import capture_features
+from medfed.metrics.mask_metric import MaskMetric, score
+from medfed.metrics.ratio import ratio_row, vertical_ratio
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.boundary_distance import N_LEVELS, boundary_distance
+from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.mask_bundle import AXES, MAX_SLICES, PERCENTILES, MaskBundle
+from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
+from medfed.tasks.results import EvaluationResult, PackedMask
+from medfed.tasks.task import KEPT_BYTES, Advance, Notice, Task
 
 DICE_SMOOTHING = 1e-5
-PERCENTILES = (0.5, 99.5)  # of a volume whose format fixes no range: what becomes 0 and 1
-SLICES_AT_ONCE = 16
-AXES = (("L", "R"), ("P", "A"), ("I", "S"))
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The `evaluation` block of a config: from probabilities to masks.
-
-    Args:
-        threshold: a voxel belongs to a structure when its probability is above this. ELCFS's code has 0.75.
-        largest_component: keep only the largest connected piece of each structure, in 3-D. An empty prediction stays
-            empty (the authors' helper turns it into an all-foreground mask).
-        tent: adapt the network to each site's test images while predicting (`medfed.networks.tent`). Transductive: it
-            sees the unseen site's images, without their labels, and every result says so.
-        tent_learning_rate: of that adaptation.
-        boundary_distance: at each validation a source site also tells one number, the mean distance of features along
-            outlines from those of the background beside them (ELCFS, Figure 7); at sites that take no part it is
-            measured once, at the end. Of masks only.
-    """
-
-    threshold: float = 0.5
-    largest_component: bool = False
-    tent: bool = False
-    tent_learning_rate: float = 1e-3
-    boundary_distance: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}")
-        if not self.tent_learning_rate > 0:
-            raise ValueError(f"tent_learning_rate must be above 0, got {self.tent_learning_rate}")
 
 
 @dataclass(frozen=True)
@@ -84,7 +59,7 @@ class Slices:
 
 
 @dataclass(frozen=True)
-class Segmentation:
+class Segmentation(Task):
     """Structures that may overlap (one sigmoid each) in images of `channels` channels.
 
     Args:
@@ -105,9 +80,20 @@ class Segmentation:
     evaluation: Evaluation = Evaluation()
     standardised: bool = True
 
+    name = "segmentation"
+    metric_kind = "mask_metrics"
+    scoring_class = MaskScoring
+    own_metrics = MASK_METRICS
+    uses_sigmoid = True
+    uses_decoder = True
+
     @property
     def out_channels(self) -> int:
         return len(self.structures)
+
+    @property
+    def measures_boundary_distance(self) -> bool:
+        return self.evaluation.boundary_distance
 
     def preprocessing(self) -> Compose:
         """From {"image": (C, H, W, D)} in its file's geometry to (C, S, S, D) in [0, 1], axes to the right and front.
@@ -173,8 +159,8 @@ class Segmentation:
         distances: list[Tensor] = []
         hits = torch.zeros(int(samples.patient.max()) + 1, self.out_channels, dtype=torch.float64)
         total = torch.zeros_like(hits)
-        for start in range(0, len(samples), SLICES_AT_ONCE):
-            part = slice(start, start + SLICES_AT_ONCE)
+        for start in range(0, len(samples), MAX_SLICES):
+            part = slice(start, start + MAX_SLICES)
             with capture_features(network, taps) as features:
                 logits = network(self.standardise(samples.images[part].to(device)))
             if taps:
@@ -209,8 +195,68 @@ class Segmentation:
         image = item["image"]
         slices = self.standardise(image.as_tensor().movedim(-1, 0)).movedim(0, -1)
         inferer = SliceInferer(
-            roi_size=(self.image_size, self.image_size), spatial_dim=2, sw_batch_size=SLICES_AT_ONCE, progress=False
+            roi_size=(self.image_size, self.image_size), spatial_dim=2, sw_batch_size=MAX_SLICES, progress=False
         )
         probabilities = inferer(slices[None].to(device), network)[0].sigmoid().cpu()
         item["pred"] = MetaTensor(probabilities, meta=image.meta, applied_operations=image.applied_operations)
         return self.postprocessing(preprocessing)(item)["pred"].as_tensor().to(torch.uint8)
+
+    def load(
+        self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, kept_bytes: int = KEPT_BYTES
+    ) -> Slices:
+        """All slices, in memory: `kept_bytes` bounds images that are read on demand, and these are not."""
+        return self.prepare(list(_volumes(dataset, cases, notice, advance)))
+
+    def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
+        for _ in _volumes(dataset, cases, notice, advance):
+            pass
+
+    def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
+        """A batch per volume."""
+        preprocessing = self.preprocessing()
+        for case in cases:
+            yield preprocessing({"image": dataset.load(case).image})["image"].as_tensor().movedim(-1, 0)
+
+    def evaluate(
+        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance
+    ) -> EvaluationResult:
+        """A row per patient and structure; masks are kept of the unseen site."""
+        result = EvaluationResult()
+        metrics = [metric for metric in self.scoring.metrics if isinstance(metric, MaskMetric)]
+        for case, volume in zip(cases, _volumes(dataset, cases, notice, advance), strict=True):
+            predicted = self.predict(network, volume)
+            for index, structure in enumerate(self.structures):
+                scores = score(metrics, predicted[index], volume.mask[index].as_tensor(), volume.spacing_mm)
+                named = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
+                result.rows.append({**named, **scores})
+            if dataset.ratio_of:
+                inner, outer = map(self.structures.index, dataset.ratio_of)
+                reference, found = (
+                    vertical_ratio(masks[inner], masks[outer]) for masks in (volume.mask.as_tensor(), predicted)
+                )
+                result.ratios.append(ratio_row(case.site, role, case.patient, reference, found))
+            if role == "unseen":
+                result.masks[case.patient] = PackedMask.of(predicted)
+        return result
+
+    def typical_image(self, samples: Slices) -> Tensor:
+        """The slice that shows most of the structures."""
+        return samples.images[int(samples.labels.flatten(1).sum(dim=1).argmax())]
+
+    def patients_of(self, samples: Slices) -> list[int]:
+        return samples.patient.tolist()
+
+    def bundle(self, input_is_2d: bool) -> MaskBundle:
+        return MaskBundle(
+            self.structures, self.channels, self.image_size, self.intensity_range, self.standardised,
+            self.evaluation.threshold, self.evaluation.largest_component, input_is_2d,
+        )  # fmt: skip
+
+
+def _volumes(dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> Iterator[Volume]:
+    """Each volume, which counts as worked through when the next one is asked for."""
+    for case in cases:
+        volume = dataset.load(case)
+        notice(case, volume.notices)
+        yield volume
+        advance(1)

@@ -163,7 +163,7 @@ def test_a_site_that_starts_again_validates_with_what_it_kept(keeping, fedavg, t
     def restarting(kind, messages):
         if kind == "validate":
             fresh = keepers(keeping, fedavg, tmp_path / "again")
-            engine.members, engine._trained, engine._resting = fresh.members, {}, set()
+            engine.members, engine._store = fresh.members, fresh._store
         return exchange(kind, messages)
 
     engine.exchange = restarting

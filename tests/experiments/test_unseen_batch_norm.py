@@ -1,5 +1,4 @@
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,11 +10,12 @@ from medfed.experiments.run import run
 from medfed.experiments.setup import build_experiment
 from medfed.experiments.unseen_batch_norm import nearest, policy
 from medfed.federation.rounds import federate
-from medfed.metrics.segmentation import score
+from medfed.metrics.mask_metric import score
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.model_card import notes
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.table import closing_table
+from medfed.outputs.tables.run_table import closing_table
+from medfed.tasks.mask_scoring import MASK_METRICS
 
 FIRST = "conv_0.conv_0.adn.N.running_mean"
 
@@ -40,7 +40,7 @@ def test_an_unseen_site_is_scored_with_the_average_or_by_each_batch_or_as_its_ne
     scores = {}
     for unseen_bn in ("average", "batch_stats", "nearest"):
         simulation, weights = trained(tmp_path, tiny_phantom, unseen_bn)
-        assert policy(simulation) == unseen_bn
+        assert policy(simulation.engine.members) == unseen_bn
         findings = evaluate(simulation, weights, True)
         rows = findings.rows
         _check_masks_are_those_of_the_scores(simulation, findings)
@@ -49,7 +49,7 @@ def test_an_unseen_site_is_scored_with_the_average_or_by_each_batch_or_as_its_ne
         if unseen_bn == "nearest":
             assert any(torch.equal(held[FIRST], entry) for entry in own.values())
         else:
-            assert torch.equal(held[FIRST], unseen_weights(simulation, weights)[FIRST])
+            assert torch.equal(held[FIRST], unseen_weights(simulation.engine.members, weights)[FIRST])
             assert not any(torch.equal(held[FIRST], entry) for entry in own.values())
         scores[unseen_bn] = {role: [row["dice"] for row in rows if row["role"] == role] for role in ("seen", "unseen")}
     seen, unseen = ([found[role] for found in scores.values()] for role in ("seen", "unseen"))
@@ -61,7 +61,7 @@ def test_a_picture_shows_the_mask_of_the_network_that_adapted(tmp_path, tiny_pha
     findings = evaluate(simulation, weights, True)
     _check_masks_are_those_of_the_scores(simulation, findings)
     case = simulation.unseen["UCL"][0]
-    simulation.network.load_state_dict(unseen_weights(simulation, weights))
+    simulation.network.load_state_dict(unseen_weights(simulation.engine.members, weights))
     plain = simulation.task.predict(simulation.network, simulation.dataset.load(case))
     assert not torch.equal(findings.masks[case.patient].unpacked(), plain)
 
@@ -73,7 +73,8 @@ def _check_masks_are_those_of_the_scores(simulation, findings):
     assert of_unseen.keys() == findings.masks.keys() == volumes.keys()
     for patient, dice in of_unseen.items():
         mask, volume = findings.masks[patient].unpacked(), volumes[patient]
-        assert score(mask[0], volume.mask[0].as_tensor(), volume.spacing_mm).dice == dice
+        reference = volume.mask[0].as_tensor()
+        assert score(MASK_METRICS, mask[0], reference, volume.spacing_mm)["dice"] == dice
 
 
 @pytest.mark.parametrize("like", ["BMC", "HK"])
@@ -95,7 +96,8 @@ def test_the_nearest_site_is_the_one_whose_images_they_are(tmp_path, tiny_phanto
         site.memory[f"local/{path}.running_mean"] = features.mean(dim=(0, 2, 3)) + shift
         site.memory[f"local/{path}.running_var"] = features.var(dim=(0, 2, 3)) + shift
     with pytest.warns(UserWarning, match=f"UCL: is tested with the BatchNorm of {like}"):
-        found = nearest(simulation, weights, cases)
+        images = simulation.task.network_images(simulation.dataset, cases)
+        found = nearest(simulation.engine.members, simulation.network, simulation.task, weights, "UCL", images)
     chosen = next(site for site in simulation.engine.members if site.name == like)
     assert all(torch.equal(found[name], entry) for name, entry in chosen.local_entries().items())
     assert all(torch.equal(found[name], weights[name]) for name in found if name not in chosen.local_keys)
@@ -120,10 +122,10 @@ def test_results_say_what_looked_at_test_images(tmp_path, tiny_phantom, unseen_b
 @pytest.mark.filterwarnings("ignore:.*no BatchNorm")
 def test_without_batch_norm_nothing_is_transductive(tmp_path, tiny_phantom):
     found = build_experiment(config(tmp_path, tiny_phantom, "batch_stats", ""), None, True)
-    assert policy(found) == ""
+    assert policy(found.engine.members) == ""
 
 
 def test_where_a_setting_and_not_the_method_keeps_batch_norm_it_is_the_average(fedavg):
     toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
-    assert policy(SimpleNamespace(engine=toy.engine(fedavg, local_batch_norm=True))) == "average"
-    assert policy(SimpleNamespace(engine=toy.engine(fedavg))) == ""
+    assert policy(toy.engine(fedavg, local_batch_norm=True).members) == "average"
+    assert policy(toy.engine(fedavg).members) == ""

@@ -20,7 +20,7 @@ from medfed.phantoms.synthesis.histology import make_histology_phantom
 from medfed.tasks.classification import Classification
 
 FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv",
-         "timings.csv", "history.csv", "model.safetensors", "pictures", "states", "sites", "run.lock"}  # fmt: skip
+         "timings.csv", "history.csv", "model.safetensors", "figures", "states", "sites", "run.lock"}  # fmt: skip
 PICTURES = {"training_curves.png", "reliability.png", "roc.png", "examples.png", "style_gallery.png", "style_grid.png",
             "histograms.png", "same_examples.png", "tsne.png"}  # fmt: skip
 
@@ -52,7 +52,7 @@ def test_a_run_leaves_scores_pictures_and_the_error_of_its_codec(config, tmp_pat
     said = capsys.readouterr().out
     assert "SYNTHETIC PHANTOM DATA" in said and "hospital_5 (UNSEEN)" in said and "AUROC" in said
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
-    assert {path.name for path in (tmp_path / "run" / "pictures").iterdir()} == PICTURES
+    assert {path.name for path in (tmp_path / "run" / "figures").iterdir()} == PICTURES
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["task"] == "classification" and summary["classes"] == ["normal", "tumour"]
     assert 0 <= summary["method_facts"]["codec_reconstruction_error"] < 1e-3

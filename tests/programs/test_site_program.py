@@ -303,7 +303,7 @@ def test_the_ledger_of_a_hospital_is_the_runs(tmp_path, tiny_phantom):
     (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom))
     config = load(tmp_path / "tiny.yaml")
     simulation = build_experiment(config, None, quiet=True)
-    (bmc, hk), desk = simulation.engine.members, None
+    (bmc, hk), desk = simulation.sites, None
     desk = GuardedSite(hk, tmp_path, Agreement(sends=("windows",), rounds=2))
 
     class Engine:

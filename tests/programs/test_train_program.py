@@ -41,7 +41,7 @@ def rows(path):
 def test_a_run_leaves_every_file_and_picture(finished):
     _, out = finished
     assert all((out / name).stat().st_size for name in FILES)
-    assert {p.name for p in (out / "pictures").iterdir()} == set(PICTURES)
+    assert {p.name for p in (out / "figures").iterdir()} == set(PICTURES)
     assert RunFolder(out).rounds() == [1, 2]
 
 
@@ -51,8 +51,8 @@ def test_without_scikit_learn_a_notice_names_the_extra_and_no_map_is_drawn(finis
         out = tmp_path / method
         assert run(finished[0], out, "--set", f"method.name={method}", "--set", "federation.rounds=1") == 0
         notices = json.loads((out / "summary.json").read_text())["notices"]
-        assert sum("[pictures]" in notice for notice in notices) == n
-        assert not (out / "pictures" / "tsne.png").exists() and (out / "pictures" / "same_cases.png").exists()
+        assert sum("[figures]" in notice for notice in notices) == n
+        assert not (out / "figures" / "tsne.png").exists() and (out / "figures" / "same_cases.png").exists()
 
 
 def test_the_distance_of_outlines_is_measured_at_the_unseen_site_at_the_end_alone(finished, tmp_path):

@@ -13,7 +13,7 @@ from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.regions import boundary, ring
 from medfed.tasks.boundary_distance import boundary_distance
-from medfed.tasks.segmentation import Evaluation
+from medfed.tasks.evaluation import Evaluation
 
 
 def square(n=1, size=32):
@@ -95,6 +95,6 @@ def test_a_site_whose_masks_are_empty_tells_none(measuring, fedavg):
 
 def test_the_evaluator_measures_nothing_unasked(toy):
     class Unread:
-        task, engine = toy.task, type("Engine", (), {"onlooker": None})
+        task, sites, validation_site = toy.task, [], None
 
     assert boundary_distances(Unread(), {}) == {}

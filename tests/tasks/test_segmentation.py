@@ -5,7 +5,8 @@ from monai.transforms import NormalizeIntensity
 from torch import nn
 
 from medfed.datasets.base import Volume
-from medfed.tasks.segmentation import Evaluation, Segmentation
+from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.segmentation import Segmentation
 
 
 def volume(shape=(40, 50, 6), spacing=(0.5, 0.5, 3.0), axes=(-1, -1, 1)) -> Volume:

@@ -18,6 +18,7 @@ import jsonschema
 
 from medfed.core.errors import UserError
 from medfed.outputs.bundle.files import BundleFiles, opened
+from medfed.tasks.bundle_template import CONVERTERS, INTERPOLATE, PREDICTIONS
 
 FILES = (
     "LICENSE",
@@ -46,11 +47,10 @@ TARGETS = frozenset(
     + [f"monai.transforms.{name}" for name in _TRANSFORMS]
     + ["monai.data.DataLoader", "monai.data.Dataset", "monai.engines.SupervisedEvaluator"]
     + ["monai.handlers.CheckpointLoader", "monai.inferers.SimpleInferer", "monai.inferers.SliceInferer"]
-    + ["torch.jit.load", "torch.nn.functional.interpolate"]
+    + ["torch.jit.load", INTERPOLATE]
 )
 # Two transforms could do more than a bundle needs: call anything, and delete or write a file of any name.
-INTERPOLATE, LAMBDA = "torch.nn.functional.interpolate", "monai.transforms.Lambdad"
-PREDICTIONS = "predictions.csv"
+LAMBDA = "monai.transforms.Lambdad"
 KEYS_OF = {
     INTERPOLATE: {"_target_", "_mode_", "size", "mode", "align_corners", "antialias"},
     LAMBDA: {"_target_", "keys", "func"},
@@ -62,13 +62,6 @@ VALUE_OF = {"_mode_": "callable", "filename": PREDICTIONS}
 # unpickle, or fetch weights from an address.
 FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
 
-# How a picture of Pillow's is read, by the channels that are wanted: turned as its EXIF note says, without alpha. One
-# of another kind (more than 8 bits, say) is a KeyError with its mode: better no answer than that of saturated pixels.
-_KINDS = {1: {"1": "L", "L": "L", "LA": "L"}, 3: dict.fromkeys(("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"), "RGB")}
-CONVERTERS = {
-    n: f"$lambda picture: ImageOps.exif_transpose(picture).convert({kinds}[picture.mode])"
-    for n, kinds in _KINDS.items()
-}
 IMPORTS = ("$import glob", "$import PIL.ImageOps as ImageOps")
 CALLS = frozenset({"sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.to", "REF.run"})
 VALUES = frozenset({"REF", "np.uint8"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,16 +16,16 @@ from medfed.config.schema import Config, load
 from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.federation.method import Method
+from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.write import Wrap, write_bundle
 from medfed.outputs.run_folder import RunFolder
-from medfed.tasks.classification import Classification
-from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.known import task_of_images
+from medfed.tasks.task import Task
 
 FACTS = (  # of summary.json, put into the bundle as they stand
     "unseen_site", "validation_site", "clients", "rounds", "selected_round", "selection", "seed", "data", "dataset",
     "patients", "versions", "config_sha256", "method_facts", "transductive", "transductive_by", "start_weights",
 )  # fmt: skip
-LISTED = 3  # so many classes are named in the name of the bundle's folder
 
 
 def export(run: Path, out: Path | None = None) -> Path:
@@ -42,41 +41,20 @@ def export(run: Path, out: Path | None = None) -> Path:
         resume = f"python -m medfed.train {run / 'config.yaml'} --out {run} --resume"
         raise UserError(f"{run}: the run is not finished; go on with {resume}")
     config, summary = load(run / "config.yaml"), folder.read_json("summary.json")
-    task = task_of(config, summary)
-    name, title = name_and_title(task)
-    weights, wrap = what_predicts(config, task, _read_model(run / "model.safetensors"))
+    images = summary["images"]
+    task = task_of_images(images, config.data.image_size, config.evaluation)
+    input_is_2d = images["pictures"]
+    weights, wrap = what_predicts(config.method, config.network, task, _read_model(run / "model.safetensors"))
     return write_bundle(
-        out or run / "bundle" / name,
+        out or run / "bundle" / task.bundle(input_is_2d).name,
         network=config.network,
         weights=weights,
         wrap=wrap,
         task=task,
         provenance=provenance(config, summary),
         summary=summary,
-        title=title,
-        input_is_2d=summary["images"]["pictures"],
+        input_is_2d=input_is_2d,
     )
-
-
-def task_of(config: Config, summary: dict[str, Any]) -> Segmentation | Classification:
-    """The run's task, from what its summary says of the images."""
-    images, size = summary["images"], config.data.image_size
-    channels, standardised = images["channels"], images["standardised"]
-    if summary.get("task") == "classification":
-        return Classification(tuple(images["classes"]), channels, size, config.evaluation, standardised)
-    scale = None if images["intensity_range"] is None else tuple(images["intensity_range"])
-    return Segmentation(tuple(images["structures"]), channels, size, scale, config.evaluation, standardised)
-
-
-def name_and_title(task: Segmentation | Classification) -> tuple[str, str]:
-    """The bundle's folder, which tells MONAI Label what it does, and the first words of its card."""
-    if isinstance(task, Segmentation):
-        names, what, title = task.structures, "segmentation", " and ".join(task.structures)
-    else:
-        names, what, title = task.classes, "classification", f"{', '.join(task.classes[:-1])} or {task.classes[-1]}"
-    if isinstance(task, Classification) and len(names) > LISTED:
-        names = (str(len(names)), "classes")
-    return re.sub(r"[^\w-]+", "_", f"{'_'.join(names)}_{what}"), f"{title[:1].upper()}{title[1:]} {what}"
 
 
 def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
@@ -94,17 +72,17 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def what_predicts(
-    config: Config, task: Segmentation | Classification, weights: dict[str, Tensor]
+    method: Method, network: NetworkSettings, task: Task, weights: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], Wrap | None]:
     """The weights without what the method added to the network, if that is for training only.
 
     Otherwise (StableFDG's attention) all of them, and what adds it: the plain network would not show the results.
     """
-    if type(config.method).wrap_network is Method.wrap_network:
+    if type(method).wrap_network is Method.wrap_network:
         return weights, None
-    wrap = partial(config.method.wrap_network, architecture=config.network)
-    plain = config.network.build(task.channels, task.out_channels).eval()
-    wrapped = wrap(config.network.build(task.channels, task.out_channels)).eval()
+    wrap = partial(method.wrap_network, architecture=network)
+    plain = network.build(task.channels, task.out_channels).eval()
+    wrapped = wrap(network.build(task.channels, task.out_channels)).eval()
     kept = {name: entry for name, entry in weights.items() if name in plain.state_dict()}
     try:
         wrapped.load_state_dict(weights)

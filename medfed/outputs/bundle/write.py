@@ -22,14 +22,12 @@ from medfed.core.errors import UserError
 from medfed.federation.message import digest
 from medfed.functional.weights import first_not_finite
 from medfed.networks.base import NetworkSettings
-from medfed.outputs.bundle import class_card, class_configs, configs
 from medfed.outputs.bundle.check import check_bundle
+from medfed.outputs.bundle.configs import inference_config, metadata
 from medfed.outputs.bundle.model_card import model_card, scores
-from medfed.tasks.classification import Classification
-from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.task import Task
 
 PACKAGE = Path(__file__).parent.parent.parent
-VOLUMES, PICTURES, CLASSES = "prostate_segmentation", "fundus_segmentation", "camelyon17_classification"
 SHOWN_DIFFERENCES = 5
 
 Wrap = Callable[[nn.Module], nn.Module]
@@ -40,10 +38,9 @@ def write_bundle(
     *,
     network: NetworkSettings,
     weights: Mapping[str, Tensor],
-    task: Segmentation | Classification,
+    task: Task,
     provenance: dict[str, Any],
     summary: dict[str, Any],
-    title: str,
     input_is_2d: bool,
     wrap: Wrap | None = None,
 ) -> Path:
@@ -55,11 +52,10 @@ def write_bundle(
         out: a folder that does not exist yet; its name best ends in `_segmentation`, as MONAI Label infers the task
             from it (`_classification` where whole pictures are told apart).
         network, weights: the network and the state dict of what predicts.
-        task: gives preprocessing, threshold and names, and chooses the template (`template_name`).
+        task: gives preprocessing, threshold, names and the template (`Task.bundle`).
         provenance: plain facts (JSON): sites, unseen_site, method, rounds, seed, data ("phantom" or "real") and so on.
-        summary: as `medfed.metrics.summary.summarise` returns it, or that of `classification_summary`; with what else
-            the card should tell of the run (`medfed.outputs.bundle.model_card`).
-        title: the first words of the model card.
+        summary: as `Scoring.summarise` returns it, with what else the card should tell of the run
+            (`medfed.outputs.bundle.model_card`).
         input_is_2d: the hospital's images are PNG pictures rather than NIfTI volumes; always so for classification.
         wrap: adds to the network what a method's predictions need (`Method.wrap_network`). MONAI cannot build that, so
             the bundle runs its TorchScript.
@@ -70,11 +66,15 @@ def write_bundle(
     """
     if out.exists():
         raise UserError(f"{out}: exists already; remove it, or choose another folder with --out")
-    template = template_folder(template_name(task, input_is_2d))
+    bundle = task.bundle(input_is_2d)
+    template = template_folder(bundle.folder)
     definition = None if wrap else network.definition(task.channels, task.out_channels)
     module = trained(network, weights, task, wrap)
     facts = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
-    configs = _configs(template, task, definition, title, facts, summary, input_is_2d)
+    configs = {
+        "inference": inference_config(template, bundle, definition),
+        "metadata": metadata(template, bundle, facts, scores(summary)),
+    }
     with _appearing(out) as folder:
         for name, content in configs.items():
             _write(folder / "configs" / f"{name}.json", json.dumps(content, indent=4, allow_nan=False) + "\n")
@@ -83,21 +83,14 @@ def write_bundle(
         has_script = _save_script(folder / "models" / "model.ts", module, task, configs, needed=definition is None)
         names = ("torch", "monai", *configs["metadata"]["required_packages_version"], "fire")
         versions = {name: version(name).partition("+")[0] for name in names}
-        card = model_card(template, task, module, title, facts, summary, versions, input_is_2d, has_script)
+        card = model_card(template, bundle, module, facts, summary, versions, task.image_size, has_script)
         _write(folder / "docs" / "README.md", card)
         shutil.copyfile(template / "LICENSE", folder / "LICENSE")
         check_bundle(folder)
     return out
 
 
-def template_name(task: Segmentation | Classification, input_is_2d: bool) -> str:
-    """The template for volumes with masks, pictures with masks, or pictures with classes, whoever's they are."""
-    if isinstance(task, Classification):
-        return CLASSES
-    return PICTURES if input_is_2d else VOLUMES
-
-
-def template_folder(name: str = VOLUMES) -> Path:
+def template_folder(name: str) -> Path:
     """A template: in `bundles/` beside the package (a checkout), or in the package (an installed one)."""
     places = [PACKAGE.parent / "bundles" / name, PACKAGE / "bundles" / name]
     for place in places:
@@ -106,31 +99,10 @@ def template_folder(name: str = VOLUMES) -> Path:
     raise UserError(f"the bundle template is neither in {places[0]} nor in {places[1]}; install medfed again")
 
 
-def _configs(
-    template: Path,
-    task: Segmentation | Classification,
-    definition: dict[str, Any] | None,
-    title: str,
-    facts: dict[str, Any],
-    summary: Mapping[str, Any],
-    input_is_2d: bool,
-) -> dict[str, Any]:
-    """`inference` and `metadata`."""
-    if isinstance(task, Classification):
-        return {
-            "inference": class_configs.inference_config(template, task, definition),
-            "metadata": class_configs.metadata(template, task, title, facts, class_card.scores(summary)),
-        }
-    return {
-        "inference": configs.inference_config(template, task, definition, input_is_2d),
-        "metadata": configs.metadata(template, task, title, facts, scores(summary), input_is_2d),
-    }
-
-
 def trained(
     network: NetworkSettings,
     weights: Mapping[str, Tensor],
-    task: Segmentation | Classification,
+    task: Task,
     wrap: Wrap | None = None,
 ) -> nn.Module:
     """The network with these weights, in evaluation mode, on the CPU; `wrap` as in `write_bundle`.
@@ -163,7 +135,7 @@ def _differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) ->
 
 
 def _save_script(
-    path: Path, module: nn.Module, task: Segmentation | Classification, configs: dict[str, Any], needed: bool
+    path: Path, module: nn.Module, task: Task, configs: dict[str, Any], needed: bool
 ) -> bool:
     """TorchScript with the configs inside, as `monai.bundle ckpt_export` writes it; whether that worked."""
     probe = torch.zeros(2, task.channels, task.image_size, task.image_size)

@@ -1,4 +1,4 @@
-"""Which unseen cases the pictures show: a run's best and worst, and some that no score chose."""
+"""Which unseen cases the figures show: a run's best and worst, and some that no score chose."""
 
 from __future__ import annotations
 

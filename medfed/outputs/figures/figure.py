@@ -1,9 +1,14 @@
-"""What all pictures share: a sheet, its title and legend, colours, an image, and saving; matplotlib when needed."""
+"""What all figures share: a sheet, its title and legend, colours, an image, and saving; matplotlib when needed.
+
+Each function of this package writes one PNG, the same bytes for the same input; `data_label` says in every title what
+the data are.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +21,8 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (  # Okabe and Ito:
 )  # fmt: skip
 LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY, GREEN, PURPLE, VERMILION, BLUE)]
 SEEN, UNSEEN = BLUE, VERMILION
+N_COLUMNS = 5
+Site = tuple[str, str]  # (role, name)
 
 
 def sheet(width_in: float, height_in: float):
@@ -74,3 +81,26 @@ def turn(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
         return array
     flipped = [place for place, towards in enumerate(axes, start=1) if towards in "RAS"]
     return np.flip(array, flipped).swapaxes(1, 2)
+
+
+def by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
+    """The rows of each site, seen sites first."""
+    sites: dict[Site, list[Mapping]] = {}
+    for row in sorted(rows, key=lambda row: (row["role"], row["site"])):
+        sites.setdefault((row["role"], row["site"]), []).append(row)
+    return sites
+
+
+def panels_in_lines(n: int, size_in: float):
+    """A figure with `n` panels in lines of five, and those panels."""
+    n_columns = min(N_COLUMNS, max(n, 1))
+    n_lines = max(math.ceil(n / n_columns), 1)
+    figure = sheet(max(6.0, size_in * n_columns), (size_in + 0.5) * n_lines + 0.5)
+    panels = list(figure.subplots(n_lines, n_columns, squeeze=False).flat)
+    for axes in panels[n:]:
+        axes.set_visible(False)
+    return figure, panels[:n]
+
+
+def colour_of(role: str) -> str:
+    return UNSEEN if role == "unseen" else SEEN

@@ -1,4 +1,4 @@
-"""Pictures of styles: an image as it would look elsewhere, every site's image in every site's style."""
+"""Figures of styles: an image as it would look elsewhere, every site's image in every style, and grey levels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from medfed.outputs.figures.figure import as_array, save, sheet, show, turn
+from medfed.outputs.figures.figure import LINES, as_array, save, sheet, show, tidy, turn
+
+N_LEVELS = 64  # bins of a grey-level histogram
 
 
 def style_gallery(original, styled: Mapping[str, object], path: str | Path, data_label: str, axes: str | None = None):
@@ -59,3 +61,26 @@ def style_grid(
     for column, name in zip(panels[0], ["original", *(f"as at {name}" for name in sites)]):
         column.set_title(name, fontsize=9)
     save(figure, path, f"Each site's image in every style ({data_label})")
+
+
+def histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label: str) -> None:
+    """Grey levels of each site before and after an exchange of styles (CCST, Figure 3): closer lines are alike.
+
+    Args:
+        images_by_site: site: (before, after), each (N, C, H, W); channels are averaged.
+    """
+    grey = {site: [as_array(images).mean(axis=1) for images in pair] for site, pair in images_by_site.items()}
+    values = [image for pair in grey.values() for image in pair]
+    low, high = min(image.min() for image in values), max(image.max() for image in values)
+    edges = np.linspace(low, max(high, low + 1e-6), N_LEVELS + 1)
+    figure = sheet(9.5, 3.9)
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    for axes, which, name in zip(panels, (0, 1), ("before", "after")):
+        for (site, pair), (colour, dash) in zip(grey.items(), LINES * (len(grey) // len(LINES) + 1)):
+            share = np.histogram(pair[which], edges)[0] / pair[which].size
+            axes.stairs(100 * share, edges, color=colour, linestyle=dash, linewidth=1.4, label=site)
+        axes.set(xlabel="grey level", ylabel="pixels (%)" if not which else "")
+        axes.set_title(name, fontsize=10)
+        tidy(axes)
+    panels[1].legend(fontsize=8, frameon=False)
+    save(figure, path, f"Grey levels by site, before and after ({data_label})")

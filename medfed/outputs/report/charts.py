@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from statistics import fmean
 
-from medfed.metrics.classification_summary import ALL
 from medfed.outputs.report.blocks import figure_block, legend
 from medfed.outputs.report.box_chart import Group, box_chart
 from medfed.outputs.report.curve_chart import MOST_NAMED, Curve, coloured, curve_chart, swatch
 from medfed.outputs.report.heat_chart import heat_chart
 from medfed.outputs.report.markup import Markup, join, tag
-from medfed.outputs.report.run_data import ROLES, Comparison, Run
+from medfed.outputs.report.run_data import ROLES, Comparison, Run, structures_of
 from medfed.outputs.tables.table import block_title
+from medfed.tasks.scoring import CaseValue, Scoring
 
 MEASURES = (
     ("train_loss", "training loss"),
@@ -28,46 +29,57 @@ Limits = tuple[float, float] | None
 
 
 def boxes_of_run(run: Run) -> list[Markup]:
-    """A chart a structure and measure, a box a site."""
+    """A chart per structure and metric, a box per site."""
     sites = sorted({(ROLES.index(row["role"]), row["site"]) for row in run.rows})
     found = []
-    for structure in _structures(run):
-        for measure, axis, limits in _measures(run):
-            rows = [row for row in run.rows if row.get("structure", ALL) == structure]
-            groups = [
-                _group(f"{site} ({ROLES[role]})", [row for row in rows if row["site"] == site], measure, ROLES[role])
-                for role, site in sites
-            ]
-            name = axis if structure == ALL else f"{structure}: {axis}"
-            found.append(_boxes(f"{name} of each case by site, {run.method}", groups, axis, limits, run))
+    for structure in structures_of([run]):
+        of_structure = [row for row in run.rows if run.scoring.structure_of(row) == structure]
+        for measure in run.scoring.case_values(run.rows):
+            groups = []
+            for role, site in sites:
+                rows = [row for row in of_structure if row["site"] == site]
+                groups.append(_group(f"{site} ({ROLES[role]})", rows, measure, run.scoring, ROLES[role]))
+            caption = f"{_named(run, structure, measure)} of each case by site, {run.method}"
+            found.append(_boxes(caption, groups, measure.title, measure.limits, run))
     return found
 
 
 def boxes_of_comparison(comparison: Comparison) -> list[Markup]:
-    """A chart an unseen site and structure, a box a method, over all seeds."""
+    """A chart per unseen site, structure and main metric, a box per method, over all seeds."""
     first, found = comparison.runs[0], []
-    measure, axis, _ = _measures(first)[0]
     methods = list(dict.fromkeys(run.method for run in comparison.runs))
-    for structure in _structures(first):
-        sites = {
+    sites = sorted({run.unseen for run in comparison.runs})
+    measures = [measure for measure in first.scoring.case_values(first.rows) if measure.is_main]
+    for structure, measure in product(structures_of([first]), measures):
+        by_site = {
             site: [
-                _group(method, _unseen_rows(comparison, method, site, structure), measure, "unseen")
+                _group(method, _unseen_rows(comparison, method, site, structure), measure, first.scoring, "unseen")
                 for method in methods
             ]
-            for site in sorted({run.unseen for run in comparison.runs})
+            for site in sites
         }
-        lowest = min((value for groups in sites.values() for group in groups for value in group.values), default=0.0)
-        limits = (math.floor(5 * lowest) / 5, 1.0)  # one scale for all sites, from a fifth down
-        name = axis if structure == ALL else f"{structure}: {axis}"
-        for site, groups in sites.items():
-            caption = f"{name} of each case at the unseen site {site}, all seeds"
-            found.append(_boxes(caption, groups, axis, limits, first))
+        limits = measure.limits
+        if limits:  # one scale for all sites, from a fifth down
+            values = [value for groups in by_site.values() for group in groups for value in group.values]
+            limits = (math.floor(5 * min(values, default=0.0)) / 5, limits[1])
+        for site, groups in by_site.items():
+            caption = f"{_named(first, structure, measure)} of each case at the unseen site {site}, all seeds"
+            found.append(_boxes(caption, groups, measure.title, limits, first))
     return found
 
 
+def _named(run: Run, structure: str, measure: CaseValue) -> str:
+    return f"{structure}: {measure.title}" if run.scoring.has_structures else measure.title
+
+
 def _unseen_rows(comparison: Comparison, method: str, site: str, structure: str) -> list[dict]:
-    rows = [row for run in comparison.runs if (run.method, run.unseen) == (method, site) for row in run.rows]
-    return [row for row in rows if row["role"] == "unseen" and row.get("structure", ALL) == structure]
+    runs = [run for run in comparison.runs if (run.method, run.unseen) == (method, site)]
+    return [
+        row
+        for run in runs
+        for row in run.rows
+        if row["role"] == "unseen" and run.scoring.structure_of(row) == structure
+    ]
 
 
 def curves_of_run(run: Run) -> list[Markup]:
@@ -121,22 +133,8 @@ def heat_maps(comparison: Comparison) -> list[Markup]:
     return found
 
 
-def _structures(run: Run) -> list[str]:
-    return list(dict.fromkeys(row.get("structure", ALL) for row in run.rows))
-
-
-def _measures(run: Run) -> list[tuple[str, str, Limits]]:
-    """(key, axis, limits) of what a case has: Dice and a distance, or the probability of its class."""
-    if run.task == "classification":
-        return [("", "probability given to the true class", (0.0, 1.0))]
-    present = [row for row in run.rows if row["status"] != "absent"]
-    distances = [(f"hd95_{unit}", f"HD95 ({unit})", None) for unit in ("mm", "px")
-                 if present and all(row[f"hd95_{unit}"] is not None for row in present)]  # fmt: skip
-    return [("dice", "Dice", (0.0, 1.0)), *distances[:1]]
-
-
-def _group(name: str, rows: Sequence[dict], measure: str, colour: str) -> Group:
-    values = [(row[measure] if measure else row[f"p_{row['label']}"], row.get("status", "ok") != "ok") for row in rows]
+def _group(name: str, rows: Sequence[dict], measure: CaseValue, scoring: Scoring, colour: str) -> Group:
+    values = [(measure.value(row), scoring.is_crossed(row)) for row in rows]
     known = [(value, failed) for value, failed in values if value is not None]
     return Group(name, [value for value, _ in known], colour, [failed for _, failed in known])
 

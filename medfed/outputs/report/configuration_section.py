@@ -22,11 +22,11 @@ def section(runs: Sequence[Run], comparisons: Sequence[Comparison], left_out: Se
     """Facts, a line a run, and notices.
 
     Args:
-        left_out: pictures that the page does not hold, and why.
+        left_out: figures that the page does not hold, and why.
     """
     table = _table(runs)
     folded = tag("details", tag("summary", f"All {len(runs)} runs"), table) if len(runs) > MANY else table
-    notices = [*_notices(runs), *(f"{why} (a picture that is not in this page)" for why in left_out)]
+    notices = [*_notices(runs), *(f"{why} (a figure that is not in this page)" for why in left_out)]
     heading = tag("h3", "Notices")
     noticed = tag("ul", *(tag("li", notice) for notice in notices), class_="notes") if notices else tag("p", "None.")
     noticed = tag("details", tag("summary", f"All {len(notices)} notices"), noticed) if len(notices) > MANY else noticed

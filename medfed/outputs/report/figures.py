@@ -1,4 +1,4 @@
-"""The PNGs of a run put into the page as they are, and those of several methods one over the other."""
+"""The figures (PNG) of a run put into the page as they are, and those of several methods one over the other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from medfed.outputs.report.blocks import figure_block
 from medfed.outputs.report.markup import Markup, lines, tag
 from medfed.outputs.report.run_data import Comparison, Run
+from medfed.outputs.run_folder import FIGURES
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-MOST_BYTES = 32 << 20  # of all pictures of a page; a browser opens that at once
+MAX_BYTES = 32 << 20  # of all figures of a page; a browser opens that at once
 DRAWN = ("training_curves", "site_boxes")  # the page draws these itself
 SAME, TELLING = ("same_cases", "same_examples"), ("unseen_cases", "examples")
 CAPTIONS = {
@@ -33,9 +34,9 @@ CAPTIONS = {
 
 @dataclass
 class Budget:
-    """How many bytes of pictures the page may still take, what it shows already, and what was left out and why."""
+    """How many bytes of figures the page may still take, which it shows already, and which were left out and why."""
 
-    left: int = MOST_BYTES
+    left: int = MAX_BYTES
     shown: set[Path] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
 
@@ -52,8 +53,10 @@ class Budget:
 
 
 def of_run(run: Run, budget: Budget) -> list[Markup]:
-    """Each picture of the run that the page neither draws itself nor shows already, the known ones first."""
-    paths = [path for path in sorted((run.path / "pictures").glob("*.png")) if path not in budget.shown]
+    """Each figure of the run that the page neither draws itself nor shows already, the known ones first."""
+    if (older := run.path / "pictures").is_dir() and not (run.path / FIGURES).is_dir():
+        budget.left_out.append(f"{older}: an older version of medfed drew these; rename the folder to {FIGURES}")
+    paths = [path for path in sorted((run.path / FIGURES).glob("*.png")) if path not in budget.shown]
     found = {path.stem: path for path in paths if path.stem not in DRAWN}
     shown = []
     for name in [*(name for name in CAPTIONS if name in found), *(name for name in found if name not in CAPTIONS)]:
@@ -82,10 +85,10 @@ def side_by_side(comparison: Comparison, budget: Budget) -> list[Markup]:
 
 
 def _of_first_seed(runs: list[Run], name: str) -> dict[str, Path]:
-    """By method, of the smallest seed with which most methods have this picture."""
+    """By method, of the smallest seed with which most methods have this figure."""
     by_seed: dict[int, dict[str, Path]] = {}
     for run in runs:
-        path = run.path / "pictures" / f"{name}.png"
+        path = run.path / FIGURES / f"{name}.png"
         if path.is_file():
             by_seed.setdefault(run.summary["seed"], {})[run.method] = path
     return max(sorted(by_seed.items()), key=lambda found: len(found[1]))[1] if by_seed else {}

@@ -1,5 +1,5 @@
 "use strict";
-// Sorting by a click on a head, a slider between the pictures of two methods, and everything unfolded in print.
+// Sorting by a click on a head, a slider between the figures of two methods, and everything unfolded in print.
 // Without script the page shows the same, in its first order and one picture after the other.
 
 const made = (name, properties, ...children) => {

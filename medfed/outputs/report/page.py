@@ -69,7 +69,7 @@ def _run_section(run: Run, place: int, budget: figures.Budget) -> Section:
         score_tables.scores_of_run(run),
         _part("Case by case", charts.boxes_of_run(run), "charts", charts.BOXES),
         _part("Training", charts.curves_of_run(run), "charts"),
-        _part("Pictures", figures.of_run(run, budget)),
+        _part("Figures", figures.of_run(run, budget)),
     )
     return f"run-{place}", f"Run: {run.title}", content
 
@@ -98,7 +98,7 @@ def _banner(runs: Sequence[Run]) -> Markup:
     kinds = {run.summary["data"] for run in runs}
     if kinds == {"phantom"}:
         return tag("p", PHANTOM, class_="banner phantom")
-    said = "REAL data: the pictures below show images of patients; keep this page as you keep those."
+    said = "REAL data: the figures below show images of patients; keep this page as you keep those."
     mixed = " Some runs are of PHANTOM data: each caption says which." if "phantom" in kinds else ""
     return tag("p", said + mixed, class_="banner")
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from medfed.config.strict_yaml import parse, read
 from medfed.core.errors import UserError
-from medfed.metrics import classification_summary, summary
-from medfed.metrics.classification_summary import ALL
 from medfed.outputs.report.ledger_totals import Ledger, read_ledger
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison import Table, build_table
 from medfed.outputs.tables.comparison_row import FILE, Row, read_row, row_of_folder
+from medfed.tasks.known import scoring_of
+from medfed.tasks.scoring import Scoring
 
 FOLDS = "*/unseen_*/seed_*"  # where medfed.evaluate keeps the runs of a comparison
 ROLES = ("seen", "validation", "unseen")
@@ -35,10 +35,7 @@ class Run:
     history: list[dict]
     ledger: Ledger
     row: Row
-
-    @property
-    def task(self) -> str:
-        return self.summary.get("task", "segmentation")
+    scoring: Scoring
 
     @property
     def transductive_by(self) -> list[str]:
@@ -95,11 +92,11 @@ def read_run(path: Path, row: Row | None = None) -> Run:
     config = parse(text, str(path / "config.yaml"))
     if not isinstance(config, dict):
         raise UserError(f"{path / 'config.yaml'}: expected blocks of keys and values; copy the whole folder of the run")
-    read_cases = (classification_summary if found.get("task") == "classification" else summary).read_cases
+    scoring = scoring_of(found, path / "summary.json")
     ledger = read_ledger(path, sites=found.get("source_sites") or ())
-    rows = read_cases(path / "cases.csv")
+    rows = scoring.read_cases(path / "cases.csv")
     row = row or read_row(path, found["method"])
-    return Run(path, row.label, found, config, text, rows, folder.history(), ledger, row)
+    return Run(path, row.label, found, config, text, rows, folder.history(), ledger, row, scoring)
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -184,10 +181,15 @@ def _table(runs: list[Run], role: str) -> Table:
             "rows": [row for row in run.rows if row["role"] == role],
             "selection": run.summary["selection"],
             "data": run.summary["data"],
-            "task": run.task,
+            "summary": run.summary,
             "transductive_by": run.transductive_by,
         }
         for run in runs
     ]
-    structures = list(dict.fromkeys(row.get("structure", ALL) for result in results for row in result["rows"]))
-    return build_table(results, structures, role=role)
+    return build_table(results, structures_of(runs, role), role=role)
+
+
+def structures_of(runs: Iterable[Run], role: str | None = None) -> list[str]:
+    """The structures of the runs' rows, of one role or of all, in the order in which they come."""
+    rows = ((run.scoring, row) for run in runs for row in run.rows if role in (None, row["role"]))
+    return list(dict.fromkeys(scoring.structure_of(row) for scoring, row in rows))

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from medfed.metrics.classification_summary import ALL
-from medfed.outputs.measures import HD95, WORST
+from collections.abc import Mapping
+from typing import Any
+
+from medfed.metrics.metric import Metric
 from medfed.outputs.report.blocks import Cell, table_block
 from medfed.outputs.report.markup import Markup, lines, tag
 from medfed.outputs.report.run_data import ROLES, Comparison, Run
-from medfed.outputs.tables.class_table import COLUMNS
-from medfed.outputs.tables.class_table import NOTES as CLASS_NOTES
+from medfed.outputs.tables import run_table
 from medfed.outputs.tables.comparison import Table
-from medfed.outputs.tables.table import TRANSDUCTIVE, block_title, cells
+from medfed.outputs.tables.table import block_title, cells
+from medfed.tasks.scoring import RUN_TABLE, Scoring
 
 SHOWN = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
-INTERVAL = "[] is the 95 % interval over patients (bootstrap); ± is the standard deviation"
-CLASS_INTERVAL = "[] is the 95 % interval over people (bootstrap); ± is the standard deviation over sites"
 
 
 def scores_of_run(run: Run) -> Markup:
     """A line a site (and structure), the means over sites below, and what the columns mean."""
-    if run.task == "classification":
-        head = ("site", "role", "images", "people", *(name for _, name in COLUMNS))
-        body, foot = _class_lines(run.summary)
-        notes, texts = (f"{CLASS_INTERVAL}.", *CLASS_NOTES), (0, 1)
-    else:
-        head = ("site", "role", "structure", "cases", "Dice %", "HD95", "ASSD", "missed")
-        body, foot = _mask_lines(run.summary)
-        notes, texts = (f"{INTERVAL}.", f"{HD95}.", f"{WORST}."), (0, 1, 2)
+    scoring, summary = run.scoring, run.summary
+    head = run_table.head(scoring, ("site", "role"))
+    body = [
+        _line(scoring, site, role, *group)
+        for role in ROLES
+        for site, of_site in summary.get(role, {}).get("sites", {}).items()
+        for group in of_site.items()
+    ]
+    foot = [
+        _line(scoring, "mean over sites", role, *group)
+        for role in ROLES
+        for group in summary.get(role, {}).get("mean", {}).items()
+    ]
+    texts = range(2 + scoring.has_structures)
     table = table_block(f"Scores by site: {run.method}, {_rule(run)}", run.data_label, head, body, foot, texts)
-    return lines(table, _notes(notes + _kept(run.summary)))
+    notes = [f"{note}." for note in (scoring.interval, *scoring.notes_of(RUN_TABLE))]
+    return lines(table, _notes((*notes, *run_table.notes_on_weights(summary))))
 
 
 def compared(comparison: Comparison) -> list[Markup]:
@@ -72,62 +79,15 @@ def _notes(notes: tuple[str, ...]) -> Markup:
     return tag("ul", *(tag("li", note) for note in notes), class_="notes")
 
 
-def _kept(summary: dict) -> tuple[str, ...]:
-    by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
-    unseen = "those of the source site nearest to it" if "nearest" in by else "their average"
-    kept = f"Source sites are scored with the entries that they keep, the unseen site with {unseen}."
-    adapted = (f"TRANSDUCTIVE: {TRANSDUCTIVE.get(name, name)}." for name in by)
-    return (kept,) * bool(summary.get("sites_kept_entries")) + tuple(adapted)
+def _line(scoring: Scoring, site: str, role: str, structure: str, group: Mapping[str, Any]) -> list[object]:
+    before, after = ([group[key] for key, _ in counts] for counts in (scoring.counts_before, scoring.counts_after))
+    scores = [_score(scoring, metric, group) for metric in scoring.shown(RUN_TABLE)]
+    return [site, SHOWN[role], *[structure] * scoring.has_structures, *before, *scores, *after]
 
 
-def _class_lines(summary: dict) -> tuple[list, list]:
-    body = [
-        _class_line(site, role, group[ALL])
-        for role in ROLES for site, group in summary.get(role, {"sites": {}})["sites"].items()
-    ]  # fmt: skip
-    foot = [_class_line("mean over sites", role, group) for role in ROLES
-            for group in summary.get(role, {}).get("mean", {}).values()]  # fmt: skip
-    return body, foot
-
-
-def _class_line(site: str, role: str, group: dict) -> list[object]:
-    return [site, SHOWN[role], group["n"], group["n_subjects"], *(_score(group[metric]) for metric, _ in COLUMNS)]
-
-
-def _mask_lines(summary: dict) -> tuple[list, list]:
-    body = [
-        _mask_line(site, role, structure, group)
-        for role in ROLES
-        for site, of_site in summary.get(role, {"sites": {}})["sites"].items()
-        for structure, group in of_site.items()
-    ]
-    foot = [_mask_line("mean over sites", role, structure, group)
-            for role in ROLES for structure, group in summary.get(role, {}).get("mean", {}).items()]  # fmt: skip
-    return body, foot
-
-
-def _mask_line(site: str, role: str, structure: str, group: dict) -> list[object]:
-    distances = (_distance(group, name) for name in ("hd95", "assd"))
-    return [site, SHOWN[role], structure, group["n"], _score(group["dice"]), *distances, group["n_missed"]]
-
-
-def _score(found: dict, factor: float = 100, unit: str = "") -> Cell:
-    """The mean with its interval, or its spread, times a factor."""
-    if found["mean"] is None:
+def _score(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Cell:
+    """The mean with its interval, or its spread."""
+    column = run_table.column_shown(scoring, metric, group)
+    if column is None:
         return Cell("-")
-    spread = ""
-    if found.get("low") is not None:
-        spread = f" [{factor * found['low']:.1f}, {factor * found['high']:.1f}]"
-    elif found.get("sd") is not None:
-        spread = f" ± {factor * found['sd']:.2f}"
-    return Cell(f"{factor * found['mean']:.2f}{unit}{spread}", found["mean"])
-
-
-def _distance(group: dict, name: str) -> Cell:
-    """In the unit that all cases (of a mean: all sites) with a Dice have; else a dash."""
-    count = "n_sites" if "n_sites" in group["dice"] else "n"
-    for unit in ("mm", "px"):
-        found = group[f"{name}_{unit}"]
-        if found["mean"] is not None and found[count] == group["dice"][count]:
-            return _score(found, 1, f" {unit}")
-    return Cell("-")
+    return Cell(run_table.score_text(group[column.key], column, with_interval=True), group[column.key]["mean"])

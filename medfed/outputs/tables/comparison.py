@@ -1,26 +1,30 @@
 """The papers' leave-one-site-out table, as data: methods by unseen sites, over seeds, with a paired test.
 
 `medfed.outputs.tables.table` prints it. Every table carries whether the data are a phantom, which rule chose the round,
-over which seeds, and what its measures mean (`medfed.outputs.measures`).
+over which seeds, and what its metrics mean (`medfed.tasks.scoring`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
+from typing import Any
 
 from medfed.core.errors import UserError
-from medfed.metrics.classification_summary import ALL
-from medfed.outputs.measures import Measures, of
+from medfed.metrics.metric import DISTANCE, DISTANCE_UNITS, Column
 from medfed.outputs.tables.comparison_row import BASELINE
+from medfed.tasks.known import scoring_of
+from medfed.tasks.scoring import COMPARISON, Scoring
 
 COLUMN = {  # what a column is, by the role of its sites
     "unseen": "the site left out",
     "validation": "the validation site, which never trained either",
 }
 PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
-Runs = dict[tuple[str, str, int], list[dict]]  # (method, site, seed): its rows
+Key = tuple[str, str, int]  # (method, site, seed)
+Runs = dict[Key, list[dict]]  # the rows of each run
+Groups = Mapping[Key, Mapping[str, Mapping[str, Any]]]  # the scores of each run by structure, as its summary has them
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Block:
-    """One structure in one measure."""
+    """One structure and one metric in one unit."""
 
     structure: str
     metric: str
@@ -59,11 +63,15 @@ class Block:
     unit: str
     higher_is_better: bool
     lines: tuple[Line, ...]
+    decimals: int = 2
 
 
 @dataclass(frozen=True)
 class Table:
-    """A leave-one-site-out table; printed by `medfed.outputs.tables.table`."""
+    """A leave-one-site-out table; printed by `medfed.outputs.tables.table`.
+
+    failed: the head of the column that counts failures.
+    """
 
     data: str
     selection: str
@@ -73,6 +81,7 @@ class Table:
     head: tuple[str, ...]
     blocks: tuple[Block, ...]
     notes: tuple[str, ...]
+    failed: str = "missed"
 
 
 def build_table(
@@ -81,8 +90,9 @@ def build_table(
     """Compare methods over unseen sites, or over the validation sites of leaving two sites out.
 
     Args:
-        results: one a run: {method, unseen_site, seed, rows (of the unseen site alone), selection, data} and, where
-            images are classified, `task` "classification". For validation sites: `validation_site`, and its rows. Of a
+        results: one per run: {method, unseen_site, seed, rows (of the unseen site alone), selection, data} and
+            `summary`, whose task and metrics the table shows (default: segmentation), and whose scores fill in for
+            metrics that cannot be computed from rows. For validation sites: `validation_site`, and its rows. Of a
             method with varied settings, `baseline`: the one of the same values, which it is tested against instead.
         structures: in the order in which the table shows them; "all" for classification.
         baseline: the method that the others are tested against.
@@ -96,24 +106,43 @@ def build_table(
             meet.
         ValueError: if the rows are of another site, or of a seen one.
     """
-    results = [{"task": "segmentation", **result} for result in results]
-    data, selection, task = (_one(results, key) for key in ("data", "selection", "task"))
-    measures = of(task)
+    scorings = [scoring_of(result.get("summary", {})) for result in results]
+    tasks = [{"task": scoring.task} for scoring in scorings]
+    data, selection, _ = _one(results, "data"), _one(results, "selection"), _one(tasks, "task")
+    scoring = _joined(scorings)
     runs = _by_run(results, role)
-    methods, sites = (tuple(dict.fromkeys(key[place] for key in runs)) for place in (0, 1))
+    groups = {
+        (result["method"], site, result["seed"]): result.get("summary", {}).get(role, {}).get("sites", {}).get(site, {})
+        for result in results
+        for site in [result[f"{role}_site"]]
+    }
+    methods, sites = (list(dict.fromkeys(key[place] for key in runs)) for place in (0, 1))
     against = {result["method"]: result.get("baseline", baseline) for result in results}
     methods, sites = sorted(methods, key=lambda name: name != against[name]), sorted(sites)
     seeds = tuple(sorted({seed for _, _, seed in runs}))
-    blocks = tuple(
-        _block(of_structure, against, methods, sites, structure, shown, measures)
-        for structure in structures
-        for of_structure in [_of_structure(runs, structure)]
-        for shown in measures.shown
-        if any(measures.is_known(row, shown[0]) for rows in of_structure.values() for row in rows)
-    )
-    head = _head(data, selection, seeds, blocks, measures, role)
-    notes = (*_notes(runs, against, methods, sites, seeds, baseline, blocks, measures, role), *_transductive(results))
-    return Table(data, selection, seeds, tuple(sites), baseline, head, blocks, notes)
+    blocks = []
+    for structure in structures:
+        of_structure = _of_structure(runs, scoring, structure)
+        for column in scoring.shown_columns(COMPARISON):
+            if any(scoring.is_known(rows, column.key) for rows in of_structure.values()):
+                lines = tuple(
+                    _line(of_structure, groups, method, sites, structure, column, against[method], scoring)
+                    for method in methods
+                )
+                metric = column.metric
+                blocks.append(Block(structure, column.key, metric.label, column.unit, metric.higher_is_better, lines,
+                                    metric.decimals))
+    head = _head(data, selection, seeds, blocks, scoring, role)
+    notes = (*_notes(runs, against, methods, sites, seeds, baseline, blocks, scoring, role), *_transductive(results))
+    return Table(data, selection, seeds, tuple(sites), baseline, head, tuple(blocks), notes, scoring.failed)
+
+
+def _joined(scorings: Sequence[Scoring]) -> Scoring:
+    """The metrics of all runs, those of the first run first."""
+    metrics = {metric.name: metric for scoring in reversed(scorings) for metric in scoring.metrics}
+    names = dict.fromkeys(metric.name for scoring in scorings for metric in scoring.metrics)
+    chosen = dict.fromkeys(name for scoring in scorings for name in scoring.chosen)
+    return replace(scorings[0], metrics=tuple(metrics[name] for name in names), chosen=tuple(chosen))
 
 
 def _transductive(results: Sequence[dict]) -> list[str]:
@@ -151,34 +180,31 @@ def _by_run(results: Sequence[dict], role: str) -> Runs:
     return runs
 
 
-def _of_structure(runs: Runs, structure: str) -> Runs:
-    return {key: [row for row in rows if row.get("structure", ALL) == structure] for key, rows in runs.items()}
-
-
-def _block(
-    runs: Runs, against: dict[str, str], methods, sites, structure: str, shown: tuple, measures: Measures
-) -> Block:
-    metric, name, unit, factor, higher = shown
-    lines = tuple(_line(runs, method, sites, metric, factor, against[method], measures) for method in methods)
-    return Block(structure, metric, name, unit, higher, lines)
+def _of_structure(runs: Runs, scoring: Scoring, structure: str) -> Runs:
+    return {key: [row for row in rows if scoring.structure_of(row) == structure] for key, rows in runs.items()}
 
 
 def _line(
-    runs: Runs, method: str, sites: Sequence[str], metric: str, factor: float, baseline: str, measures: Measures
+    runs: Runs, groups: Groups, method: str, sites: Sequence[str], structure: str, column: Column, baseline: str,
+    scoring: Scoring,
 ) -> Line:
     own = {key: rows for key, rows in runs.items() if key[0] == method}
-    means = {
-        key[1:]: factor * mean for key, rows in own.items() if (mean := measures.value(rows, metric)) is not None
-    }
+    means: dict[tuple[str, int], float] = {}
+    for key, rows in own.items():
+        value = scoring.value(rows, column.key)
+        if value is None and not scoring.has_structures:  # a score of all images whose code is not here
+            value = groups[key].get(structure, {}).get(column.key, {}).get("mean")
+        if value is not None:
+            means[key[1:]] = column.scale * value
     cells = tuple(_cell([mean for (where, _), mean in means.items() if where == site]) for site in sites)
-    rows = [row for rows in own.values() for row in rows]
+    of_method = [row for rows in own.values() for row in rows]
     test = {"p": None, "n": None, "reason": "the baseline"}
     if baseline not in {key[0] for key in runs}:
         test["reason"] = f"the baseline {baseline} was not run"
     elif method != baseline:
         others = [row for key, found in runs.items() if key[0] == baseline for row in found]
-        test = measures.paired(rows, others, metric)
-    n_missed, n_cases = sum(map(measures.is_failure, rows)), sum(map(measures.is_case, rows))
+        test = scoring.paired(of_method, others, column.key)
+    n_missed, n_cases = sum(map(scoring.is_failure, of_method)), sum(map(scoring.is_case, of_method))
     average = _average(cells, means, sites)
     return Line(method, cells, average, test["p"], test["n"], test["reason"], n_missed, n_cases)
 
@@ -189,28 +215,37 @@ def _cell(means: Sequence[float]) -> Cell | None:
 
 def _average(cells: Sequence[Cell | None], means: dict[tuple[str, int], float], sites: Sequence[str]) -> Cell | None:
     """Mean over sites, each weighing the same; its spread is that of the seeds that all sites have."""
-    if None in cells:
+    known = [cell for cell in cells if cell is not None]
+    if len(known) < len(cells):
         return None
     seeds = [seed for seed in {seed for _, seed in means} if all((site, seed) in means for site in sites)]
     whole = _cell([fmean(means[site, seed] for site in sites) for seed in sorted(seeds)])
-    return Cell(fmean(cell.mean for cell in cells), whole and whole.sd, len(seeds))
+    return Cell(fmean(cell.mean for cell in known), whole and whole.sd, len(seeds))
 
 
 def _head(
-    data: str, selection: str, seeds: Sequence[int], blocks: Sequence[Block], measures: Measures, role: str
+    data: str, selection: str, seeds: Sequence[int], blocks: Sequence[Block], scoring: Scoring, role: str
 ) -> tuple[str, ...]:
     spread = ", ± sd over seeds" if len(seeds) > 1 else ""
     return (
         kind_of_data(data),
         f"a column is {COLUMN[role]}; round chosen by the rule '{selection}'; seeds: {', '.join(map(str, seeds))}",
-        f"mean over seeds of the {measures.averaged}{spread}{measures.units([block.unit for block in blocks])}",
-        *measures.explained,
+        f"mean over seeds of the {scoring.averaged}{spread}{_units(scoring, blocks)}",
+        *scoring.notes_of(COMPARISON),
     )
+
+
+def _units(scoring: Scoring, blocks: Sequence[Block]) -> str:
+    """Such as: distances in: mm; nothing for a task without distances."""
+    if not any(metric.unit == DISTANCE for metric in scoring.shown(COMPARISON)):
+        return ""
+    units = dict.fromkeys(block.unit for block in blocks if block.unit in DISTANCE_UNITS)
+    return f"; distances in: {' and '.join(units) or 'none known'}"
 
 
 def _notes(
     runs: Runs, against: dict[str, str], methods, sites, seeds, baseline: str, blocks: Sequence[Block],
-    measures: Measures, role: str,
+    scoring: Scoring, role: str,
 ) -> tuple[str, ...]:
     missing = [(m, s, seed) for m in methods for s in sites for seed in seeds if (m, s, seed) not in runs]
     notes = [f"not run: {m}, {role} {s}, seed {seed}" for m, s, seed in missing]
@@ -221,12 +256,12 @@ def _notes(
     if any(other in methods and other != method for method, other in against.items()):
         same = " with the same varied settings" if len(set(against.values())) > 1 else ""
         notes.append(
-            f"p: Wilcoxon signed-rank against {baseline}{same}, two-sided, over {measures.tested}, not corrected for "
+            f"p: Wilcoxon signed-rank against {baseline}{same}, two-sided, over {scoring.tested}, not corrected for "
             "the number of methods"
         )
     lines = [line for block in blocks for line in block.lines]
     reasons = {(line.method, line.reason) for line in lines if line.reason and line.n is not None}
     notes += [f"{method}: no p for some measure: {reason}" for method, reason in sorted(reasons)]
     if any(None in line.cells for line in lines):
-        notes.append(f"-: not run, or {measures.unknown}; then there is no average either")
+        notes.append(f"-: not run, or {scoring.unknown}; then there is no average either")
     return tuple(notes)

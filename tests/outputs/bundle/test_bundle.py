@@ -25,9 +25,11 @@ from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata
-from medfed.outputs.bundle.write import PACKAGE, PICTURES, template_folder, trained, write_bundle
+from medfed.outputs.bundle.write import PACKAGE, template_folder, trained, write_bundle
 from medfed.outputs.run_folder import RunFolder
-from medfed.tasks.segmentation import Evaluation, Segmentation
+from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.mask_bundle import IMAGES_2D, VOLUMES
+from medfed.tasks.segmentation import Segmentation
 
 SIDE = 32
 UNET = UNet(features=(4, 4, 4, 8, 8, 4))
@@ -37,12 +39,12 @@ SUMMARY = {
             "Anywhere": {
                 "organ": {
                     "n": 3, "n_missed": 1,
-                    "dice": {"mean": 0.81, "low": 0.7, "high": 0.9}, "hd95_mm": {"mean": 4.25},
-                    "hd95_px": {"mean": 5.0},
+                    "dice": {"n": 3, "mean": 0.81, "low": 0.7, "high": 0.9},
+                    "hd95_mm": {"n": 3, "mean": 4.25}, "hd95_px": {"n": 2, "mean": 5.0},
                 }
             }
         },
-        "mean": {"organ": {"dice": {"mean": 0.81}, "hd95_mm": {"mean": None}}},
+        "mean": {"organ": {"n": 3, "n_missed": 1, "dice": {"mean": 0.81}, "hd95_mm": {"mean": None}}},
     }
 }
 
@@ -95,7 +97,7 @@ def write(out, network, module, task, input_is_2d=False):
     provenance = {"data": "phantom", "sites": ["a", "b"], "unseen_site": "Anywhere", "method": "fedavg", "rounds": 2}
     return write_bundle(
         out, network=network, weights=module.state_dict(), task=task, provenance=provenance, summary=SUMMARY,
-        title="Organ segmentation", input_is_2d=input_is_2d,
+        input_is_2d=input_is_2d,
     )
 
 
@@ -214,7 +216,7 @@ def test_the_card_says_in_its_first_line_that_the_data_are_phantoms_and_has_a_ro
     assert card.partition("\n")[0] == (
         "# Organ segmentation: trained and tested on synthetic phantom data, not for clinical use"
     )
-    assert "| Anywhere | took no part | organ | 3 | 1 | 0.810 (0.700 to 0.900) | 4.25 mm |" in card
+    assert "| Anywhere (UNSEEN) | organ | 3 | 81.00 [70.0, 90.0] | 4.25 mm | - | 1 |" in card
     assert "{" not in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert content["eval_metrics"] == {"unseen_organ_dice": 0.81}
@@ -231,22 +233,22 @@ def test_the_checksum_in_the_provenance_is_that_of_the_runs_model(made, tmp_path
 
 def test_the_template_is_what_a_prostate_run_gets():
     """So that who reads the template in the repository reads the truth."""
-    template, task = template_folder(), Segmentation(("prostate",), 1, 384)
+    template, task = template_folder(VOLUMES), Segmentation(("prostate",), 1, 384)
     kept = json.loads((template / "configs" / "inference.json").read_text())
-    assert inference_config(template, task, UNet().definition(1, 1), input_is_2d=False) == kept
+    assert inference_config(template, task.bundle(False), UNet().definition(1, 1)) == kept
     shown = json.loads((template / "configs" / "metadata.json").read_text())
-    filled = metadata(template, task, shown["name"], {}, {}, input_is_2d=False)
+    filled = metadata(template, task.bundle(False), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
     assert {key for key in shown if shown[key] != filled[key]} <= by_run
 
 
 def test_the_template_of_pictures_is_what_a_fundus_run_gets():
-    template = template_folder(PICTURES)
+    template = template_folder(IMAGES_2D)
     task = Segmentation(("disc", "cup"), 3, 384, (0.0, 255.0), Evaluation(largest_component=True))
     kept = json.loads((template / "configs" / "inference.json").read_text())
-    assert inference_config(template, task, UNet().definition(3, 2), input_is_2d=True) == kept
+    assert inference_config(template, task.bundle(True), UNet().definition(3, 2)) == kept
     shown = json.loads((template / "configs" / "metadata.json").read_text())
-    filled = metadata(template, task, shown["name"], {}, {}, input_is_2d=True)
+    filled = metadata(template, task.bundle(True), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
     assert {key for key in shown if shown[key] != filled[key]} <= by_run
 
@@ -263,7 +265,7 @@ def test_masks_of_a_wide_picture_lie_the_right_way_up_and_the_card_speaks_of_pic
     summary = SUMMARY | {"vertical_ratio": {"of": ["cup", "disc"], "unseen": {"mean_error": 0.1234}}}
     bundle = write_bundle(
         tmp_path / "disc_cup_segmentation", network=settings, weights=settings.build(3, 2).state_dict(), task=task,
-        provenance={"data": "real"}, summary=summary, title="Disc and cup segmentation", input_is_2d=True,
+        provenance={"data": "real"}, summary=summary, input_is_2d=True,
     )
     workflow(bundle, dataset_dir=str(tmp_path / "in"), output_dir=str(tmp_path / "out")).run()
     for name in task.structures:
@@ -344,7 +346,7 @@ def test_a_network_that_cannot_be_scripted_still_makes_a_bundle_where_monai_has_
 def test_a_missing_template_is_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr("medfed.outputs.bundle.write.PACKAGE", tmp_path / "medfed")
     with pytest.raises(UserError, match="template is neither in"):
-        template_folder()
+        template_folder(VOLUMES)
     assert (PACKAGE.parent / "bundles").is_dir()
 
 

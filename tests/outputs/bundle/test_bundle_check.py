@@ -14,10 +14,12 @@ from monai.bundle.config_item import ConfigExpression
 from medfed.core.errors import UserError
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import IMPORTS, check_bundle, check_inference, check_metadata, is_plain_expression
-from medfed.outputs.bundle.write import CLASSES, PICTURES, VOLUMES, template_folder, write_bundle
+from medfed.outputs.bundle.write import template_folder, write_bundle
+from medfed.tasks.class_bundle import CLASSES
+from medfed.tasks.mask_bundle import IMAGES_2D, VOLUMES
 from medfed.tasks.segmentation import Segmentation
 
-TEMPLATE = template_folder() / "configs"
+TEMPLATE = template_folder(VOLUMES) / "configs"
 UNET = UNet(features=(2, 2, 2, 2, 2, 2))
 
 
@@ -35,7 +37,7 @@ def inference():
 def bundle(tmp_path_factory):
     return write_bundle(
         tmp_path_factory.mktemp("bundles") / "organ_segmentation", network=UNET, weights=UNET.build(1, 1).state_dict(),
-        task=Segmentation(("organ",), 1, 32), provenance={}, summary={}, title="Organ", input_is_2d=False,
+        task=Segmentation(("organ",), 1, 32), provenance={}, summary={}, input_is_2d=False,
     )
 
 
@@ -119,7 +121,7 @@ def step(config, name):
 
 
 def test_the_templates_are_accepted():
-    for name in (VOLUMES, PICTURES, CLASSES):
+    for name in (VOLUMES, IMAGES_2D, CLASSES):
         check_inference(json.loads((template_folder(name) / "configs" / "inference.json").read_text()), name)
 
 

@@ -19,11 +19,13 @@ from PIL import Image
 from medfed.datasets.base import Case
 from medfed.datasets.reading import read_image
 from medfed.networks.densenet import DenseNetwork
-from medfed.outputs.bundle import class_card
 from medfed.outputs.bundle.check import check_bundle
-from medfed.outputs.bundle.class_configs import inference_config, metadata
-from medfed.outputs.bundle.write import CLASSES, PICTURES, VOLUMES, template_folder, template_name, write_bundle
+from medfed.outputs.bundle.configs import inference_config, metadata
+from medfed.outputs.bundle.model_card import scores_table
+from medfed.outputs.bundle.write import template_folder, write_bundle
+from medfed.tasks.class_bundle import CLASSES
 from medfed.tasks.classification import Classification
+from medfed.tasks.mask_bundle import IMAGES_2D, VOLUMES
 from medfed.tasks.segmentation import Segmentation
 
 SIDE = 24
@@ -85,7 +87,7 @@ def write(out, network, module, task, data="phantom"):
     provenance = {"data": data, "sites": ["a", "b"], "unseen_site": "A|B", "method": "ccst", "rounds": 2}
     return write_bundle(
         out, network=network, weights=module.state_dict(), task=task, provenance=provenance, summary=SUMMARY,
-        title="Normal or tumour classification", input_is_2d=True,
+        input_is_2d=True,
     )
 
 
@@ -245,7 +247,7 @@ def test_the_card_tells_the_scores_of_each_site_the_order_of_columns_and_what_th
         "unseen_accuracy": 0.75, "unseen_balanced_accuracy": 0.75, "unseen_ece": 0.125
     }  # fmt: skip
     assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
-    assert class_card.scores_table({"seen": {}}) == "No scores were kept with this run."
+    assert scores_table({"seen": {}}) == "No scores were kept with this run."
 
 
 def test_a_model_of_real_images_is_not_called_one_of_phantoms(made, tmp_path):
@@ -257,17 +259,17 @@ def test_a_model_of_real_images_is_not_called_one_of_phantoms(made, tmp_path):
 def test_the_template_is_what_a_camelyon17_run_gets():
     template, task = template_folder(CLASSES), Classification(("normal", "tumour"), 3, 96)
     kept = json.loads((template / "configs" / "inference.json").read_text())
-    assert inference_config(template, task, DenseNetwork().definition(3, 2)) == kept
+    assert inference_config(template, task.bundle(True), DenseNetwork().definition(3, 2)) == kept
     shown = json.loads((template / "configs" / "metadata.json").read_text())
-    filled = metadata(template, task, shown["name"], {}, {})
+    filled = metadata(template, task.bundle(True), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
     assert {key for key in shown if shown[key] != filled[key]} <= by_run
 
 
 def test_the_template_follows_from_what_goes_in_and_comes_out():
-    assert template_name(Classification(("a", "b"), 1, 32), True) == CLASSES
-    assert template_name(Segmentation(("polyp",), 3, 32), True) == PICTURES
-    assert template_name(Segmentation(("prostate",), 1, 32), False) == VOLUMES
+    assert Classification(("a", "b"), 1, 32).bundle(True).folder == CLASSES
+    assert Segmentation(("polyp",), 3, 32).bundle(True).folder == IMAGES_2D
+    assert Segmentation(("prostate",), 1, 32).bundle(False).folder == VOLUMES
 
 
 @pytest.mark.slow

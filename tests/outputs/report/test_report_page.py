@@ -123,7 +123,7 @@ def test_every_caption_says_what_the_data_are(text):
 
 def test_captions_of_real_data_say_so_and_the_page_warns_of_its_pictures(tmp_path):
     text = page_of(made_run(tmp_path / "run", data="real"))
-    assert "PHANTOM" not in text and "REAL data: the pictures below show images of patients" in text
+    assert "PHANTOM" not in text and "REAL data: the figures below show images of patients" in text
     assert all("REAL data" in caption for caption in re.findall(r"<figcaption>(.*?)</figcaption>", text, re.S))
 
 
@@ -203,7 +203,7 @@ def test_methods_on_one_unseen_site_lie_one_over_the_other(page):
 def test_a_picture_that_lies_over_another_is_not_shown_a_second_time(tmp_path):
     runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
     for width, run in enumerate(runs, start=5):
-        (run / "pictures" / "unseen_cases.png").write_bytes(png(width))
+        (run / "figures" / "unseen_cases.png").write_bytes(png(width))
     text = page_of(*runs)
     assert [text.count(base64.b64encode(png(width)).decode()) for width in (5, 6)] == [1, 1]
 
@@ -211,7 +211,7 @@ def test_a_picture_that_lies_over_another_is_not_shown_a_second_time(tmp_path):
 def test_the_same_cases_of_all_methods_come_before_the_best_and_worst_of_each(tmp_path):
     runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
     for width, run in enumerate(runs, start=5):
-        (run / "pictures" / "same_cases.png").write_bytes(png(width))
+        (run / "figures" / "same_cases.png").write_bytes(png(width))
     text = page_of(*runs)
     same, own = text.index("pixel on pixel"), text.index("Each method shows its own")
     assert same < own and text.count(base64.b64encode(png(5)).decode()) == 1
@@ -221,8 +221,8 @@ def test_the_same_cases_of_all_methods_come_before_the_best_and_worst_of_each(tm
 def test_the_same_cases_have_room_before_all_others(tmp_path, monkeypatch):
     runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
     for run in runs:
-        (run / "pictures" / "same_cases.png").write_bytes(png())
-    monkeypatch.setattr(page_module.pictures, "Budget", lambda: Budget(left=2 * len(png())))
+        (run / "figures" / "same_cases.png").write_bytes(png())
+    monkeypatch.setattr(page_module.figures, "Budget", lambda: Budget(left=2 * len(png())))
     text = page_of(*runs)
     assert "pixel on pixel" in text and "Each method shows its own" not in text
 
@@ -243,9 +243,9 @@ def test_where_training_started_is_told(tmp_path):
 
 def test_a_picture_that_is_none_or_too_large_is_left_out_and_told(tmp_path, monkeypatch):
     run = made_run(tmp_path / "run")
-    (run / "pictures" / "roc.png").write_bytes(b"<svg onload=alert(1)>" * 3)
+    (run / "figures" / "roc.png").write_bytes(b"<svg onload=alert(1)>" * 3)
     assert "roc.png: is no PNG" in page_of(run)
-    monkeypatch.setattr(page_module.pictures, "Budget", lambda: Budget(left=10))
+    monkeypatch.setattr(page_module.figures, "Budget", lambda: Budget(left=10))
     text = page_of(run)
     assert "unseen_cases.png: the page has no room for it" in text and "<img" not in text
 
@@ -298,3 +298,11 @@ def test_our_script_and_style_cannot_end_their_element():
         assert in_script_or_style(path.read_text(), element)
     with pytest.raises(ValueError, match="end of its own element"):
         in_script_or_style("x = '</SCRIPT>'", "script")
+
+
+def test_the_figures_of_an_older_version_are_left_out_with_a_sentence(tmp_path):
+    run = made_run(tmp_path / "run")
+    (run / "figures").rename(run / "pictures")
+    text = page_of(run)
+    assert "pictures: an older version of medfed drew these; rename the folder to figures" in text
+    assert "<img" not in text

@@ -1,6 +1,8 @@
-from medfed.metrics.summary import METRICS
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.latex import escaped, to_latex
+from medfed.tasks.mask_scoring import MaskScoring
+
+METRICS = [column.key for column in MaskScoring().columns]
 
 
 def row(site: str, patient: str, dice: float) -> dict:

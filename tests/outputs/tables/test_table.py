@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from medfed.core.errors import UserError
-from medfed.metrics.summary import METRICS, summarise
-from medfed.outputs.tables.table import build_table, closing_table, to_csv, to_json, to_json_dict, to_markdown, to_text
+from medfed.outputs.tables.comparison import build_table
+from medfed.outputs.tables.run_table import closing_table
+from medfed.outputs.tables.table import to_csv, to_json, to_json_dict, to_markdown, to_text
+from medfed.tasks.mask_scoring import MaskScoring
+
+SCORING = MaskScoring()
+METRICS, summarise = [column.key for column in SCORING.columns], SCORING.summarise
 
 PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
 

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from dataclasses import fields
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +11,23 @@ from monai.data import MetaTensor
 from monai.metrics import compute_average_surface_distance, compute_hausdorff_distance
 from monai.metrics.utils import get_mask_edges, get_surface_distance
 
-from medfed.metrics.segmentation import Score, diagonal, dice, score
+from medfed.metrics.dice import Dice
+from medfed.metrics.mask_metric import MaskPair, diagonal
+from medfed.metrics.mask_metric import score as score_row
+from medfed.tasks.mask_scoring import MASK_METRICS
+
+COLUMNS = ("dice", "hd_mm", "hd95_mm", "assd_mm", "hd_px", "hd95_px", "assd_px", "hd95_pooled_vx", "status")
 
 SPACINGS = [None, (1.0, 1.0, 1.0), (0.6, 0.6, 0.6), (0.5, 0.75, 3.0)]
+
+
+def score(prediction, reference, spacing):
+    """The row of all metrics of segmentation, its columns as attributes."""
+    return SimpleNamespace(**score_row(MASK_METRICS, prediction, reference, spacing))
+
+
+def row(*values):
+    return SimpleNamespace(**dict(zip(COLUMNS, values, strict=True)))
 
 
 def empty(*shape):
@@ -165,15 +179,15 @@ def test_missed_and_false_alarm_are_the_worst_case_and_absent_is_nothing():
     """10 x 20 x 2 voxels of 3 x 2 x 15 mm: sides 30, 40, 30 mm."""
     organ, nothing = filled((10, 20, 2), S[2:5, 2:5, 0]), empty(10, 20, 2)
     mm, vx = math.sqrt(30**2 + 40**2 + 30**2), math.sqrt(10**2 + 20**2 + 2**2)
-    worst = Score(0.0, mm, mm, mm, None, None, None, vx, "missed")
+    worst = row(0.0, mm, mm, mm, None, None, None, vx, "missed")
     assert score(nothing, organ, (3.0, 2.0, 15.0)) == worst
     false_alarm = score(organ, nothing, (3.0, 2.0, 15.0))
     assert false_alarm.status == "false_alarm"
-    assert [getattr(false_alarm, f.name) for f in fields(Score)[:-1]] == [
-        getattr(worst, f.name) for f in fields(Score)[:-1]
+    assert [getattr(false_alarm, name) for name in COLUMNS[:-1]] == [
+        getattr(worst, name) for name in COLUMNS[:-1]
     ]
-    assert score(nothing, organ, None) == Score(0.0, None, None, None, vx, vx, vx, vx, "missed")
-    assert score(nothing, nothing, None) == Score(*[None] * 8, "absent")
+    assert score(nothing, organ, None) == row(0.0, None, None, None, vx, vx, vx, vx, "missed")
+    assert score(nothing, nothing, None) == row(*[None] * 8, "absent")
 
 
 def test_a_picture_that_was_missed_is_as_bad_as_its_diagonal_in_the_plane():
@@ -207,8 +221,8 @@ def test_scoring_warns_of_nothing():
 
 
 def test_dice_of_two_empty_masks_is_unknown_and_of_half_an_overlap_is_half():
-    assert dice(empty(2, 2, 1), empty(2, 2, 1)) is None
-    assert dice(filled((4, 1, 1), S[:2]), filled((4, 1, 1), S[1:3])) == 0.5
+    assert score(empty(2, 2, 1), empty(2, 2, 1), None).dice is None
+    assert Dice().value(MaskPair.of(filled((4, 1, 1), S[:2]), filled((4, 1, 1), S[1:3]), None)) == 0.5
 
 
 def test_diagonal_of_three_by_four_is_five():

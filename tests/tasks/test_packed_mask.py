@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from medfed.experiments.evaluation import PackedMask
+from medfed.tasks.results import PackedMask
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 3, 1), (2, 8, 8, 4), (0, 3), (7,)])

@@ -1,4 +1,4 @@
-"""Pictures: what is drawn, the right way up, and the same bytes each time."""
+"""Figures: what is drawn, the right way up, and the same bytes each time."""
 
 import subprocess
 import sys
@@ -8,8 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from medfed.metrics.summary import METRICS
-from medfed.outputs.figures import segmentation, styles
+from medfed.outputs.figures import boxes, curves, overlays, styles
+from medfed.tasks.mask_scoring import MaskScoring
+
+SCORING = MaskScoring()
+METRICS = [column.key for column in SCORING.columns]
 
 HISTORY = [
     {"round": k, "train_loss": 1 / k, "validation_score": None if k % 2 else k / 10, "validation_score/A": k / 11}
@@ -51,7 +54,7 @@ def picture_case():
 def drawn(monkeypatch):
     """Keeps the figure, its title and where it would go, in place of saving it."""
     kept = {}
-    for module in (segmentation, styles):
+    for module in (boxes, curves, overlays, styles):
         monkeypatch.setattr(module, "save", lambda figure, path, title: kept.update(figure=figure, title=title))
     return kept
 
@@ -72,9 +75,9 @@ def contour_centre(axes, which=0):
 
 def draw_each(folder, label="real data"):
     folder.mkdir()
-    segmentation.training_curves(HISTORY, folder / "curves.png", label)
-    segmentation.site_boxes(ROWS, folder / "boxes.png", label)
-    segmentation.overlays([volume_case(), volume_case()], folder / "overlays.png", label)
+    curves.training_curves(HISTORY, folder / "curves.png", label)
+    boxes.site_boxes(ROWS, SCORING, folder / "boxes.png", label)
+    overlays.overlays([volume_case(), volume_case()], folder / "overlays.png", label)
     image = torch.rand(3, 16, 12, generator=torch.Generator().manual_seed(0))
     styles.style_gallery(image, {"as at B": image / 2}, folder / "gallery.png", label)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -93,7 +96,7 @@ def test_each_picture_is_a_png_of_some_size_with_the_same_bytes_each_time(tmp_pa
 
 def test_each_title_says_what_the_data_are(monkeypatch, tmp_path):
     titles = []
-    for module in (segmentation, styles):
+    for module in (boxes, curves, overlays, styles):
         monkeypatch.setattr(module, "save", lambda figure, path, title: (titles.append(title), path.touch()))
     draw_each(tmp_path / "x", "synthetic phantom data")
     assert len(titles) == 4
@@ -101,7 +104,7 @@ def test_each_title_says_what_the_data_are(monkeypatch, tmp_path):
 
 
 def test_curves_skip_rounds_without_validation_and_have_a_line_a_site(drawn):
-    segmentation.training_curves(HISTORY, "x.png", "real data")
+    curves.training_curves(HISTORY, "x.png", "real data")
     loss, dice = drawn["figure"].axes
     assert [line.get_label() for line in loss.lines] == ["mean over sites"]
     lines = {line.get_label(): line.get_xydata().tolist() for line in dice.lines}
@@ -110,12 +113,12 @@ def test_curves_skip_rounds_without_validation_and_have_a_line_a_site(drawn):
 
 
 def test_curves_of_one_round_without_validation_say_so(drawn):
-    segmentation.training_curves([{"round": 1, "train_loss": 0.5, "validation_score": None}], "x.png", "real data")
+    curves.training_curves([{"round": 1, "train_loss": 0.5, "validation_score": None}], "x.png", "real data")
     assert drawn["figure"].axes[1].texts[0].get_text() == "none recorded"
 
 
 def test_boxes_have_seen_sites_first_and_a_cross_for_each_failure(drawn):
-    segmentation.site_boxes(ROWS, "x.png", "real data")
+    boxes.site_boxes(ROWS, SCORING, "x.png", "real data")
     left, right = drawn["figure"].axes
     names = [tick.get_text() for tick in left.get_xticklabels()]
     assert names == ["Z\nseen, n=2", "A\nunseen, n=2"]
@@ -128,13 +131,13 @@ def test_boxes_have_seen_sites_first_and_a_cross_for_each_failure(drawn):
 def test_boxes_of_cases_in_different_units_are_in_voxels(drawn):
     rows = [r | {"hd95_pooled_vx": 4.0} for r in ROWS[:3]]
     rows[0] |= {"hd95_px": None, "hd95_mm": 2.0}
-    segmentation.site_boxes(rows, "x.png", "real data")
+    boxes.site_boxes(rows, SCORING, "x.png", "real data")
     assert drawn["figure"].axes[1].get_ylabel() == "HD95 (voxels, pooled)"
 
 
 def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(drawn):
     """The reference is in slices 1 to 5 of 0 to 5: near its ends and in its middle are 1, 3 and 5."""
-    segmentation.overlays([volume_case()], "x.png", "real data")
+    overlays.overlays([volume_case()], "x.png", "real data")
     panels = drawn["figure"].axes
     assert [axes.get_xlabel() for axes in panels] == ["slice 2 of 6", "slice 4 of 6", "slice 6 of 6"]
     for axes in panels:
@@ -145,15 +148,15 @@ def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(drawn):
 
 def test_an_affine_turns_the_patient_front_up_and_right_to_the_left(drawn):
     """With axes towards right and front, both are seen from the other end: 7 - 5 from above, 11 - 2 from the left."""
-    segmentation.overlays([volume_case(affine=torch.diag(torch.tensor([0.5, 1.5, 3, 1])))], "x.png", "real data")
+    overlays.overlays([volume_case(affine=torch.diag(torch.tensor([0.5, 1.5, 3, 1])))], "x.png", "real data")
     assert bright(drawn["figure"].axes[0]) == (2, 9)
     assert contour_centre(drawn["figure"].axes[0]) == (2, 9)
-    segmentation.overlays([volume_case(affine=np.diag([-0.5, -1.5, 3, 1]))], "x.png", "real data")
+    overlays.overlays([volume_case(affine=np.diag([-0.5, -1.5, 3, 1]))], "x.png", "real data")
     assert bright(drawn["figure"].axes[0]) == (5, 2)
 
 
 def test_pictures_keep_their_rows_stand_side_by_side_and_say_what_was_missed(drawn):
-    segmentation.overlays([picture_case(), picture_case()], "x.png", "real data")
+    overlays.overlays([picture_case(), picture_case()], "x.png", "real data")
     first, second = drawn["figure"].axes
     assert bright(first) == (3, 9)
     assert first.get_xlabel() == "no prediction"
@@ -163,7 +166,7 @@ def test_pictures_keep_their_rows_stand_side_by_side_and_say_what_was_missed(dra
 
 def test_a_case_without_any_mask_is_shown_whole(drawn):
     empty = torch.zeros(1, 12, 8, 6, dtype=torch.uint8)
-    segmentation.overlays([volume_case(reference=empty, prediction=empty)], "x.png", "real data")
+    overlays.overlays([volume_case(reference=empty, prediction=empty)], "x.png", "real data")
     axes = drawn["figure"].axes[1]
     assert (axes.get_xlim(), axes.get_ylim()) == ((-0.5, 11.5), (7.5, -0.5))
     assert axes.get_xlabel() == "slice 3 of 6, no reference, no prediction"
@@ -172,7 +175,7 @@ def test_a_case_without_any_mask_is_shown_whole(drawn):
 def test_a_far_false_positive_is_inside_the_shown_region(drawn):
     case = volume_case()
     case["prediction"][0, 11, 0, 0] = 1
-    segmentation.overlays([case], "x.png", "real data")
+    overlays.overlays([case], "x.png", "real data")
     assert drawn["figure"].axes[0].get_xlim()[1] >= 11
 
 
@@ -185,7 +188,7 @@ def test_the_same_case_is_on_the_same_pixels_whatever_was_predicted(tmp_path):
     shown = []
     for name, prediction in (("a", case["reference"]), ("b", far), ("c", 0 * far)):
         told = {"title": "A 1\nDice 0.500", "prediction": prediction}
-        segmentation.overlays([volume_case() | case | told, picture_case()], tmp_path / name, "real data", same=True)
+        overlays.overlays([volume_case() | case | told, picture_case()], tmp_path / name, "real data", same=True)
         shown.append(np.asarray(Image.open(tmp_path / name).convert("RGB")).astype(int))
     for other in shown[1:]:
         assert other.shape == shown[0].shape
@@ -197,20 +200,20 @@ def test_of_the_same_cases_the_slice_is_that_with_most_of_the_reference(drawn):
     case["reference"][0, 2:5, 4:7, 2] = 1
     case["prediction"] = torch.zeros_like(case["reference"])
     case["prediction"][0, 0, 0, 2] = 1
-    segmentation.overlays([case, picture_case()], "x.png", "real data", same=True)
+    overlays.overlays([case, picture_case()], "x.png", "real data", same=True)
     volume, picture = drawn["figure"].axes
     assert volume.get_xlabel() == "slice 3 of 6" and picture.get_xlabel() == "no prediction"
     wide = volume_case(**{key: torch.zeros(1, 60, 60, 6) for key in ("image", "reference", "prediction")})
     wide["reference"][0, 30, 30, 2] = 1
     wide["prediction"][0, 1, 1, 2] = 1
-    segmentation.overlays([wide], "x.png", "real data", same=True)
+    overlays.overlays([wide], "x.png", "real data", same=True)
     assert drawn["figure"].axes[0].get_xlabel() == "slice 3 of 6, prediction goes on outside"
     assert drawn["figure"].axes[0].get_xlim()[0] > 20
 
 
 def test_boundary_distances_have_a_panel_and_a_point_for_who_took_no_part(drawn):
     history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
-    segmentation.training_curves(history, "x.png", "real data", {"U": (6, 0.3)})
+    curves.training_curves(history, "x.png", "real data", {"U": (6, 0.3)})
     panel = drawn["figure"].axes[2]
     assert [line.get_label() for line in panel.lines] == ["mean over sites", "U, took no part"]
     assert panel.lines[1].get_xydata().tolist() == [[6, 0.3]]
@@ -237,7 +240,8 @@ def test_the_gallery_turns_slices_of_volumes_upright(drawn):
 
 
 def test_importing_the_module_does_not_import_matplotlib():
-    code = "import sys, medfed.outputs.figures.segmentation; sys.exit('matplotlib' in sys.modules)"
+    modules = ", ".join(f"medfed.outputs.figures.{name}" for name in ("boxes", "curves", "overlays", "calibration"))
+    code = f"import sys, {modules}; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -7,7 +7,30 @@ import pytest
 import torch
 from monai.metrics import compute_roc_auc
 
-from medfed.metrics import classification as scored
+from medfed.metrics.accuracy import Accuracy
+from medfed.metrics.auroc import AreaUnderROC
+from medfed.metrics.balanced_accuracy import BalancedAccuracy
+from medfed.metrics.class_metric import class_score, class_scores
+from medfed.metrics.curves import macro_roc_curve, reliability_curve, roc_curve
+from medfed.metrics.ece import ExpectedCalibrationError
+
+METRICS = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationError())
+
+
+def accuracy(probabilities, labels):
+    return class_score(METRICS[0], probabilities, labels)
+
+
+def balanced_accuracy(probabilities, labels):
+    return class_score(METRICS[1], probabilities, labels)
+
+
+def auroc(probabilities, labels):
+    return class_score(METRICS[2], probabilities, labels)
+
+
+def expected_calibration_error(probabilities, labels):
+    return class_score(METRICS[3], probabilities, labels)
 
 
 def two(*of_class_1):
@@ -36,32 +59,32 @@ def area(curve):
 def test_accuracy_is_a_share_of_images_and_balanced_accuracy_the_mean_recall_of_classes():
     """Three of class 0 all right, one of class 1 wrong: 3/4; recalls 1 and 0: 1/2."""
     probabilities, labels = two(0.1, 0.2, 0.3, 0.4), np.array([0, 0, 0, 1])
-    assert scored.accuracy(probabilities, labels) == 0.75
-    assert scored.balanced_accuracy(probabilities, labels) == 0.5
+    assert accuracy(probabilities, labels) == 0.75
+    assert balanced_accuracy(probabilities, labels) == 0.5
 
 
 def test_a_class_that_does_not_occur_has_no_recall():
     probabilities = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1]])
-    assert scored.balanced_accuracy(probabilities, np.array([0, 1, 1])) == 0.75
+    assert balanced_accuracy(probabilities, np.array([0, 1, 1])) == 0.75
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_auroc_of_two_classes_counts_pairs_with_ties_one_half(seed):
     probabilities, labels = random_images(40, 2, seed)
-    assert scored.auroc(probabilities, labels) == pytest.approx(pairs(probabilities[:, 1], labels == 1), abs=1e-12)
+    assert auroc(probabilities, labels) == pytest.approx(pairs(probabilities[:, 1], labels == 1), abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_auroc_agrees_with_monai(seed):
     probabilities, labels = random_images(60, 2, seed)
     theirs = compute_roc_auc(torch.tensor(probabilities[:, 1]), torch.tensor(labels))
-    assert scored.auroc(probabilities, labels) == pytest.approx(float(theirs), abs=1e-12)
+    assert auroc(probabilities, labels) == pytest.approx(float(theirs), abs=1e-12)
 
 
 def test_auroc_of_several_classes_is_the_mean_of_one_against_the_rest():
     probabilities, labels = random_images(50, 4)
     expected = np.mean([pairs(probabilities[:, k], labels == k) for k in range(4)])
-    assert scored.auroc(probabilities, labels) == pytest.approx(expected, abs=1e-12)
+    assert auroc(probabilities, labels) == pytest.approx(expected, abs=1e-12)
     theirs = compute_roc_auc(torch.tensor(probabilities), torch.eye(4, dtype=torch.float64)[torch.tensor(labels)])
     assert expected == pytest.approx(float(theirs), abs=1e-12)
 
@@ -70,7 +93,7 @@ def test_a_class_without_images_is_left_out_of_the_mean_where_monai_has_nan():
     probabilities, labels = random_images(50, 3)
     labels[labels == 2] = 0
     expected = np.mean([pairs(probabilities[:, k], labels == k) for k in (0, 1)])
-    assert scored.auroc(probabilities, labels) == pytest.approx(expected, abs=1e-12)
+    assert auroc(probabilities, labels) == pytest.approx(expected, abs=1e-12)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert np.isnan(compute_roc_auc(torch.tensor(probabilities), torch.eye(3)[torch.tensor(labels)]))
@@ -79,14 +102,14 @@ def test_a_class_without_images_is_left_out_of_the_mean_where_monai_has_nan():
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_one_class_alone_has_no_auroc_and_no_curve(n_classes):
     probabilities, labels = random_images(9, n_classes)[0], np.full(9, 1)
-    assert scored.auroc(probabilities, labels) is None
-    assert scored.macro_roc_curve(probabilities, labels) is None
+    assert auroc(probabilities, labels) is None
+    assert macro_roc_curve(probabilities, labels) is None
     with pytest.raises(ValueError, match="positive and negative"):
-        scored.roc_curve(probabilities[:, 1], labels == 1)
+        roc_curve(probabilities[:, 1], labels == 1)
 
 
 def test_without_images_nothing_is_known():
-    for score in (scored.accuracy, scored.balanced_accuracy, scored.auroc, scored.expected_calibration_error):
+    for score in (accuracy, balanced_accuracy, auroc, expected_calibration_error):
         assert score(np.zeros((0, 2)), np.zeros(0, dtype=int)) is None
 
 
@@ -96,8 +119,8 @@ def test_calibration_error_by_hand():
     All weigh by images: (2 * 0.45 + 0.40 + 0.38) / 4 = 0.42.
     """
     probabilities, labels = two(0.95, 0.95, 0.60, 0.62), np.array([1, 0, 1, 1])
-    assert scored.expected_calibration_error(probabilities, labels) == pytest.approx(0.42)
-    confidence, share, n = scored.reliability_curve(probabilities, labels)
+    assert expected_calibration_error(probabilities, labels) == pytest.approx(0.42)
+    confidence, share, n = reliability_curve(probabilities, labels)
     assert list(n) == [1, 1, 2]
     assert confidence == pytest.approx([0.60, 0.62, 0.95])
     assert share == pytest.approx([1, 1, 0.5])
@@ -105,21 +128,21 @@ def test_calibration_error_by_hand():
 
 def test_errors_of_opposite_sign_in_one_bin_cancel_and_certainty_that_is_right_has_none():
     """Confidence 0.75 four times, three right: accuracy is the confidence."""
-    assert scored.expected_calibration_error(two(0.75, 0.75, 0.75, 0.75), np.array([1, 1, 1, 0])) == 0
-    assert scored.expected_calibration_error(two(1.0, 0.0), np.array([1, 0])) == 0
+    assert expected_calibration_error(two(0.75, 0.75, 0.75, 0.75), np.array([1, 1, 1, 0])) == 0
+    assert expected_calibration_error(two(1.0, 0.0), np.array([1, 0])) == 0
 
 
 def test_the_roc_curve_by_hand():
     """Scores 0.9+, 0.5+, 0.5-, 0.1-: one step up, one slant over the tie, one step right."""
-    false, true = scored.roc_curve(np.array([0.5, 0.9, 0.1, 0.5]), np.array([1, 1, 0, 0]))
+    false, true = roc_curve(np.array([0.5, 0.9, 0.1, 0.5]), np.array([1, 1, 0, 0]))
     assert list(zip(false, true)) == [(0, 0), (0, 0.5), (0.5, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 5])
 def test_the_area_under_the_drawn_curve_is_the_auroc(n_classes):
     probabilities, labels = random_images(60, n_classes)
-    curve = scored.macro_roc_curve(probabilities, labels)
-    assert area(curve) == pytest.approx(scored.auroc(probabilities, labels), abs=1e-12)
+    curve = macro_roc_curve(probabilities, labels)
+    assert area(curve) == pytest.approx(auroc(probabilities, labels), abs=1e-12)
     assert (curve[0][0], curve[1][0], curve[0][-1], curve[1][-1]) == (0, 0, 1, 1)
 
 
@@ -127,10 +150,10 @@ def test_the_area_under_the_drawn_curve_is_the_auroc(n_classes):
 def test_a_weight_of_two_is_the_image_twice(n_classes):
     probabilities, labels = random_images(30, n_classes)
     times = np.random.default_rng(1).integers(0, 4, (3, 30))
-    weighted = scored.scores(probabilities, labels, times)
+    weighted = class_scores(METRICS, probabilities, labels, times)
     for place, line in enumerate(times):
-        again = scored.scores(probabilities.repeat(line, axis=0), labels.repeat(line), np.ones((1, line.sum())))
-        for name in scored.SCORES:
+        again = class_scores(METRICS, probabilities.repeat(line, axis=0), labels.repeat(line), np.ones((1, line.sum())))
+        for name in (metric.name for metric in METRICS):
             assert weighted[name][place] == pytest.approx(again[name][0], abs=1e-12), name
 
 
@@ -146,4 +169,4 @@ def test_a_weight_of_two_is_the_image_twice(n_classes):
 )
 def test_wrong_arguments_are_refused(probabilities, labels, words):
     with pytest.raises(ValueError, match=words):
-        scored.accuracy(probabilities, np.array(labels))
+        accuracy(probabilities, np.array(labels))

@@ -1,0 +1,17 @@
+"""Accuracy: the fraction of images whose most probable class is the true one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medfed.metrics.class_metric import ClassMetric, ScoredImages
+
+
+class Accuracy(ClassMetric):
+    name = "accuracy"
+    label = "accuracy"
+    unit = "%"
+    limits = (0.0, 1.0)
+
+    def values(self, images: ScoredImages) -> np.ndarray:
+        return images.weights @ images.correct / images.total

@@ -1,0 +1,19 @@
+"""Balanced accuracy: the mean recall over the classes that occur."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medfed.metrics.class_metric import ClassMetric, ScoredImages, mean_of_known
+
+
+class BalancedAccuracy(ClassMetric):
+    name = "balanced_accuracy"
+    label = "balanced"
+    unit = "%"
+    limits = (0.0, 1.0)
+    note = "Balanced accuracy is the mean recall over the classes that a site has"
+
+    def values(self, images: ScoredImages) -> np.ndarray:
+        recall = (images.weights * images.correct) @ images.one_hot / (images.weights @ images.one_hot)
+        return mean_of_known(recall)

@@ -1,0 +1,36 @@
+"""Confusion matrices by site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from medfed.outputs.figures.figure import BLACK, by_site, panels_in_lines, save
+from medfed.tasks.class_scoring import classes_of
+
+
+def confusion(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+    """What each class was taken for, a panel a hospital: shares of the true class, with the number of images."""
+    sites, classes = by_site(rows), classes_of(rows)
+    size = max(3.0, 0.5 * len(classes) + 1.6)
+    figure, panels = panels_in_lines(len(sites), size)
+    drawn = None
+    for axes, ((role, site), found) in zip(panels, sites.items()):
+        counts = np.zeros((len(classes), len(classes)), dtype=int)
+        for row in found:
+            counts[classes.index(row["label"]), classes.index(row["predicted"])] += 1
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        drawn = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        for (row_, column), n in np.ndenumerate(counts):
+            if n:
+                dark = shares[row_, column] > 0.55
+                axes.text(column, row_, n, ha="center", va="center", fontsize=7, color="white" if dark else BLACK)
+        axes.set_xticks(range(len(classes)), classes, rotation=90, fontsize=7)
+        axes.set_yticks(range(len(classes)), classes, fontsize=7)
+        axes.set(xlabel="predicted", ylabel="true")
+        axes.set_title(f"{site} ({role}), n={len(found)}", fontsize=9)
+    if drawn is not None:
+        figure.colorbar(drawn, ax=panels, shrink=0.7, label="share of the true class")
+    save(figure, path, f"What each class is taken for ({data_label})")

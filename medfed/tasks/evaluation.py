@@ -1,0 +1,60 @@
+"""The `evaluation` block of a config, which all tasks share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from medfed.core import registry
+from medfed.metrics.metric import Metric
+
+METRIC_KINDS = ("mask_metrics", "class_metrics")  # folders of the registry: of segmentation, of classification
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """From probabilities to masks, and which metrics are computed.
+
+    Args:
+        threshold: a voxel belongs to a structure when its probability is above this. ELCFS's code has 0.75.
+        largest_component: keep only the largest connected piece of each structure, in 3-D. An empty prediction stays
+            empty (the authors' helper turns it into an all-foreground mask).
+        tent: adapt the network to each site's test images while predicting (`medfed.networks.tent`). Transductive: it
+            sees the unseen site's images, without their labels, and every result says so.
+        tent_learning_rate: of that adaptation.
+        boundary_distance: at each validation a source site also sends one number, the mean distance of features along
+            outlines from those of the background beside them (ELCFS, Figure 7); at sites that take no part it is
+            measured once, at the end. Of masks only.
+        metrics: more metrics than the task's own, each by the name of a file of `medfed/metrics` or by a dotted name
+            (`mypackage.mymetric`). Every table and figure shows them.
+    """
+
+    threshold: float = 0.5
+    largest_component: bool = False
+    tent: bool = False
+    tent_learning_rate: float = 1e-3
+    boundary_distance: bool = False
+    metrics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < 1:
+            raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}")
+        if not self.tent_learning_rate > 0:
+            raise ValueError(f"tent_learning_rate must be above 0, got {self.tent_learning_rate}")
+        names = sorted({name for kind in METRIC_KINDS for name in registry.known_names(kind)}) if self.metrics else []
+        for name in self.metrics:
+            if self.metrics.count(name) > 1:
+                raise ValueError(f"metrics: '{name}' comes twice; leave one out")
+            if name not in names and "." not in name:
+                raise ValueError(f"metrics: no metric '{name}'. {registry.suggestion(name, names)}")
+
+
+def chosen_metrics(kind: str, names: tuple[str, ...]) -> tuple[Metric, ...]:
+    """The metrics of these names.
+
+    Args:
+        kind: one of METRIC_KINDS.
+
+    Raises:
+        UserError: if a name is none of this kind, or cannot be imported.
+    """
+    return tuple(registry.resolve(kind, name)() for name in names)

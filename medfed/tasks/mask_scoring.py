@@ -1,0 +1,204 @@
+"""The results of segmentation: a row is one structure of one patient.
+
+A row is a plain dict: `site`, `role` ("seen", "unseen" or "validation"), `patient`, `structure`, a value per column of
+the metrics, and `status`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from medfed.core.errors import UserError
+from medfed.metrics.assd import AverageSurfaceDistance
+from medfed.metrics.case_file import as_row, read_lines, write_rows
+from medfed.metrics.dice import Dice
+from medfed.metrics.hd import HausdorffDistance
+from medfed.metrics.hd95 import HausdorffDistance95
+from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
+from medfed.metrics.mask_metric import ABSENT, MISSED, OK, STATUSES
+from medfed.metrics.metric import DISTANCE, Column, Metric, columns_of
+from medfed.metrics.summary import ROLES, VALIDATION, Group, resamples, signed_rank
+from medfed.tasks.scoring import CARD, CASES, COMPARISON, GAP, RUN_TABLE, CaseValue, Scoring
+
+MASK_METRICS: tuple[Metric, ...] = (
+    Dice(), HausdorffDistance(), HausdorffDistance95(), AverageSurfaceDistance(), PooledHausdorffDistance95(),
+)  # fmt: skip
+CASE = ("site", "patient", "structure")
+
+
+@dataclass(frozen=True)
+class MaskScoring(Scoring):
+    """Scores of predicted masks."""
+
+    metrics: tuple[Metric, ...] = MASK_METRICS
+
+    task = "segmentation"
+    views = {
+        RUN_TABLE: ("dice", "hd95", "assd"),
+        COMPARISON: ("dice", "hd95", "hd"),
+        CARD: ("dice", "hd95"),
+        CASES: ("dice", "hd95"),
+        GAP: ("dice", "hd95"),
+    }
+    other_columns = ("site", "role", "patient", "structure", "status")
+    counts = ("n", *(f"n_{status}" for status in STATUSES[1:]))
+    has_structures = True
+    counts_before = (("n", "cases"),)
+    counts_after = (("n_missed", "missed"),)
+    spread_over_sites = False
+    shows_interval = False
+    spread = "± is the sd over cases"
+    interval = "[] is the 95 % interval over patients (bootstrap); ± is the standard deviation"
+    notes = (
+        "A missed organ or a false alarm counts as Dice 0 and the diagonal of the image; absent from both is left out",
+    )
+    averaged = "mean over cases"
+    failed = "missed"
+    unknown = "not all of a site's cases have this unit"
+    tested = "all n unseen patients (each averaged over seeds first)"
+    figures = ("site_boxes", "mask_overlays")
+
+    @property
+    def case_columns(self) -> tuple[str, ...]:
+        """The header of `cases.csv`."""
+        first, last = self.other_columns[:-1], self.other_columns[-1:]
+        return (*first, *(column.key for column in self.columns), *last)
+
+    def structure_of(self, row: Mapping) -> str:
+        return row["structure"]
+
+    def score_group(self, rows: list[dict], seed: tuple) -> Group:
+        """n (cases in the means), n_missed, n_false_alarm, n_absent, and per column {n, mean, sd, low, high}.
+
+        low and high are the 95 % percentile bootstrap over patients.
+        """
+        count = {f"n_{status}": sum(row["status"] == status for row in rows) for status in STATUSES[1:]}
+        found: Group = {"n": len(rows) - count["n_absent"]} | count
+        for column in self.columns:
+            known = (row[column.key] for row in rows)
+            values = np.array([value for value in known if value is not None], dtype=np.float64)
+            scores: dict[str, Any] = {"n": len(values), "mean": None, "sd": None, "low": None, "high": None}
+            if len(values):
+                scores["mean"] = float(values.mean())
+            if len(values) > 1:
+                low, high = np.percentile(values[resamples(len(values), seed)].mean(axis=1), [2.5, 97.5])
+                scores |= {"sd": float(values.std(ddof=1)), "low": float(low), "high": float(high)}
+            found[column.key] = scores
+        return found
+
+    def check(self, rows: Sequence[dict]) -> None:
+        known: set[tuple] = set()
+        for row in rows:
+            case = tuple(row[key] for key in CASE)
+            named = "/".join(map(str, case))
+            if case in known:
+                raise ValueError(f"{named} is scored twice")
+            known.add(case)
+            if row["role"] not in (*ROLES, VALIDATION) or row["status"] not in STATUSES:
+                raise ValueError(f"{named}: role {row['role']!r} and status {row['status']!r} must be of "
+                                 f"{(*ROLES, VALIDATION)} and {STATUSES}")
+            values = {column.key: row[column.key] for column in self.columns}
+            wrong = [key for key, value in values.items() if value is not None and not math.isfinite(value)]
+            if wrong:
+                raise ValueError(f"{named}: {wrong[0]} is {values[wrong[0]]}; unknown is None, never NaN")
+
+    def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
+        """Six decimals, empty where unknown."""
+        self.check(rows)
+        metrics = {column.key for column in self.columns}
+
+        def written(value: Any, column: str) -> str:
+            return str(value) if column not in metrics else "" if value is None else f"{value:.6f}"
+
+        write_rows(path, rows, self.case_columns, ("role", "site", "patient", "structure"), written)
+
+    def read_cases(self, path: str | Path) -> list[dict]:
+        lines, header = read_lines(path), self.case_columns
+        if not lines or tuple(lines[0]) != header:
+            raise UserError(f"{path}: the first line is not {','.join(header)}; is this a file of cases?")
+        numbers = [column.key for column in self.columns]
+        rows = [as_row(path, number, header, line, numbers) for number, line in enumerate(lines[1:], start=2)]
+        try:
+            self.check(rows)
+        except ValueError as error:
+            raise UserError(f"{path}: {error}") from error
+        return rows
+
+    def value(self, rows: Sequence[dict], key: str) -> float | None:
+        """The mean over cases; None where one case lacks it."""
+        values = [row.get(key) for row in rows if self.is_case(row)]
+        known = [value for value in values if value is not None]
+        return fmean(known) if known and len(known) == len(values) else None
+
+    def is_known(self, rows: Sequence[dict], key: str) -> bool:
+        return any(row.get(key) is not None for row in rows)
+
+    def paired(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
+        """Over patients and structures, each averaged over the seeds that know it."""
+        return signed_rank(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
+
+    def is_failure(self, row: Mapping) -> bool:
+        return row["status"] == MISSED
+
+    def is_case(self, row: Mapping) -> bool:
+        return row["status"] != ABSENT
+
+    def is_crossed(self, row: Mapping) -> bool:
+        return row["status"] != OK
+
+    def case_values(self, rows: Sequence[Mapping]) -> list[CaseValue]:
+        first = (self.metrics[0].name, *self.chosen)
+        found = []
+        for metric in self.shown(CASES):
+            if column := self._common_column(metric, rows):
+                value = partial(_value, column.key)
+                found.append(
+                    CaseValue(column.title, metric.limits, value, metric.name in first, metric.unit == DISTANCE)
+                )
+        return found
+
+    def _common_column(self, metric: Metric, rows: Sequence[Mapping]) -> Column | None:
+        """A metric in the unit that all cases have; where units differ, in voxels if the metric says how."""
+        if metric.unit != DISTANCE:
+            return columns_of(metric)[0]
+        present = [row for row in rows if self.is_case(row)]
+        for column in columns_of(metric):
+            if present and all(row.get(column.key) is not None for row in present):
+                return column
+        return next((column for column in self.columns if column.key == metric.in_voxels), None)
+
+    def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
+        means = [group for role in ROLES for group in summary[role]["mean"].values()]
+        n_false_alarm, n_absent = (sum(group[key] for group in means) for key in ("n_false_alarm", "n_absent"))
+        notes = super().summary_notes(summary)
+        if n_false_alarm:
+            notes.append(f"False alarms (found where the reference has nothing): {n_false_alarm}.")
+        if n_absent:
+            notes.append(f"Cases without the structure in reference and prediction, in no mean: {n_absent}.")
+        if ratio := summary.get("vertical_ratio"):
+            inner, outer = ratio["of"]
+            errors = [(role, ratio[role]["mean_error"]) for role in ROLES]
+            known = ", ".join(f"{role} {error:.3f}" for role, error in errors if error is not None)
+            notes.append(f"Mean absolute error of the vertical {inner}-to-{outer} ratio: {known} (ratios.csv).")
+        return notes
+
+
+def _value(key: str, row: Mapping) -> float | None:
+    return row.get(key)
+
+
+def _over_seeds(rows: Sequence[dict], key: str) -> dict[tuple, float]:
+    """The mean of each case over the rows that know it."""
+    values: dict[tuple, list[float]] = {}
+    for row in rows:
+        if row.get(key) is not None:
+            values.setdefault(tuple(row[name] for name in CASE), []).append(row[key])
+    return {case: fmean(found) for case, found in values.items()}
