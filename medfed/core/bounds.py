@@ -74,7 +74,7 @@ def check(settings: Any) -> None:
     Looks at `Interval` and `Rule` inside `Annotated`, and at `Literal`, also within tuples and unions. Types are not
     checked.
     """
-    for name, kind in _annotations(type(settings)).items():
+    for name, kind in _annotations(settings.__class__).items():
         value = getattr(settings, name)
         if sentence := _broken(kind, value):
             shown = f"'{value}'" if isinstance(value, str) else list(value) if isinstance(value, tuple) else value

@@ -9,9 +9,10 @@ from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.hooks import capture_features, replace_output
+from medfed.functional.self_challenging import kept_channels
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.mixstyle import MixStyle
-from medfed.methods.rsc import RSC, _places, kept_channels
+from medfed.methods.rsc import RSC, _places
 from medfed.methods.stack import Stack
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
@@ -153,11 +154,12 @@ def test_the_share_of_samples_grows_as_released():
 def test_positions_and_channels_take_turns_evenly(toy):
     """400 coins: 200 +- 4 * 10; with a mask set, none is thrown."""
     local = local_round(toy)
-    drawn = [RSC()._drawn(local) for _ in range(400)]
+    drawn = [RSC()._sample_mask(local) for _ in range(400)]
     assert abs(drawn.count(("positions", 1 / 3)) - 200) < 40
     assert set(drawn) == {("positions", 1 / 3), ("channels", 1 / 3.2)}
     before = local.rng.get_state()
-    assert RSC(mask="channels")._drawn(local) == ("channels", 1 / 3.2) and torch.equal(local.rng.get_state(), before)
+    assert RSC(mask="channels")._sample_mask(local) == ("channels", 1 / 3.2)
+    assert torch.equal(local.rng.get_state(), before)
 
 
 def test_domainbeds_mask_of_pooled_features_is_the_mask_of_channels():
@@ -198,7 +200,7 @@ def test_what_was_mixed_in_the_first_pass_is_not_mixed_again(any_toy, stages):
                        stream(0, "x"), torch.device("cpu"), any_toy.samples("a"))  # fmt: skip
     batch = any_toy.samples("north").batch(range(6))
     raw = local.forward(batch, _places(architecture))
-    assert torch.equal(RSC()._second(local, batch, raw.features).logits, raw.logits)
+    assert torch.equal(RSC()._second_pass(local, batch, raw.features).logits, raw.logits)
 
 
 def test_dropout_behind_the_features_does_no_harm():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from medfed.methods.rsc import kept_channels, kept_positions, most_challenged
+from medfed.functional.self_challenging import kept_channels, kept_positions, most_challenged
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
