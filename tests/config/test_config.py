@@ -134,7 +134,7 @@ BAD_VALUES = {
     "unknown key in evaluation": (
         "evaluation: {treshold: 0.5}",
         "a.yaml: evaluation.treshold: unknown key. Did you mean 'threshold'? Known: threshold, largest_component, "
-        "tent, tent_learning_rate, boundary_distance",
+        "tent, tent_learning_rate, boundary_distance, metrics",
     ),
     "text for a whole number": (
         'federation: {rounds: "3"}',
@@ -185,7 +185,10 @@ BAD_VALUES = {
     ),
     "batch of none": ("training: {batch_size: 0}", "a.yaml: training: batch_size must be at least 1, got 0"),
     "seed": ("seed: -1", "a.yaml: seed must be at least 0, got -1"),
-    "device": ("device: gpu", "a.yaml: device: expected one of auto, cpu, cuda, got the text 'gpu'. Did you mean 'cpu'?"),
+    "device": (
+        "device: gpu",
+        "a.yaml: device: expected one of auto, cpu, cuda, got the text 'gpu'. Did you mean 'cpu'?",
+    ),
     "engine": (
         "federation: {engine: in_proces}",
         "a.yaml: federation.engine: no engine 'in_proces'. Did you mean 'in_process'? "
