@@ -185,7 +185,10 @@ BAD_VALUES = {
     ),
     "batch of none": ("training: {batch_size: 0}", "a.yaml: training: batch_size must be at least 1, got 0"),
     "seed": ("seed: -1", "a.yaml: seed must be at least 0, got -1"),
-    "device": ("device: gpu", "a.yaml: device: expected one of auto, cpu, cuda, got the text 'gpu'"),
+    "device": (
+        "device: gpu",
+        "a.yaml: device: expected one of auto, cpu, cuda, got the text 'gpu'. Did you mean 'cpu'?",
+    ),
     "engine": (
         "federation: {engine: in_proces}",
         "a.yaml: federation.engine: no engine 'in_proces'. Did you mean 'in_process'? "
