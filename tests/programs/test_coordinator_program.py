@@ -16,7 +16,7 @@ from medfed.config import strict_yaml
 from medfed.config.schema import load, to_yaml
 from medfed.core.files import read_sealed
 from medfed.deployment import coordinate
-from medfed.deployment.coordinate import _say_goodbye
+from medfed.deployment.coordinate import _finish
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, State, failed
 from medfed.outputs.bundle.export import export
@@ -240,15 +240,15 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
             return {"BMC": Message("end"), "HK": failed("is gone")}
 
     with pytest.warns(UserWarning, match="HK: did not get the final model"):
-            _say_goodbye(plan, Heard, folder, last)
+            _finish(plan, Heard, folder, last)
     assert said_goodbye == [("end", set(SITES))]
     onlooked = replace(plan, federation=replace(plan.federation, validation_site="VUMC"))
     with pytest.warns(UserWarning, match="HK: did not get the final model"):
-        _say_goodbye(onlooked, Heard, folder, last)
+        _finish(onlooked, Heard, folder, last)
     assert said_goodbye[1:] == [("end", {*SITES, "VUMC"})]
     assert folder.read_json("summary.json")["validation_site"] == "VUMC"
     with pytest.warns(UserWarning, match="HK: did not get the final model"):
-        _say_goodbye(plan, Heard, folder, last)
+        _finish(plan, Heard, folder, last)
     bundle = export(folder.path)
     found = torch.load(bundle / "models" / "model.pt", weights_only=True)
     assert all(torch.equal(entry, last.weights[name]) for name, entry in found.items()) and found
