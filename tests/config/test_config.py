@@ -284,12 +284,20 @@ def test_names_of_any_script_are_fine():
 
 
 @pytest.mark.parametrize("override, wrong", [
+    ("method.ratio=1.5", "ratio must be one of uniform, one or lie in [0, 1], got 1.5"),
     ("method.alpha=0.5", "alpha must lie in [0, 0.5), got 0.5"),
     ("method.alpha=-0.01", "alpha must lie in [0, 0.5), got -0.01"),
     ("method.gamma=-1", "gamma must be at least 0, got -1.0"),
 ])  # fmt: skip
 def test_a_hyper_parameter_out_of_range_is_refused(override, wrong):
     assert complaint("", "method.name=elcfs", override) == f"--set {override}: method: {wrong}"
+
+
+def test_a_word_that_is_no_choice_is_refused_with_the_choices():
+    assert complaint("", "method.name=elcfs", "method.denominator=negative") == (
+        "--set method.denominator=negative: method.denominator: expected one of positive_and_negatives, negatives, "
+        "got the text 'negative'"
+    )
 
 
 def test_an_unknown_method_answers_with_the_nearest():

@@ -12,7 +12,7 @@ from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.aggregation import change_length, is_statistic, learned
+from medfed.functional.aggregation import change_length
 from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
@@ -46,6 +46,16 @@ class Recorded:
     def exchange(self, kind, messages):
         found = {site: self.answers[kind][site] for site in messages}
         return self.poison(kind, found) if self.poison else found
+
+
+@cache
+def parameters() -> frozenset[str]:
+    return ToyOfClasses().start(FedAvg()).parameters
+
+
+def learned(weights):
+    """The entries that are parameters, no buffers."""
+    return {name: entry for name, entry in weights.items() if name in parameters()}
 
 
 @cache
@@ -94,7 +104,7 @@ def gone(of, answers):
 
 def weights(change, name=None):
     def changed(message):
-        first = name or next(n for n, w in message.weights.items() if not is_statistic(n, w))
+        first = name or next(iter(learned(message.weights)))
         return replace(message, weights={**message.weights, first: change(message.weights[first])})
 
     return changed

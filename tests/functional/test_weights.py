@@ -2,7 +2,17 @@ import pytest
 import torch
 from torch import nn
 
-from medfed.functional.weights import average, batch_norm_entries, check_same_entries, first_not_finite
+from medfed.functional.weights import (
+    add_scaled,
+    average,
+    batch_norm_entries,
+    check_same_entries,
+    first_not_finite,
+    running_variances,
+    squared_distance,
+    with_prefix,
+    without_prefix,
+)
 
 
 def test_average_by_hand():
@@ -62,3 +72,36 @@ def test_batch_norm_is_found_by_type_not_by_name():
     assert batch_norm_entries(network) == {
         f"downsample.1.{entry}" for entry in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     }
+
+
+def test_the_squared_distance_by_hand():
+    """(3 - 1)^2 + (0 - 1)^2 + 2^2 = 9; what only the start holds does not count; the gradient is 2 (w - w_start)."""
+    entries = {"a": torch.tensor([3.0, 0.0], dtype=torch.float64, requires_grad=True), "b": torch.full((1,), 2.0)}
+    start = {"a": torch.ones(2, dtype=torch.float64), "b": torch.zeros(1), "buffer": torch.full((9,), 99.0)}
+    found = squared_distance(entries, start)
+    assert found == 9 and torch.autograd.grad(found, entries["a"])[0].tolist() == [4.0, -2.0]
+
+
+def test_scaled_changes_are_added_in_float64_and_leave_the_start_as_it_was():
+    """2^24 + 1 * 1 + 0.5 * 2: in float32 each 1 would be lost."""
+    start = torch.tensor([2.0**24])
+    found = add_scaled(start, [torch.tensor([1.0]), torch.tensor([2.0])], [1.0, 0.5])
+    assert found.dtype == torch.float32 and found.item() == 2**24 + 2 and start.item() == 2**24
+    with pytest.raises(ValueError):
+        add_scaled(start, [start], [1.0, 2.0])
+
+
+def test_a_prefix_selects_and_goes_and_comes_back():
+    entries = {"own/w": torch.ones(1), "own/own/w": torch.zeros(1), "other/w": torch.ones(2)}
+    own = without_prefix(entries, "own/")
+    assert set(own) == {"w", "own/w"} and own["w"] is entries["own/w"]
+    assert with_prefix(own, "own/") == {name: entries[name] for name in ("own/w", "own/own/w")}
+
+
+def test_running_variances_are_found_by_type():
+    """Also of an InstanceNorm that keeps them, and not of a parameter that is only called so."""
+    network = nn.Sequential(nn.BatchNorm2d(1), nn.InstanceNorm2d(1, track_running_stats=True), nn.InstanceNorm2d(1),
+                            nn.BatchNorm2d(1, track_running_stats=False))  # fmt: skip
+    network.register_parameter("running_var", nn.Parameter(torch.zeros(1)))
+    assert running_variances(network) == {"0.running_var", "1.running_var"}
+    assert running_variances(nn.BatchNorm1d(2)) == {"running_var"}

@@ -13,6 +13,7 @@ from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedgma import FedGMA
+from medfed.methods.fisc import FISC
 from medfed.methods.stable_fdg import StableFDG
 from medfed.methods.stack import Stack
 from medfed.methods.trimmed_mean import TrimmedMean
@@ -146,3 +147,13 @@ method: {name: stack, methods: [{name: ccst, k: 2}, {name: elcfs, preset: paper}
     assert config.method == Stack((CCST(k=2), ELCFS(views=0)))
     assert load_text(to_yaml(config), "b.yaml") == config
     assert digest(to_yaml(config).encode()) == digest(to_yaml(load_text(to_yaml(config), "c")).encode())
+
+
+def test_a_stack_reads_the_files_of_its_methods_and_renames_them():
+    """medfed's own codec is no file, and neither is a codec that nothing is redrawn with."""
+    styles, views = CCST(codec="a.safetensors"), FISC(codec="b.safetensors")
+    assert CCST().files == FISC().files == CCST(transfer="moments", codec="a.safetensors").files == ()
+    stack = Stack((views, FedAvg(), styles))
+    assert stack.files == ("a.safetensors", "b.safetensors")
+    renamed = stack.with_files({"a.safetensors": "1", "b.safetensors": "2"})
+    assert renamed == Stack((FISC(codec="2"), FedAvg(), CCST(codec="1"))) and renamed.files == ("1", "2")
