@@ -7,7 +7,7 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +160,7 @@ class RunFolder:
                 yield from (row for row in csv.DictReader(file) if None not in row.values() and None not in row)
 
 
-def append_rows(path: Path, columns: Iterable[str], rows: list[Mapping[str, Any]]) -> None:
+def append_rows(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Add rows to a table in CSV, with its header if it is new; on the disk when this returns."""
     text = _as_csv(columns, rows, header=not path.is_file())
     with open(path, "a", newline="", encoding="utf-8") as file:
