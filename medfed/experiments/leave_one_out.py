@@ -82,7 +82,8 @@ def _costs(finished: list[Fold]) -> dict[str, Cost]:
 
 def _table(finished: list[Fold], role: str) -> Table:
     """Over the sites of a role, from the cases of finished folds."""
-    results, structures = [], {}
+    results: list[dict] = []
+    structures: dict[str, None] = {}
     for fold in finished:
         path, found = fold.folder.path, fold.folder.read_json("summary.json")
         scoring = scoring_of(found, path / "summary.json")

@@ -63,7 +63,7 @@ def summarise(config: Config, experiment: Experiment, final: State, rows: list, 
 def _start_weights(network: NetworkSettings) -> dict[str, str] | None:
     """The file of pretrained weights, if training started from one."""
     path = network.weights_file()
-    return path and {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    return None if path is None else {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def _clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, object]:

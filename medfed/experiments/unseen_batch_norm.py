@@ -6,9 +6,11 @@ import copy
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from medfed.federation.site import Site
 from medfed.functional.weights import batch_norms
@@ -80,7 +82,8 @@ def first_norm_input(network: nn.Module, batches: Iterable[Tensor]) -> tuple[str
         network: in evaluation mode, with a BatchNorm.
         batches: at least one, (B, C, H, W) as the network takes them.
     """
-    path, count, total, squares = "", 0, 0.0, 0.0
+    path, count = "", 0
+    total, squares = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     with ExitStack() as hooks:
         for name, norm in batch_norms(network).items():
             hooks.callback(norm.register_forward_pre_hook(_leave(name)).remove)
@@ -118,7 +121,8 @@ def with_batch_statistics(network: nn.Module) -> nn.Module:
     Nothing learns. Transductive: what it says of an image depends on those beside it (it is Tent without the step).
     """
     found = copy.deepcopy(network).requires_grad_(False).eval()
-    for norm in batch_norms(found).values():
+    for module in batch_norms(found).values():
+        norm = cast(_BatchNorm, module)
         norm.track_running_stats = False
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None
     return found

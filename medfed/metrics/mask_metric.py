@@ -86,8 +86,8 @@ class MaskPair:
 
     def _directed(self, spacing: tuple[float, ...] | None) -> Directed:
         first, second = self._edges
-        there = get_surface_distance(first, second, spacing=spacing)
-        back = get_surface_distance(second, first, spacing=spacing)
+        there = np.asarray(get_surface_distance(first, second, spacing=spacing))
+        back = np.asarray(get_surface_distance(second, first, spacing=spacing))
         return there.astype(np.float64), back.astype(np.float64)
 
 
@@ -148,7 +148,7 @@ def _bounding_box(mask: np.ndarray) -> tuple[slice, ...]:
 
 
 def _binary(mask: Mask, name: str) -> np.ndarray:
-    array = mask.detach().cpu().numpy() if isinstance(mask, torch.Tensor) else np.asarray(mask)
+    array = np.asarray(mask.detach().cpu() if isinstance(mask, torch.Tensor) else mask)
     if array.ndim != 3 or not array.size:
         raise ValueError(f"{name} must be (H, W, D), got {array.shape}; an image of one slice has D = 1")
     boolean = array.astype(bool)

@@ -50,7 +50,7 @@ def summarise_ratios(rows: Sequence[Mapping]) -> dict:
 
 def write_ratios(path: str | Path, rows: Sequence[Mapping]) -> None:
     """`ratios.csv`, sorted; empty where unknown."""
-    write_rows(path, list(rows), COLUMNS, ("role", "site", "patient"), _written)
+    write_rows(path, [dict(row) for row in rows], COLUMNS, ("role", "site", "patient"), _written)
 
 
 def _written(value: object, column: str) -> str:

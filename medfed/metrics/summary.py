@@ -67,8 +67,8 @@ def summarise(
         }
         summary[role] = {"sites": sites, "mean": mean}
     structures = sorted({structure_of(row) for row in rows})
-    means = [summary[role]["mean"] for role in ROLES]
-    summary["gap"] = {name: _gap(*(mean.get(name) for mean in means), metrics[0], in_gap) for name in structures}
+    seen, unseen = (summary[role]["mean"] for role in ROLES)
+    summary["gap"] = {name: _gap(seen.get(name), unseen.get(name), metrics[0], in_gap) for name in structures}
     return summary
 
 

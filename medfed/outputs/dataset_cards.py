@@ -7,7 +7,7 @@ from dataclasses import MISSING
 
 from medfed.config import strict_yaml, validation
 from medfed.core import registry
-from medfed.datasets.base import Dataset
+from medfed.datasets.base import Card, Dataset
 
 WIDTH = 100
 
@@ -16,14 +16,14 @@ def listing() -> str:
     """All cards, a few lines each."""
     blocks = []
     for name, line in registry.known_names("datasets").items():
-        card = registry.resolve("datasets", name).card
+        card = _card(name)
         blocks.append(f"{name}: {line}\n" + paragraph("what", card.what) + "\n" + paragraph("licence", card.licence))
     return "\n\n".join([*blocks, "`python -m medfed.data card NAME` tells how to get one."])
 
 
 def card_text(name: str) -> str:
     """One card, whole."""
-    card = registry.resolve("datasets", name).card
+    card = _card(name)
     parts = {
         "what": card.what, "licence": card.licence, "how to get": card.where, "address": card.address,
         "layout": card.layout, "cite": card.citation,
@@ -39,6 +39,12 @@ def config_block(dataset: Dataset) -> str:
         if value != (entry.default_factory() if entry.default_factory is not MISSING else entry.default):
             written[entry.name] = validation.to_plain(value, lambda block: {})
     return strict_yaml.dump({"data": written})
+
+
+def _card(name: str) -> Card:
+    found = registry.resolve("datasets", name)
+    assert issubclass(found, Dataset)
+    return found.card
 
 
 def paragraph(title: str, text: str) -> str:

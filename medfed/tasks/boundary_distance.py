@@ -31,7 +31,9 @@ def boundary_distance(levels: Sequence[Tensor], mask: Tensor) -> Tensor:
     full = [functional.interpolate(one, size, mode="bilinear", align_corners=False) for one in levels]
     found = []
     for rim, around in zip(boundary(mask).bool().unbind(dim=1), ring(mask, width).bool().unbind(dim=1), strict=True):
-        vectors = [torch.cat([masked_mean(one, region)[0] for one in full], dim=1).double() for region in (rim, around)]
+        inner, outer = (
+            torch.cat([masked_mean(one, region)[0] for one in full], dim=1).double() for region in (rim, around)
+        )
         there = rim.any(dim=(1, 2)) & around.any(dim=(1, 2))
-        found.append(1 - functional.cosine_similarity(*vectors)[there])
+        found.append(1 - functional.cosine_similarity(inner, outer)[there])
     return torch.cat(found)

@@ -67,7 +67,9 @@ class Pictures:
     def first(self) -> Iterator[None]:
         """Read as many as are kept, one a step, so that what is wrong with them shows before training."""
         for index in range(len(self)):
-            yield self._picture(index) if self._has_room() else None
+            if self._has_room():
+                self._picture(index)
+            yield
 
     def _has_room(self) -> bool:
         one = next(iter(self._kept.values())).numel() if self._kept else 0

@@ -32,7 +32,7 @@ def task_of_images(images: Mapping[str, Any], image_size: int, evaluation: Evalu
         images: as `summary.json` describes them (`image_description`).
     """
     channels, standardised = images["channels"], images["standardised"]
-    if images["classes"]:
+    if images.get("classes"):  # runs of older versions have no such entry
         return Classification(tuple(images["classes"]), channels, image_size, evaluation, standardised)
     scale = images["intensity_range"] and tuple(images["intensity_range"])
     return Segmentation(tuple(images["structures"]), channels, image_size, scale, evaluation, standardised)

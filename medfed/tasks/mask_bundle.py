@@ -113,7 +113,7 @@ class MaskBundle(BundleTemplate):
     def _preprocessing(self) -> list[Json]:
         """`Segmentation.preprocessing` from a file on, then `Segmentation.standardise`."""
         low, high = PERCENTILES
-        ends = {"b_min": 0.0, "b_max": 1.0, "clip": True}
+        ends: Json = {"b_min": 0.0, "b_max": 1.0, "clip": True}
         if self.intensity_range is None:
             scale = step("ScaleIntensityRangePercentilesd", lower=low, upper=high, **ends)
         else:

@@ -14,6 +14,7 @@ from monai.transforms import (
     Compose,
     Invertd,
     KeepLargestConnectedComponentd,
+    MapTransform,
     Orientationd,
     Resized,
     ScaleIntensityRanged,
@@ -102,7 +103,7 @@ class Segmentation(Task):
         """
         low, high = PERCENTILES
         if self.intensity_range is None:
-            scale = ScaleIntensityRangePercentilesd("image", low, high, b_min=0.0, b_max=1.0, clip=True)
+            scale: MapTransform = ScaleIntensityRangePercentilesd("image", low, high, b_min=0.0, b_max=1.0, clip=True)
         else:
             scale = ScaleIntensityRanged("image", *self.intensity_range, b_min=0.0, b_max=1.0, clip=True)
         size = (self.image_size, self.image_size, -1)
@@ -226,7 +227,7 @@ class Segmentation(Task):
         for case, volume in zip(cases, _volumes(dataset, cases, notice, advance), strict=True):
             predicted = self.predict(network, volume)
             for index, structure in enumerate(self.structures):
-                scores = score(metrics, predicted[index], volume.mask[index].as_tensor(), volume.spacing_mm)
+                scores = score(metrics, predicted[index], volume.mask.as_tensor()[index], volume.spacing_mm)
                 named = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
                 result.rows.append({**named, **scores})
             if dataset.ratio_of:

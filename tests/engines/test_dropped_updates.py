@@ -9,6 +9,7 @@ import torch
 from conftest import Toy
 
 from medfed.engines.in_process import InProcess
+from medfed.engines.site_store import SiteStore
 from medfed.federation.message import Message, digest, failed
 from medfed.federation.method import Method
 from medfed.federation.rounds import federate, requests_with_last_round
@@ -66,7 +67,7 @@ def test_an_update_that_did_not_count_is_as_if_it_had_not_been_asked_for(fedavg,
 
 def test_losing_what_a_site_kept_would_show(toy, fedavg, tmp_path, monkeypatch):
     """The control: a site that goes on from the round that did not count gives other bits."""
-    monkeypatch.setattr(InProcess, "_memory_after", lambda self, name, last: {})
+    monkeypatch.setattr(SiteStore, "_memory_after", lambda self, name, last: {})
     found = states(toy, fedavg, tmp_path / "dropped", {(2, "south")})
     monkeypatch.undo()
     rounds = iter(range(1, 5))

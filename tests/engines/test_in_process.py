@@ -143,7 +143,7 @@ def test_losing_a_resting_memory_would_show(toy, fedavg, tmp_path):
     *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
     rounds = rounds_of(toy, fedavg, tmp_path, 6)
     for engine, done in rounds:
-        engine._resting.clear()
+        engine._store._resting.clear()
         last = done.state
     assert digest(last.to_bytes()) != digest(whole.state.to_bytes())
 

@@ -1,4 +1,3 @@
-from types import SimpleNamespace
 
 import pytest
 from conftest import Toy
@@ -51,7 +50,7 @@ def test_nothing_beside_the_weights_is_shared(any_toy):
 def test_a_bundle_of_its_model_is_the_plain_network(any_toy):
     method = EFDMix(probability=1.0)
     weights = any_toy.start(method).weights
-    kept, wrap = what_predicts(SimpleNamespace(method=method, network=any_toy.architecture), any_toy.task, weights)
+    kept, wrap = what_predicts(method, any_toy.architecture, any_toy.task, weights)
     assert wrap is None and kept.keys() == any_toy.start(FedAvg()).weights.keys()
 
 

@@ -70,7 +70,7 @@ def opened(path: Path) -> Iterator[BundleFiles]:
 
 
 def _in_folder(path: Path) -> dict[str, Callable[[], IO[bytes]]]:
-    names = {}
+    names: dict[str, Callable[[], IO[bytes]]] = {}
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path)
         if name.parts[0] in IMAGE_FOLDERS:
@@ -78,8 +78,12 @@ def _in_folder(path: Path) -> dict[str, Callable[[], IO[bytes]]]:
         if file.is_symlink():
             raise UserError(f"{path}: '{name.as_posix()}' is a link; a bundle holds its files themselves")
         if not file.is_dir():
-            names[name.as_posix()] = partial(open, file, "rb")
+            names[name.as_posix()] = partial(_open_file, file)
     return names
+
+
+def _open_file(path: Path) -> IO[bytes]:
+    return path.open("rb")
 
 
 def _in_zip(path: Path, archive: zipfile.ZipFile) -> dict[str, Callable[[], IO[bytes]]]:
@@ -97,7 +101,7 @@ def _in_zip(path: Path, archive: zipfile.ZipFile) -> dict[str, Callable[[], IO[b
         name = member.filename.removeprefix(prefix)
         if name.casefold() in map(str.casefold, names):
             raise UserError(f"{path}: holds '{name}' twice; do not unpack it")
-        names[name] = lambda member=member: _open_member(path, archive, member)
+        names[name] = partial(_open_member, path, archive, member)
     return names
 
 

@@ -10,6 +10,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +29,9 @@ Site = tuple[str, str]  # (role, name)
 def sheet(width_in: float, height_in: float):
     """An empty figure that makes room for its titles and legends. It opens no window and changes no global setting."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(width_in, height_in), dpi=DPI, layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.08)
-    return figure
+    return Figure(figsize=(width_in, height_in), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.08))
 
 
 def save(figure, path: str | Path, title: str) -> None:
@@ -54,11 +54,10 @@ def legend(figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) 
     """Below the panels: (line style or marker, colour, text); on dark ground for colours that are pale on white."""
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D([], [], color=colour, label=text, linewidth=2, linestyle=kind if "-" in kind else "",
-               marker="" if "-" in kind else kind)
-        for kind, colour, text in entries
-    ]  # fmt: skip
+    handles = []
+    for kind, colour, text in entries:
+        style: dict[str, Any] = {"linestyle": kind, "marker": ""} if "-" in kind else {"linestyle": "", "marker": kind}
+        handles.append(Line2D([], [], color=colour, label=text, linewidth=2, **style))
     ground = {"facecolor": "#444444", "labelcolor": "white"} if dark else {}
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, **ground)
 
@@ -79,7 +78,7 @@ def turn(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
     """(C, H, W, ...) to (C, rows, columns, ...): W downwards to the back, H rightwards to the patient's left."""
     if axes is None:
         return array
-    flipped = [place for place, towards in enumerate(axes, start=1) if towards in "RAS"]
+    flipped = tuple(place for place, towards in enumerate(axes, start=1) if towards in "RAS")
     return np.flip(array, flipped).swapaxes(1, 2)
 
 

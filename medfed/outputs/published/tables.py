@@ -39,7 +39,7 @@ class PublishedRow:
 
     def mean(self) -> Decimal:
         """What the average should be, from the printed decimals."""
-        return sum(Decimal(repr(value)) for value in self.values) / len(self.values)
+        return sum((Decimal(repr(value)) for value in self.values), Decimal(0)) / len(self.values)
 
     def is_wrong(self) -> bool:
         """Whether the printed average is further from the mean of the row than rounding explains."""
@@ -121,7 +121,7 @@ class PublishedTable:
             Misprint(block.title, row.method, row.average, float(row.mean().quantize(CENT, ROUND_HALF_UP)))
             for block in self.blocks
             for row in block.rows
-            if row.is_wrong()
+            if row.average is not None and row.is_wrong()
         )
 
 

@@ -90,8 +90,8 @@ def curves_of_run(run: Run) -> list[Markup]:
         named = coloured([column.partition("/")[2] for column in columns])
         sites = [Curve(site, _points(run.history, f"{key}/{site}"), class_) for site, class_ in named.items()]
         mean = Curve("mean over sites", _points(run.history, key), "mean")
-        alone = Curve("validation site", _points(run.history, "validation_site_score"), "unseen d1")
-        alone = [alone] if key == "validation_score" and alone.points else []
+        validating = Curve("validation site", _points(run.history, "validation_site_score"), "unseen d1")
+        alone = [validating] if key == "validation_score" and validating.points else []
         ends = run.summary.get(key) if key == "boundary_distance" else None
         alone += [
             Curve(f"{site}, took no part", [(run.summary["selected_round"], value)], f"unseen d{place}")

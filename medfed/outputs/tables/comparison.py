@@ -116,9 +116,9 @@ def build_table(
         for result in results
         for site in [result[f"{role}_site"]]
     }
-    methods, sites = (list(dict.fromkeys(key[place] for key in runs)) for place in (0, 1))
     against = {result["method"]: result.get("baseline", baseline) for result in results}
-    methods, sites = sorted(methods, key=lambda name: name != against[name]), sorted(sites)
+    methods = sorted(dict.fromkeys(method for method, _, _ in runs), key=lambda name: name != against[name])
+    sites = sorted({site for _, site, _ in runs})
     seeds = tuple(sorted({seed for _, _, seed in runs}))
     blocks = []
     for structure in structures:
@@ -198,7 +198,7 @@ def _line(
             means[key[1:]] = column.scale * value
     cells = tuple(_cell([mean for (where, _), mean in means.items() if where == site]) for site in sites)
     of_method = [row for rows in own.values() for row in rows]
-    test = {"p": None, "n": None, "reason": "the baseline"}
+    test: dict[str, Any] = {"p": None, "n": None, "reason": "the baseline"}
     if baseline not in {key[0] for key in runs}:
         test["reason"] = f"the baseline {baseline} was not run"
     elif method != baseline:
@@ -220,7 +220,7 @@ def _average(cells: Sequence[Cell | None], means: dict[tuple[str, int], float], 
         return None
     seeds = [seed for seed in {seed for _, seed in means} if all((site, seed) in means for site in sites)]
     whole = _cell([fmean(means[site, seed] for site in sites) for seed in sorted(seeds)])
-    return Cell(fmean(cell.mean for cell in known), whole and whole.sd, len(seeds))
+    return Cell(fmean(cell.mean for cell in known), whole.sd if whole else None, len(seeds))
 
 
 def _head(

@@ -11,6 +11,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import fmean, median
+from typing import Any
 
 from medfed.outputs.run_folder import RunFolder
 
@@ -65,14 +66,18 @@ def cost_of(folder: RunFolder) -> Cost:
 
 def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float], int]:
     """Of a client, by direction; and how many shared before the first round."""
-    total, letters = dict.fromkeys(("up", "down", "up_once", "down_once"), 0), set()
-    once_sites = set()
+    total = dict.fromkeys(("up", "down", "up_once", "down_once"), 0)
+    letters: set[tuple[str, str]] = set()
+    once_sites: set[str] = set()
     for row in folder.ledger():
         if row["kind"] == "validate":
             continue
         once = row["kind"] == "share" and not shares_every_round
         total[row["direction"] + "_once" * once] += int(row["bytes"])
-        (once_sites if once else letters).add(row["site"] if once else (row["round"], row["site"]))
+        if once:
+            once_sites.add(row["site"])
+        else:
+            letters.add((row["round"], row["site"]))
     counts = {name: max(1, len(once_sites) if name.endswith("once") else len(letters)) for name in total}
     return {name: found / counts[name] for name, found in total.items()}, len(once_sites)
 
@@ -80,7 +85,8 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float
 def mean_cost(costs: Sequence[Cost]) -> Cost:
     """Over the runs of one method."""
     columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(Cost)}
-    return Cost(**{name: None if None in found else fmean(found) for name, found in columns.items()})
+    means: dict[str, Any] = {name: None if None in found else fmean(found) for name, found in columns.items()}
+    return Cost(**means)
 
 
 def cost_lines(costs: Mapping[str, Cost]) -> list[list[str]]:

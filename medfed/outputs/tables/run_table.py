@@ -38,10 +38,10 @@ def lines(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool) -> 
     found = [head(scoring)]
     for role, words in SITES:
         for site, of_site in summary.get(role, {}).get("sites", {}).items():
-            found += [_line(scoring, words.format(site), *group, with_interval) for group in of_site.items()]
+            found += [_line(scoring, words.format(site), name, group, with_interval) for name, group in of_site.items()]
     for role, words in MEANS:
         means = summary.get(role, {}).get("mean", {})
-        found += [_line(scoring, words, *group, with_interval) for group in means.items()]
+        found += [_line(scoring, words, name, group, with_interval) for name, group in means.items()]
     first = scoring.columns[0].key
     found += [_gap_line(scoring, name, gap) for name, gap in summary.get("gap", {}).items() if gap[first] is not None]
     return found

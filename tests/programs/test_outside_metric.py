@@ -1,0 +1,181 @@
+"""A metric is one file and one word in a config, and then it is in every table, figure and page."""
+
+import csv
+import json
+import sys
+
+import pytest
+from conftest import tiny_yaml
+from made_runs import class_rows, made_run
+from PIL import Image
+
+from medfed import evaluate, export, report, train
+from medfed.outputs.bundle.model_card import scores, scores_table
+from medfed.outputs.figures import boxes
+from medfed.outputs.report.run_data import read_all
+from medfed.outputs.tables.run_table import closing_table
+from medfed.tasks.classification import Classification
+from medfed.tasks.evaluation import Evaluation
+
+VOLUME_ERROR = '''
+"""Relative volume error: |predicted volume - reference volume| / reference volume."""
+
+from medfed.metrics.mask_metric import MaskMetric
+
+
+class RelativeVolumeError(MaskMetric):
+    name = "volume_error"
+    label = "RVE"
+    unit = "%"
+    higher_is_better = False
+    note = "RVE is the relative volume error"
+    worst = 1.0
+
+    def value(self, masks):
+        reference = masks.reference.sum()
+        return abs(masks.prediction.sum() - reference) / reference
+'''
+TOP_TWO = '''
+"""Top-2 accuracy: the fraction of images whose true class is among the two most probable."""
+
+import numpy as np
+
+from medfed.metrics.class_metric import ClassMetric
+
+
+class TopTwo(ClassMetric):
+    name = "top_two"
+    label = "top-2"
+    unit = "%"
+    limits = (0.0, 1.0)
+
+    def values(self, images):
+        ranks = np.argsort(-images.probabilities, axis=1)[:, :2]
+        return images.weights @ (ranks == images.labels[:, None]).any(axis=1) / images.total
+'''
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A package of another laboratory."""
+    folder = tmp_path / "elsewhere" / "lab"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "volume_error.py").write_text(VOLUME_ERROR)
+    (folder / "top_two.py").write_text(TOP_TWO)
+    (folder / "nameless.py").write_text(VOLUME_ERROR.replace('    name = "volume_error"\n', ""))
+    (folder / "no_worst.py").write_text(VOLUME_ERROR.replace("    worst = 1.0\n", ""))
+    monkeypatch.syspath_prepend(str(folder.parent))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lab"]:  # of another test
+        monkeypatch.delitem(sys.modules, name)
+    return folder
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_metric_from_outside_is_in_every_table_figure_and_page(tmp_path, tiny_phantom, lab, capsys, monkeypatch):
+    labels = []
+    save = boxes.save
+    monkeypatch.setattr(
+        boxes, "save", lambda figure, *rest: (labels.append([a.get_ylabel() for a in figure.axes]), save(figure, *rest))
+    )
+    config = tmp_path / "c.yaml"
+    text = tiny_yaml(tiny_phantom).replace("elcfs, alpha: 0.1, min_patients: 1", "fedavg")
+    config.write_text(text.replace("rounds: 2", "rounds: 1") + "evaluation: {metrics: [lab.volume_error]}\n")
+    out = tmp_path / "out"
+    flags = ["--leave-one-site-out", "--sites", "UCL", "--methods", "fedavg", "fedprox", "--quiet", "--out", str(out)]
+    assert evaluate.main([str(config), *flags]) == 0
+    assert "prostate: RVE (%), lower is better" in capsys.readouterr().out
+    assert "### prostate: RVE (%), lower is better" in (out / "table.md").read_text()
+    assert r"\caption{prostate: RVE (\%), lower is better" in (out / "table.tex").read_text()
+    assert {row["metric"] for row in rows(out / "table.csv")} >= {"dice", "volume_error"}
+
+    run = out / "fedavg" / "unseen_UCL" / "seed_3"
+    cases = rows(run / "cases.csv")
+    values = [float(row["volume_error"]) for row in cases if row["role"] == "unseen"]
+    assert values and all(value >= 0 for value in values)
+    summary = json.loads((run / "summary.json").read_text())
+    mean = summary["unseen"]["mean"]["prostate"]["volume_error"]["mean"]
+    assert mean == pytest.approx(sum(values) / len(values), abs=1e-6)
+    gap = summary["seen"]["mean"]["prostate"]["volume_error"]["mean"] - mean
+    assert summary["gap"]["prostate"]["volume_error"] == pytest.approx(gap)
+
+    assert labels[0] == ["Dice", "HD95 (mm)", "RVE"]
+    with Image.open(run / "figures" / "site_boxes.png") as png:
+        assert png.width > 1.4 * 975  # three panels, where two take 7.7 in at 130 dots per inch
+
+    assert train.main([str(run / "config.yaml"), "--out", str(run), "--resume"]) == 0
+    printed = capsys.readouterr().out
+    assert "RVE %" in printed and "RVE is the relative volume error." in printed and f"{100 * mean:.2f}" in printed
+
+    assert export.main([str(run), "--out", str(tmp_path / "x_segmentation"), "--quiet"]) == 0
+    card = (tmp_path / "x_segmentation" / "docs" / "README.md").read_text()
+    assert "| RVE % |" in card and "RVE is the relative volume error" in card
+    metadata = json.loads((tmp_path / "x_segmentation" / "configs" / "metadata.json").read_text())
+    assert metadata["eval_metrics"]["unseen_prostate_volume_error"] == pytest.approx(mean, abs=1e-6)
+
+    # a reader of the folders needs no code of the metric
+    for path in lab.glob("*.py"):
+        path.unlink()
+    assert report.main([str(run), "--out", str(tmp_path / "run.html"), "--quiet"]) == 0
+    page = (tmp_path / "run.html").read_text()
+    assert ">RVE %<" in page and "Prostate: RVE of each case by site" in page
+    assert report.main([str(out), "--out", str(tmp_path / "all.html"), "--quiet"]) == 0
+    page = (tmp_path / "all.html").read_text()
+    assert "prostate: RVE (%), lower is better" in page and "Prostate: RVE of each case at the unseen site UCL" in page
+
+
+def test_a_metric_of_classes_from_outside_is_in_the_tables_too(tmp_path, lab):
+    """Of two classes, the true one is always among the two most probable."""
+    scoring = Classification(("a", "b"), 1, 8, Evaluation(metrics=("lab.top_two",))).scoring
+    for seed in (0, 1):
+        rows = class_rows(["A", "B"], "C")
+        path = made_run(tmp_path / f"run_{seed}", seed=seed, rows=rows) / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | scoring.summarise(rows, seed)))
+    summary = json.loads((tmp_path / "run_0" / "summary.json").read_text())
+    found = summary["unseen"]["mean"]["all"]["top_two"]
+    assert found == {"n_sites": 1, "mean": 1.0, "sd": None} and summary["gap"]["all"]["top_two"] == 0
+    assert "top-2 %" in closing_table(summary)
+    _, (comparison,) = read_all([tmp_path / "run_0", tmp_path / "run_1"])  # by its declaration, without its code
+    ((_, table),) = comparison.tables
+    block = next(block for block in table.blocks if block.metric == "top_two")
+    assert (block.name, block.unit, block.lines[0].average.mean) == ("top-2", "%", 100.0)
+    assert scores(summary)["unseen_top_two"] == 1.0 and "top-2 %" in scores_table(summary)
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("volume_eror", "no metric 'volume_eror'. "),
+        ("hd59", "no metric 'hd59'. Did you mean 'hd95'? Known: accuracy, assd, auroc"),
+        ("auroc", "no metric 'auroc'. Known: assd, dice, hd, hd95, hd95_pooled"),
+        ("lab.missing", "'lab.missing' cannot be imported"),
+        ("lab.nameless", "lab.nameless.RelativeVolumeError: declares no name"),
+        ("lab.no_worst", "lab.no_worst.RelativeVolumeError: declares no worst"),
+        ("dice, dice", "'dice' comes twice"),
+    ],
+)
+def test_a_wrong_metric_is_refused_before_training(tmp_path, tiny_phantom, lab, capsys, metric, words):
+    config = tmp_path / "c.yaml"
+    config.write_text(tiny_yaml(tiny_phantom) + f"evaluation: {{metrics: [{metric}]}}\n")
+    assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert words in said and "c.yaml" in said and len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "run" / "states").exists()
+
+
+def test_a_metric_of_medfed_that_is_chosen_is_shown_in_comparisons(tmp_path, tiny_phantom):
+    """ASSD is in every file of cases, but in no comparison unless the config asks for it."""
+    from medfed.config.schema import load
+    from medfed.tasks.known import task_of_dataset
+    from medfed.tasks.scoring import COMPARISON
+
+    config = tmp_path / "c.yaml"
+    config.write_text(tiny_yaml(tiny_phantom) + "evaluation: {metrics: [assd]}\n")
+    found = load(config)
+    scoring = task_of_dataset(found.data, found.evaluation).scoring
+    assert [metric.name for metric in scoring.shown(COMPARISON)] == ["dice", "hd95", "hd", "assd"]
+    assert [column.key for column in scoring.columns].count("assd_mm") == 1
