@@ -20,8 +20,7 @@ from medfed.experiments.loading import SiteImages
 from medfed.experiments.setup import Experiment
 from medfed.federation.local_round import Samples
 from medfed.outputs.environment import versions
-from medfed.tasks.classification import Classification
-from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.task import Task
 
 IMAGES, GALLERY = 3, 60  # how many images are reconstructed, and searched through, by default
 
@@ -92,7 +91,7 @@ def _measure(
     }, found
 
 
-def _held_out(dataset: Dataset, task: Segmentation | Classification, split: Split) -> Samples | None:
+def _held_out(dataset: Dataset, task: Task, split: Split) -> Samples | None:
     """The site's patients whose images are not in what it shares: those kept for validation and test."""
     with tqdm(disable=True) as bar:
         return SiteImages(dataset, task, bar).samples([*split.validation, *split.test])

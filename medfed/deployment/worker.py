@@ -21,7 +21,7 @@ from medfed.engines.in_process import InProcess
 from medfed.engines.site_process import ANSWER, NOTE, READY, SAID, STEP
 from medfed.experiments.setup import build_site
 from medfed.federation.message import Message
-from medfed.federation.site import Progress, Site
+from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 
 Reply = Callable[[Message], Message]  # to a request
@@ -67,7 +67,7 @@ def serve(line: Connection) -> None:
         line.send_bytes(SAID + _reason(str(error), "agreement" in job))
 
 
-def _reply_function(job: dict, folder: Path, on_step: Progress) -> Reply:
+def _reply_function(job: dict, folder: Path, on_step: OnStep) -> Reply:
     config = load_text(job["config"], job["source"])
     if "agreement" in job:
         site = build_local_site(config, job["site"])

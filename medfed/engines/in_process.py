@@ -81,8 +81,10 @@ class InProcess:
         """After the last exchange: nothing runs that must be ended."""
 
     def _by_name(self) -> dict[str, Site | ValidationSite]:
-        scorers = [self.validation_site] if self.validation_site else []
-        return {site.name: site for site in [*self.members, *scorers]}
+        by_name: dict[str, Site | ValidationSite] = {site.name: site for site in self.members}
+        if self.validation_site:
+            by_name[self.validation_site.name] = self.validation_site
+        return by_name
 
     def _deliver(self, site: Site | ValidationSite, request: bytes) -> tuple[bytes, Commit | None]:
         """The reply, and what puts the site's new file in its place, if there is one."""

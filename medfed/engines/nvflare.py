@@ -57,7 +57,7 @@ class NVFlare(Processes):
         (local / "resources.json").write_text(json.dumps(allow_list()))
         (local / SITE_FILE).write_text(json.dumps({name: self._job(name) for name in names}))
         (local / LINE_FILE).write_text(json.dumps(line))
-        return _Simulator(workspace, names, self.folder / "flare.log")
+        return _Simulator(workspace, names, self.place / "flare.log")
 
 
 class _Simulator:

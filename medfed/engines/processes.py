@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -54,7 +55,7 @@ class Processes(InProcess):
         The sites themselves go by the letters.
         """
         for site in self.members:
-            store = SiteStore(self.folder / site.name)
+            store = SiteStore(self.place / site.name)
             store.restore([site], {site.name: number} if (number := took_part.get(site.name)) else {})
             site.memory = site.memory if site.local_keys else {}
 
@@ -63,6 +64,13 @@ class Processes(InProcess):
         self._stopping = True
         for process in self._processes.values():
             process.close()
+
+    @property
+    def place(self) -> Path:
+        """The folder, which this engine cannot work without."""
+        if self.folder is None:
+            raise ValueError("sites in processes of their own need a folder for their files, got none")
+        return self.folder
 
     def _ask(self, name: str, message: Message) -> Message:
         process = self._processes[name] = self._processes.get(name) or self._process(name)
@@ -74,7 +82,7 @@ class Processes(InProcess):
 
     def _job(self, name: str) -> dict[str, object]:
         """What the site's process builds it from."""
-        return {"config": self.plan, "source": self.source, "site": name, "folder": str(self.folder.resolve() / name),
+        return {"config": self.plan, "source": self.source, "site": name, "folder": str(self.place.resolve() / name),
                 "directory": os.getcwd(), "threads": torch.get_num_threads()}  # fmt: skip
 
     def _process(self, name: str) -> SiteProcess:
@@ -82,7 +90,8 @@ class Processes(InProcess):
 
         def on_step(site: str, step: int, n_steps: int) -> None:
             with self._telling:
-                report(site, step, n_steps)
+                if report:
+                    report(site, step, n_steps)
 
         def on_note(text: str) -> None:
             with self._telling:  # whoever listens writes a file

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import Any
 
 WORKER = "medfed.deployment.worker"  # a program; started, not imported
 ANSWER, SAID, STEP, NOTE, READY = b"a", b"e", b"s", b"n", b"r"  # how a frame from the worker begins
@@ -36,7 +37,7 @@ class SiteProcess:
         on_note: told what the site warns of, a sentence at a time.
     """
 
-    job: dict[str, object]
+    job: dict[str, Any]
     on_step: Callable[[str, int, int], None] | None = None
     on_note: Callable[[str], None] | None = None
     _process: subprocess.Popen | None = field(default=None, init=False)
@@ -53,7 +54,7 @@ class SiteProcess:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             self._start(until, stopped)
-            self._line.send_bytes(letter)
+            self._connection().send_bytes(letter)
             return self._wait_for(ANSWER, until, stopped)
         except (EOFError, OSError) as error:
             raise SiteFailed(self._how_it_ended(error)) from error
@@ -85,15 +86,20 @@ class SiteProcess:
         self._line.send_bytes(json.dumps(self.job).encode())
         self._wait_for(READY, until, stopped)
 
+    def _connection(self) -> Connection:
+        if self._line is None:
+            raise EOFError("its process is not there")
+        return self._line
+
     def _wait_for(self, wanted: bytes, until: float | None, stopped: Callable[[], bool]) -> bytes:
         while True:
             left = None if until is None else until - time.monotonic()
             if stopped() or (left is not None and left <= 0):
                 self.close()
                 raise SiteFailed("was stopped" if left is None or left > 0 else "was not done in time and was stopped")
-            if not self._line.poll(LOOK_SECONDS if left is None else min(LOOK_SECONDS, left)):
+            if not self._connection().poll(LOOK_SECONDS if left is None else min(LOOK_SECONDS, left)):
                 continue
-            frame = self._line.recv_bytes()
+            frame = self._connection().recv_bytes()
             kind, content = frame[:1], frame[1:]
             if kind == wanted:
                 return content

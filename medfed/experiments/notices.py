@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from tqdm import tqdm
 
@@ -24,7 +25,10 @@ def notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
     said: list[str] = folder.read_json("notices.json") if begun and kept else []
     shown: set[str] = set()
 
-    def show(message, category, filename, lineno, file=None, line=None) -> None:
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         text = str(message)
         ours = category is UserWarning and "medfed" in Path(filename).parts
         if text in shown or not (ours or "deterministic" in text):

@@ -75,7 +75,7 @@ def _conclude(
     if budget := privacy_accounting.format_budget(config.privacy, releases):
         summary["privacy"] = budget
     if ratios:
-        summary["vertical_ratio"] = {"of": list(experiment.dataset.ratio_of), **summarise_ratios(ratios)}
+        summary["vertical_ratio"] = {"of": list(experiment.dataset.ratio_of or ()), **summarise_ratios(ratios)}
     if distances:
         summary["boundary_distance"] = distances
     folder.write_json("summary.json", summary)

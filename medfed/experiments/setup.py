@@ -14,7 +14,7 @@ from medfed.core import registry
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError
 from medfed.core.seeds import seeded_layers
-from medfed.datasets.base import Case, Dataset
+from medfed.datasets.base import Case, Dataset, Progress
 from medfed.datasets.splits import Split
 from medfed.experiments.cohorts import assign_patients
 from medfed.experiments.loading import SiteImages
@@ -238,6 +238,6 @@ def _read_sites(
     return sites, validation_site
 
 
-def bar_over(text: str):
+def bar_over(text: str) -> Progress:
     """A wrapper that draws a bar over an iterable, for what takes a `progress`."""
     return lambda items: tqdm(items, desc=text, dynamic_ncols=True, leave=False)

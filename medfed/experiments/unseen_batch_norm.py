@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import cast
 
@@ -99,7 +99,7 @@ def first_norm_input(network: nn.Module, batches: Iterable[Tensor]) -> tuple[str
     return path, mean, (squares / count - mean.square()).clamp(min=0)
 
 
-def _leave(path: str):
+def _leave(path: str) -> Callable[[nn.Module, tuple], None]:
     def hook(module: nn.Module, inputs: tuple) -> None:
         raise _Entered(path, inputs[0])
 

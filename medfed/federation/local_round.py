@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class Task(Protocol):
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch: ...
 
     def validate(
-        self, network: nn.Module, samples: Samples, decoder_levels: Sequence[str] = ()
+        self, network: nn.Module, samples: Any, decoder_levels: Sequence[str] = ()
     ) -> dict[str, float]: ...
 
 

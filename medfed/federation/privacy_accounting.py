@@ -31,7 +31,8 @@ def releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) -> dic
     Args:
         entries: names of the network's state dict; every other tensor is a statistic.
     """
-    network, rows = set(entries), Counter()
+    network = set(entries)
+    rows: Counter[tuple[str, ...]] = Counter()
     for row in ledger:
         if row["direction"] == "up" and row["dtype"] != "fact":
             group = "weights" if row["name"] in network else "statistics"

@@ -65,11 +65,11 @@ def federate(
         sites = choose_sites(state.plan.sites, settings.clients_per_round, stream(seed, "clients", number))
         if method.shares == EVERY_ROUND:
             state, sites = share(method, exchange, state, sites, seed)
-        updates = exchange.ask(training_requests(method, state, sites), state)
-        state, updates = aggregate(method, exchange, state, updates, seed)
+        replies = exchange.ask(training_requests(method, state, sites), state)
+        state, updates = aggregate(method, exchange, state, replies, seed)
         history = {"round": number, **mean_and_by_site("train_loss", facts_of(updates, "loss"))}
         history |= validate(exchange, state, updates)
-        del updates  # never two rounds of the clients' weights at once
+        del replies, updates  # never two rounds of the clients' weights at once
         yield Round(state, history, *exchange.take_records())
 
 
@@ -145,9 +145,10 @@ def check_finite(state: State, updates: Mapping[str, Message], computed: Mapping
     """UserError if the computed weights or memory are not finite, although every update is: sums can overflow."""
     if name := first_not_finite(computed):
         lengths = {site: change_length(state.weights, update.weights) for site, update in updates.items()}
+        largest = max(lengths, key=lambda site: lengths[site])
         raise UserError(
-            f"{max(lengths, key=lengths.get)}: its update of round {state.round + 1} changes most, and what all "
-            f"updates make together is not finite (first in '{name}'); {update_checks.ADVICE}"
+            f"{largest}: its update of round {state.round + 1} changes most, and what all updates make together is not "
+            f"finite (first in '{name}'); {update_checks.ADVICE}"
         )
 
 

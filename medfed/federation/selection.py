@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 VALIDATION_SITE = "validation_site_score"  # a column of the history
 
 
-def last(history: Sequence[Mapping[str, object]]) -> int:
+def last(history: Sequence[Mapping[str, Any]]) -> int:
     """The last round."""
     return max(int(row["round"]) for row in history)
 
 
-def source_validation(history: Sequence[Mapping[str, object]]) -> int:
+def source_validation(history: Sequence[Mapping[str, Any]]) -> int:
     """The round with the best mean validation score over the clients; the earliest of equals."""
     return _best(history, "validation_score")
 
 
-def validation_site(history: Sequence[Mapping[str, object]]) -> int:
+def validation_site(history: Sequence[Mapping[str, Any]]) -> int:
     """The round with the best score on the validation site, which never trains; the earliest of equals."""
     return _best(history, VALIDATION_SITE)
 
 
-def _best(history: Sequence[Mapping[str, object]], score: str) -> int:
+def _best(history: Sequence[Mapping[str, Any]], score: str) -> int:
     """The last round where none has the score."""
     scored = [row for row in history if row.get(score) is not None]
     if not scored:

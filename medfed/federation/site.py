@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
 from medfed.core.seeds import seeded_layers, stream
+from medfed.federation.engine import OnStep
 from medfed.federation.local_round import Architecture, LocalRound, Samples, SiteData, Task
 from medfed.federation.message import Message, digest, pack
 from medfed.federation.method import NEVER, Method
@@ -21,12 +21,6 @@ from medfed.federation.settings import Training
 from medfed.functional.weights import check_same_entries, running_variances
 
 OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes in a site's memory
-
-
-class Progress(Protocol):
-    """Told after every training step; `medfed.cli.progress` draws it."""
-
-    def __call__(self, site: str, step: int, n_steps: int) -> None: ...
 
 
 @dataclass
@@ -59,7 +53,7 @@ class Site:
     kept_bytes: int = 2 * 2**30
     privacy: Privacy = Privacy()
     noise_key: bytes = b""
-    progress: Progress | None = None
+    progress: OnStep | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
     _expanded: tuple[str, Samples] | None = None
 
@@ -192,8 +186,9 @@ class Site:
 
     def _optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
         parameters, s = self.network.parameters(), self.settings
+        optimizer: torch.optim.Optimizer
         if s.optimizer == "adam":
-            optimizer = torch.optim.Adam(parameters, learning_rate, tuple(s.betas), weight_decay=s.weight_decay)
+            optimizer = torch.optim.Adam(parameters, learning_rate, s.betas, weight_decay=s.weight_decay)
         else:
             optimizer = torch.optim.SGD(parameters, learning_rate, s.momentum, weight_decay=s.weight_decay)
         if s.optimizer_state == "keep":

@@ -196,7 +196,7 @@ def _check_examples(found: object, before: int | None) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and -MAX_NUMBER <= value <= MAX_NUMBER
+    return isinstance(value, int | float) and type(value) is not bool and -MAX_NUMBER <= value <= MAX_NUMBER
 
 
 def _wrong_entries(replies: Replies, expected: Expected) -> dict[str, str]:

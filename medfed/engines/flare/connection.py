@@ -9,7 +9,7 @@ import struct
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
@@ -105,8 +105,11 @@ class FlareConnection:
         for note in notes:
             warnings.warn(note.removeprefix(NOTE).decode(), stacklevel=2)
 
-    def _ask(self, kind: str, messages: Mapping[str, Message], seconds: float):
-        letters, places = [], {}
+    def _ask(
+        self, kind: str, messages: Mapping[str, Message], seconds: float
+    ) -> Iterator[tuple[str, Message]]:
+        letters: list[tuple[Message, bytes]] = []
+        places: dict[str, int] = {}
         for site, message in messages.items():
             for index, (known, _) in enumerate(letters):
                 if known is message:
@@ -117,9 +120,10 @@ class FlareConnection:
                 letters.append((message, message.to_bytes()))
         self._is_idle = False
         request = {"kind": kind, "sites": places, "n_letters": len(letters), "seconds": seconds}
-        self._line.send_bytes(json.dumps(request).encode())
+        _, line = self._running()
+        line.send_bytes(json.dumps(request).encode())
         for _, letter in letters:
-            self._line.send_bytes(letter)
+            line.send_bytes(letter)
         limit = seconds + self.grace_seconds if seconds else None
         while frame := self._frame(limit):
             if frame.startswith(NOTE):
@@ -131,12 +135,19 @@ class FlareConnection:
     def _frame(self, limit: float | None) -> bytes:
         """What comes next on the line; EOFError if the job ends first, or nothing comes in time."""
         until = None if limit is None else time.monotonic() + limit
-        while not self._line.poll(LOOK_SECONDS):
-            if self._job.ended():
+        job, line = self._running()
+        while not line.poll(LOOK_SECONDS):
+            if job.ended():
                 raise EOFError
             if until is not None and time.monotonic() > until:
                 raise EOFError(f"its relay said nothing for {limit:g} s")
-        return self._line.recv_bytes()
+        return line.recv_bytes()
+
+    def _running(self) -> tuple[Job, Connection]:
+        """The job and the line to it; EOFError if there is none."""
+        if self._job is None or self._line is None:
+            raise EOFError("its line is closed")
+        return self._job, self._line
 
     def _connect(self) -> None:
         """Start a job, if none runs, and wait for its `Relay`."""
@@ -149,13 +160,13 @@ class FlareConnection:
                 door.bind(address)
                 door.listen()
                 door.settimeout(LOOK_SECONDS)
-                self._job = self.start({"address": address, "key": key.hex()})
-                self._line = self._accepted(door, key)
+                self._job = job = self.start({"address": address, "key": key.hex()})
+                self._line = self._accepted(job, door, key)
 
-    def _accepted(self, door: socket.socket, key: bytes) -> Connection:
+    def _accepted(self, job: Job, door: socket.socket, key: bytes) -> Connection:
         """The `Relay` that knows the key; not by `Listener`, whose `accept` knows no end."""
         until = time.monotonic() + self.join_seconds
-        while time.monotonic() < until and self._job.ended() is None:
+        while time.monotonic() < until and job.ended() is None:
             with suppress(TimeoutError):
                 end, _ = door.accept()
                 for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

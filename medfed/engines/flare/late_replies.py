@@ -71,4 +71,4 @@ class LateAnswers:
 
 
 def _late(letter: _Letter) -> str:
-    return f"late, after {letter.came - letter.sent:.0f} s"
+    return "late" if letter.came is None else f"late, after {letter.came - letter.sent:.0f} s"
