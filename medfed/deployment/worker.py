@@ -20,6 +20,7 @@ from medfed.deployment.guarded_site import GuardedSite, build_local_site
 from medfed.engines.in_process import InProcess
 from medfed.engines.site_process import ANSWER, NOTE, READY, SAID, STEP
 from medfed.experiments.setup import build_site
+from medfed.federation.engine import OnStep
 from medfed.federation.message import Message
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
