@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from medfed.outputs.figures.figure import BLACK, SEEN, UNSEEN, legend, save, sheet, tidy
 from medfed.tasks.scoring import CaseValue, Scoring
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path, data_label: str) -> None:
@@ -41,7 +45,7 @@ def site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path, data
     save(figure, path, f"Scores of each case by site ({data_label})")
 
 
-def _scale(axes, measure: CaseValue, failures: Sequence[float | None]) -> None:
+def _scale(axes: Axes, measure: CaseValue, failures: Sequence[float | None]) -> None:
     from matplotlib.ticker import ScalarFormatter
 
     known = [value for value in failures if value is not None]
@@ -55,7 +59,9 @@ def _scale(axes, measure: CaseValue, failures: Sequence[float | None]) -> None:
         axes.set_ylim(0, 2 * max(known) if known else None)
 
 
-def _box(axes, place: int, rows: Sequence[Mapping], measure: CaseValue, crossed: Sequence[bool], role: str) -> None:
+def _box(
+    axes: Axes, place: int, rows: Sequence[Mapping], measure: CaseValue, crossed: Sequence[bool], role: str
+) -> None:
     """A box at x = place, and its cases spread from left to right in the order of the rows."""
     if not rows:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,9 @@ def roc(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     for ((role, site), found), (colour, dash) in zip(sites.items(), LINES * (len(sites) // len(LINES) + 1)):
         curve, area = macro_roc_curve(*arrays(found)), class_score(AreaUnderROC(), *arrays(found))
         said = f"{site} ({role}): " + ("one class only" if area is None else f"{100 * area:.1f} %")
-        style = {"color": BLACK, "linewidth": 2.2} if role == "unseen" else {"color": colour, "linewidth": 1.3}
+        style: dict[str, Any] = (
+            {"color": BLACK, "linewidth": 2.2} if role == "unseen" else {"color": colour, "linewidth": 1.3}
+        )
         axes.plot(*(curve or ([], [])), linestyle=dash, label=said, **style)
     what = f"positive: {classes[1]}" if len(classes) == 2 else "mean over classes, one against the rest"
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def style_sheet(contents: Sequence, reconstructions: Sequence, styles: Sequence,
     save(figure, path, f"Images in other styles ({data_label})")
 
 
-def _rgb(image) -> np.ndarray:
+def _rgb(image: Any) -> np.ndarray:
     """(C, H, W) to (H, W, 3)."""
     pixels = np.moveaxis(np.asarray(image), 0, -1).clip(0, 1)
     return pixels.repeat(3, axis=-1) if pixels.shape[-1] == 1 else pixels

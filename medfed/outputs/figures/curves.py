@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from medfed.outputs.figures.figure import BLACK, LINES, UNSEEN, save, sheet, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_NAMED = 12  # curves that a legend can name; of more clients all are grey
 
@@ -54,7 +58,7 @@ def training_curves(
     save(figure, path, f"Training ({data_label})")
 
 
-def _curve(axes, history: Sequence[Mapping], key: str, **style) -> None:
+def _curve(axes: Axes, history: Sequence[Mapping], key: str, **style: Any) -> None:
     points = [(row["round"], row[key]) for row in history if row.get(key) is not None]
     if points:
         axes.plot(*zip(*points), marker="o" if len(points) <= 30 else "", markersize=3, **style)

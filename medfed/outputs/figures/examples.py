@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from medfed.outputs.figures.figure import GREEN, VERMILION, as_array, legend, panels_in_lines, save, sheet, show
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_NAME = 26  # characters of a name above an image
 
@@ -50,7 +54,7 @@ def same_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -
     save(figure, path, f"The same images of the unseen site for every method ({data_label})")
 
 
-def _example(axes, case: Mapping) -> None:
+def _example(axes: Axes, case: Mapping) -> None:
     row = case["row"]
     axes.set_axis_on()
     show(axes, as_array(case["image"]))

@@ -10,11 +10,15 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from medfed.core.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DPI = 130
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (  # Okabe and Ito: told apart with any colour vision
@@ -26,7 +30,7 @@ N_COLUMNS = 5
 Site = tuple[str, str]  # (role, name)
 
 
-def sheet(width_in: float, height_in: float):
+def sheet(width_in: float, height_in: float) -> Figure:
     """An empty figure that makes room for its titles and legends. It opens no window and changes no global setting."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -34,7 +38,7 @@ def sheet(width_in: float, height_in: float):
     return Figure(figsize=(width_in, height_in), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.08))
 
 
-def save(figure, path: str | Path, title: str) -> None:
+def save(figure: Figure, path: str | Path, title: str) -> None:
     """Write a PNG: the same bytes for the same figure."""
     figure.suptitle(title, fontsize=11, fontweight="bold")
     png = io.BytesIO()
@@ -42,7 +46,7 @@ def save(figure, path: str | Path, title: str) -> None:
     write_atomically(Path(path), png.getvalue())
 
 
-def tidy(axes) -> None:
+def tidy(axes: Axes) -> None:
     """No frame where there is no scale, and a faint grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
@@ -50,7 +54,7 @@ def tidy(axes) -> None:
     axes.tick_params(labelsize=8)
 
 
-def legend(figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
+def legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
     """Below the panels: (line style or marker, colour, text); on dark ground for colours that are pale on white."""
     from matplotlib.lines import Line2D
 
@@ -62,14 +66,14 @@ def legend(figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) 
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, **ground)
 
 
-def show(axes, image: np.ndarray, aspect: float = 1.0) -> None:
+def show(axes: Axes, image: np.ndarray, aspect: float = 1.0) -> None:
     """(C, rows, columns) in [0, 1]: three channels in colour, else the first in grey."""
     pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
     axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
     axes.set(xticks=[], yticks=[])
 
 
-def as_array(values) -> np.ndarray:
+def as_array(values: Any) -> np.ndarray:
     """A tensor, of any device, or what numpy takes, as an array."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
@@ -90,7 +94,7 @@ def by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
     return sites
 
 
-def panels_in_lines(n: int, size_in: float):
+def panels_in_lines(n: int, size_in: float) -> tuple[Figure, list[Axes]]:
     """A figure with `n` panels in lines of five, and those panels."""
     n_columns = min(N_COLUMNS, max(n, 1))
     n_lines = max(math.ceil(n / n_columns), 1)

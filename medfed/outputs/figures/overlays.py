@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nibabel as nib
 import numpy as np
 
 from medfed.outputs.figures.figure import BLACK, SKY, YELLOW, as_array, legend, save, sheet, show, turn
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 REFERENCE, PREDICTION = SKY, YELLOW
 
@@ -78,7 +82,7 @@ def _region(*masks: np.ndarray) -> list[tuple[float, float]]:
     ]
 
 
-def _draw_slice(axes, case: Mapping, index: int, region: Sequence[tuple[float, float]]) -> None:
+def _draw_slice(axes: Axes, case: Mapping, index: int, region: Sequence[tuple[float, float]]) -> None:
     from matplotlib.patheffects import withStroke
 
     show(axes, case["image"][..., index], case["aspect"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from medfed.outputs.figures.figure import LINES, as_array, save, sheet, show, ti
 N_LEVELS = 64  # bins of a grey-level histogram
 
 
-def style_gallery(original, styled: Mapping[str, object], path: str | Path, data_label: str, axes: str | None = None):
+def style_gallery(
+    original: Any, styled: Mapping[str, object], path: str | Path, data_label: str, axes: str | None = None
+) -> None:
     """One image (C, H, W) as it is and in other sites' styles, and below each what changed, averaged over channels.
 
     Args:

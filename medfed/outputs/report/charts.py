@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import product
 from statistics import fmean
+from typing import Any
 
 from medfed.outputs.report.blocks import figure_block, legend
 from medfed.outputs.report.box_chart import Group, box_chart
@@ -144,7 +145,9 @@ def _boxes(caption: str, groups: Sequence[Group], axis: str, limits: Limits, run
     return figure_block(caption, run.data_label, box_chart(groups, caption, axis, limits), class_="chart")
 
 
-def _curves(caption: str, axis: str, shown: Sequence[Curve], band: Sequence[Curve], entries, run: Run) -> Markup | None:
+def _curves(
+    caption: str, axis: str, shown: Sequence[Curve], band: Sequence[Curve], entries: Sequence[Any], run: Run
+) -> Markup | None:
     drawn = curve_chart([curve for curve in shown if curve.points], caption, axis, band)
     listed = legend([entry for entry, curve in zip(entries, [*shown, None]) if curve is None or curve.points])
     return drawn and figure_block(caption, run.data_label, drawn, join(listed), class_="chart")

@@ -244,8 +244,15 @@ def _units(scoring: Scoring, blocks: Sequence[Block]) -> str:
 
 
 def _notes(
-    runs: Runs, against: dict[str, str], methods, sites, seeds, baseline: str, blocks: Sequence[Block],
-    scoring: Scoring, role: str,
+    runs: Runs,
+    against: dict[str, str],
+    methods: Sequence[str],
+    sites: Sequence[str],
+    seeds: Sequence[int],
+    baseline: str,
+    blocks: Sequence[Block],
+    scoring: Scoring,
+    role: str,
 ) -> tuple[str, ...]:
     missing = [(m, s, seed) for m in methods for s in sites for seed in seeds if (m, s, seed) not in runs]
     notes = [f"not run: {m}, {role} {s}, seed {seed}" for m, s, seed in missing]
