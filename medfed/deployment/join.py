@@ -29,6 +29,7 @@ LOOK_SECONDS = 0.5
 FAREWELL_SECONDS = 3.0  # for the last answer to reach the coordinator
 LOCK = "medfed.lock"  # in the kit
 OWN = ("data", "device")  # what a hospital decides of the plan; all else is the federation's
+CHOOSE_CODE = ("name", "engine", "metrics")  # keys of a plan whose values are names of code
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,12 @@ def read(path: Path) -> tuple[Hospital, Config]:
 def _check_names(plan: Path) -> None:
     """Before the plan is loaded: a dotted name in it would import, and so run, whatever is installed here."""
     document = strict_yaml.parse(strict_yaml.read(plan), str(plan))
-    for key, name in _dotted(document if isinstance(document, dict) else {}):
-        if key.rpartition(".")[2] == "name" and "." in str(name):
-            raise UserError(f"{plan}: {key}: '{name}' is code from outside medfed, which no plan may name; ask the "
-                            "coordinator for one with medfed's own methods, networks and datasets")
+    for key, value in _dotted(document if isinstance(document, dict) else {}):
+        if key.rpartition(".")[2] in CHOOSE_CODE:
+            for name in value if isinstance(value, list) else [value]:
+                if "." in str(name):
+                    raise UserError(f"{plan}: {key}: '{name}' is code from outside medfed, which no plan may name; ask "
+                                    "the coordinator for one with medfed's own methods, networks, datasets and metrics")
 
 
 def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:

@@ -325,6 +325,7 @@ def test_the_ledger_of_a_hospital_is_the_runs(tmp_path, tiny_phantom):
 @pytest.mark.parametrize("block", [
     "method: {name: os.path}", "network: {name: evil.networks.Net}",
     "method: {name: stack, methods: [{name: fedavg}, {name: evil.method}]}",
+    "evaluation: {metrics: [dice, evil.method]}", "federation: {engine: evil.method}",
 ])  # fmt: skip
 def test_a_plan_that_names_code_from_outside_is_refused_before_any_is_imported(tmp_path, monkeypatch, block):
     (tmp_path / "evil").mkdir()
