@@ -13,8 +13,9 @@ from medfed.core.errors import UserError
 from medfed.federation import ledger
 from medfed.federation.engine import Engine
 from medfed.federation.message import Message, State
+from medfed.federation.reply_checks import Expected
 from medfed.federation.settings import Federation
-from medfed.federation.update_checks import Expected, Rejection, find_failing_sites, validate_replies
+from medfed.federation.update_checks import Rejection, find_failing_sites, validate_replies
 
 Row = dict[str, object]
 Result = TypeVar("Result")

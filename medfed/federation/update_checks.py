@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import reprlib
 import statistics
 from collections import Counter
@@ -11,27 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.federation.message import FAILED, Message, n_bytes
+from medfed.federation.message import FAILED, Message
+from medfed.federation.reply_checks import Expected, InvalidReply, check_reply
 from medfed.functional.aggregation import change_length
 from medfed.functional.weights import check_same_entries
 
 Replies = dict[str, Message]
 
 WORDS = {"share": "share", "train": "update", "validate": "score"}
-MAX_EXAMPLES = 10**8  # more images than any hospital has
-MAX_STEPS = 10**8
-MAX_NUMBER = 1e18  # float32 can hold its square, and no more
-MAX_MODELS, EXTRA_BYTES = 8, 2 * 2**30  # a reply is at most this many times the model, plus statistics
-MAX_ENTRIES, MAX_FACTS_CHARACTERS = 100_000, 2**16
 MAX_REASON_CHARACTERS = 300
-NUMBERS = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.uint8, torch.int8,
-           torch.int16, torch.int32, torch.int64}  # fmt: skip
-DIVERGED = ("training diverged there, try a smaller training.learning_rate or look at the site's images with "
-            "python -m medfed.data check")  # fmt: skip
 ADVICE = "look into it there, or set federation.on_bad_update to drop to go on without it"
 
 
@@ -55,28 +44,6 @@ class Rejection:
         return f"{self.site}: its {WORDS[self.kind]} of round {self.round} {self.reason}"
 
 
-class _Invalid(ValueError):
-    """(reason), or (reason, advice)."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the replies of one exchange are compared with.
-
-    weights: the global weights.
-    examples: how many images each site counted in earlier rounds, where that is known.
-    largest_change: `federation.largest_change`.
-    parameters: the entries of `weights` that are parameters; the others are buffers, such as running statistics.
-    """
-
-    kind: str
-    round: int
-    weights: Mapping[str, Tensor]
-    examples: Mapping[str, int]
-    largest_change: float | None = None
-    parameters: frozenset[str] = frozenset()
-
-
 def validate_replies(
     asked: Mapping[str, Message], replies: Mapping[str, Message], expected: Expected
 ) -> tuple[Replies, list[Rejection]]:
@@ -96,9 +63,9 @@ def validate_replies(
             rejected.append(_rejection(site, expected, "came, and was not asked for", is_bad=False))
         else:
             try:
-                _check_alone(site, replies[site], expected)
+                check_reply(site, replies[site], expected)
                 accepted[site] = replies[site]
-            except _Invalid as invalid:
+            except InvalidReply as invalid:
                 rejected.append(_rejection(site, expected, *invalid.args))
     for find_invalid in (_wrong_entries, _unlike_other_sites, _norm_outliers) if accepted else ():
         invalid_sites = find_invalid(accepted, expected)
@@ -129,74 +96,6 @@ def find_failing_sites(
 
 def _rejection(site: str, expected: Expected, reason: str, advice: str = ADVICE, is_bad: bool = True) -> Rejection:
     return Rejection(site, expected.round, expected.kind, reason, advice, is_bad)
-
-
-def _check_alone(site: str, reply: Message, expected: Expected) -> None:
-    """Raise _Invalid for what is wrong whatever the other sites sent."""
-    if reply.kind != expected.kind:
-        raise _Invalid(f"is of kind {reprlib.repr(reply.kind)}, where '{expected.kind}' was asked for")
-    if reply.facts.get("round", expected.round) != expected.round:
-        raise _Invalid(f"says that it is of round {reprlib.repr(reply.facts['round'])}")
-    _check_size(reply, expected.weights)
-    if expected.kind != "train" and reply.weights:
-        raise _Invalid(f"holds {len(reply.weights)} entries of a network, which nobody asked for")
-    if expected.kind == "validate" and reply.tensors:
-        raise _Invalid(f"holds {len(reply.tensors)} tensors, which nobody asked for")
-    for name, entry in [*reply.weights.items(), *reply.tensors.items()]:
-        _check_numbers(name, entry)
-    _check_facts(site, reply.facts, expected)
-
-
-def _check_size(reply: Message, weights: Mapping[str, Tensor]) -> None:
-    found = sum(n_bytes(entry) for group in (reply.weights, reply.tensors) for entry in group.values())
-    most = MAX_MODELS * sum(n_bytes(entry) for entry in weights.values()) + EXTRA_BYTES
-    if found > most:
-        raise _Invalid(f"has {found:,} bytes, where at most {most:,} are expected")
-    if (n_entries := len(reply.weights) + len(reply.tensors)) > MAX_ENTRIES:
-        raise _Invalid(f"has {n_entries:,} entries, where at most {MAX_ENTRIES:,} are expected")
-
-
-def _check_numbers(name: str, entry: Tensor) -> None:
-    if entry.dtype not in NUMBERS:
-        raise _Invalid(f"holds {entry.dtype} in '{name}', where real numbers are expected")
-    if not entry.numel():
-        return
-    low, high = (float(end) for end in torch.aminmax(entry))  # either is NaN where one number is
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise _Invalid(f"is not finite (first in '{name}')", DIVERGED)
-    if (largest := max(-low, high)) > MAX_NUMBER:
-        raise _Invalid(f"is too large to compute with ({largest:.0e} in '{name}')", DIVERGED)
-
-
-def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> None:
-    if expected.kind == "train":
-        _check_examples(facts.get("examples"), expected.examples.get(site))
-        if not _is_number(facts.get("loss")):
-            raise _Invalid(
-                f"has the loss {reprlib.repr(facts.get('loss'))}, where a finite number is expected", DIVERGED
-            )
-        if type(steps := facts.get("steps")) is not int or not 1 <= steps <= MAX_STEPS:
-            raise _Invalid(f"counts {reprlib.repr(steps)} steps; expected at least 1, and at most {MAX_STEPS:,}")
-    for name, fact in facts.items() if expected.kind == "validate" else ():
-        if not _is_number(fact):
-            raise _Invalid(f"says that '{name}' is {reprlib.repr(fact)}, where a finite number is expected")
-    try:
-        size = len(json.dumps(facts, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise _Invalid("holds facts that are no finite numbers, text or lists of them") from error
-    if size > MAX_FACTS_CHARACTERS:
-        raise _Invalid(f"has facts of {size:,} characters, where at most {MAX_FACTS_CHARACTERS:,} are expected")
-
-
-def _check_examples(found: object, before: int | None) -> None:
-    if type(found) is not int or not 1 <= found <= MAX_EXAMPLES:
-        raise _Invalid(f"counts {reprlib.repr(found)} examples; expected at least 1, and at most {MAX_EXAMPLES:,}")
-    if before is not None and found != before:
-        raise _Invalid(f"counts {found} examples, and counted {before} before")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and -MAX_NUMBER <= value <= MAX_NUMBER
 
 
 def _wrong_entries(replies: Replies, expected: Expected) -> dict[str, str]:

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from medfed.federation.message import Message, failed
-from medfed.federation.update_checks import Expected, find_failing_sites, validate_replies
+from medfed.federation.reply_checks import Expected
+from medfed.federation.update_checks import find_failing_sites, validate_replies
 
 WEIGHTS = {"w": torch.zeros(2, 3), "norm.running_mean": torch.zeros(3), "norm.num_batches_tracked": torch.tensor(0)}
 FACTS = {"examples": 10, "steps": 3, "loss": 0.5}
