@@ -26,7 +26,8 @@ class InProcess:
 
     Args:
         members: the sites that train.
-        folder: where the sites' checkpoints are (`SiteStore`); None keeps nothing.
+        folder: where the sites' checkpoints are (`SiteStore`); None keeps nothing, and a
+            site then goes on from the work of a rejected reply.
         validation_site: a site that only scores, if there is one. It is not among `sites`.
         settings, plan, source: the federation's; for engines whose sites are built elsewhere, the whole config as YAML
             and what to call it.

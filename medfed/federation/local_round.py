@@ -124,8 +124,12 @@ class LocalRound:
     kept_bytes: int = 2 * 2**30
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that are trained and sent, by name: no buffers, and none that is frozen."""
+        """The parameters that are trained, by name: no buffers, and none that is frozen."""
         return trainable_parameters(self.network)
+
+    def sent_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that are trained and then sent to the coordinator: without those that stay at the site."""
+        return {name: entry for name, entry in self.trainable().items() if name not in self.local_keys}
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """All parameters by name. A pass with these `fast_weights` does not move BatchNorm's running statistics."""

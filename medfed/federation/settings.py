@@ -179,7 +179,8 @@ class Plan:
     """What a method's hooks at the coordinator may know about the federation they work in.
 
     Args:
-        sites: the sites that train, sorted by name; in one round fewer may take part.
+        sites: the sites that train, sorted by name; in one round fewer may take part. Empty where it is not known, as
+            when a hook is called outside a federation.
         rounds: communication rounds in all; 0 where it is not known.
         training: how each site trains for one round.
     """

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from medfed.core.bounds import NonNegativeFloat
 from medfed.federation.local_round import LocalRound, Output
@@ -74,14 +74,14 @@ class FedDyn(Method):
     def on_round_start(self, local: LocalRound) -> None:
         """Put g_k on the network's device; 0 in the site's first round."""
         if self.alpha:
-            for name, entry in _regularised(local).items():
+            for name, entry in local.sent_parameters().items():
                 local.memory[GRADIENT + name] = local.memory.get(GRADIENT + name, torch.zeros_like(entry)).to(entry)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
         """-<g_k, theta - theta^{t-1}> + alpha / 2 |theta - theta^{t-1}|^2, a scalar."""
         total = super().regulariser(local, output)
         if self.alpha:
-            entries, start = _regularised(local), local.start_weights
+            entries, start = local.sent_parameters(), local.start_weights
             for name, entry in entries.items():
                 total = total - (local.memory[GRADIENT + name] * (entry - start[name])).sum()  # Algorithm 1: theta_k
             total = total + self.alpha / 2 * squared_distance(entries, start)  # Algorithm 1: theta_k
@@ -90,7 +90,7 @@ class FedDyn(Method):
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Update g_k in the site's memory; nothing is sent in addition to the weights."""
         if self.alpha:
-            for name, entry in _regularised(local).items():
+            for name, entry in local.sent_parameters().items():
                 drift = entry.detach() - local.start_weights[name]
                 gradient = local.memory[GRADIENT + name] - self.alpha * drift  # Algorithm 1: g_k
                 local.memory[GRADIENT + name] = gradient.cpu()
@@ -116,8 +116,3 @@ class FedDyn(Method):
         for name, h in without_prefix(state.memory, H).items():  # there is no h if alpha is 0
             weights[name] = add_scaled(weights[name], [h], [-1 / self.alpha])  # Algorithm 1: theta^t
         return weights
-
-
-def _regularised(local: LocalRound) -> dict[str, nn.Parameter]:
-    """The parameters that are trained at the site and sent to the coordinator, by name."""
-    return {name: entry for name, entry in local.trainable().items() if name not in local.local_keys}

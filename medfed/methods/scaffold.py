@@ -78,7 +78,7 @@ class SCAFFOLD(Method):
     def on_round_start(self, local: LocalRound) -> None:
         """c - c_k, where it is needed. The network may come with gradients of another site, which are cleared."""
         local.network.zero_grad(set_to_none=True)
-        for name, entry in _corrected(local).items():
+        for name, entry in local.sent_parameters().items():
             if (common := local.message.tensors.get(CONTROL + name)) is not None:
                 own = local.memory.get(CONTROL + name, torch.zeros_like(common))
                 local.memory[CORRECTION + name] = (common - own).to(entry)
@@ -91,7 +91,7 @@ class SCAFFOLD(Method):
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
         """sum <c - c_k, y>, whose gradient is c - c_k, less its own value: the reported loss stays the task's."""
         total = super().regulariser(local, output)
-        for name, entry in _corrected(local).items():
+        for name, entry in local.sent_parameters().items():
             if (correction := local.memory.get(CORRECTION + name)) is not None:
                 total = total + (correction * (entry - entry.detach())).sum()  # eq. 3
         return total
@@ -100,7 +100,7 @@ class SCAFFOLD(Method):
         """change/NAME: c_k+ - c_k of every parameter that has a control."""
         self._add_gradients(local)
         first, changes = not local.message.tensors, {}
-        for name, entry in _corrected(local).items():
+        for name, entry in local.sent_parameters().items():
             mean = local.memory.pop(SUM + name, torch.zeros_like(entry)) / local.n_steps  # eq. 4
             correction = local.memory.pop(CORRECTION + name, None)
             if first or correction is not None:
@@ -123,12 +123,7 @@ class SCAFFOLD(Method):
         return memory
 
     def _add_gradients(self, local: LocalRound) -> None:
-        for name, entry in _corrected(local).items():
+        for name, entry in local.sent_parameters().items():
             if entry.grad is not None:
                 total = local.memory.get(SUM + name)
                 local.memory[SUM + name] = entry.grad.clone() if total is None else total + entry.grad
-
-
-def _corrected(local: LocalRound) -> dict[str, nn.Parameter]:
-    """The parameters that are trained and leave the site."""
-    return {name: entry for name, entry in local.trainable().items() if name not in local.local_keys}
