@@ -115,3 +115,25 @@ def _joined(tiles: Tensor, side: int) -> Tensor:
     batch, _, channels, height, width = tiles.shape
     grid = tiles.reshape(batch, side, side, channels, height, width).permute(0, 3, 1, 4, 2, 5)
     return grid.reshape(batch, channels, side * height, side * width)
+
+
+def draw_puzzles(
+    image: Tensor, side: int, n_orders: int, ordered_ratio: float, grey_ratio: float, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Make a puzzle of each image: its tiles in a random order, some of them without colour.
+
+    Args:
+        image: (B, C, H, W).
+        side: tiles a side.
+        n_orders: size of the set of orders (`orders`); 0 is the identity.
+        ordered_ratio: probability in [0, 1] that an image keeps its order.
+        grey_ratio: probability in [0, 1] that a tile becomes grey.
+
+    Returns:
+        The puzzles (B, C, H, W) and the numbers of their orders (B,), int64, on the device of `image`.
+    """
+    n = len(image)
+    keep = torch.rand(n, generator=rng) < ordered_ratio
+    order = torch.randint(1, n_orders, (n,), generator=rng).masked_fill(keep, 0)
+    grey = torch.rand(n, side * side, generator=rng) < grey_ratio
+    return shuffled(grey_tiles(image, grey), orders(side, n_orders)[order]), order.to(image.device)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,7 +19,7 @@ from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method
 from medfed.functional.hooks import add_layer, last_width, layer_widths
-from medfed.functional.jigsaw import grey_tiles, orders, shuffled
+from medfed.functional.jigsaw import draw_puzzles
 
 NAME = "jigsaw"  # as a part of the network, and so in its state dict
 SIDE = 3
@@ -86,16 +85,8 @@ class JiGen(Method):
         """weight * CE(g(f(x_p)), p), for puzzles of the batch's images; this pass moves no statistics of BatchNorm."""
         if not self.weight:
             return super().regulariser(local, output)
-        image, order = self._puzzles(output.image, local.rng)
+        image, order = draw_puzzles(output.image, SIDE, self.n_orders, self.ordered, self.grey, local.rng)
         place = local.architecture.embedding or local.architecture.encoder_stages[-1]
         features = local.forward(Batch(image, output.label), (place,), local.parameters()).features[place]
         embedding = features.flatten(1) if local.architecture.embedding else features.mean(dim=(2, 3))
         return self.weight * F.cross_entropy(local.network.get_submodule(NAME)(embedding), order)
-
-    def _puzzles(self, image: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The images (B, C, H, W) as puzzles, and the numbers of their orders (B,)."""
-        n = len(image)
-        keep = torch.rand(n, generator=rng) < self.ordered
-        order = torch.randint(1, self.n_orders, (n,), generator=rng).masked_fill(keep, 0)
-        grey = torch.rand(n, SIDE * SIDE, generator=rng) < self.grey
-        return shuffled(grey_tiles(image, grey), orders(SIDE, self.n_orders)[order]), order.to(image.device)

@@ -7,7 +7,7 @@ from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.jigsaw import orders, shuffled
+from medfed.functional.jigsaw import draw_puzzles, orders, shuffled
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.jigen import NAME, JiGen
 from medfed.networks.elcfs_unet import ElcfsUNet
@@ -67,7 +67,9 @@ def test_the_head_sees_the_puzzles_embedding(any_toy):
 
 def test_a_share_of_the_images_is_ordered_and_every_other_order_is_as_likely():
     """Of 20,000 puzzles 0.7 ordered, +- 4 * 0.0032, and each other order 200 times, +- 4.5 * 14."""
-    image, order = JiGen(grey=0.0)._puzzles(torch.rand(1, 1, 6, 6).expand(20_000, -1, -1, -1), stream(0, "puzzles"))
+    image, order = draw_puzzles(
+        torch.rand(1, 1, 6, 6).expand(20_000, -1, -1, -1), 3, 31, 0.7, 0.0, stream(0, "puzzles")
+    )
     counts = order.bincount(minlength=31)
     assert counts[0] / 20_000 == pytest.approx(0.7, abs=0.013) and (counts[1:] - 200).abs().max() < 64
     assert torch.equal(image, shuffled(image[counts.new_tensor([int((order == 0).nonzero()[0, 0])])].expand_as(image),
@@ -76,7 +78,7 @@ def test_a_share_of_the_images_is_ordered_and_every_other_order_is_as_likely():
 
 def test_tiles_are_grey_as_often_as_stated():
     colour = torch.tensor([1.0, 0, 0])[:, None, None].expand(2000, 3, 3, 3)
-    image, _ = JiGen(grey=0.1)._puzzles(colour, stream(0, "puzzles"))
+    image, _ = draw_puzzles(colour, 3, 31, 0.7, 0.1, stream(0, "puzzles"))
     assert (image[:, 1] > 0).float().mean() == pytest.approx(0.1, abs=0.01)
 
 
