@@ -44,9 +44,9 @@ def _work(args: argparse.Namespace) -> int:
     config = load(args.config, overrides(args))
     out = args.out or Path("runs") / f"audit_{args.config.stem}"
     out.mkdir(parents=True, exist_ok=True)
-    simulation = build_experiment(config, None, args.quiet)
-    result, found = audit(config, simulation, args.site, args.images, args.gallery, args.quiet)
-    axes = None if simulation.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
+    experiment = build_experiment(config, None, args.quiet)
+    result, found = audit(config, experiment, args.site, args.images, args.gallery, args.quiet)
+    axes = None if experiment.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
     write_atomically(out / "audit.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
     write_atomically(out / "audit.html", build_page(result, found, axes))
     print(to_text(result))

@@ -65,7 +65,7 @@ def _work(args: argparse.Namespace) -> int:
     left_out = run_folds(folds, args.quiet)
     print(write_table(folds, out, args.leave_two_sites_out))
     if left_out:
-        print(f"\n{len(left_out)} of {len(folds)} runs are in the hands of another process; once it is done, --resume "
+        print(f"\n{len(left_out)} of {len(folds)} runs are locked by another process; once it is done, --resume "
               "completes the table.")
     for name, sentence in refused.items():
         print(f"\nnot compared: {name}: {sentence}")

@@ -15,7 +15,6 @@ from medfed.core.errors import UserError
 from medfed.core.registry import suggestion
 from medfed.datasets.base import Dataset
 from medfed.datasets.splits import Split
-from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
 from medfed.experiments.setup import Experiment
 from medfed.federation.local_round import Samples
@@ -34,7 +33,6 @@ def audit(
     Raises:
         UserError: if there is no such site, or it would share no statistic.
     """
-    assert isinstance(experiment.engine, InProcess), "every engine of a simulation holds its sites"
     members = sorted(experiment.sites, key=lambda member: member.name)
     known = [member.name for member in members]
     if name is not None and name not in known:

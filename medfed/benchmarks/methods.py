@@ -103,7 +103,7 @@ def _round_of(
     ]  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        state = next(federate(method, InProcess(members, None), start, Federation(rounds=1), 0)).state
+        state = next(federate(method, InProcess(members, None), start, Federation(rounds=1), 0, training)).state
     message = Message("train", start.weights, method.broadcast(state, "a"), {"round": 2})
     return replace(members[0], _expanded=None), message  # restyled images are drawn again, in the first timed round
 

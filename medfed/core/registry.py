@@ -84,7 +84,7 @@ def require(kind: str, name: str) -> None:
 
 
 def name_of(kind: str, found: type) -> str:
-    """The name that `find` turns into this class."""
+    """The name that `resolve` turns into this class."""
     package, _, file_name = found.__module__.rpartition(".")
     folders = (f"medfed.{folder}" for folder in FOLDERS.get(kind, (kind,)))
     if package in folders and file_name in known_names(kind):

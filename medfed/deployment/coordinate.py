@@ -16,7 +16,7 @@ from medfed.core.determinism import fix_bits
 from medfed.core.errors import UserError
 from medfed.core.files import read_sealed
 from medfed.deployment.prepare import IMAGES, PLAN, START
-from medfed.engines.flare.job import RELAY
+from medfed.engines.flare.job import CONTROLLER
 from medfed.engines.flare.kit import Kit
 from medfed.experiments.notices import notices
 from medfed.experiments.resume import changes
@@ -124,4 +124,4 @@ def _kits(kits: Path, sites: list[str]) -> tuple[Kit, Path]:
         raise UserError(f"{kits}: expected the kits of one server and of a console, found "
                         f"{', '.join(p.name for p in found) or 'none'}; make them with nvflare provision, as the "
                         "federation's README says")
-    return Kit(servers[0], (RELAY,)), consoles[0]
+    return Kit(servers[0], (CONTROLLER,)), consoles[0]

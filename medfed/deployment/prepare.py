@@ -34,6 +34,7 @@ def prepare_federation(args: argparse.Namespace) -> int:
     sites = args.sites or [name for name in dataset.site_names() if name != config.federation.unseen_site]
     plan = _plan(config, sites)
     task = task_of(plan, dataset)
+    task.check_metrics(config.source)
     plan.network.check_image_size(dataset.image_size)
     plan.method.check(dataset.image_size, dataset.channels, dataset.standardise)
     network = build_network(config.network, config.method, task, config.seed)

@@ -96,7 +96,7 @@ def build_site(config: Config, name: str) -> Site | ValidationSite:
     """One site or client alone, the same as in a simulation; the images of no other are read.
 
     Raises:
-        UserError: as `prepare`, and if there is no such site.
+        UserError: as `build_experiment`, and if there is no such site.
     """
     dataset = config.data.ready(None)
     splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)

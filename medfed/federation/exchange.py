@@ -75,7 +75,7 @@ class Exchange:
         self.ledger += ledger.entries(number, "up", replies)
         self.n_clients += len(messages) if kind == "train" else 0
         expected = Expected(
-            kind, number, state.weights, self._n_examples, self.settings.largest_change, state.parameters
+            kind, number, state.weights, self._n_examples, state.parameters, self.settings.largest_change
         )
         accepted, rejected = validate_replies(messages, replies, expected)
         self._handle_rejections(rejected, accepted, len(messages))

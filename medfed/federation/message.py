@@ -43,7 +43,9 @@ class Message:
     def from_bytes(data: bytes) -> Message:
         """Raises ValueError if these bytes are not a message of this format."""
         groups, header = unpack(data)
-        return Message(header["kind"], groups.get("weights", {}), groups.get("tensors", {}), header["facts"])
+        return Message(
+            _entry(header, "kind"), groups.get("weights", {}), groups.get("tensors", {}), _entry(header, "facts")
+        )
 
 
 def failed(why: str) -> Message:
@@ -80,7 +82,8 @@ class State:
     def of(network: nn.Module) -> State:
         """The state before the first round: copies of the network's weights, on the CPU."""
         weights = {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}
-        return State(0, weights, parameters=frozenset(dict(network.named_parameters())) & weights.keys())
+        parameters = dict(network.named_parameters(remove_duplicate=False))
+        return State(0, weights, parameters=frozenset(parameters) & weights.keys())
 
     def to_bytes(self) -> bytes:
         header = {
@@ -97,11 +100,11 @@ class State:
         groups, header = unpack(data)
         _check_format("checkpoint", header.get("checkpoint", 1), CHECKPOINT_FORMAT)
         return State(
-            header["round"],
+            _entry(header, "round"),
             groups.get("weights", {}),
             groups.get("memory", {}),
-            header["took_part"],
-            frozenset(header["parameters"]),
+            _entry(header, "took_part"),
+            frozenset(_entry(header, "parameters")),
         )
 
 
@@ -130,10 +133,17 @@ def unpack(data: bytes) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         raise ValueError(f"these bytes are no medfed message or checkpoint ({error})") from error
     _check_format("format", header.get("format"), FORMAT)
     groups: dict[str, dict[str, Tensor]] = {}
-    for name in header["order"]:
+    for name in _entry(header, "order"):
         group, _, key = name.partition("/")
-        groups.setdefault(group, {})[key] = named[name]
+        groups.setdefault(group, {})[key] = _entry(named, name)
     return groups, header
+
+
+def _entry(header: Mapping[str, Any], name: str) -> Any:
+    """One entry of a header; ValueError if it is missing."""
+    if name not in header:
+        raise ValueError(f"these bytes are no medfed message or checkpoint ('{name}' is missing)")
+    return header[name]
 
 
 def _check_format(what: str, found: object, expected: int) -> None:

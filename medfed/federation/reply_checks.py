@@ -35,16 +35,16 @@ class Expected:
 
     weights: the global weights.
     examples: how many images each site counted in earlier rounds, where that is known.
-    largest_change: `federation.largest_change`.
     parameters: the entries of `weights` that are parameters; the others are buffers, such as running statistics.
+    largest_change: `federation.largest_change`.
     """
 
     kind: str
     round: int
     weights: Mapping[str, Tensor]
     examples: Mapping[str, int]
+    parameters: frozenset[str]
     largest_change: float | None = None
-    parameters: frozenset[str] = frozenset()
 
 
 def check_reply(site: str, reply: Message, expected: Expected) -> None:

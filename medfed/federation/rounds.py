@@ -53,6 +53,8 @@ def federate(
     Args:
         training: how each site trains; for methods that read it from `State.plan`.
     """
+    if not state.parameters:
+        raise ValueError("state.parameters is empty: no weight would count as learned; begin with State.of(network)")
     exchange = Exchange(engine, settings)
     exchange.check_settings()
     sites = [site for site in engine.sites() if state.took_part.get(site) != EXCLUDED]

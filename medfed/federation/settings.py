@@ -78,8 +78,8 @@ class Federation:
         clients_per_round: how many clients, drawn at random each round, take part; 0 is all of them.
         quorum: how many sites' answers must be left for a round to count, without those that did not come or were not
             accepted; 0 is all that were asked.
-        on_bad_update: what an answer does that `federation.checks` does not accept: "stop" the run, or "drop" the site
-            from this round, which goes on where `quorum` sites are left.
+        on_bad_update: what an answer does that `update_checks` does not accept: "stop" the run, or "drop" the
+            site from this round, which goes on where `quorum` sites are left.
         largest_change: how many times the median length of the sites' changes one may be; null does not judge it. Needs
             at least 3 sites.
         validate_every: rounds between two validations on the source sites' validation patients; the last round always.

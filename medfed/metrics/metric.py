@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 
 DISTANCE = "mm or px"  # the unit of a distance: millimetres where the voxel size is known, else pixels
 DISTANCE_UNITS = ("mm", "px")
+MAX_DECIMALS = 10
 DECLARED = ("name", "label", "unit", "higher_is_better", "decimals", "limits", "note", "in_voxels")
 
 
@@ -92,6 +94,10 @@ def from_description(facts: Mapping[str, Any]) -> Metric:
         value = facts.get(name)
         if name == "limits":
             value = None if value is None else tuple(float(end) for end in value)
+            if value is not None and (len(value) != 2 or not all(map(math.isfinite, value))):
+                raise ValueError(f"the metric {facts.get('name')!r} has limits {value}; expected two finite numbers")
+        elif name == "decimals" and (type(value) is not int or not 0 <= value <= MAX_DECIMALS):
+            raise ValueError(f"the metric {facts.get('name')!r} has decimals {value!r}; expected 0 to {MAX_DECIMALS}")
         elif not isinstance(value, kinds.get(name, str)):
             raise ValueError(f"the metric {facts.get('name')!r} has {name} {value!r}; expected "
                              f"{kinds.get(name, str).__name__}")

@@ -44,7 +44,8 @@ class Evaluation:
         for name in self.metrics:
             if self.metrics.count(name) > 1:
                 raise ValueError(f"metrics: '{name}' comes twice; leave one out")
-            if name not in names and "." not in name:
+            is_dotted = "." in name and all(part.isidentifier() for part in name.split("."))
+            if name not in names and not is_dotted:
                 raise ValueError(f"metrics: no metric '{name}'. {registry.suggestion(name, names)}")
 
 

@@ -50,7 +50,7 @@ def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> S
         UserError: if the summary names an unknown task, or declares a metric that is none.
     """
     name = summary.get("task", Segmentation.name)  # older runs name no task, and were of masks
-    if name not in TASKS:
+    if not isinstance(name, str) or name not in TASKS:
         raise UserError(f"{source}: task: found {name!r}, expected one of {', '.join(TASKS)}; read it with the version "
                         "of medfed that wrote it")
     task = TASKS[name]

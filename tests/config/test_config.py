@@ -296,7 +296,7 @@ def test_a_hyper_parameter_out_of_range_is_refused(override, wrong):
 def test_a_word_that_is_no_choice_is_refused_with_the_choices():
     assert complaint("", "method.name=elcfs", "method.denominator=negative") == (
         "--set method.denominator=negative: method.denominator: expected one of positive_and_negatives, negatives, "
-        "got the text 'negative'"
+        "got the text 'negative'. Did you mean 'negatives'?"
     )
 
 

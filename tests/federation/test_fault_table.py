@@ -21,7 +21,8 @@ SITES = ("east", "north", "south", "west")
 SUBSETS = [some for n in range(1, 5) for some in combinations(SITES, n)]
 NEVER_STARTS, DIES, LATE = "never starts", "dies in training", "late"
 TWICE, OLD = "answers twice", "answers for an old round"
-START = State(0, {"w": torch.zeros(4, dtype=torch.float64), "count": torch.zeros((), dtype=torch.int64)})
+START = State(0, {"w": torch.zeros(4, dtype=torch.float64), "count": torch.zeros((), dtype=torch.int64)},
+              parameters=frozenset({"w"}))
 DEADLINE_SECONDS = 20
 
 

@@ -71,3 +71,22 @@ def test_facts_must_be_finite_json():
         Message("train", facts={"loss": float("nan")}).to_bytes()
     with pytest.raises(TypeError):
         Message("train", facts={"tensor": torch.zeros(1)}).to_bytes()
+
+
+@pytest.mark.parametrize("missing", ["order", "kind", "facts"])
+def test_a_message_without_an_entry_of_its_header_is_refused(missing):
+    header = {"kind": "train", "facts": {}}
+    data = pack({"weights": {}}, {name: value for name, value in header.items() if name != missing})
+    if missing == "order":
+        data = data.replace(b'\\"order\\"', b'\\"other\\"')
+    with pytest.raises(ValueError, match=f"'{missing}' is missing"):
+        Message.from_bytes(data)
+
+
+def test_parameters_are_found_by_module_type_also_where_modules_share_them():
+    network = torch.nn.Module()
+    network.first = torch.nn.Linear(2, 2)
+    network.second = network.first
+    network.norm = torch.nn.BatchNorm1d(2)
+    found = State.of(network).parameters
+    assert found == {f"{part}.{entry}" for part in ("first", "second", "norm") for entry in ("weight", "bias")}

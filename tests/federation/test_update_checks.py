@@ -19,7 +19,7 @@ def judged(answers, kind="train", asked=None, **expected):
     left, rejected = validate_replies(
         asked,
         answers,
-        Expected(kind, 4, WEIGHTS, expected.pop("examples", {}), parameters=frozenset({"w"}), **expected),
+        Expected(kind, 4, WEIGHTS, expected.pop("examples", {}), frozenset({"w"}), **expected),
     )
     return sorted(left), {one.site: one.reason for one in rejected}
 
@@ -30,7 +30,7 @@ def share(**tensors):
 
 def test_good_answers_pass_as_they_are():
     answers = {"a": update(), "b": update(2.0)}
-    left, rejected = validate_replies(answers, answers, Expected("train", 4, WEIGHTS, {"a": 10}))
+    left, rejected = validate_replies(answers, answers, Expected("train", 4, WEIGHTS, {"a": 10}, frozenset({"w"})))
     assert left == answers and rejected == []
 
 
@@ -98,7 +98,7 @@ def test_only_what_was_asked_for_is_taken():
 def test_what_did_not_come_is_not_bad():
     asked = dict.fromkeys("abc", Message("train"))
     _, rejected = validate_replies(asked, {"a": failed("its process was killed"), "b": update(loss="?")},
-                        Expected("train", 4, WEIGHTS, {}))  # fmt: skip
+                        Expected("train", 4, WEIGHTS, {}, frozenset({"w"})))  # fmt: skip
     assert {(one.site, one.is_bad) for one in rejected} == {("a", False), ("b", True), ("c", False)}
     assert str(rejected[0]) == "a: its update of round 4 did not come: its process was killed"
 

@@ -525,7 +525,7 @@ def test_row_65_a_comparison_leaves_a_run_that_is_under_way_to_its_process(desk)
     some = ("--sites", "UCL", "--set", "federation.rounds=1", "--resume")
     with busy.locked():
         assert desk.evaluate(*some) == 1
-    assert "1 of 2 runs are in the hands of another process" in desk.capsys.readouterr().out
+    assert "1 of 2 runs are locked by another process" in desk.capsys.readouterr().out
     assert not busy.is_finished() and RunFolder(desk.out / "elcfs" / "unseen_UCL" / "seed_3").is_finished()
 
 

@@ -119,7 +119,7 @@ def test_a_fold_of_another_process_is_left_to_it(tiny_config, tmp_path, capsys):
     out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg")
     with RunFolder(out / "fedavg--federation.participating=1" / "unseen_UCL" / "seed_3").locked():
         assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 1
-    assert "1 of 2 runs are in the hands of another process" in capsys.readouterr().out
+    assert "1 of 2 runs are locked by another process" in capsys.readouterr().out
     assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 0
     assert capsys.readouterr().out.count("fedavg, federation.participating=1") > 1
 

@@ -1,4 +1,4 @@
-"""The round loop's end of the line to `Relay`: a FLARE job is a pipe, and where it breaks another one is laid."""
+"""The round loop's connection to `FlareController`: a FLARE job carries messages, and a broken one is replaced."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ class FlareConnection:
     """Letters to sites and answers back, over FLARE jobs.
 
     Args:
-        start: begins a job whose `Relay` finds the given words (`address` and `key`) in its local folder.
-        join_seconds: how long a job may take until its `Relay` is there.
-        grace_seconds: how long after a site's time the `Relay` may take to say so, and how long it may take no byte.
+        start: begins a job whose `FlareController` finds the given words (`address` and `key`) in its local folder.
+        join_seconds: how long a job may take until its `FlareController` is there.
+        grace_seconds: how long after a site's time the `FlareController` may take to say so, and how long it may take
+            no byte.
     """
 
     start: Callable[[dict[str, str]], Job]
@@ -150,7 +151,7 @@ class FlareConnection:
         return self._job, self._line
 
     def _connect(self) -> None:
-        """Start a job, if none runs, and wait for its `Relay`."""
+        """Start a job, if none runs, and wait for its `FlareController`."""
         if self._line is not None:
             return
         with tempfile.TemporaryDirectory(prefix="medfed_") as place:  # a socket's path must be short
@@ -164,7 +165,7 @@ class FlareConnection:
                 self._line = self._accepted(job, door, key)
 
     def _accepted(self, job: Job, door: socket.socket, key: bytes) -> Connection:
-        """The `Relay` that knows the key; not by `Listener`, whose `accept` knows no end."""
+        """The `FlareController` that knows the key; not by `Listener`, whose `accept` knows no end."""
         until = time.monotonic() + self.join_seconds
         while time.monotonic() < until and job.ended() is None:
             with suppress(TimeoutError):

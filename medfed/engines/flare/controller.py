@@ -20,7 +20,7 @@ from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from medfed.engines.flare.connection import NOTE
 from medfed.engines.flare.job import LINE_FILE, NO_ANSWER
-from medfed.engines.flare.late_replies import LateAnswers
+from medfed.engines.flare.late_replies import LateReplies
 from medfed.engines.flare.messages import SECONDS, register, to_message, to_shareable
 from medfed.federation.message import Message, failed
 
@@ -38,7 +38,7 @@ class FlareController(Controller):
     def __init__(self) -> None:
         super().__init__(task_check_period=CHECK_SECONDS)
         register()
-        self._late = LateAnswers()
+        self._late = LateReplies()
 
     def set_communicator(self, communicator: WFCommSpec) -> None:
         """A site asks, before it sends an answer, whether its task still stands, and sends none where it does not."""

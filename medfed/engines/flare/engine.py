@@ -30,8 +30,8 @@ class FlareEngine:
     """The engine of a coordinator: it has no site of its own.
 
     FLARE fails a job when a process of a site dies, and leaves a site that comes back out of a job that runs. So a job
-    is but a pipe (`FlareLine`): one that ends is started again for the letters that have no answer yet, and one that a
-    missing site has come back to is started again before the next letters.
+    is but a pipe (`FlareConnection`): one that ends is started again for the letters that have no answer yet, and one
+    that a missing site has come back to is started again before the next letters.
 
     Args:
         names: the sites that are expected, the validation site (`federation.validation_site`) among them.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from medfed.core.errors import UserError
 
-RELAY, EXECUTOR = "medfed.engines.flare.controller.FlareController", "medfed.engines.flare.executor.SiteExecutor"
+CONTROLLER, EXECUTOR = "medfed.engines.flare.controller.FlareController", "medfed.engines.flare.executor.SiteExecutor"
 TASKS = ("share", "train", "validate", "end")
 LINE_FILE, SITE_FILE = "medfed_coordinator.json", "medfed_site.json"  # in the local folders of server and site
 NO_ANSWER = "gave no answer"  # how the reason begins where a site said nothing itself
@@ -18,7 +18,7 @@ ASK_SECONDS = 0.1  # between two times that a site asks for work; FLARE's 2 s wo
 
 def allow_list() -> dict[str, object]:
     """What a participant's `local/resources.json` says of the classes that a job may name."""
-    return {"format_version": 2, "class_allow_list": ["nvflare.", RELAY, EXECUTOR]}
+    return {"format_version": 2, "class_allow_list": ["nvflare.", CONTROLLER, EXECUTOR]}
 
 
 def hospital_rights() -> dict[str, object]:
@@ -46,7 +46,7 @@ def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
         min_sites: FLARE does not start the job with fewer.
     """
     server = {"format_version": 2, "server": {"task_request_interval": ASK_SECONDS},
-              "workflows": [{"id": "relay", "path": RELAY, "args": {}}], **_nothing_else()}  # fmt: skip
+              "workflows": [{"id": "relay", "path": CONTROLLER, "args": {}}], **_nothing_else()}  # fmt: skip
     site = {"format_version": 2, "executors": [{"tasks": list(TASKS), "executor": {"path": EXECUTOR, "args": {}}}],
             **_nothing_else()}  # fmt: skip
     meta = {"name": "medfed", "resource_spec": {}, "min_clients": min_sites,

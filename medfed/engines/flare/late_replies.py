@@ -23,7 +23,7 @@ class _Letter:
 
 
 @dataclass
-class LateAnswers:
+class LateReplies:
     """Which letters one waits for, and notes of whatever else comes in answer; of each letter one note at most.
 
     FLARE's threads tell what is sent and what comes, and the relay's reads the notes.

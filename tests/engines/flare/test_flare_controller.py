@@ -1,4 +1,4 @@
-"""The relay with FLARE's own book of tasks beneath it and `FlareLine` above; the sites are the test."""
+"""The relay with FLARE's own book of tasks beneath it and `FlareConnection` above; the sites are the test."""
 
 import json
 import re

@@ -1,9 +1,9 @@
 from medfed.engines.flare import late_replies
-from medfed.engines.flare.late_replies import LateAnswers
+from medfed.engines.flare.late_replies import LateReplies
 
 
-def asked(*sites: str) -> LateAnswers:
-    late = LateAnswers()
+def asked(*sites: str) -> LateReplies:
+    late = LateReplies()
     for site in sites:
         late.sent(f"key of {site}", site, "train", 3)
     return late
