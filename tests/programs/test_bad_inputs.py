@@ -20,7 +20,6 @@ from PIL import Image
 from medfed import data, evaluate, train
 from medfed.core import files
 from medfed.federation.rounds import federate
-from medfed.outputs import run_folder
 from medfed.outputs.run_folder import RunFolder
 
 
@@ -460,7 +459,7 @@ def test_row_62_a_folder_that_cannot_be_written_is_known_at_once(desk, monkeypat
     (desk.place / "file").write_text("")
     desk.refused(desk.train("--out", str(desk.place / "file" / "run")), "cannot write here (Not a directory)", "--out")
     desk.refused(desk.evaluate("--out", str(desk.place / "file" / "run")), "cannot write here", "--out")
-    monkeypatch.setattr(run_folder, "open", read_only, raising=False)
+    monkeypatch.setattr("medfed.core.files.open", read_only, raising=False)
     desk.refused(desk.train(), "run: cannot write here (Read-only file system); choose another folder with --out")
 
 

@@ -8,14 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tqdm import tqdm
 
 from medfed import data, evaluate, train
 from medfed.datasets.base import Case
 from medfed.datasets.camelyon17 import Camelyon17
 from medfed.datasets.splits import split
 from medfed.experiments import grid
-from medfed.experiments.evaluation import _classify
 from medfed.phantoms.synthesis.histology import make_histology_phantom
 from medfed.tasks.classification import Classification
 
@@ -158,5 +156,6 @@ def test_no_batch_of_test_images_is_of_one_class(monkeypatch):
     cases = [
         Case("A", f"{'no' if i < 128 else 'yes'}/{i:03d}", Path("x"), None, f"{i}", int(i >= 128)) for i in range(256)
     ]
-    rows = _classify(SimpleNamespace(), Classification(("no", "yes"), 3, 8), None, cases, "unseen", tqdm(disable=True))
-    assert len(rows) == 256 and batches == [{0, 1}] * 4
+    task = Classification(("no", "yes"), 3, 8)
+    found = task.evaluate(None, SimpleNamespace(), cases, "unseen", lambda case, notices: None, lambda n: None)
+    assert len(found.rows) == 256 and batches == [{0, 1}] * 4
