@@ -74,7 +74,7 @@ def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> Non
     if not accepted:
         raise UserError(
             f"{folder.path}: this run was started with another config ({'; '.join(changed[:5])}); undo the change, "
-            "choose another folder with --out, or --accept-config-change"
+            "choose another folder with --out, or accept it with medfed.train --accept-config-change"
         )
 
 

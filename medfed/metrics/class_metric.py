@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from medfed.core.errors import UserError
 from medfed.metrics.metric import Metric
 
 N_BINS = 15  # of the top probability, for calibration (Guo et al., ICML 2017)
@@ -67,6 +68,10 @@ class ClassMetric(Metric):
 
     has_interval: ClassVar[bool] = True
 
+    def undeclared(self) -> list[str]:
+        has_values = type(self).values is not ClassMetric.values
+        return super().undeclared() + ["function values"] * (not has_values)
+
     def values(self, images: ScoredImages) -> np.ndarray:
         """(R,) float64, a value per weighting; NaN where a weighting leaves the metric undefined."""
         raise NotImplementedError
@@ -82,7 +87,20 @@ def class_scores(
     """
     images = ScoredImages(probabilities, labels, weights)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return {metric.name: metric.values(images) for metric in metrics}
+        return {metric.name: _values(metric, images) for metric in metrics}
+
+
+def _values(metric: ClassMetric, images: ScoredImages) -> np.ndarray:
+    """(R,) float64: finite, or NaN where the metric is undefined; UserError for whatever else a metric does."""
+    try:
+        values = np.asarray(metric.values(images), dtype=np.float64)
+    except Exception as error:  # code from outside medfed may raise anything
+        raise UserError(f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and go on with --resume, "
+                        "the model is kept") from error
+    if values.shape != images.total.shape:
+        raise UserError(f"metric '{metric.name}': gave values of shape {values.shape}, expected {images.total.shape}; "
+                        "correct it and go on with --resume, the model is kept")
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def class_score(metric: ClassMetric, probabilities: np.ndarray, labels: np.ndarray) -> float | None:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from monai.metrics.utils import get_mask_edges, get_surface_distance
 
+from medfed.core.errors import UserError
 from medfed.metrics.metric import DISTANCE, Metric, columns
 
 Mask = torch.Tensor | np.ndarray
@@ -94,16 +95,19 @@ class MaskPair:
 class MaskMetric(Metric):
     """A metric of one structure of one patient.
 
-    worst: the value of a missed structure and of a false alarm, so that neither improves a mean. A distance takes the
-        diagonal of the image, and needs no `worst`.
+    worst: the value of a missed structure and of a false alarm, so that neither improves a mean: finite, and no value
+        may be worse. A distance takes the diagonal of the image, and needs no `worst`.
     """
 
     worst: ClassVar[float]
 
     def undeclared(self) -> list[str]:
         own_rule = type(self).value_of_failure is not MaskMetric.value_of_failure
-        has_worst = own_rule or self.unit == DISTANCE or isinstance(getattr(self, "worst", None), int | float)
-        return super().undeclared() + ["worst"] * (not has_worst)
+        worst = getattr(self, "worst", None)
+        is_finite = isinstance(worst, int | float) and math.isfinite(worst)
+        has_worst = own_rule or self.unit == DISTANCE or is_finite
+        has_value = type(self).value is not MaskMetric.value
+        return super().undeclared() + ["finite worst"] * (not has_worst) + ["function value"] * (not has_value)
 
     def value(self, masks: MaskPair) -> float | None:
         """The metric of two masks that both have a voxel; None where it is unknown."""
@@ -123,6 +127,9 @@ def score(
         A value per column (`medfed.metrics.metric.columns`), and `status`. A distance is in its mm column where the
         spacing is known, and in its px column where not; the other one is None. All are None where the structure is
         absent from both masks. A value that is not finite becomes None.
+
+    Raises:
+        UserError: if a metric raises an error, or gives a value that is worse than its value of a missed structure.
     """
     metrics = tuple(metrics)
     masks = MaskPair.of(prediction, reference, spacing_mm)
@@ -130,10 +137,24 @@ def score(
     if masks.status != ABSENT:
         unit = "px" if masks.spacing is None else "mm"
         for metric in metrics:
-            value = metric.value(masks) if masks.status == OK else metric.value_of_failure(masks)
+            value = _value(metric, masks)
             key = f"{metric.name}_{unit}" if metric.unit == DISTANCE else metric.name
             row[key] = None if value is None or not math.isfinite(value) else float(value)
     return row | {"status": masks.status}
+
+
+def _value(metric: MaskMetric, masks: MaskPair) -> float | None:
+    try:
+        failure = metric.value_of_failure(masks)
+        value = metric.value(masks) if masks.status == OK else failure
+        is_worse = value is not None and (value < failure if metric.higher_is_better else value > failure)
+    except Exception as error:  # code from outside medfed may raise anything
+        raise UserError(f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and go on with --resume, "
+                        "the model is kept") from error
+    if not math.isfinite(failure) or is_worse:
+        raise UserError(f"metric '{metric.name}': found {value}, and {failure} for a missed structure, which must be "
+                        "finite and the worst; correct it and go on with --resume, the model is kept")
+    return value
 
 
 def diagonal(shape: tuple[int, ...], spacing: tuple[float, ...] | None = None) -> float:

@@ -116,6 +116,10 @@ def check_declarations(metrics: Sequence[Metric], taken: Iterable[str]) -> None:
         where = f"{type(metric).__module__}.{type(metric).__qualname__}"
         if missing := metric.undeclared():
             raise ValueError(f"{where}: declares no {missing[0]}; add it to the class")
+        try:
+            from_description(described(metric))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where}: {error}") from None
         if not metric.name.isidentifier():
             raise ValueError(f"{where}: name {metric.name!r} is no plain word; expected letters, digits and _")
         for column in columns_of(metric):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from medfed.core import registry
+from medfed.core.errors import UserError
 from medfed.metrics.metric import Metric
 
 METRIC_KINDS = ("mask_metrics", "class_metrics")  # folders of the registry: of segmentation, of classification
@@ -56,6 +57,14 @@ def chosen_metrics(kind: str, names: tuple[str, ...]) -> tuple[Metric, ...]:
         kind: one of METRIC_KINDS.
 
     Raises:
-        UserError: if a name is none of this kind, or cannot be imported.
+        UserError: if a name is none of this kind, or cannot be imported or built.
     """
-    return tuple(registry.resolve(kind, name)() for name in names)
+    found = []
+    for name in names:
+        try:
+            found.append(registry.resolve(kind, name)())
+        except UserError:
+            raise
+        except Exception as error:  # code from outside medfed may raise anything
+            raise UserError(f"metric '{name}' cannot be used: {type(error).__name__}: {error}; correct it") from error
+    return tuple(found)

@@ -64,7 +64,7 @@ class Scoring(ABC):
     figures: ClassVar[tuple[str, ...]]  # `medfed.experiments.figures` draws them
 
     def __post_init__(self) -> None:
-        check_declarations(self.metrics, self.other_columns)
+        check_declarations(self.metrics, (*self.other_columns, *self.counts, "n_by_class"))
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -82,7 +82,7 @@ class Scoring(ABC):
 
     def notes_of(self, view: str) -> tuple[str, ...]:
         """The sentences below a table."""
-        return (*(metric.note for metric in self.shown(view) if metric.note), *self.notes)
+        return tuple(dict.fromkeys((*(metric.note for metric in self.shown(view) if metric.note), *self.notes)))
 
     def summarise(self, rows: Sequence[dict], rng_seed: int) -> dict[str, Any]:
         """The part of `summary.json` that holds scores (`medfed.metrics.summary.summarise`), and what they are.

@@ -52,8 +52,8 @@ class Task(ABC):
         try:
             chosen = chosen_metrics(self.metric_kind, self.evaluation.metrics)
             check_declarations(chosen, ())
-            names = {metric.name for metric in self.own_metrics}
-            more = tuple(metric for metric in chosen if metric.name not in names)
+            own = {type(metric) for metric in self.own_metrics}
+            more = tuple(metric for metric in chosen if type(metric) not in own)
             return self.scoring_class((*self.own_metrics, *more), tuple(metric.name for metric in chosen))
         except ValueError as error:
             raise UserError(f"evaluation.metrics: {error}") from error

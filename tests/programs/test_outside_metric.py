@@ -4,12 +4,16 @@ import csv
 import json
 import sys
 
+import numpy as np
 import pytest
 from conftest import tiny_yaml
 from made_runs import class_rows, made_run
 from PIL import Image
 
 from medfed import evaluate, export, report, train
+from medfed.core.errors import UserError
+from medfed.metrics.class_metric import ClassMetric, class_score
+from medfed.metrics.mask_metric import MaskMetric, score
 from medfed.outputs.bundle.model_card import scores, scores_table
 from medfed.outputs.figures import boxes
 from medfed.outputs.report.run_data import read_all
@@ -18,7 +22,7 @@ from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
 
 VOLUME_ERROR = '''
-"""Relative volume error: |predicted volume - reference volume| / reference volume."""
+"""Relative volume error: |predicted volume - reference volume| / (their sum), in [0, 1]."""
 
 from medfed.metrics.mask_metric import MaskMetric
 
@@ -32,8 +36,8 @@ class RelativeVolumeError(MaskMetric):
     worst = 1.0
 
     def value(self, masks):
-        reference = masks.reference.sum()
-        return abs(masks.prediction.sum() - reference) / reference
+        predicted, reference = float(masks.prediction.sum()), float(masks.reference.sum())
+        return abs(predicted - reference) / (predicted + reference)
 '''
 TOP_TWO = '''
 """Top-2 accuracy: the fraction of images whose true class is among the two most probable."""
@@ -64,6 +68,11 @@ def lab(tmp_path, monkeypatch):
     (folder / "top_two.py").write_text(TOP_TWO)
     (folder / "nameless.py").write_text(VOLUME_ERROR.replace('    name = "volume_error"\n', ""))
     (folder / "no_worst.py").write_text(VOLUME_ERROR.replace("    worst = 1.0\n", ""))
+    (folder / "nan_worst.py").write_text(VOLUME_ERROR.replace("worst = 1.0", 'worst = float("nan")'))
+    (folder / "another_dice.py").write_text(VOLUME_ERROR.replace('"volume_error"', '"dice"'))
+    (folder / "a_count.py").write_text(VOLUME_ERROR.replace('"volume_error"', '"n_missed"'))
+    (folder / "one_limit.py").write_text(VOLUME_ERROR.replace("worst = 1.0", "worst, limits = 1.0, 5"))
+    (folder / "broken.py").write_text("raise RuntimeError('no licence')")
     monkeypatch.syspath_prepend(str(folder.parent))
     for name in [name for name in sys.modules if name.partition(".")[0] == "lab"]:  # of another test
         monkeypatch.delitem(sys.modules, name)
@@ -154,7 +163,12 @@ def test_a_metric_of_classes_from_outside_is_in_the_tables_too(tmp_path, lab):
         ("auroc", "no metric 'auroc'. Known: assd, dice, hd, hd95, hd95_pooled"),
         ("lab.missing", "'lab.missing' cannot be imported"),
         ("lab.nameless", "lab.nameless.RelativeVolumeError: declares no name"),
-        ("lab.no_worst", "lab.no_worst.RelativeVolumeError: declares no worst"),
+        ("lab.no_worst", "lab.no_worst.RelativeVolumeError: declares no finite worst"),
+        ("lab.nan_worst", "lab.nan_worst.RelativeVolumeError: declares no finite worst"),
+        ("lab.another_dice", "its column 'dice' exists already"),
+        ("lab.a_count", "its column 'n_missed' exists already"),
+        ("lab.one_limit", "lab.one_limit.RelativeVolumeError: "),
+        ("lab.broken", "metric 'lab.broken' cannot be used: RuntimeError: no licence"),
         ("dice, dice", "'dice' comes twice"),
     ],
 )
@@ -165,6 +179,36 @@ def test_a_wrong_metric_is_refused_before_training(tmp_path, tiny_phantom, lab, 
     said = capsys.readouterr().err
     assert words in said and "c.yaml" in said and len(said.strip().splitlines()) == 1
     assert not (tmp_path / "run" / "states").exists()
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    (lambda self, masks: 2.5, "found 2.5, and 1.0 for a missed structure, which must be finite and the worst"),
+    (lambda self, masks: 1 / 0, "metric 'broken': ZeroDivisionError: division by zero"),
+    (lambda self, masks: "much", "metric 'broken': TypeError"),
+])  # fmt: skip
+def test_a_metric_that_a_missed_organ_would_improve_or_that_fails_is_named(value, words):
+    metric = type("Broken", (MaskMetric,), {
+        "name": "broken", "label": "broken", "higher_is_better": False, "worst": 1.0, "value": value,
+    })()  # fmt: skip
+    mask = np.ones((2, 2, 1), bool)
+    with pytest.raises(UserError, match=words):
+        score([metric], mask, mask, None)
+    assert score([metric], np.zeros_like(mask), mask, None)["broken"] == 1.0
+
+
+@pytest.mark.parametrize(("values", "words"), [
+    (lambda self, images: np.ones(3), r"values of shape \(3,\), expected \(1,\)"),
+    (lambda self, images: None / 2, "TypeError"),
+])  # fmt: skip
+def test_a_metric_of_classes_that_gives_no_value_a_weighting_is_named(values, words):
+    metric = type("Broken", (ClassMetric,), {"name": "broken", "label": "broken", "values": values})()
+    with pytest.raises(UserError, match=words):
+        class_score(metric, np.full((2, 2), 0.5), np.array([0, 1]))
+
+
+def test_an_infinite_value_of_a_metric_of_classes_is_unknown():
+    metric = type("Far", (ClassMetric,), {"name": "far", "label": "far", "values": lambda *_: np.array([np.inf])})()
+    assert class_score(metric, np.full((2, 2), 0.5), np.array([0, 1])) is None
 
 
 def test_a_metric_of_medfed_that_is_chosen_is_shown_in_comparisons(tmp_path, tiny_phantom):
