@@ -147,7 +147,7 @@ class Site:
             settings=self.settings,
             learning_rate=self.settings.learning_rate_in(number, self.rounds),
             rounds=self.rounds,
-            kept_bytes=self.kept_bytes,
+            max_cache_bytes=self.kept_bytes,
         )
 
     def _samples(self, local: LocalRound) -> Samples:

@@ -51,8 +51,8 @@ def test_the_gap_is_the_global_loss_less_the_local_one_and_moves_the_weights_by_
 
 def test_a_shrinking_step_is_whole_after_the_first_round_and_one_part_after_the_last():
     method = FedDGGA(step=0.2)
-    assert [method.step_after(t, 4) for t in range(6)] == pytest.approx([0.2, 0.2, 0.15, 0.1, 0.05, 0.0])
-    assert method.step_after(99, 0) == 0.2, "the number of rounds is not known"
+    assert [method.decayed_step(t, 4) for t in range(6)] == pytest.approx([0.2, 0.2, 0.15, 0.1, 0.05, 0.0])
+    assert method.decayed_step(99, 0) == 0.2, "the number of rounds is not known"
 
 
 def test_the_number_of_rounds_is_that_of_the_federation():
