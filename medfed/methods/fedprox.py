@@ -30,8 +30,7 @@ class FedProx(Method):
         L = L_task(w) + mu / 2 * ||w - w_t||^2                                                     (eq. 2)
 
     The sum runs over the trained parameters. BatchNorm's running statistics are not parameters and are not included.
-    w_t
-    are the weights with which the site starts round t: the global weights, except for entries that stay at the site
+    w_t are the weights with which the site starts round t: the global weights, except for entries that stay at the site
     (`federation.batch_norm: local`), for which w_t is the site's own value.
 
     The size of Adam's steps hardly depends on the size of the gradient. With Adam the same mu therefore has less effect

@@ -35,8 +35,7 @@ class TrimmedMean(Method):
     because a number of images is what a site reports about itself.
 
     More than twice as many sites are needed as are cut at one end: at least 3. For 3 or 4 sites with one value cut at
-        each
-    end, the trimmed mean is the median.
+    each end, the trimmed mean is the median.
 
     Args:
         trim: fraction of the sites whose values are cut at each end (beta in the paper), in [0, 0.5). The number of cut
