@@ -142,8 +142,8 @@ class ELCFS(Method):
         shape = tuple(site.samples.batch([0]).image.shape[2:])
         if self.alpha > 0 and half_width(shape, self.alpha) == 0:
             warnings.warn(
-                f"{site.name}: for method.alpha {self.alpha} and {min(shape)} pixels a side, the window has only the mean "
-                f"brightness, which standardising removes; set method.alpha to {3.5 / min(shape):.3g} for the "
+                f"{site.name}: for method.alpha {self.alpha} and {min(shape)} pixels a side, the window has only the "
+                f"mean brightness, which standardising removes; set method.alpha to {3.5 / min(shape):.3g} for the "
                 "paper's window of 7 x 7",
                 stacklevel=2,
             )
