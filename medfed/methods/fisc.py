@@ -201,7 +201,7 @@ class FISC(Method):
         mean, std, n_clusters = common_style(mean, std, self.common_clusters, self.median)  # eq. 3 and the median
         if self.common_clusters != "none" and len(styles) <= 3:
             warnings.warn(
-                f"FISC: {len(styles)} sites shared a style, and FINCH makes one cluster of three or fewer sites, so the "
+                f"FISC: {len(styles)} sites shared a style, and FINCH makes one cluster of up to three sites, so the "
                 "interpolation style is their mean",
                 stacklevel=2,
             )
