@@ -96,10 +96,8 @@ class RSC(Method):
         raw = local.forward(batch, places)
         features = raw.features[places[-1]]
         gradient = torch.autograd.grad(_true_logits(raw).sum(), features, retain_graph=True)[0]  # eq. 1
-        if kind == "positions":
-            mask = kept_positions(features, gradient, share)  # eq. 2
-        else:
-            mask = kept_channels(gradient, share)  # eq. 2
+        # eq. 2
+        mask = kept_positions(features, gradient, share) if kind == "positions" else kept_channels(gradient, share)
         masked = self._second_pass(local, batch, {**raw.features, places[-1]: features * mask})  # eq. 3-4
         challenged = most_challenged(_confidence(raw) - _confidence(masked), n_challenged)  # sec. 3.3
         logits = torch.where(challenged.view(-1, *[1] * (raw.logits.ndim - 1)), masked.logits, raw.logits)
