@@ -15,7 +15,7 @@ from medfed.core.files import write_atomically
 from medfed.datasets.base import Progress
 from medfed.datasets.check_report import to_json, to_text
 from medfed.datasets.checking import check
-from medfed.datasets.fetching import byte_counter, fetch
+from medfed.datasets.fetching import download
 from medfed.datasets.recognition import recognise
 from medfed.outputs.dataset_cards import card_text, config_block, listing, paragraph
 from medfed.phantoms.synthetic import SyntheticDataset
@@ -72,8 +72,7 @@ def _fetch(args: argparse.Namespace) -> int:
         print(paragraph("licence", card.licence))
     else:
         target = folder / card.address.rpartition("/")[2]
-        with tqdm(desc=target.name, unit="B", unit_scale=True, disable=args.quiet, dynamic_ncols=True) as bar:
-            digest = fetch(card.address, target, card.sha256, byte_counter(bar))
+        digest = download(card.address, target, card.sha256, args.quiet)
         print(f"{target} (SHA-256 {digest})\n{paragraph('layout', card.layout)}")
     return 0
 

@@ -19,7 +19,7 @@ from medfed.core.files import read_sealed, seal, write_atomically
 from medfed.functional.style import adain
 from medfed.networks.adain import FILE_NAME, StyleCodec, codec_bytes, load_codec
 from medfed.outputs.environment import versions
-from medfed.outputs.figures.codec_sheet import style_sheet
+from medfed.outputs.figures.codec_examples import save_codec_examples
 from medfed.outputs.run_folder import RunFolder
 from medfed.style_codec.images import N_TEXTURES, Pool, Progress, crop_rng, folder_pool, read_image, synthetic_pool
 from medfed.style_codec.training import SMALL, CodecTraining, Recipe, check_weights
@@ -148,7 +148,7 @@ def _draw(
         features, size = codec.encode(image[None]), tuple(image.shape[1:])
         again.append(codec.decode(features, size)[0].cpu())
         styled.append([codec.decode(adain(features, *style, alpha), size)[0].cpu() for style in wanted])
-    style_sheet(contents, again, styles, styled, path, label)
+    save_codec_examples(contents, again, styles, styled, path, label)
 
 
 def _pool(folders: Sequence[Path], recipe: Recipe, args: argparse.Namespace) -> Pool:

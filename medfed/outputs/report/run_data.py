@@ -118,7 +118,7 @@ def folds_of(path: Path) -> tuple[list[Path], int]:
     return finished, len(found) - len(finished)
 
 
-def read_all(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Run], list[Comparison]]:
+def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Run], list[Comparison]]:
     """The runs named one by one, and the comparisons: those named, and one of the runs if they can share a table.
 
     Args:

@@ -22,7 +22,7 @@ from medfed.outputs.published.section import (
 )
 from medfed.outputs.published.tables import known, load
 from medfed.outputs.report.page import build_page
-from medfed.outputs.report.run_data import read_all
+from medfed.outputs.report.run_data import read_runs
 from medfed.outputs.tables.comparison_row import Row
 
 PROSTATE = {"name": "prostate", "root": "data/prostate"}
@@ -143,7 +143,7 @@ def of_data(path, data: str):
 
 
 def test_the_page_folds_them_up(tmp_path):
-    text = build_page(*read_all([of_data(tmp_path / "all", "{name: prostate, root: data/prostate}")]))
+    text = build_page(*read_runs([of_data(tmp_path / "all", "{name: prostate, root: data/prostate}")]))
     found = Details(text)
     assert "As published: 1 table on prostate MRI" in found.within and "90.19" in found.within
     assert WARNING in found.within and OF_PHANTOM in found.within and "elcfs (also run here)" in found.within
@@ -154,7 +154,7 @@ def test_the_page_folds_them_up(tmp_path):
 
 @pytest.mark.parametrize("data", ["{name: folder, root: x}", "7", "[a]"])
 def test_a_page_of_other_data_has_none(tmp_path, data):
-    assert "As published" not in build_page(*read_all([of_data(tmp_path / "all", data)]))
+    assert "As published" not in build_page(*read_runs([of_data(tmp_path / "all", data)]))
 
 
 def test_the_page_takes_labels_and_baselines_from_the_rows(tmp_path):
@@ -167,7 +167,7 @@ def test_the_page_takes_labels_and_baselines_from_the_rows(tmp_path):
             summary = json.loads((run / "summary.json").read_text())
             (run / "summary.json").write_text(json.dumps(summary | {"method": row.method}))
             row.write(run)
-    runs, comparisons = read_all([path])
+    runs, comparisons = read_runs([path])
     (role, table), = comparisons[0].tables
     lines = {line.method: line for line in table.blocks[0].lines}
     assert list(lines)[:2] == [row.label for row in varied if row.method == "fedavg"]
