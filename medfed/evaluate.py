@@ -49,7 +49,7 @@ def _work(args: argparse.Namespace) -> int:
     config = load(args.config, overrides(args))
     left = "two_sites" if args.leave_two_sites_out else "one_site"
     out = args.out or Path("runs") / f"{Path(config.source).stem}-leave_{left}_out"
-    dataset = config.data.ready(None if args.quiet else bar_over("making the phantom"))
+    dataset = config.data.ensure_available(None if args.quiet else bar_over("making the phantom"))
     names = dataset.site_names()
     grid = Grid(config)
     methods: list[str] = args.methods

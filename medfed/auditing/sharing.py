@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from medfed.core.batch import Batch
-from medfed.core.seeds import number
+from medfed.core.seeds import stream_seed
 from medfed.federation.local_round import Samples
 from medfed.federation.message import Message
 from medfed.federation.method import Tensors
@@ -65,7 +65,7 @@ class Sharing:
         candidate's statistic. What the method draws follows from `purpose`.
         """
         pile = Pile(batch.image, batch.label, self.site.training.n_patients)
-        seed = number(self.site.seed, "audit", *purpose)
+        seed = stream_seed(self.site.seed, "audit", *purpose)
         return replace(self.site, training=pile, validation=None, seed=seed).answer(_question(self.weights)).tensors
 
     def rows(self, tensors: Tensors) -> Tensor:

@@ -146,7 +146,7 @@ def check_rows(folds: Sequence[Fold]) -> None:
     """UserError for a row that would end the comparison at its first run, hours after the others began."""
     for fold in {fold.row: fold for fold in reversed(folds)}.values():
         try:
-            _check_fits(fold.config, fold.config.data.ready())
+            _check_fits(fold.config, fold.config.data.ensure_available())
         except UserError as error:
             raise UserError(f"{fold.row.label}: {error}; or leave it out. Nothing was trained") from error
 

@@ -9,7 +9,7 @@ from medfed.config import strict_yaml
 from medfed.config.schema import difference
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
-from medfed.datasets.checking import MOST_HASHED, digest
+from medfed.datasets.checking import MAX_HASHED_CASES, file_sha256
 from medfed.datasets.splits import Split
 from medfed.federation.message import State
 from medfed.functional.weights import check_same_entries
@@ -108,19 +108,19 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
         codecs: files of the style codecs that the method uses.
 
     `data.json` holds the SHA-256 of every image and mask of the source sites, and of a codec that is not medfed's own.
-    Of more than MOST_HASHED images it holds the sizes alone, as reading hundreds of thousands of files at every start
-    would take longer than they are worth.
+    For more than MAX_HASHED_CASES images, it holds the file sizes only: hashing hundreds of thousands of files at every
+    start would take too long.
 
     Raises:
         UserError: if files changed, came or went since the run was started, or phantoms gave way to real images.
     """
     cases = [case for patients in splits.values() for case in patients.all()]
-    hashed = len(cases) <= MOST_HASHED
+    hashed = len(cases) <= MAX_HASHED_CASES
     origin = "phantom" if dataset.is_phantom else "real"
-    codec_digests = {name: digest(codec_file(name)) for name in codecs}
+    codec_digests = {name: file_sha256(codec_file(name)) for name in codecs}
     files = {
         f"{case.site}/{case.patient}": [
-            digest(path) if hashed else path.stat().st_size for path in (case.image, case.mask) if path
+            file_sha256(path) if hashed else path.stat().st_size for path in (case.image, case.mask) if path
         ]
         for case in cases
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from medfed.config.schema import Config, resolved, to_yaml
-from medfed.core.determinism import fix_bits
+from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.datasets.splits import Split
 from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_weights
@@ -41,7 +41,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
     """
     if folder.is_finished() and (folder.path / "model.safetensors").is_file() and not changes(folder, resolved(config)):
         return folder.read_json("summary.json")
-    fix_bits()
+    set_deterministic()
     with notices(folder, quiet) as said:
         experiment = build_experiment(config, folder.path / "sites", quiet)
         state = load_resume_state(folder, experiment.start)
@@ -75,7 +75,7 @@ def _conclude(
     if budget := privacy_accounting.format_budget(config.privacy, releases):
         summary["privacy"] = budget
     if ratios:
-        summary["vertical_ratio"] = {"of": list(experiment.dataset.ratio_of or ()), **summarise_ratios(ratios)}
+        summary["vertical_ratio"] = {"of": list(experiment.dataset.ratio_structures or ()), **summarise_ratios(ratios)}
     if distances:
         summary["boundary_distance"] = distances
     folder.write_json("summary.json", summary)

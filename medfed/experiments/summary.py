@@ -91,5 +91,5 @@ def image_description(task: Task, dataset: Dataset, first: Case) -> dict[str, ob
         "classes": list(dataset.classes),
         "intensity_range": known and list(known),
         "standardised": task.standardised,
-        "pictures": reading.is_picture(first.image),
+        "pictures": reading.is_2d_image_file(first.image),
     }

@@ -17,7 +17,9 @@ def listing() -> str:
     blocks = []
     for name, line in registry.known_names("datasets").items():
         card = _card(name)
-        blocks.append(f"{name}: {line}\n" + paragraph("what", card.what) + "\n" + paragraph("licence", card.licence))
+        blocks.append(
+            f"{name}: {line}\n" + paragraph("what", card.description) + "\n" + paragraph("licence", card.licence)
+        )
     return "\n\n".join([*blocks, "`python -m medfed.data card NAME` tells how to get one."])
 
 
@@ -25,7 +27,7 @@ def card_text(name: str) -> str:
     """One card, whole."""
     card = _card(name)
     parts = {
-        "what": card.what, "licence": card.licence, "how to get": card.where, "address": card.address,
+        "what": card.description, "licence": card.licence, "how to get": card.how_to_get, "address": card.url,
         "layout": card.layout, "cite": card.citation,
     }  # fmt: skip
     return "\n".join([card.title, *(paragraph(title, text) for title, text in parts.items() if text)])

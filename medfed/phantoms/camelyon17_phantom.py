@@ -29,12 +29,12 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
     card: ClassVar[Card] = replace(
         Camelyon17.card,
         title="Camelyon17 phantom, five hospitals",
-        what="Drawn lymph nodes, with and without tumour, stained and scanned by five simulated hospitals, in the "
-        "layout of Camelyon17-WILDS. There is no patient in it, and scores on it say nothing about one.",
+        description="Drawn lymph nodes, with and without tumour, stained and scanned by five simulated hospitals, in "
+        "the layout of Camelyon17-WILDS. There is no patient in it, and scores on it say nothing about one.",
         licence="That of medfed; no patient's data.",
         citation="None; for the layout see the dataset camelyon17.",
-        where="`python -m medfed.data fetch camelyon17_phantom` makes it in data/camelyon17_phantom; training makes it "
-        "where it is missing.",
+        how_to_get="`python -m medfed.data fetch camelyon17_phantom` makes it in data/camelyon17_phantom; training "
+        "makes it where it is missing.",
         layout="ROOT/metadata.csv with ROOT/patches/patient_PPP_node_N/patch_patient_PPP_node_N_x_X_y_Y.png",
     )
     published_counts = {}

@@ -30,12 +30,12 @@ class FundusPhantom(SyntheticDataset, Fundus):
     card: ClassVar[Card] = replace(
         Fundus.card,
         title="Fundus phantom, four cameras",
-        what="Drawn eyes before four simulated cameras, in the layout of the real collection. There is no patient in "
-        "it, and scores on it say nothing about one.",
+        description="Drawn eyes before four simulated cameras, in the layout of the real collection. There is no "
+        "patient in it, and scores on it say nothing about one.",
         licence="That of medfed; no patient's data.",
         citation="None; for the layout see the dataset fundus.",
-        where="`python -m medfed.data fetch fundus_phantom` makes it in data/fundus_phantom; training makes it where "
-        "it is missing.",
+        how_to_get="`python -m medfed.data fetch fundus_phantom` makes it in data/fundus_phantom; training makes it "
+        "where it is missing.",
     )
     published_counts = {}
 

@@ -29,12 +29,12 @@ class ProstatePhantom(SyntheticDataset, Prostate):
     card: ClassVar[Card] = replace(
         Prostate.card,
         title="Prostate phantom, six hospitals",
-        what="Drawn anatomy on simulated scanners of six hospitals, in the layout of the real collection. There is no "
-        "patient in it, and scores on it say nothing about one.",
+        description="Drawn anatomy on simulated scanners of six hospitals, in the layout of the real collection. "
+        "There is no patient in it, and scores on it say nothing about one.",
         licence="That of medfed; no patient's data.",
         citation="None; for the layout see the dataset prostate.",
-        where="`python -m medfed.data fetch prostate_phantom` makes it in data/prostate_phantom; training makes it "
-        "where it is missing.",
+        how_to_get="`python -m medfed.data fetch prostate_phantom` makes it in data/prostate_phantom; training makes "
+        "it where it is missing.",
     )
     published_counts = {}
 

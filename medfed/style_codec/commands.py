@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError
-from medfed.core.files import read_sealed, seal, write_atomically
+from medfed.core.files import read_with_checksum, sha256_digest, write_atomically
 from medfed.functional.style import adain
 from medfed.networks.adain import FILE_NAME, StyleCodec, codec_bytes, load_codec
 from medfed.outputs.environment import versions
@@ -86,7 +86,7 @@ def _open(folder: RunFolder, training: CodecTraining, resume: bool) -> None:
             "with --out"
         )
     if (folder.path / CHECKPOINT).is_file():
-        training.restore(read_sealed(folder.path / CHECKPOINT, "start another training with --out"))
+        training.restore(read_with_checksum(folder.path / CHECKPOINT, "start another training with --out"))
 
 
 def _run(folder: Path, training: CodecTraining, args: argparse.Namespace) -> None:
@@ -99,7 +99,7 @@ def _run(folder: Path, training: CodecTraining, args: argparse.Namespace) -> Non
                 bar.set_description_str(", ".join(f"{name} {loss:.3f}" for name, loss in losses.items()), refresh=False)
             if training.step % args.save_every == 0 or training.step == steps:
                 data = training.to_bytes()
-                write_atomically(folder / CHECKPOINT, seal(data), data)
+                write_atomically(folder / CHECKPOINT, sha256_digest(data), data)
 
 
 def _finish(folder: Path, training: CodecTraining, args: argparse.Namespace) -> None:

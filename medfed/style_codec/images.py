@@ -15,7 +15,7 @@ from torch import Tensor
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
-from medfed.datasets.pictures import SUFFIXES, read_picture
+from medfed.datasets.image_files import SUFFIXES, read_image_file
 from medfed.phantoms.synthesis import fundus, fundus_sites, histology, prostate_sites
 from medfed.phantoms.synthesis.prostate import examine
 from medfed.phantoms.synthesis.textures import texture
@@ -97,7 +97,7 @@ def folder_pool(folders: Sequence[Path], size: int, progress: Progress) -> Pool:
 
 def read_image(path: Path, side: int | None = None) -> np.ndarray:
     """A picture as (3, H, W) in [0, 1], scaled to a shorter side if one is given."""
-    pixels = read_picture(path, None, []) / 255
+    pixels = read_image_file(path, None, []) / 255
     pixels = pixels if side is None else _fit(np.moveaxis(pixels, 0, -1), side)
     return np.broadcast_to(pixels, (3, *pixels.shape[1:]))
 

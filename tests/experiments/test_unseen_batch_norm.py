@@ -63,7 +63,7 @@ def test_a_picture_shows_the_mask_of_the_network_that_adapted(tmp_path, tiny_pha
     case = simulation.unseen["UCL"][0]
     simulation.network.load_state_dict(unseen_weights(simulation.engine.members, weights))
     plain = simulation.task.predict(simulation.network, simulation.dataset.load(case))
-    assert not torch.equal(findings.masks[case.patient].unpacked(), plain)
+    assert not torch.equal(findings.masks[case.patient].unpack(), plain)
 
 
 def _check_masks_are_those_of_the_scores(simulation, findings):
@@ -72,7 +72,7 @@ def _check_masks_are_those_of_the_scores(simulation, findings):
     of_unseen = {row["patient"]: row["dice"] for row in findings.rows if row["role"] == "unseen"}
     assert of_unseen.keys() == findings.masks.keys() == volumes.keys()
     for patient, dice in of_unseen.items():
-        mask, volume = findings.masks[patient].unpacked(), volumes[patient]
+        mask, volume = findings.masks[patient].unpack(), volumes[patient]
         reference = volume.mask[0].as_tensor()
         assert score(MASK_METRICS, mask[0], reference, volume.spacing_mm)["dice"] == dice
 

@@ -176,7 +176,7 @@ def test_show_draws_a_sheet_and_tells_the_error_of_each(tmp_path, pictures, caps
 def test_pictures_that_do_not_fit_in_memory_are_refused_before_one_is_read(tmp_path, pictures, monkeypatch, capsys):
     """Crops of 16 pixels want pictures of 21 x 21, 1323 bytes each, 3969 for three."""
     monkeypatch.setattr("medfed.style_codec.images.MOST_BYTES", 3968)
-    monkeypatch.setattr("medfed.style_codec.images.read_picture", None)
+    monkeypatch.setattr("medfed.style_codec.images.read_image_file", None)
     assert train(tmp_path / "out", "--steps", 0, "--content", pictures) == 2
     said = capsys.readouterr().err
     assert f"{pictures}: 3 pictures take" in said and "--size 16" in said and "give 2 of them" in said

@@ -217,12 +217,12 @@ def test_an_infinite_value_of_a_metric_of_classes_is_unknown():
 def test_a_metric_of_medfed_that_is_chosen_is_shown_in_comparisons(tmp_path, tiny_phantom):
     """ASSD is in every file of cases, but in no comparison unless the config asks for it."""
     from medfed.config.schema import load
-    from medfed.tasks.known import task_of_dataset
+    from medfed.tasks.factory import task_of_dataset
     from medfed.tasks.scoring import COMPARISON
 
     config = tmp_path / "c.yaml"
     config.write_text(tiny_yaml(tiny_phantom) + "evaluation: {metrics: [assd]}\n")
     found = load(config)
     scoring = task_of_dataset(found.data, found.evaluation).scoring
-    assert [metric.name for metric in scoring.shown(COMPARISON)] == ["dice", "hd95", "hd", "assd"]
+    assert [metric.name for metric in scoring.metrics_in(COMPARISON)] == ["dice", "hd95", "hd", "assd"]
     assert [column.key for column in scoring.columns].count("assd_mm") == 1

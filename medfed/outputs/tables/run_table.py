@@ -8,7 +8,7 @@ from typing import Any
 from medfed.metrics.metric import DISTANCE, Column, Metric, columns_of
 from medfed.outputs.tables.comparison import kind_of_data
 from medfed.outputs.tables.table import TRANSDUCTIVE, aligned
-from medfed.tasks.known import scoring_of
+from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import GAP, RUN_TABLE, Scoring
 
 SITES = (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)"))
@@ -26,7 +26,7 @@ def closing_table(summary: Mapping[str, Any]) -> str:
     found = [[(word, "") for word in line] for line in lines(scoring, summary, scoring.shows_interval)]
     notes = [*scoring.summary_notes(summary), *notes_on_weights(summary)]
     table = aligned(found, False, n_left=1 + scoring.has_structures)
-    return "\n".join([*_head(summary, scoring.spread), "", table, "", *notes])
+    return "\n".join([*_head(summary, scoring.spread_note), "", table, "", *notes])
 
 
 def lines(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool) -> list[tuple[str, ...]]:
@@ -51,10 +51,10 @@ def head(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
     """The heads of the columns that `values` fills, after those of `first`."""
     metrics = (
         metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
-        for metric in scoring.shown(RUN_TABLE)
+        for metric in scoring.metrics_in(RUN_TABLE)
     )
     structure = ["structure"] if scoring.has_structures else []
-    before, after = ([name for _, name in counts] for counts in (scoring.counts_before, scoring.counts_after))
+    before, after = ([name for _, name in counts] for counts in (scoring.leading_counts, scoring.trailing_counts))
     return (*first, *structure, *before, *metrics, *after)
 
 
@@ -122,17 +122,19 @@ def _clients(summary: Mapping[str, Any]) -> list[str]:
 
 def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any], with_interval: bool) -> tuple:
     scores = []
-    for metric in scoring.shown(RUN_TABLE):
+    for metric in scoring.metrics_in(RUN_TABLE):
         column = column_shown(scoring, metric, group)
         scores.append("-" if column is None else score_text(group[column.key], column, with_interval))
-    before, after = ([str(group[key]) for key, _ in counts] for counts in (scoring.counts_before, scoring.counts_after))
+    before, after = (
+        [str(group[key]) for key, _ in counts] for counts in (scoring.leading_counts, scoring.trailing_counts)
+    )
     return (site, *[structure] * scoring.has_structures, *before, *scores, *after)
 
 
 def _gap_line(scoring: Scoring, structure: str, gap: Mapping[str, float | None]) -> tuple[str, ...]:
-    in_gap = scoring.shown(GAP)
-    words = [_gap_text(metric, gap) if metric in in_gap else "" for metric in scoring.shown(RUN_TABLE)]
-    before, after = ([""] * len(counts) for counts in (scoring.counts_before, scoring.counts_after))
+    in_gap = scoring.metrics_in(GAP)
+    words = [_gap_text(metric, gap) if metric in in_gap else "" for metric in scoring.metrics_in(RUN_TABLE)]
+    before, after = ([""] * len(counts) for counts in (scoring.leading_counts, scoring.trailing_counts))
     return ("gap: seen - unseen", *[structure] * scoring.has_structures, *before, *words, *after)
 
 

@@ -28,7 +28,7 @@ from medfed.outputs.bundle.configs import inference_config, metadata
 from medfed.outputs.bundle.write import PACKAGE, template_folder, trained, write_bundle
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.evaluation import Evaluation
-from medfed.tasks.mask_bundle import IMAGES_2D, VOLUMES
+from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE
 from medfed.tasks.segmentation import Segmentation
 
 SIDE = 32
@@ -233,7 +233,7 @@ def test_the_checksum_in_the_provenance_is_that_of_the_runs_model(made, tmp_path
 
 def test_the_template_is_what_a_prostate_run_gets():
     """So that who reads the template in the repository reads the truth."""
-    template, task = template_folder(VOLUMES), Segmentation(("prostate",), 1, 384)
+    template, task = template_folder(VOLUME_TEMPLATE), Segmentation(("prostate",), 1, 384)
     kept = json.loads((template / "configs" / "inference.json").read_text())
     assert inference_config(template, task.bundle(False), UNet().definition(1, 1)) == kept
     shown = json.loads((template / "configs" / "metadata.json").read_text())
@@ -243,7 +243,7 @@ def test_the_template_is_what_a_prostate_run_gets():
 
 
 def test_the_template_of_pictures_is_what_a_fundus_run_gets():
-    template = template_folder(IMAGES_2D)
+    template = template_folder(IMAGE_2D_TEMPLATE)
     task = Segmentation(("disc", "cup"), 3, 384, (0.0, 255.0), Evaluation(largest_component=True))
     kept = json.loads((template / "configs" / "inference.json").read_text())
     assert inference_config(template, task.bundle(True), UNet().definition(3, 2)) == kept
@@ -346,7 +346,7 @@ def test_a_network_that_cannot_be_scripted_still_makes_a_bundle_where_monai_has_
 def test_a_missing_template_is_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr("medfed.outputs.bundle.write.PACKAGE", tmp_path / "medfed")
     with pytest.raises(UserError, match="template is neither in"):
-        template_folder(VOLUMES)
+        template_folder(VOLUME_TEMPLATE)
     assert (PACKAGE.parent / "bundles").is_dir()
 
 
