@@ -52,7 +52,7 @@ class Sharing:
     @classmethod
     def of(cls, site: Site, weights: Tensors) -> Sharing:
         """Ask the site as the coordinator would, and once more about a single image, to see which entries grow."""
-        answer = site.answer(_question(weights))
+        answer = site.reply(_question(weights))
         whole = cls(site, weights, answer.tensors, len(answer.to_bytes()), frozenset())
         one = whole.again(site.training.batch([int(len(site.training) / 2)])) if answer.tensors else {}
         growing = {n for n, entry in one.items() if n in whole.sent and _grows(entry.shape, whole.sent[n].shape)}
@@ -66,7 +66,7 @@ class Sharing:
         """
         pile = Pile(batch.image, batch.label, self.site.training.n_patients)
         seed = stream_seed(self.site.seed, "audit", *purpose)
-        return replace(self.site, training=pile, validation=None, seed=seed).answer(_question(self.weights)).tensors
+        return replace(self.site, training=pile, validation=None, seed=seed).reply(_question(self.weights)).tensors
 
     def rows(self, tensors: Tensors) -> Tensor:
         """As vectors (R, D), float64: a row for each image where the method sends such, else one; (0, 0) of nothing."""

@@ -116,7 +116,7 @@ def _share_s(site: Site, message: Message) -> float:
 
 def _seconds(site: Site, message: Message) -> float:
     began = time.perf_counter()
-    site.answer(message)
+    site.reply(message)
     return time.perf_counter() - began
 
 

@@ -39,7 +39,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
     from medfed.engines.flare.engine import FlareEngine
 
     plan, start, sites = _read(args.folder)
-    privacy_accounting.check(plan.privacy)
+    privacy_accounting.require_accountant(plan.privacy)
     kits = args.kits or args.folder / "kits" / "medfed" / "prod_00"
     server, admin = _kits(kits, sites)
     set_deterministic()
@@ -73,7 +73,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
     final = selected_state(folder, last, plan.federation.selection)
     folder.save_model(final.weights)
     images = json.loads((folder.path.parent / IMAGES).read_text())
-    by_site = privacy_accounting.releases(folder.ledger(), final.weights)
+    by_site = privacy_accounting.count_releases(folder.ledger(), final.weights)
     validation_site = plan.federation.validation_site
     folder.write_json("summary.json", {
         **task_of_images(images, plan.data.image_size, Evaluation()).scoring.summarise([], plan.seed),

@@ -71,7 +71,7 @@ def _conclude(
     except Exception as error:  # a figure is not worth the result of days
         warnings.warn(f"a figure could not be drawn: {error!r}", stacklevel=1)
     summary = summarise(config, experiment, final, rows, said)
-    releases = privacy_accounting.releases(folder.ledger(), final.weights)
+    releases = privacy_accounting.count_releases(folder.ledger(), final.weights)
     if budget := privacy_accounting.format_budget(config.privacy, releases):
         summary["privacy"] = budget
     if ratios:

@@ -71,7 +71,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
     splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
     task = task_of(config, dataset)
     task.check_metrics(config.source)
-    privacy_accounting.check(config.privacy)
+    privacy_accounting.require_accountant(config.privacy)
     config.network.check_image_size(dataset.image_size)
     config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
     device = pick_device(config.device)
@@ -86,7 +86,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
         sites_folder,
         validation_site=validation_site,
         settings=config.federation,
-        plan=to_yaml(config),
+        config_yaml=to_yaml(config),
         source=config.source,
     )
     return Experiment(dataset, task, network, engine, members, validation_site, start, splits, unseen, clients)

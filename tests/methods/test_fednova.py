@@ -23,7 +23,7 @@ def state(**training) -> State:
 def weights(toy, method, unequal=False):
     engine = toy.engine(method)
     if unequal:
-        engine.members[0].training = toy.samples("north", 4)
+        engine.local_sites[0].training = toy.samples("north", 4)
     *_, last = federate(method, engine, toy.start(method), Federation(rounds=2), 0, toy.settings)
     return last.state
 
