@@ -88,7 +88,7 @@ class Federation:
         batch_norm: "average" its parameters and statistics over the sites (the counters by maximum), or keep them
             "local": each source site is scored with its own, an unseen site with their average.
         engine: what carries the messages: "in_process", "processes" (one a site), "nvflare" (NVIDIA FLARE's simulator).
-        answer_seconds: how long a site in a process of its own may take for an answer; 0 waits as long as it works.
+        reply_timeout_s: how long a site in a process of its own may take for an answer; 0 waits as long as it works.
     """
 
     unseen_site: str = ""
@@ -109,7 +109,7 @@ class Federation:
     selection: str = "last"
     batch_norm: str = "average"
     engine: str = "in_process"
-    answer_seconds: float = 0.0
+    reply_timeout_s: float = 0.0
 
     def __post_init__(self) -> None:
         _one_of("selection", self.selection, tuple(RULES))
@@ -117,7 +117,7 @@ class Federation:
         _require(self.rounds >= 1, "rounds must be at least 1", self.rounds)
         _require(self.local_epochs >= 1, "local_epochs must be at least 1", self.local_epochs)
         _require(self.clients_per_round >= 0, "clients_per_round must be at least 0", self.clients_per_round)
-        _require(self.answer_seconds >= 0, "answer_seconds must be at least 0", self.answer_seconds)
+        _require(self.reply_timeout_s >= 0, "reply_timeout_s must be at least 0", self.reply_timeout_s)
         _require(self.validate_every >= 1, "validate_every must be at least 1", self.validate_every)
         if self.participating is not None:
             _require(self.participating >= 1, "participating must be at least 1, or null for all", self.participating)
@@ -131,7 +131,7 @@ class Federation:
         self._check_clients()
         self._check_answers()
 
-    def partition_told(self) -> str:
+    def partition_label(self) -> str:
         """The rule that hands the sites' people out, with the number that it goes by."""
         number = {"heterogeneous": f" {self.mixing:g}", "dirichlet": f" {self.concentration:g}"}
         return self.partition + number.get(self.partition, "")
