@@ -21,7 +21,7 @@ from medfed.outputs.run_folder import RunFolder
 MAY_CHANGE = (
     "device",
     "evaluation.",
-    "federation.answer_seconds",
+    "federation.reply_timeout_s",
     "federation.largest_change",
     "federation.on_bad_update",
     "federation.quorum",

@@ -73,7 +73,7 @@ def _clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, 
     return {
         "n": n,
         "per_round": min(federation.clients_per_round or n, n),
-        "partition": federation.partition_told(),
+        "partition": federation.partition_label(),
         "training_images": {"fewest": images[0], "median": median(images), "most": images[-1]},
     }
 

@@ -64,6 +64,7 @@ class Bundle(NetworkSettings):
     path: str
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         try:
             _ = self.found
         except UserError as error:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card
 from medfed.datasets.camelyon17 import TABLE, Camelyon17
 from medfed.phantoms.synthesis.histology import VERSION, make_histology_phantom
@@ -22,8 +25,8 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
         phantom_seed: which patients are drawn.
     """
 
-    patches_per_site: int = 240
-    patients_per_site: int = 6
+    patches_per_site: PositiveInt = 240
+    patients_per_site: Annotated[int, Field(ge=1, le=20)] = 6
     phantom_seed: int = 0
 
     card: ClassVar[Card] = replace(
@@ -41,10 +44,10 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.patients_per_site <= 20 or self.patches_per_site < 2 * self.patients_per_site:
+        if self.patches_per_site < 2 * self.patients_per_site:
             raise ValueError(
-                "patients_per_site must be 1 to 20 and patches_per_site at least twice that, got "
-                f"{self.patients_per_site} and {self.patches_per_site}"
+                "patches_per_site must be at least 2 * patients_per_site, got "
+                f"{self.patches_per_site} and {self.patients_per_site}"
             )
 
     @property
