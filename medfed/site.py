@@ -17,7 +17,7 @@ from medfed.datasets.checking import check_dataset
 from medfed.deployment.dry_run import check_agreement, format_report, outgoing_rows
 from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site
 from medfed.deployment.join import join_federation, read_site_file
-from medfed.experiments.setup import bar_over
+from medfed.experiments.setup import progress_bar
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -56,7 +56,7 @@ def _work(args: argparse.Namespace) -> int:
 
 def _check_data(dataset: Dataset, quiet: bool) -> None:
     """The report of `medfed.data check`; UserError if anything is wrong, as nothing was sent yet."""
-    report = check_dataset(dataset, dataset.allow_duplicates, None if quiet else bar_over("checking the data"))
+    report = check_dataset(dataset, dataset.allow_duplicates, None if quiet else progress_bar("checking the data"))
     print(to_text(report))
     if report.problems:
         raise UserError(f"{dataset.root}: {len(report.problems)} problems in the data; mend them and come back, "

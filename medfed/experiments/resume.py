@@ -61,7 +61,7 @@ def check_run_folder(
             f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round "
             f"{folder.history()[-1]['round']}; put the checkpoints back, or start another run with --out"
         )
-    if resume and (changed := changes(folder, settings)):
+    if resume and (changed := changed_settings(folder, settings)):
         _check_changes(folder, changed, accept_change)
 
 
@@ -78,7 +78,7 @@ def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> Non
         )
 
 
-def changes(folder: RunFolder, settings: Mapping[str, Any]) -> list[str]:
+def changed_settings(folder: RunFolder, settings: Mapping[str, Any]) -> list[str]:
     """How a config (`schema.resolved`) differs from the one that the run was started with."""
     file = folder.path / "config.yaml"
     return difference(strict_yaml.parse(strict_yaml.read(file), str(file)), settings)

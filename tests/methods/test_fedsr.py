@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToyOfClasses
+from conftest import ToyClassification
 from torch.nn import functional
 
 from medfed.core.errors import UserError
@@ -22,7 +22,7 @@ from medfed.networks.unet import UNet
 
 @pytest.fixture
 def toy():
-    return ToyOfClasses()
+    return ToyClassification()
 
 
 def rounds(toy, method, n=1, engine=None):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.experiments.evaluation import boundary_distances
 from medfed.federation.message import Message
@@ -58,7 +58,7 @@ def test_coarse_levels_are_brought_to_the_mask():
 
 @pytest.fixture
 def measuring():
-    toy = Toy()
+    toy = ToySegmentation()
     toy.task = replace(toy.task, evaluation=Evaluation(boundary_distance=True))
     return toy
 
