@@ -10,7 +10,7 @@ from medfed.experiments.run import run
 from medfed.experiments.setup import build_experiment
 from medfed.experiments.unseen_batch_norm import unseen_bn_of, weights_of_nearest_site
 from medfed.federation.rounds import federate
-from medfed.metrics.mask_metric import score
+from medfed.metrics.mask_metric import compute_mask_metrics
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.model_card import notes
 from medfed.outputs.run_folder import RunFolder
@@ -74,7 +74,7 @@ def _check_masks_are_those_of_the_scores(simulation, findings):
     for patient, dice in of_unseen.items():
         mask, volume = findings.masks[patient].unpack(), volumes[patient]
         reference = volume.mask[0].as_tensor()
-        assert score(MASK_METRICS, mask[0], reference, volume.spacing_mm)["dice"] == dice
+        assert compute_mask_metrics(MASK_METRICS, mask[0], reference, volume.spacing_mm)["dice"] == dice
 
 
 @pytest.mark.parametrize("like", ["BMC", "HK"])

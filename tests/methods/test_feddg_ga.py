@@ -10,7 +10,7 @@ from medfed.federation.local_round import SiteData, mean_loss
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Plan
-from medfed.functional.weights import without_prefix
+from medfed.functional.weights import select_prefix
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.feddg_ga import FedDGGA
 
@@ -21,7 +21,7 @@ def rounds_of(toy, method, rounds=3, engine=None, **settings):
 
 
 def site_weights(state) -> dict:
-    return {site: float(entry) for site, entry in without_prefix(state.memory, "weight/").items()}
+    return {site: float(entry) for site, entry in select_prefix(state.memory, "weight/").items()}
 
 
 def remembered(round_done: int, losses: dict, weights: dict | None = None) -> State:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from medfed.metrics.auroc import AreaUnderROC
-from medfed.metrics.class_metric import class_score
+from medfed.metrics.class_metric import compute_class_metric
 from medfed.metrics.curves import macro_roc_curve, reliability_curve
 from medfed.metrics.ece import ExpectedCalibrationError
 from medfed.outputs.figures.figure import (
@@ -39,7 +39,7 @@ def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_la
         axes.vlines(confidence, np.minimum(confidence, share), np.maximum(confidence, share), color="#BBBBBB")
         axes.plot(confidence, share, color=role_colour(role), linewidth=1)
         axes.scatter(confidence, share, s=10 + 150 * n / n.sum(), color=role_colour(role), alpha=0.8, zorder=3)
-        ece = class_score(ExpectedCalibrationError(), probabilities, labels)
+        ece = compute_class_metric(ExpectedCalibrationError(), probabilities, labels)
         axes.set_title(f"{site} ({role}), n={len(found)}\nECE {100 * (ece or 0.0):.1f} %", fontsize=9)
         axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal", xlabel="confidence", ylabel="accuracy")
         style_axes(axes)
@@ -55,7 +55,7 @@ def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) 
     for ((role, site), found), (colour, dash) in zip(sites.items(), LINES * (len(sites) // len(LINES) + 1)):
         curve, area = (
             macro_roc_curve(*probabilities_and_labels(found)),
-            class_score(AreaUnderROC(), *probabilities_and_labels(found)),
+            compute_class_metric(AreaUnderROC(), *probabilities_and_labels(found)),
         )
         said = f"{site} ({role}): " + ("one class only" if area is None else f"{100 * area:.1f} %")
         style: dict[str, Any] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from medfed.metrics.metric import DISTANCE, Column, Metric, columns_of
+from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
 from medfed.outputs.tables.comparison import kind_of_data
 from medfed.outputs.tables.table import TRANSDUCTIVE, aligned
 from medfed.tasks.factory import scoring_of
@@ -80,7 +80,7 @@ def column_shown(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> 
     """The column of a metric in a group's line: a distance in the unit that all its cases (of a mean: sites) have."""
     main = group[scoring.columns[0].key]
     count = "n_sites" if "n_sites" in main else "n"
-    for column in columns_of(metric):
+    for column in metric_columns(metric):
         scores = group.get(column.key) or {}
         if scores.get("mean") is not None and (metric.unit != DISTANCE or scores.get(count) == main.get(count)):
             return column
@@ -139,7 +139,7 @@ def _gap_line(scoring: Scoring, structure: str, gap: Mapping[str, float | None])
 
 
 def _gap_text(metric: Metric, gap: Mapping[str, float | None]) -> str:
-    for column in columns_of(metric):
+    for column in metric_columns(metric):
         value = gap.get(column.key)
         if value is not None:
             unit = f" {column.unit}" if metric.unit == DISTANCE else ""

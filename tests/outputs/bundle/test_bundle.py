@@ -235,7 +235,7 @@ def test_the_template_is_what_a_prostate_run_gets():
     """So that who reads the template in the repository reads the truth."""
     template, task = template_folder(VOLUME_TEMPLATE), Segmentation(("prostate",), 1, 384)
     kept = json.loads((template / "configs" / "inference.json").read_text())
-    assert inference_config(template, task.bundle(False), UNet().definition(1, 1)) == kept
+    assert inference_config(template, task.bundle(False), UNet().network_def(1, 1)) == kept
     shown = json.loads((template / "configs" / "metadata.json").read_text())
     filled = metadata(template, task.bundle(False), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
@@ -246,7 +246,7 @@ def test_the_template_of_pictures_is_what_a_fundus_run_gets():
     template = template_folder(IMAGE_2D_TEMPLATE)
     task = Segmentation(("disc", "cup"), 3, 384, (0.0, 255.0), Evaluation(largest_component=True))
     kept = json.loads((template / "configs" / "inference.json").read_text())
-    assert inference_config(template, task.bundle(True), UNet().definition(3, 2)) == kept
+    assert inference_config(template, task.bundle(True), UNet().network_def(3, 2)) == kept
     shown = json.loads((template / "configs" / "metadata.json").read_text())
     filled = metadata(template, task.bundle(True), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
@@ -326,8 +326,8 @@ class UnscriptableSettings(NetworkSettings):
     def build(self, in_channels, out_channels):
         return Unscriptable(**UNET._arguments(in_channels, out_channels))
 
-    def definition(self, in_channels, out_channels):
-        return UNET.definition(in_channels, out_channels) if self.has_definition else None
+    def network_def(self, in_channels, out_channels):
+        return UNET.network_def(in_channels, out_channels) if self.has_definition else None
 
 
 def test_a_network_that_cannot_be_scripted_still_makes_a_bundle_where_monai_has_it(tmp_path, made):
