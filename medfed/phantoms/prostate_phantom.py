@@ -9,7 +9,7 @@ from typing import ClassVar
 from medfed.datasets.base import Card
 from medfed.datasets.prostate import SITES, Prostate
 from medfed.phantoms.synthesis.prostate import VERSION, make_prostate_phantom
-from medfed.phantoms.synthetic import Count, SyntheticDataset
+from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class ProstatePhantom(SyntheticDataset, Prostate):
         }  # fmt: skip
 
     @property
-    def own_names(self) -> frozenset[str]:
+    def expected_names(self) -> frozenset[str]:
         return frozenset(SITES)
 
-    def make(self, folder: Path, count: Count | None) -> None:
+    def make(self, folder: Path, count: ProgressCount | None) -> None:
         make_prostate_phantom(folder, self.cases_per_site, self.matrix, self.phantom_seed, count)
