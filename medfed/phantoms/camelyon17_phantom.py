@@ -48,7 +48,7 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
             )
 
     @property
-    def facts(self) -> dict[str, object]:
+    def generator_settings(self) -> dict[str, object]:
         return {
             "generator": "medfed histology phantom", "version": VERSION, "seed": self.phantom_seed,
             "patches_per_site": self.patches_per_site, "patients_per_site": self.patients_per_site, "severity": 1.0,
@@ -58,5 +58,5 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
     def expected_names(self) -> frozenset[str]:
         return frozenset({TABLE, "patches"})
 
-    def make(self, folder: Path, count: ProgressCount | None) -> None:
+    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         make_histology_phantom(folder, self.patches_per_site, self.patients_per_site, self.phantom_seed, count)

@@ -47,7 +47,7 @@ class FundusPhantom(SyntheticDataset, Fundus):
             )
 
     @property
-    def facts(self) -> dict[str, object]:
+    def generator_settings(self) -> dict[str, object]:
         return {
             "generator": "medfed fundus phantom", "version": VERSION, "seed": self.phantom_seed, "size": self.size,
             "images_per_site": self.images_per_site, "severity": 1.0,
@@ -57,5 +57,5 @@ class FundusPhantom(SyntheticDataset, Fundus):
     def expected_names(self) -> frozenset[str]:
         return frozenset(site.folder for site in fundus_sites.SITES.values())
 
-    def make(self, folder: Path, count: ProgressCount | None) -> None:
+    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         make_fundus_phantom(folder, self.images_per_site, self.size, self.phantom_seed, count)

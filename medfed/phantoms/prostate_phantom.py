@@ -46,7 +46,7 @@ class ProstatePhantom(SyntheticDataset, Prostate):
             )
 
     @property
-    def facts(self) -> dict[str, object]:
+    def generator_settings(self) -> dict[str, object]:
         return {
             "version": VERSION, "seed": self.phantom_seed, "matrix": self.matrix, "cases_per_site": self.cases_per_site,
             "severity": 1.0,
@@ -56,5 +56,5 @@ class ProstatePhantom(SyntheticDataset, Prostate):
     def expected_names(self) -> frozenset[str]:
         return frozenset(SITES)
 
-    def make(self, folder: Path, count: ProgressCount | None) -> None:
+    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         make_prostate_phantom(folder, self.cases_per_site, self.matrix, self.phantom_seed, count)

@@ -25,7 +25,7 @@ class SyntheticDataset(ABC):
 
     @property
     @abstractmethod
-    def facts(self) -> Mapping[str, object]:
+    def generator_settings(self) -> Mapping[str, object]:
         """What the mark of a collection says if it was made with these values; another one is replaced."""
 
     @property
@@ -34,7 +34,7 @@ class SyntheticDataset(ABC):
         """The files and folders that may lie directly under `root`, beside the mark."""
 
     @abstractmethod
-    def make(self, folder: Path, count: ProgressCount | None) -> None:
+    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         """Write the collection to a folder that does not exist yet."""
 
     @classmethod
@@ -47,11 +47,11 @@ class SyntheticDataset(ABC):
         return True
 
     def ready(self, progress: Progress | None = None) -> Dataset:
-        self.ensure(progress)
+        self.create_if_missing(progress)
         assert isinstance(self, Dataset), "a phantom inherits from its real dataset too"
         return self
 
-    def ensure(self, progress: Progress | None = None) -> None:
+    def create_if_missing(self, progress: Progress | None = None) -> None:
         """Make the collection unless it is there already; an older one, made with other values, is replaced.
 
         Raises:
@@ -65,7 +65,7 @@ class SyntheticDataset(ABC):
         root.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as workshop:
             made, old = Path(workshop) / "made", Path(workshop) / "old"
-            self.make(made, _as_counter(progress))
+            self.write_collection(made, _as_counter(progress))
             if root.exists():
                 root.rename(old)
             made.rename(root)
@@ -76,7 +76,7 @@ class SyntheticDataset(ABC):
             found = json.loads((Path(self.root) / PHANTOM_MARK).read_text())
         except (OSError, ValueError):
             return False
-        return isinstance(found, dict) and self.facts.items() <= found.items()
+        return isinstance(found, dict) and self.generator_settings.items() <= found.items()
 
     def _check_replaceable(self, root: Path) -> None:
         strange = sorted({path.name for path in root.iterdir()} - {PHANTOM_MARK, *self.expected_names})
