@@ -25,13 +25,13 @@ from medfed.core.batch import Batch
 from medfed.core.bounds import Ratio
 from medfed.federation.local_round import LocalRound
 from medfed.federation.method import Method
-from medfed.transforms.big_aug import IMAGE, NonNegativeRange, Ranges, big_aug
+from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, NonNegativeRange, big_aug
 
 LABEL = "label"
 
 
 @dataclass(frozen=True)
-class BigAug(Ranges, Method):
+class BigAug(BigAugRanges, Method):
     """FedAvg on images that are changed by nine random transforms, each applied with its own probability.
 
     The transforms, in this order: blur, sharpening, noise, brightness, contrast, perturbation, rotation, scaling,
@@ -77,7 +77,7 @@ class BigAug(Ranges, Method):
     probability: Ratio = 0.5
     noise: NonNegativeRange = (0.0, 0.1)
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"noise": Ranges.noise}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"noise": BigAugRanges.noise}}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
         """Return the batch after the nine random transforms, on the device on which it came.
@@ -90,12 +90,12 @@ class BigAug(Ranges, Method):
         transforms = big_aug(self, batch.image.shape[-1], self.probability, [_view(name) for name in views], masks)
         transforms.set_random_state(int(torch.randint(2**31, (), generator=local.rng)))
         on_cpu = batch.to(torch.device("cpu"))
-        entries = {IMAGE: on_cpu.image, **{_view(name): on_cpu.views[name] for name in views}}
+        entries = {IMAGE_KEY: on_cpu.image, **{_view(name): on_cpu.views[name] for name in views}}
         entries |= dict.fromkeys(masks, on_cpu.label)
         samples = [transforms({key: entry[i] for key, entry in entries.items()}) for i in range(len(on_cpu.image))]
         changed = {key: _stacked([sample[key] for sample in samples], entry) for key, entry in entries.items()}
         changed_views = {name: changed[_view(name)] for name in views}
-        return Batch(changed[IMAGE], changed.get(LABEL, on_cpu.label), changed_views).to(batch.image.device)
+        return Batch(changed[IMAGE_KEY], changed.get(LABEL, on_cpu.label), changed_views).to(batch.image.device)
 
 
 def _view(name: str) -> str:

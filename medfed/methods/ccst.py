@@ -34,9 +34,9 @@ from medfed.federation.local_round import LocalRound, Samples, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.functional.regions import edge_agreement
-from medfed.functional.style import Moments, statistics
-from medfed.functional.weights import without_prefix
-from medfed.networks.style_transfer import StyleTransfer, Transfer, not_blank
+from medfed.functional.style import PixelMoments, channel_mean_std
+from medfed.functional.weights import select_prefix
+from medfed.networks.style_transfer import StyleTransfer, Transfer, drop_blank_images
 from medfed.transforms.style_expansion import StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"  # names of tensors in messages and memories
@@ -133,15 +133,15 @@ class CCST(Method):
         # A random order, so that the order of single styles does not reveal which images are of one patient.
         order = torch.randperm(len(site.samples), generator=site.rng)
         n_single = math.ceil(len(order) / self.images_per_style)
-        moments: Moments | None = None
+        moments: PixelMoments | None = None
         singles: list[tuple[Tensor, Tensor]] = []
         for features in self._features(site, order, device):
             if self.style == "single":
-                singles += list(zip(*statistics(features), strict=True))  # eq. 6
+                singles += list(zip(*channel_mean_std(features), strict=True))  # eq. 6
                 if len(singles) >= n_single:
                     break
             else:
-                moments = Moments.of(features) if moments is None else moments.add(features)  # eq. 8
+                moments = PixelMoments.from_features(features) if moments is None else moments.add(features)  # eq. 8
         if moments is None and not singles:
             warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
             return {}
@@ -208,7 +208,7 @@ class CCST(Method):
     def _features(self, site: SiteData, order: Tensor, device: torch.device) -> Iterator[Tensor]:
         """Yield feature maps (b, D, h, w), on the CPU, of a few images at a time, without blank images."""
         for batch in batches(site.samples, MAX_BATCH, order):
-            images = not_blank(batch.image)
+            images = drop_blank_images(batch.image)
             if len(images):
                 yield from map(Tensor.cpu, self._style_transfer.features(images.to(device)))
 
@@ -236,7 +236,7 @@ class CCST(Method):
             )
 
 
-def _style(moments: Moments | None, singles: list[tuple[Tensor, Tensor]]) -> Tensors:
+def _style(moments: PixelMoments | None, singles: list[tuple[Tensor, Tensor]]) -> Tensors:
     """Return `mean` and `std` as float32: (C,) from the moments of all images, or else (J, C) from J single styles."""
     if moments is not None:
         return {"mean": moments.mean.float(), "std": moments.std.float()}
@@ -246,6 +246,6 @@ def _style(moments: Moments | None, singles: list[tuple[Tensor, Tensor]]) -> Ten
 
 def _bank(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return mean and standard deviation, each (J, C), by site; J is 1 for an overall style."""
-    styles = without_prefix(tensors, STYLE)
+    styles = select_prefix(tensors, STYLE)
     sites = sorted(name.removesuffix("/mean") for name in styles if name.endswith("/mean"))
     return {site: (torch.atleast_2d(styles[f"{site}/mean"]), torch.atleast_2d(styles[f"{site}/std"])) for site in sites}

@@ -66,4 +66,4 @@ class DSU(Method):
             UserError: if the network lacks a chosen stage.
         """
         layer = partial(style_layers.DSU, self.probability, self.factor)
-        return style_layers.add_behind_stages(network, architecture.encoder_stages, self.stages, layer)
+        return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

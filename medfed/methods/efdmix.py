@@ -68,4 +68,4 @@ class EFDMix(Method):
             UserError: if the network lacks a chosen stage.
         """
         layer = partial(style_layers.EFDMix, self.probability, self.concentration)
-        return style_layers.add_behind_stages(network, architecture.encoder_stages, self.stages, layer)
+        return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

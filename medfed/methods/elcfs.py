@@ -28,26 +28,27 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.core.bounds import Interval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
+from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
 from medfed.federation.local_round import LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, Tensors, has_too_few_patients
-from medfed.functional.contrast import info_nce, pooled_levels
+from medfed.functional.contrastive import info_nce, pool_levels
 from medfed.functional.fourier import (
-    Analysis,
-    analyse,
-    half_width,
+    LowFrequencySpectrum,
+    low_frequency_spectrum,
     low_frequency_window,
+    mix_amplitude,
     pack_window,
-    restyle,
     unpack_window,
+    window_half_width,
 )
 from medfed.functional.meta_learning import inner_step
-from medfed.functional.regions import boundary, ring
-from medfed.functional.weights import without_prefix
+from medfed.functional.regions import background_ring, boundary
+from medfed.functional.weights import select_prefix
 
 BANK, WINDOWS = "bank/", "windows"  # names of tensors in messages and memories
 MAX_BATCH = 64  # largest number of images whose spectra are computed together, to limit memory
@@ -105,7 +106,7 @@ class ELCFS(Method):
     `training.augment: false`, Adam's betas (0.9, 0.999), and a threshold of 0.75.
     """
 
-    alpha: Annotated[float, Interval(ge=0, lt=0.5)] = 0.01
+    alpha: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
     gamma: NonNegativeFloat = 0.5
     meta_step: NonNegativeFloat = 1e-3
     temperature: PositiveFloat = 0.05
@@ -118,7 +119,7 @@ class ELCFS(Method):
     inner_clamp: PositiveFloat = 100.0
     second_order: bool = False
     denominator: Literal["positive_and_negatives", "negatives"] = "positive_and_negatives"
-    bank_share: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    bank_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_patients: PositiveInt = 3
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -140,7 +141,7 @@ class ELCFS(Method):
         if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
             return {}
         shape = tuple(site.samples.batch([0]).image.shape[2:])
-        if self.alpha > 0 and half_width(shape, self.alpha) == 0:
+        if self.alpha > 0 and window_half_width(shape, self.alpha) == 0:
             warnings.warn(
                 f"{site.name}: for method.alpha {self.alpha} and {min(shape)} pixels a side, the window has only the "
                 f"mean brightness, which standardising removes; set method.alpha to {3.5 / min(shape):.3g} for the "
@@ -166,12 +167,12 @@ class ELCFS(Method):
 
     def styles(self, state: State, image: Tensor) -> Tensors:
         """Return images (B, C, H, W) with the mean amplitudes of each site, by site, exchanged completely."""
-        analysis, ratio = analyse(image, self.alpha), image.new_ones(len(image))
+        spectrum, ratio = low_frequency_spectrum(image, self.alpha), image.new_ones(len(image))
         restyled = {}
-        for site, bank in without_prefix(state.memory, BANK).items():
+        for site, bank in select_prefix(state.memory, BANK).items():
             window = unpack_window(bank.mean(dim=0), image.dim() - 2)
             window = window.expand(len(image), *[-1] * (image.dim() - 1))
-            restyled[site] = restyle(image, analysis, window, ratio).clamp(0, 1)  # eq. 2-3
+            restyled[site] = mix_amplitude(image, spectrum, window, ratio).clamp(0, 1)  # eq. 2-3
         return restyled
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
@@ -202,18 +203,23 @@ class ELCFS(Method):
             donors = torch.arange(len(banks))[:, None].expand(-1, n)
         else:
             donors = torch.randint(len(banks), (self.views, n), generator=local.rng)
-        analysis = analyse(batch.image, self.alpha)  # eq. 1; the same for all views
-        images = [self._restyle(batch.image, analysis, banks, row.tolist(), local.rng) for row in donors]
+        spectrum = low_frequency_spectrum(batch.image, self.alpha)  # eq. 1; the same for all views
+        images = [self._restyle(batch.image, spectrum, banks, row.tolist(), local.rng) for row in donors]
         return Batch(torch.cat(images), batch.label.repeat(len(images), *[1] * (batch.label.dim() - 1)))
 
     def _restyle(
-        self, image: Tensor, analysis: Analysis, banks: list[Tensor], donors: list[int], rng: torch.Generator
+        self,
+        image: Tensor,
+        spectrum: LowFrequencySpectrum,
+        banks: list[Tensor],
+        donors: list[int],
+        rng: torch.Generator,
     ) -> Tensor:
         """Return the images (B, C, H, W), each with a random window of another site mixed in (eq. 2-3).
 
         Args:
             image: raw images (B, C, H, W), in [0, 1].
-            analysis: their spectra, from `analyse`.
+            spectrum: their spectra, from `low_frequency_spectrum`.
             banks: packed windows of each other site, (n, C, P).
             donors: (B,) for each image, the index of the bank from which its window is drawn.
             rng: CPU generator.
@@ -223,7 +229,7 @@ class ELCFS(Method):
             ratio = torch.full_like(ratio, 1.0 if self.ratio == "one" else self.ratio)
         packed = [banks[d][int(u * len(banks[d]))] for d, u in zip(donors, positions.tolist(), strict=True)]
         window = unpack_window(torch.stack(packed), image.dim() - 2).to(image)
-        return restyle(image, analysis, window, ratio.to(image)).clamp(0, 1)  # eq. 2-3, in the range of prepared images
+        return mix_amplitude(image, spectrum, window, ratio.to(image)).clamp(0, 1)  # eq. 2-3
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
         """Return the InfoNCE loss between features along boundaries and in rings of background, summed over structures.
@@ -242,8 +248,8 @@ class ELCFS(Method):
             vectors, labels = [], []  # label 1 for the boundary, 0 for the ring
             for output in outputs:
                 mask = output.label[:, structure : structure + 1]
-                for label, region in enumerate((ring(mask, self.ring_width), boundary(mask))):
-                    pooled = pooled_levels(output.features.values(), region[:, 0].to(output.logits.dtype))  # eq. 5
+                for label, region in enumerate((background_ring(mask, self.ring_width), boundary(mask))):
+                    pooled = pool_levels(output.features.values(), region[:, 0].to(output.logits.dtype))  # eq. 5
                     vectors.append(pooled)
                     labels.append(torch.full((len(pooled),), label, device=pooled.device))
             loss = info_nce(torch.cat(vectors), torch.cat(labels), self.temperature, self.denominator)  # eq. 6-7

@@ -30,7 +30,7 @@ from medfed.federation.local_round import LocalRound, SiteData, mean_loss
 from medfed.federation.message import Message, State
 from medfed.federation.method import EVERY_ROUND, Method, Tensors
 from medfed.functional.aggregation import add_new_sites, adjust_site_weights
-from medfed.functional.weights import average, with_prefix, without_prefix
+from medfed.functional.weights import add_prefix, average, select_prefix
 
 WEIGHT, LOCAL = "weight/", "local_loss/"  # prefixes in the coordinator's memory; the site's name follows
 
@@ -74,8 +74,8 @@ class FedDGGA(Method):
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Return the adjusted site weights, `weight/SITE` (1,) float64, and the known losses, `local_loss/SITE`."""
-        local_losses = without_prefix(state.memory, LOCAL)
-        known_weights = {site: float(entry) for site, entry in without_prefix(state.memory, WEIGHT).items()}
+        local_losses = select_prefix(state.memory, LOCAL)
+        known_weights = {site: float(entry) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         gaps = {
             site: float(tensors["loss"]) - float(local_losses[site])  # G_k
             for site, tensors in shared.items()
@@ -84,7 +84,7 @@ class FedDGGA(Method):
         step = self.decayed_step(state.round, state.plan.rounds)  # d_t
         weights = adjust_site_weights(add_new_sites(known_weights, shared), sorted(shared), gaps, step)  # rule for a_k
         entries = {site: torch.tensor([weight], dtype=torch.float64) for site, weight in sorted(weights.items())}
-        return with_prefix(local_losses, LOCAL) | with_prefix(entries, WEIGHT)
+        return add_prefix(local_losses, LOCAL) | add_prefix(entries, WEIGHT)
 
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Return `loss`: (1,) float32, the loss of the site's own model after training."""
@@ -102,7 +102,7 @@ class FedDGGA(Method):
 
     def facts(self, state: State) -> dict[str, Any]:
         """Return `aggregation_weights`: the weight of each site after the last round, by site."""
-        weights = {site: round(float(entry), 4) for site, entry in without_prefix(state.memory, WEIGHT).items()}
+        weights = {site: round(float(entry), 4) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         return {"aggregation_weights": weights} if weights else {}
 
     def decayed_step(self, rounds_done: int, rounds: int) -> float:

@@ -26,7 +26,7 @@ from medfed.core.bounds import NonNegativeFloat
 from medfed.federation.local_round import LocalRound, Output
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, SiteWeights, Tensors
-from medfed.functional.weights import add_scaled, squared_distance, without_prefix
+from medfed.functional.weights import add_scaled, select_prefix, squared_distance
 
 GRADIENT = "gradient/"  # prefix of g_k in a site's memory, followed by the name of the parameter
 H = "h/"  # prefix of h in the coordinator's memory, followed by the name of the parameter
@@ -115,6 +115,6 @@ class FedDyn(Method):
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Return theta^t: the uniform average minus h / alpha. Buffers are the uniform average alone."""
         weights = super().aggregate(state, updates)
-        for name, h in without_prefix(state.memory, H).items():  # h does not exist if alpha is 0
+        for name, h in select_prefix(state.memory, H).items():  # h does not exist if alpha is 0
             weights[name] = add_scaled(weights[name], [h], [-1 / self.alpha])  # Alg. 1: theta^t
         return weights

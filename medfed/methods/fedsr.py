@@ -29,9 +29,9 @@ from medfed.core.bounds import NonNegativeFloat, NonNegativeInt
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method, SiteWeights, Tensors
-from medfed.functional.hooks import add_layer, layer_widths
-from medfed.functional.weights import with_prefix, without_prefix
-from medfed.networks.stochastic import MEAN, SPREAD, ClassGaussians, attach, deviation
+from medfed.functional.hooks import add_submodule, input_output_widths
+from medfed.functional.weights import add_prefix, select_prefix
+from medfed.networks.stochastic import MEAN, SPREAD, ClassGaussians, make_stochastic, spread_to_std
 
 PRIVATE = "fedsr_private"  # name of a submodule without state-dict entries; also a prefix in a site's memory
 
@@ -100,10 +100,10 @@ class FedSR(Method):
                 "method, such as fpl or fisc"
             )
         if self.stochastic:
-            attach(network, architecture.embedding, architecture.head, self.n_samples)
+            make_stochastic(network, architecture.embedding, architecture.head, self.n_samples)
         if self.cmi:
-            width, n_classes = layer_widths(network.get_submodule(architecture.head))
-            add_layer(network, ClassGaussians(n_classes, width), PRIVATE)
+            width, n_classes = input_output_widths(network.get_submodule(architecture.head))
+            add_submodule(network, ClassGaussians(n_classes, width), PRIVATE)
         return network
 
     def on_round_start(self, local: LocalRound) -> None:
@@ -112,7 +112,7 @@ class FedSR(Method):
         The sites of one process share a network, which may hold the parameters of another site.
         """
         if self.cmi:
-            getattr(local.network, PRIVATE).fill(without_prefix(local.memory, f"{PRIVATE}/"))
+            getattr(local.network, PRIVATE).set_parameters(select_prefix(local.memory, f"{PRIVATE}/"))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return L: the task's loss for one draw of z, plus the two penalties."""
@@ -123,7 +123,7 @@ class FedSR(Method):
         if self.l2:
             loss = loss + self.l2 * output.features[place].flatten(1).norm(dim=1).mean()  # mean ||z||_2
         if self.cmi:
-            mean, std = output.features[MEAN], deviation(output.features[SPREAD])
+            mean, std = output.features[MEAN], spread_to_std(output.features[SPREAD])
             divergence = getattr(local.network, PRIVATE).divergence(mean, std, batch.label)  # KL, (B,)
             loss = loss + self.cmi * divergence.mean()
         return loss, output
@@ -131,5 +131,5 @@ class FedSR(Method):
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Store r and C in the site's memory; send nothing in addition to the weights."""
         if self.cmi:
-            local.memory.update(with_prefix(getattr(local.network, PRIVATE).values(), f"{PRIVATE}/"))
+            local.memory.update(add_prefix(getattr(local.network, PRIVATE).copy_parameters(), f"{PRIVATE}/"))
         return {}

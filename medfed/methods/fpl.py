@@ -29,13 +29,13 @@ from medfed.federation.local_round import LocalRound, Output, batches
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors, has_too_few_patients
 from medfed.functional.prototypes import (
-    clustered,
-    embeddings_of_regions,
-    prototype_contrast,
-    prototype_distance,
-    sums_by_kind,
+    class_sums,
+    cluster_prototypes,
+    prototype_contrastive_loss,
+    prototype_distance_loss,
+    region_embeddings,
 )
-from medfed.functional.weights import without_prefix
+from medfed.functional.weights import select_prefix
 
 PROTOTYPE, CLUSTERS = "prototype/", "clusters/"  # prefixes of tensor names
 MAX_BATCH = 32  # largest number of images in one forward pass
@@ -104,15 +104,15 @@ class FPL(Method):
             return super().loss(local, batch)
         output = local.forward(batch, (local.head_input,))
         vectors, kinds = self._embeddings(local, output)  # z, y
-        clusters = sorted(without_prefix(local.message.tensors, CLUSTERS).items())
+        clusters = sorted(select_prefix(local.message.tensors, CLUSTERS).items())
         prototypes = torch.cat([means for _, means in clusters]).to(vectors)  # c
         classes = torch.tensor([int(kind) for kind, means in clusters for _ in means], device=kinds.device)
         loss = local.task.loss(output.logits, batch.label)
         if self.contrast:
-            contrast = prototype_contrast(vectors, kinds, prototypes, classes, self.temperature)  # eq. 7
+            contrast = prototype_contrastive_loss(vectors, kinds, prototypes, classes, self.temperature)  # eq. 7
             loss = loss + self.contrast * contrast
         if self.consistency:
-            loss = loss + self.consistency * prototype_distance(vectors, kinds, prototypes, classes)  # eq. 9-10
+            loss = loss + self.consistency * prototype_distance_loss(vectors, kinds, prototypes, classes)  # eq. 9-10
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
@@ -125,7 +125,7 @@ class FPL(Method):
         for batch in batches(local.training, MAX_BATCH):
             with torch.no_grad():
                 output = local.forward(batch.to(local.device), (local.head_input,))
-            for kind, (vector, n) in sums_by_kind(*self._embeddings(local, output)).items():
+            for kind, (vector, n) in class_sums(*self._embeddings(local, output)).items():
                 sums[kind], counts[kind] = sums.get(kind, 0) + vector, counts.get(kind, 0) + n
         local.network.train()
         frequent = [kind for kind in sorted(sums) if counts[kind] >= self.min_images]
@@ -139,14 +139,14 @@ class FPL(Method):
         features = output.features[local.head_input]
         if local.architecture.embedding:
             return features.flatten(1), output.label
-        return embeddings_of_regions(features, output.label, self.ring_width)
+        return region_embeddings(features, output.label, self.ring_width)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Return `clusters/CLASS`, (M, D): the means of the M clusters of prototypes of each class."""
         prototypes = [updates[site].tensors for site in sorted(updates)]
         memory = dict(state.memory)
         for name in sorted({name for tensors in prototypes for name in tensors}):
-            clusters = clustered([tensors[name] for tensors in prototypes if name in tensors])  # eq. 3-4
+            clusters = cluster_prototypes([tensors[name] for tensors in prototypes if name in tensors])  # eq. 3-4
             if clusters is not None:
                 memory[CLUSTERS + name.removeprefix(PROTOTYPE)] = clusters
         return memory
@@ -157,5 +157,5 @@ class FPL(Method):
 
     def facts(self, state: State) -> dict[str, Any]:
         """Return `clusters_of_classes`: the number of clusters of each class, by the number of the class."""
-        clusters = without_prefix(state.memory, CLUSTERS)
+        clusters = select_prefix(state.memory, CLUSTERS)
         return {"clusters_of_classes": {kind: len(means) for kind, means in clusters.items()}}

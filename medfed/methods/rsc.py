@@ -23,14 +23,15 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from medfed.core.batch import Batch
-from medfed.core.bounds import PositiveInt, Ratio, Rule
+from medfed.core.bounds import PositiveInt, Ratio
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method
 from medfed.functional.hooks import replace_output
-from medfed.functional.self_challenging import kept_channels, kept_positions, most_challenged
+from medfed.functional.self_challenging import channel_mask, position_mask, select_largest_drops
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class RSC(Method):
     mask: Literal["either", "positions", "channels"] = "either"
     position_share: Ratio = 1 / 3
     channel_share: Ratio = 1 / 3.2
-    sample_shares: Annotated[tuple[Ratio, ...], Rule(bool, "hold at least one number")] = (1 / 3,)
+    sample_shares: Annotated[tuple[Ratio, ...], Field(min_length=1)] = (1 / 3,)
     rounds_each: PositiveInt = 10
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -97,9 +98,9 @@ class RSC(Method):
         features = raw.features[places[-1]]
         gradient = torch.autograd.grad(_true_logits(raw).sum(), features, retain_graph=True)[0]  # eq. 1
         # eq. 2
-        mask = kept_positions(features, gradient, share) if kind == "positions" else kept_channels(gradient, share)
+        mask = position_mask(features, gradient, share) if kind == "positions" else channel_mask(gradient, share)
         masked = self._second_pass(local, batch, {**raw.features, places[-1]: features * mask})  # eq. 3-4
-        challenged = most_challenged(_confidence(raw) - _confidence(masked), n_challenged)  # sec. 3.3
+        challenged = select_largest_drops(_confidence(raw) - _confidence(masked), n_challenged)  # sec. 3.3
         logits = torch.where(challenged.view(-1, *[1] * (raw.logits.ndim - 1)), masked.logits, raw.logits)
         return local.task.loss(logits, batch.label), raw
 

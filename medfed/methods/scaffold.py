@@ -29,7 +29,7 @@ from medfed.core.batch import Batch
 from medfed.federation.local_round import LocalRound, Output, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, SiteWeights, Tensors
-from medfed.functional.weights import add_scaled, without_prefix
+from medfed.functional.weights import add_scaled, select_prefix
 
 # Prefixes of tensor names; a parameter's or a site's name follows.
 CONTROL, EXAMPLES, CHANGE = "control/", "examples/", "change/"  # in messages and memories
@@ -126,7 +126,7 @@ class SCAFFOLD(Method):
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Return c as `control/NAME`, and the sites' numbers of images. Entries that stay at the sites have no c."""
-        n_images = {site: int(entry) for site, entry in without_prefix(state.memory, EXAMPLES).items()}
+        n_images = {site: int(entry) for site, entry in select_prefix(state.memory, EXAMPLES).items()}
         weights = n_images if self.site_weights == "examples" else dict.fromkeys(n_images, 1)
         shares = [weights[site] / sum(weights.values()) for site in updates]  # eq. 5: q_k
         memory = dict(state.memory)

@@ -35,11 +35,18 @@ from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import EVERY_ROUND, NEVER, Method, SiteWeights, Tensors, has_too_few_patients
-from medfed.functional.draws import class_set, draw_mixing, oversample, same_class
-from medfed.functional.feature_style import SiteStyle, explore_and_mix, mix, moments, shared_style, shift_style
-from medfed.functional.hooks import capture_features, features_at, layer_widths, replace_output
-from medfed.functional.weights import without_prefix
-from medfed.networks.highlighter import NAME, Highlighter, attach
+from medfed.functional.feature_style import (
+    SiteStyle,
+    compute_site_style,
+    explore_and_mix_styles,
+    feature_mean_std,
+    mix_styles,
+    shift_style,
+)
+from medfed.functional.hooks import capture_features, features_at, input_output_widths, replace_output
+from medfed.functional.sampling import class_ids, draw_mixing_partners, draw_oversampled, draw_same_class
+from medfed.functional.weights import select_prefix
+from medfed.networks.highlighter import NAME, Highlighter, attach_highlighter
 from medfed.networks.style_layers import Stages
 
 RECEIVED = "received/"  # prefix of tensors in the coordinator's memory
@@ -128,10 +135,11 @@ class StableFDG(Method):
             linear
                 embedding layer.
         """
-        if self.style and max(self.stages) > len(architecture.encoder_stages):
+        n_stages = len(architecture.encoder_stages)
+        if self.style and max(self.stages) > n_stages:
             raise UserError(
-                f"method.stages: is {list(self.stages)}, but the network has {len(architecture.encoder_stages)} stages; "
-                "remove the larger numbers"
+                f"method.stages: is {list(self.stages)}, but this network has {n_stages} stages; remove the larger "
+                "numbers"
             )
         if self.attention:
             if architecture.decoder_levels:
@@ -145,8 +153,8 @@ class StableFDG(Method):
                     "method.attention: StableFDG's classifier reads the pooled features, but this network has a linear "
                     "layer between them and the head; set network.embedding_size to 0, or method.attention to false"
                 )
-            highlighter = Highlighter(*layer_widths(head), self.dimension)
-            attach(network, architecture.last_features, architecture.head, highlighter)
+            highlighter = Highlighter(*input_output_widths(head), self.dimension)
+            attach_highlighter(network, architecture.last_features, architecture.head, highlighter)
         return network
 
     @property
@@ -162,9 +170,10 @@ class StableFDG(Method):
         for batch in batches(site.samples, MAX_BATCH):
             image = site.task.standardise(batch.image.to(device))
             with torch.no_grad():
-                styles.append(moments(features_at(network, site.architecture.encoder_stages[0], image)))  # eq. 1
+                features = features_at(network, site.architecture.encoder_stages[0], image)
+                styles.append(feature_mean_std(features))  # eq. 1
         means, stds = (torch.cat(moment).cpu() for moment in zip(*styles, strict=True))
-        return shared_style(means, stds)._asdict()  # eq. 2-3
+        return compute_site_style(means, stds)._asdict()  # eq. 2-3
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Return the styles that each site will receive, `received/SITE/NAME`: (R, C) each, for R other sites."""
@@ -181,18 +190,18 @@ class StableFDG(Method):
 
     def broadcast(self, state: State, site: str) -> Tensors:
         """Return the styles that the site receives: `mean`, `std`, `mean_spread`, `std_spread`, (R, C) each."""
-        return without_prefix(state.memory, f"{RECEIVED}{site}/")
+        return select_prefix(state.memory, f"{RECEIVED}{site}/")
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss of the batch and the added images, in changed styles and with attention."""
-        labels = class_set(batch.label).cpu()
+        labels = class_ids(batch.label).cpu()
         added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), {})
         indices = torch.cat([torch.arange(len(labels)), added])  # of the batch, then of the added images
         with ExitStack() as stack:
             stack.enter_context(replace_output(local.network, changes, first=True))
             if self.attention:
-                partners = same_class(labels[indices], local.rng).to(local.device)
-                stack.enter_context(getattr(local.network, NAME).paired(partners))  # eq. 8
+                partners = draw_same_class(labels[indices], local.rng).to(local.device)
+                stack.enter_context(getattr(local.network, NAME).use_partners(partners))  # eq. 8
             output = local.forward(batch)
         indices = indices.to(local.device)
         output = replace(output, image=batch.image[indices], label=batch.label[indices])
@@ -236,7 +245,8 @@ class StableFDG(Method):
         rng, places = local.rng, local.architecture.encoder_stages
         shifts, *active = (torch.rand(1 + len(self.stages), generator=rng) < self.probability).tolist()
         stages = sorted(stage for stage, is_active in zip(self.stages, active, strict=True) if is_active)
-        added = oversample(labels, round(self.oversampling * len(labels)) if stages else 0, rng)  # sec. 3.1, step 3
+        n_added = round(self.oversampling * len(labels)) if stages else 0
+        added = draw_oversampled(labels, n_added, rng)  # sec. 3.1, step 3
         changes: dict[str, list[Change]] = {}  # by the name of the stage's submodule
         if shifts and local.message.tensors:
             shift = partial(shift_style, received=SiteStyle(**local.message.tensors), rng=rng)  # sec. 3.1, step 2
@@ -253,7 +263,7 @@ class StableFDG(Method):
 
     def _mix(self, features: Tensor, rng: torch.Generator) -> Tensor:
         """Return features (B, C, H, W) with mixed styles (step 5)."""
-        return mix(features, *draw_mixing(len(features), self.concentration, rng))  # sec. 3.1, step 5
+        return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))  # sec. 3.1, step 5
 
     def _extend(self, features: Tensor, rng: torch.Generator, n: int, added: Tensor) -> Tensor:
         """Return the features of the batch and of the added images, explored and mixed (eq. 4-5 and step 5).
@@ -267,8 +277,8 @@ class StableFDG(Method):
         Returns:
             (n + A, C, H, W).
         """
-        mixing = draw_mixing(n + len(added), self.concentration, rng)
-        return explore_and_mix(features[:n], added, *mixing, self.level, self.clamp)  # eq. 4-5; sec. 3.1, step 5
+        mixing = draw_mixing_partners(n + len(added), self.concentration, rng)
+        return explore_and_mix_styles(features[:n], added, *mixing, self.level, self.clamp)  # eq. 4-5; sec. 3.1, step 5
 
 
 def _chain(functions: list[Change], features: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from medfed.core.batch import Batch
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER, Method, SiteWeights, Tensors, UnseenBatchNorm
-from medfed.functional.weights import with_prefix, without_prefix
+from medfed.functional.weights import add_prefix, select_prefix
 
 EXCLUSIVE = ("loss", "aggregate")  # hooks that only one method of a stack may override
 
@@ -114,7 +114,7 @@ class Stack(Method):
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Return the coordinator's memory of each method after sharing, as `NUMBER/NAME`."""
         return _joined(
-            method.combine(own, {site: without_prefix(tensors, f"{i}/") for site, tensors in shared.items()}, rng)
+            method.combine(own, {site: select_prefix(tensors, f"{i}/") for site, tensors in shared.items()}, rng)
             if method.shares != NEVER
             else own.memory
             for i, method in enumerate(self.methods)
@@ -233,18 +233,18 @@ def _overrides(method: Method, hook: str) -> bool:
 
 def _joined(parts: Iterable[Tensors]) -> Tensors:
     """Return one dictionary of tensors, as `NUMBER/NAME`, from the dictionaries of the methods in order."""
-    return {name: entry for i, part in enumerate(parts) for name, entry in with_prefix(part, f"{i}/").items()}
+    return {name: entry for i, part in enumerate(parts) for name, entry in add_prefix(part, f"{i}/").items()}
 
 
 def _own(state: State, i: int) -> State:
     """Return the state as method number i sees it: with its own memory, under the names that it uses."""
-    return replace(state, memory=without_prefix(state.memory, f"{i}/"))
+    return replace(state, memory=select_prefix(state.memory, f"{i}/"))
 
 
 def _own_round(state: State, updates: Mapping[str, Message], i: int) -> tuple[State, dict[str, Message]]:
     """Return the state and the updates as method number i sees them."""
     own_updates = {
-        site: replace(update, tensors=without_prefix(update.tensors, f"{i}/")) for site, update in updates.items()
+        site: replace(update, tensors=select_prefix(update.tensors, f"{i}/")) for site, update in updates.items()
     }
     return _own(state, i), own_updates
 
@@ -253,9 +253,9 @@ def _own_round(state: State, updates: Mapping[str, Message], i: int) -> tuple[St
 def _view(local: LocalRound, i: int) -> Iterator[LocalRound]:
     """Yield the round as method number i sees it; store its changed memory under the prefix `memory NUMBER/`."""
     prefix = f"memory {i}/"
-    memory = without_prefix(local.memory, prefix)
-    message = replace(local.message, tensors=without_prefix(local.message.tensors, f"{i}/"))
+    memory = select_prefix(local.memory, prefix)
+    message = replace(local.message, tensors=select_prefix(local.message.tensors, f"{i}/"))
     yield replace(local, message=message, memory=memory)
     for name in [name for name in local.memory if name.startswith(prefix)]:
         del local.memory[name]
-    local.memory.update(with_prefix(memory, prefix))
+    local.memory.update(add_prefix(memory, prefix))

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from medfed.core.bounds import Interval
+from pydantic import Field
+
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
@@ -43,7 +44,7 @@ class TrimmedMean(Method):
             requires at least the fraction of faulty sites; the default 0.2 is ours.
     """
 
-    trim: Annotated[float, Interval(ge=0, lt=0.5)] = 0.2
+    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Return the trimmed mean of the sites' weights, element by element.

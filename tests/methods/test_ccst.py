@@ -217,9 +217,9 @@ def test_sites_weigh_by_their_own_images_whatever_k_gives_them(toy):
     engine = toy.engine(MOMENTS)
     from medfed.federation.message import Message
 
-    site = engine.members[0]
+    site = engine.local_sites[0]
     bank = {f"style/{name}/{key}": torch.tensor([0.5]) for name in ("south", "west") for key in ("mean", "std")}
-    update = site.answer(Message("train", toy.start(MOMENTS).weights, bank, {"round": 1}))
+    update = site.reply(Message("train", toy.start(MOMENTS).weights, bank, {"round": 1}))
     assert len(site._expanded[1]) == 3 * len(site.training)
     assert update.facts["examples"] == len(site.training)
 
