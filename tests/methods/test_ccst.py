@@ -52,7 +52,7 @@ def expanded(method: CCST, samples: Grey, brightnesses=(0.2, 0.8)):
     return method.expand(local, samples, stream(0, "expand"))
 
 
-def test_overall_style_is_that_of_all_pixels_together():
+def test_the_overall_style_is_computed_over_the_pixels_of_all_images():
     samples = Grey("a", 0.5)
     found = shared(MOMENTS, samples)
     pixels = samples.images.double().movedim(1, 0).flatten(1)
@@ -60,12 +60,12 @@ def test_overall_style_is_that_of_all_pixels_together():
     assert torch.allclose(found["std"].double(), (pixels.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-7)
 
 
-def test_single_styles_are_one_in_32_images_rounded_up():
+def test_the_number_of_single_styles_is_one_per_32_images_rounded_up():
     assert shared(replace(MOMENTS, style="single"), Grey("a", 0.5, n=65))["mean"].shape == (3, 3)
 
 
 @pytest.mark.parametrize("side", [0, 24])
-def test_through_the_codec_a_site_shares_the_moments_of_features(side):
+def test_with_a_codec_a_site_shares_mean_and_std_of_features(side):
     """E(image), of 128 channels, where the intensities have three; of the images as they are redrawn."""
     samples = Grey("a", 0.5)
     found = shared(CCST(min_patients=1, transfer_size=side), samples)
@@ -78,7 +78,7 @@ def test_through_the_codec_a_site_shares_the_moments_of_features(side):
     assert torch.allclose(found["std"].double(), (maps.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-6)
 
 
-def test_through_the_codec_single_styles_are_those_of_images_drawn_at_random():
+def test_with_a_codec_single_styles_are_those_of_randomly_drawn_images():
     samples = Grey("a", 0.5)
     found = shared(CCST(min_patients=1, style="single", images_per_style=14), samples)
     drawn = torch.randperm(40, generator=stream(0, "share"))[:3]
@@ -88,7 +88,7 @@ def test_through_the_codec_single_styles_are_those_of_images_drawn_at_random():
 
 
 @pytest.mark.parametrize("kind", [CCST, FISC])
-def test_however_large_the_transfer_few_images_are_encoded_at_once(kind, monkeypatch):
+def test_few_images_are_encoded_at_once_for_any_transfer_size(kind, monkeypatch):
     """40 images in parts of 32, and each part redrawn at 192 pixels by eights (`StyleTransfer`)."""
     counts, whole = [], StyleCodec.encode
     monkeypatch.setattr(StyleCodec, "encode", lambda codec, images: counts.append(len(images)) or whole(codec, images))
@@ -96,7 +96,7 @@ def test_however_large_the_transfer_few_images_are_encoded_at_once(kind, monkeyp
     assert counts[:5] == [8] * 5 and set(counts[5:]) <= {1}, "the error of the codec goes image by image"
 
 
-def test_blank_images_have_no_part_in_the_style():
+def test_blank_images_do_not_contribute_to_the_style():
     with_blank, without = Grey("a", 0.3, blank=True), Grey("a", 0.3)
     without.images = without.images[1:]
     assert with_blank.images[0].std() < BLANK_STD
@@ -104,20 +104,20 @@ def test_blank_images_have_no_part_in_the_style():
         assert torch.allclose(one, other)
 
 
-def test_a_site_of_blank_images_shares_nothing_and_says_so():
+def test_a_site_with_only_blank_images_warns_and_shares_nothing():
     samples = Grey("a", 0.5)
     samples.images[:] = 0.9
     with pytest.warns(UserWarning, match="a: all its training images are blank"):
         assert shared(MOMENTS, samples) == {}
 
 
-def test_few_patients_share_nothing():
+def test_a_site_with_few_patients_shares_nothing():
     with pytest.warns(UserWarning, match="9 training patients and shares no style"):
         assert shared(replace(MOMENTS, min_patients=10), Grey("a", 0.5)) == {}
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_the_expanded_set_has_k_n_images_in_distinct_domains(k):
+def test_the_expanded_set_has_k_n_images_in_distinct_styles(k):
     samples = Grey("a", 0.5)
     larger = expanded(replace(MOMENTS, k=k), samples)
     assert len(larger) == k * len(samples) and larger.n_patients == samples.n_patients
@@ -125,7 +125,7 @@ def test_the_expanded_set_has_k_n_images_in_distinct_domains(k):
     assert torch.equal(larger.batch(range(len(larger))).label, samples.labels.repeat_interleave(k))
 
 
-def test_with_all_domains_each_image_is_there_once_as_it_is():
+def test_with_all_styles_each_original_image_occurs_once():
     samples = Grey("a", 0.5)
     larger = expanded(replace(MOMENTS, k=3), samples)
     originals = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style is None]
@@ -133,7 +133,7 @@ def test_with_all_domains_each_image_is_there_once_as_it_is():
     assert torch.equal(larger.batch(originals).image, samples.images)
 
 
-def test_a_styled_image_has_the_mean_of_the_other_site():
+def test_a_restyled_image_has_the_mean_of_the_other_site():
     samples = Grey("a", 0.5)
     larger = expanded(replace(MOMENTS, k=3), samples)
     dark = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style == 0]  # of b, 0.2
@@ -141,7 +141,7 @@ def test_a_styled_image_has_the_mean_of_the_other_site():
     assert torch.allclose(found, Grey("b", 0.2).images.mean(dim=(0, 2, 3)), atol=5e-3)  # clamping at 0 cuts a little
 
 
-def test_every_single_style_of_a_site_occurs_among_the_copies():
+def test_every_single_style_of_a_site_is_used():
     """J = ceil(40 / 14) = 3 of each other site: every copy has the mean of one of these six, and all six are there."""
     method = replace(MOMENTS, style="single", images_per_style=14)
     larger = expanded(method, Grey("a", 0.5), brightnesses=(0.4, 0.7))  # nothing is cut at 0 or 1
@@ -154,19 +154,19 @@ def test_every_single_style_of_a_site_occurs_among_the_copies():
     assert torch.bincount(distance.argmin(dim=1), minlength=6).min() >= 5  # 13 or so of each
 
 
-def test_a_styled_image_does_not_depend_on_its_batch():
+def test_a_restyled_image_does_not_depend_on_its_batch():
     one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
     backwards = torch.cat([other.batch([i]).image for i in reversed(range(30))])
     assert torch.equal(one.batch(range(30)).image, backwards.flip(0))
 
 
-def test_images_that_do_not_fit_in_memory_are_drawn_again_to_the_same_numbers():
+def test_images_that_do_not_fit_in_memory_are_recomputed_identically():
     one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
     other.kept_bytes = 0
     assert torch.equal(one.batch(range(30)).image, other.batch(range(30)).image) and not other._kept
 
 
-def test_alpha_zero_leaves_the_style_without_effect():
+def test_with_alpha_zero_the_style_has_no_effect():
     larger = expanded(replace(MOMENTS, k=3, alpha=0.0), Grey("a", 0.5))
     images = larger.batch(range(6)).image.reshape(2, 3, *larger.batch([0]).image.shape[1:])
     assert torch.allclose(images[:, :1].expand_as(images), images, atol=5e-4)  # float16 of what is kept
@@ -182,7 +182,7 @@ def test_uniform_weights_ignore_the_number_of_images():
     assert float(MOMENTS.aggregate(state, updates)["w"]) == 0.75
 
 
-def test_the_ledger_has_one_style_a_site_once_and_every_site_trains_on_k_n(toy):
+def test_each_site_sends_one_style_once_and_trains_on_k_n_images(toy):
     done = list(federate(MOMENTS, toy.engine(MOMENTS), toy.start(MOMENTS), Federation(rounds=2), 0))
     up = [row for one in done for row in one.ledger if row["direction"] == "up" and row["kind"] == "share"]
     assert sorted(row["name"] for row in up) == ["mean"] * 3 + ["std"] * 3 and {row["bytes"] for row in up} == {4}
@@ -191,20 +191,20 @@ def test_the_ledger_has_one_style_a_site_once_and_every_site_trains_on_k_n(toy):
     assert len(trained) == 3 and done[0].state.memory.keys() == done[1].state.memory.keys()
 
 
-def test_overall_style_of_a_vgg_is_4096_bytes():
+def test_an_overall_vgg_style_has_4096_bytes():
     from medfed.networks.adain import build_codec
 
     codec = build_codec({"architecture": "vgg19"})
     assert sum(entry.numel() * 4 for entry in (codec.style(torch.rand(1, 3, 32, 32)))) == 4096
 
 
-def test_wrong_values_are_refused():
+def test_invalid_settings_are_rejected():
     for wrong in ({"style": "each"}, {"k": 0}, {"alpha": 1.5}, {"transfer": "gan"}, {"site_weights": "equal"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             CCST(**wrong)
 
 
-def test_more_domains_than_there_are_means_all_and_is_said(toy):
+def test_k_above_the_number_of_sites_uses_all_styles_and_warns(toy):
     method = replace(MOMENTS, k=9)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -212,7 +212,7 @@ def test_more_domains_than_there_are_means_all_and_is_said(toy):
     assert any("method.k is 9, but there are 3 styles; all are used" in str(w.message) for w in said)
 
 
-def test_sites_weigh_by_their_own_images_whatever_k_gives_them(toy):
+def test_sites_are_weighted_by_their_own_images_for_any_k(toy):
     """A site that shares no style has one domain more to draw from than the others."""
     engine = toy.engine(MOMENTS)
     from medfed.federation.message import Message
@@ -224,14 +224,14 @@ def test_sites_weigh_by_their_own_images_whatever_k_gives_them(toy):
     assert update.facts["examples"] == len(site.training)
 
 
-def test_an_empty_slide_is_blank_whatever_its_colour():
+def test_an_empty_slide_of_any_colour_is_blank():
     samples = Grey("a", 0.5)
     samples.images[:] = torch.tensor([0.92, 0.80, 0.90])[:, None, None]
     with pytest.warns(UserWarning, match="all its training images are blank"):
         assert shared(MOMENTS, samples) == {}
 
 
-def test_images_that_are_too_small_for_the_codec_are_refused_in_a_sentence():
+def test_images_that_are_too_small_for_the_codec_are_rejected():
     from medfed.core.errors import UserError
 
     with pytest.raises(UserError, match="data.image_size is 8, but the codec needs at least 9 pixels"):

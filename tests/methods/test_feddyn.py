@@ -73,7 +73,7 @@ def quadratic_sites(method) -> InProcess:
     ])  # fmt: skip
 
 
-def test_three_rounds_with_south_absent_in_the_second_are_those_worked_out_by_hand():
+def test_three_rounds_with_south_absent_in_the_second_equal_those_computed_by_hand():
     """theta_k = (curvature centre + g_k + alpha theta) / (curvature + alpha), with alpha = 2, m = 2 and theta^0 = 0.
 
     1. theta_N = (2 + 0 + 0) / 4 = 0.5            theta_S = (30 + 0 + 0) / 8 = 3.75
@@ -130,7 +130,7 @@ def test_h_is_the_mean_of_g_over_all_sites_and_only_trained_parameters_have_one(
         torch.testing.assert_close(last.state.memory["h/" + name].double(), sum(g) / 3, rtol=1e-4, atol=1e-7)
 
 
-def test_alpha_zero_is_the_uniform_average_to_the_bit(any_toy):
+def test_alpha_zero_is_bit_identical_to_the_uniform_average(any_toy):
     states = []
     for method in (FedDyn(alpha=0.0), UniformFedAvg(), FedDyn()):
         engine = any_toy.engine(method)
@@ -154,7 +154,7 @@ def test_batch_norm_statistics_are_averaged():
         torch.testing.assert_close(entry, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_it_sends_what_fedavg_sends(any_toy):
+def test_it_sends_the_same_tensors_as_fedavg(any_toy):
     """Facts apart, whose bytes are the digits of a loss."""
     sent = []
     for method in (FedDyn(), FedAvg()):
@@ -173,6 +173,6 @@ def test_batch_norm_that_stays_at_the_sites_has_neither_g_nor_h():
     assert {name for name in site.memory if name.startswith("gradient/")} == {"gradient/" + name for name in shared}
 
 
-def test_a_negative_alpha_is_refused():
+def test_a_negative_alpha_is_rejected():
     with pytest.raises(ValueError, match="alpha must be at least 0, got -1"):
         FedDyn(alpha=-1.0)

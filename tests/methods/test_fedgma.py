@@ -20,12 +20,12 @@ def updates(*rows, examples=(1, 1, 2)):
             for name, row, n in zip("abc", rows, examples)}  # fmt: skip
 
 
-def test_tau_zero_is_fedavg_to_the_bit(any_toy):
+def test_tau_zero_is_bit_identical_to_fedavg(any_toy):
     found, plain, other = (weights(any_toy, m) for m in (FedGMA(tau=0.0), FedAvg(), FedGMA(tau=1.0)))
     assert digest(found.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
 
 
-def test_the_change_is_weighed_by_images_and_the_vote_is_not():
+def test_changes_are_weighted_by_images_and_votes_are_not():
     """Images 1, 1, 2: the mean changes are 4 and (4 + 4 - 16) / 4 = -2; two votes against one make a third of it."""
     found = FedGMA().aggregate(START, updates([4.0, 4.0], [4.0, 4.0], [4.0, -8.0]))
     assert found["w"].tolist() == pytest.approx([4, -2 / 3])
@@ -33,11 +33,11 @@ def test_the_change_is_weighed_by_images_and_the_vote_is_not():
     assert by_images["w"].tolist() == pytest.approx([4, 0]), "two images for, two against"
 
 
-def test_what_stays_at_the_sites_stays_out():
+def test_entries_that_stay_at_the_sites_are_not_aggregated():
     assert set(FedGMA().aggregate(START, updates([1.0, 1.0], [1.0, 1.0], [1.0, 1.0]))) == {"w"}
 
 
-def test_three_sites_make_tau_a_switch():
+def test_with_three_sites_all_values_of_tau_above_a_third_are_equal():
     """Where all three moved. A site that did not (a unit that stayed dark) leaves 2/3, which tau can tell from 1."""
     ends = updates(*torch.randn(3, 200, generator=torch.Generator().manual_seed(0)).tolist())
     start = State(0, {"w": torch.zeros(200)}, parameters=frozenset({"w"}))
@@ -49,6 +49,6 @@ def test_three_sites_make_tau_a_switch():
 
 
 @pytest.mark.parametrize("wrong", [{"tau": 1.5}, {"step": 0.0}, {"votes": "all"}])
-def test_impossible_settings_are_refused(wrong):
+def test_invalid_settings_are_rejected(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         FedGMA(**wrong)

@@ -32,14 +32,14 @@ def width(toy) -> int:
     return head.weight.shape[1]
 
 
-def test_without_its_terms_it_is_fedavg_to_the_bit_and_sends_nothing(any_toy):
+def test_without_its_terms_it_is_bit_identical_to_fedavg_and_sends_nothing(any_toy):
     method = FPL(contrast=0.0, consistency=0.0, **FEW)
     found, plain = rounds(any_toy, method), rounds(any_toy, FedAvg())
     assert digest(State(2, found[-1].state.weights).to_bytes()) == digest(State(2, plain[-1].state.weights).to_bytes())
     assert found[-1].state.memory == {} and not any(PROTOTYPE in str(row["name"]) for row in found[0].ledger)
 
 
-def test_the_first_round_is_fedavgs_and_the_second_is_not(any_toy):
+def test_the_first_round_is_fedavg_and_the_second_is_not(any_toy):
     found, plain = rounds(any_toy, FPL(**FEW)), rounds(any_toy, FedAvg())
     same = [digest(State(1, a.state.weights).to_bytes()) == digest(State(1, b.state.weights).to_bytes())
             for a, b in zip(found, plain, strict=True)]  # fmt: skip
@@ -68,7 +68,7 @@ def test_a_prototype_is_the_mean_embedding_of_a_class_in_evaluation_mode(any_toy
     assert set(told) == {f"{PROTOTYPE}0", f"{PROTOTYPE}1"}, "both classes; or the disc, and the ground beside it"
 
 
-def test_a_site_sends_d_numbers_a_class_and_no_more(any_toy):
+def test_a_site_sends_exactly_d_numbers_per_class(any_toy):
     ledger = rounds(any_toy, FPL(**FEW), 1)[0].ledger
     up = [row for row in ledger if row["direction"] == "up" and PROTOTYPE in str(row["name"])]
     assert len(up) == 3 * 2 and {row["bytes"] for row in up} == {4 * width(any_toy)}
@@ -99,7 +99,7 @@ def test_the_coordinator_clusters_each_class_over_the_sites_that_have_it():
     assert FPL().facts(state) == {"clusters_of_classes": {"0": 2, "4": 1, "7": 1}}
 
 
-def test_the_loss_is_the_papers_written_out(any_toy):
+def test_the_loss_equals_the_papers_formula(any_toy):
     """Two clusters of class 1, none of 0 (ragged, and a class missing): each embedding by itself."""
     d, rng = width(any_toy), torch.Generator().manual_seed(1)
     clusters = {f"{CLUSTERS}1": torch.rand(2, d, generator=rng), f"{CLUSTERS}10": torch.rand(1, d, generator=rng)}
@@ -121,7 +121,7 @@ def test_the_loss_is_the_papers_written_out(any_toy):
     assert torch.allclose(total, by_hand.to(total), atol=1e-5) and torch.equal(output.logits, plain.logits)
 
 
-def test_with_no_class_in_common_the_loss_is_the_tasks(any_toy):
+def test_without_a_common_class_the_loss_is_the_tasks_loss(any_toy):
     method = FPL()
     clusters = {f"{CLUSTERS}9": torch.ones(1, width(any_toy))}
     batch = any_toy.samples("north").batch(range(6))
@@ -129,7 +129,7 @@ def test_with_no_class_in_common_the_loss_is_the_tasks(any_toy):
     assert torch.equal(found, plain) and torch.isfinite(found)
 
 
-def test_one_pass_a_step_moves_the_statistics_as_fedavg_does(any_toy):
+def test_running_statistics_change_as_in_fedavg(any_toy):
     """One step in round 2 from equal weights: the same running statistics."""
     clusters = {f"{CLUSTERS}1": torch.ones(1, width(any_toy))}
     found = []
@@ -142,6 +142,6 @@ def test_one_pass_a_step_moves_the_statistics_as_fedavg_does(any_toy):
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"contrast": -1.0}, {"min_images": 0}, {"ring_width": 0}])
-def test_impossible_settings_are_refused(wrong):
+def test_invalid_settings_are_rejected(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         FPL(**wrong)

@@ -40,12 +40,12 @@ def batch_of(toy, n: int = 6) -> Batch:
 
 @pytest.mark.parametrize("neutral", [{"position_share": 0.0, "channel_share": 0.0}, {"sample_shares": (0.0,)}],
                          ids=["nothing left out", "no sample"])  # fmt: skip
-def test_neutral_settings_are_fedavg_to_the_bit(any_toy, neutral):
+def test_neutral_settings_are_bit_identical_to_fedavg(any_toy, neutral):
     assert bits(any_toy, RSC(**neutral)) == bits(any_toy, FedAvg()) != bits(any_toy, RSC())
 
 
 @pytest.mark.parametrize("mask", ["positions", "channels"])
-def test_the_loss_is_that_of_features_masked_by_hand(mask):
+def test_the_loss_equals_that_of_features_masked_by_hand(mask):
     """On a ResNet, the tail written out: mean over positions, then the linear head.
 
     Of six samples those two count whose confidence fell most."""
@@ -78,7 +78,7 @@ def test_the_loss_is_that_of_features_masked_by_hand(mask):
     assert found != torch.nn.functional.cross_entropy(logits, batch.label)
 
 
-def test_behind_pooling_and_a_linear_head_the_mean_gradient_is_the_same_at_every_position():
+def test_before_pooling_and_a_linear_head_the_gradient_is_equal_at_all_positions():
     """Why positions are ranked by features times gradient, not by the paper's mean of the gradient."""
     toy, settings = ToySegmentation(), ResidualNetwork(depth=10, width=8)
     local = local_round(toy, architecture=settings, channels=3)
@@ -117,7 +117,7 @@ def by_hand(toy, batch, n: int, share: float):
     return local, counts
 
 
-def test_its_gradient_is_that_of_two_whole_passes(any_toy):
+def test_the_gradient_equals_that_of_two_complete_passes(any_toy):
     """What flows on from the first pass leaves one way back; the sum is the same."""
     batch = batch_of(any_toy)
     expected, counts = by_hand(any_toy, batch, 3, 0.5)
@@ -129,7 +129,7 @@ def test_its_gradient_is_that_of_two_whole_passes(any_toy):
 
 
 @pytest.mark.parametrize("mask", ["positions", "channels"])
-def test_only_the_first_pass_moves_the_statistics_of_batch_norm_and_hooks_are_gone(any_toy, mask):
+def test_only_the_first_pass_changes_batch_norm_statistics_and_hooks_are_removed(any_toy, mask):
     buffers = []
     for method in (RSC(mask=mask, **ALL), FedAvg()):
         local = local_round(any_toy)
@@ -139,19 +139,19 @@ def test_only_the_first_pass_moves_the_statistics_of_batch_norm_and_hooks_are_go
     assert all(torch.equal(entry, buffers[1][name]) for name, entry in buffers[0].items())
 
 
-def test_regularisers_see_the_first_answer(any_toy):
+def test_regularisers_receive_the_first_output(any_toy):
     _, output = RSC(**ALL).loss(local_round(any_toy), batch_of(any_toy))
     _, plain = FedAvg().loss(local_round(any_toy), batch_of(any_toy))
     assert torch.equal(output.logits, plain.logits) and output.logits.requires_grad
 
 
-def test_the_share_of_samples_grows_as_released():
+def test_the_fraction_of_samples_grows_as_in_the_released_code():
     method = RSC(**RSC.presets["released"])
     assert [method._sample_share(number) for number in (1, 10, 11, 20, 21, 99)] == [0.3, 0.3, 0.5, 0.5, 0.7, 0.7]
     assert {RSC()._sample_share(number) for number in (1, 50)} == {1 / 3}
 
 
-def test_positions_and_channels_take_turns_evenly(toy):
+def test_positions_and_channels_are_masked_equally_often(toy):
     """400 coins: 200 +- 4 * 10; with a mask set, none is thrown."""
     local = local_round(toy)
     drawn = [RSC()._sample_mask(local) for _ in range(400)]
@@ -162,7 +162,7 @@ def test_positions_and_channels_take_turns_evenly(toy):
     assert torch.equal(local.rng.get_state(), before)
 
 
-def test_domainbeds_mask_of_pooled_features_is_the_mask_of_channels():
+def test_domainbeds_mask_of_pooled_features_equals_the_mask_of_channels():
     """Behind average pooling and a linear head: a pooled feature's gradient is its channel's mean one times H W."""
     z = torch.rand(4, 12, 3, 3, dtype=torch.float64, generator=stream(0, "z")).requires_grad_()
     weight = torch.randn(3, 12, dtype=torch.float64, generator=stream(0, "weight"))
@@ -177,20 +177,20 @@ def test_domainbeds_mask_of_pooled_features_is_the_mask_of_channels():
     assert torch.allclose((z * keep).mean(dim=(2, 3)), pooled * domainbed)
 
 
-def test_an_image_without_structures_counts_with_its_first_answer(toy):
+def test_an_image_without_structures_uses_its_first_prediction(toy):
     batch = batch_of(toy)
     batch = Batch(batch.image, torch.zeros_like(batch.label))
     muted, plain = (method.loss(local_round(toy), batch)[0] for method in (RSC(**ALL), FedAvg()))
     assert torch.equal(muted, plain)
 
 
-def test_stages_that_mix_styles_may_stand_before_it(any_toy):
+def test_it_works_after_stages_that_mix_styles(any_toy):
     method = Stack((RSC(), MixStyle(probability=1.0)))
     assert bits(any_toy, method) not in (bits(any_toy, RSC()), bits(any_toy, MixStyle(probability=1.0)))
 
 
 @pytest.mark.parametrize("stages", [(1, 2), (3, 4)])
-def test_what_was_mixed_in_the_first_pass_is_not_mixed_again(any_toy, stages):
+def test_styles_are_not_mixed_again_in_the_second_pass(any_toy, stages):
     """Where nothing is muted, the second pass says what the first did, to the bit."""
     architecture = any_toy.architecture if any_toy.architecture.decoder_levels else ResidualNetwork(depth=10)
     torch.manual_seed(0)
@@ -203,7 +203,7 @@ def test_what_was_mixed_in_the_first_pass_is_not_mixed_again(any_toy, stages):
     assert torch.equal(RSC()._second_pass(local, batch, raw.features).logits, raw.logits)
 
 
-def test_dropout_behind_the_features_does_no_harm():
+def test_it_works_with_dropout_after_the_features():
     toy = ToySegmentation(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3))
     assert bits(toy, RSC()) == bits(toy, RSC())
 
@@ -211,6 +211,6 @@ def test_dropout_behind_the_features_does_no_harm():
 @pytest.mark.parametrize("wrong", [{"mask": "both"}, {"position_share": 1.2}, {"channel_share": -0.1},
                                    {"rounds_each": 0},
                                    {"sample_shares": ()}, {"sample_shares": (0.3, 2.0)}])  # fmt: skip
-def test_impossible_settings_are_refused(wrong):
+def test_invalid_settings_are_rejected(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         RSC(**wrong)

@@ -23,7 +23,7 @@ def controls(memory) -> dict:
     return {name: entry for name, entry in memory.items() if name.startswith("control/")}
 
 
-def test_the_first_round_is_fedavg_to_the_bit_and_the_second_is_not(any_toy):
+def test_the_first_round_is_bit_identical_to_fedavg_and_the_second_is_not(any_toy):
     found, plain = (rounds_of(any_toy, method) for method in (SCAFFOLD(), FedAvg()))
     one, other = ([State(done.state.round, done.state.weights).to_bytes() for done in two] for two in (found, plain))
     assert digest(one[0]) == digest(other[0]) and digest(one[1]) != digest(other[1])
@@ -51,7 +51,7 @@ def test_the_mean_gradient_is_the_papers_control_for_plain_sgd(any_toy):
     assert not [name for name in site.memory if name.startswith(("sum/", "correction/"))]
 
 
-def test_every_step_takes_the_gradient_minus_the_sites_control_plus_the_common_one(any_toy):
+def test_every_step_uses_the_gradient_minus_the_sites_plus_the_global_control(any_toy):
     """One step of plain SGD, so that the corrected and the plain one differ by lr (c - c_k) exactly."""
     any_toy.settings = Training(batch_size=10, optimizer="sgd", learning_rate=0.5)
     start, answers = any_toy.start(FedAvg()).weights, []
@@ -84,7 +84,7 @@ def test_the_control_of_any_optimiser_is_the_mean_gradient(any_toy):
 
 @pytest.mark.parametrize("weighing", ["examples", "uniform"])
 @pytest.mark.parametrize("per_round", [0, 2])
-def test_the_common_control_is_the_mean_of_the_sites(any_toy, weighing, per_round):
+def test_the_global_control_is_the_mean_of_the_sites_controls(any_toy, weighing, per_round):
     """Over all sites, those that never took part at 0: |S| / K of the mean change of those that did."""
     method = SCAFFOLD(site_weights=weighing)
     engine = any_toy.engine(method)
@@ -99,7 +99,7 @@ def test_the_common_control_is_the_mean_of_the_sites(any_toy, weighing, per_roun
         assert torch.allclose(entry, mean, atol=1e-6), name
 
 
-def test_uniform_weights_count_every_site_once(any_toy):
+def test_uniform_weights_are_equal_for_all_sites(any_toy):
     updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
                for site, w, n in (("a", 1.0, 1), ("b", 4.0, 5))}  # fmt: skip
     state = State(0, {"w": torch.zeros(1)})
@@ -107,7 +107,7 @@ def test_uniform_weights_count_every_site_once(any_toy):
     assert SCAFFOLD().aggregate(state, updates)["w"] == pytest.approx(3.5)
 
 
-def test_gradients_left_over_from_another_site_do_not_count(any_toy):
+def test_gradients_of_another_site_are_not_used(any_toy):
     method = SCAFFOLD()
     memories = []
     for spoiled in (True, False):
@@ -131,12 +131,12 @@ def test_batch_norm_that_stays_at_the_sites_is_not_corrected():
     assert len(sent) == len(expected)
 
 
-def test_the_checkpoint_holds_the_common_control(any_toy):
+def test_the_checkpoint_contains_the_global_control(any_toy):
     last = rounds_of(any_toy, SCAFFOLD())[-1].state
     again = State.from_bytes(last.to_bytes())
     assert controls(again.memory) and all(torch.equal(e, again.memory[n]) for n, e in last.memory.items())
 
 
-def test_an_unknown_weighing_is_refused():
+def test_unknown_site_weights_are_rejected():
     with pytest.raises(ValueError, match="site_weights"):
         SCAFFOLD(site_weights="all")

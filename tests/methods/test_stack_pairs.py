@@ -37,7 +37,7 @@ def stack(parts):
 
 
 @pytest.mark.parametrize("parts", RUN.values(), ids=RUN.keys())
-def test_what_papers_combine_runs(any_toy, parts):
+def test_combinations_of_published_papers_run(any_toy, parts):
     method = stack(parts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -46,13 +46,13 @@ def test_what_papers_combine_runs(any_toy, parts):
 
 
 @pytest.mark.parametrize(("parts", "why"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_combined_says_why(parts, why):
+def test_combinations_that_are_not_possible_give_a_reason(parts, why):
     with pytest.raises(ValueError, match=why):
         stack(parts)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["fedprox first", "fedsr first"])
-def test_what_fills_the_network_comes_first_in_any_order(order):
+def test_methods_that_fill_the_network_come_first_in_any_order(order):
     """FedProx holds to the weights of the round's start; FedSR's own r and C are no business of it or another site."""
     toy = ToyClassification()
     parts = [("fedprox", {"mu": 1.0}), ("fedsr", {})]
@@ -64,7 +64,7 @@ def test_what_fills_the_network_comes_first_in_any_order(order):
 
 
 @pytest.mark.parametrize("aggregation", [("fednova", {}), ("fedgma", {"step": 2.0})], ids=["fednova", "fedgma"])
-def test_the_common_amplitudes_are_not_taken_for_learned_weights(toy, aggregation):
+def test_the_common_amplitudes_are_not_treated_as_trained_weights(toy, aggregation):
     method = stack([("harmofl", FEW), aggregation])
     engine = toy.engine(method)
     engine.local_sites[0].training = toy.samples("north", 20)
@@ -74,7 +74,7 @@ def test_the_common_amplitudes_are_not_taken_for_learned_weights(toy, aggregatio
     assert torch.allclose(window, sent, atol=1e-6)
 
 
-def test_what_stays_at_a_site_stays_there_under_scaffold_and_epi_fcr():
+def test_local_entries_stay_at_a_site_with_scaffold_and_epi_fcr():
     toy = ToyClassification()
     for name, settings in (("scaffold", {}), ("epi_fcr", FEW)):
         method = resolve("methods", name)(**settings)
