@@ -161,7 +161,7 @@ def test_no_own_model_is_sent_during_the_warm_up(any_toy):
 
 
 def test_a_site_with_few_patients_does_not_send_its_own_model(any_toy):
-    with pytest.warns(UserWarning, match="north: has 5 training patients and shares no model of its own"):
+    with pytest.warns(UserWarning, match="north: has 5 training patients, fewer than .* shares no model of its own"):
         rounds = rounds_of(any_toy, EpiFCR(min_patients=6), 2)
     assert not any(bytes_of(rounds, way, lambda name: name.startswith(DOMAIN)) != [0, 0] for way in ("up", "down"))
 
@@ -213,7 +213,7 @@ def test_attention_at_the_head_is_rejected(any_toy, order):
     if any_toy.architecture.decoder_levels:
         pytest.skip("there is no attention on masks")
     methods = EpiFCR(), StableFDG(min_patients=1, stages=(1, 2))
-    with pytest.raises(UserError, match="adds to the head .*set attention to false"):
+    with pytest.raises(UserError, match="adds a layer to it .*set attention to false"):
         rounds_of(any_toy, Stack(tuple(methods[i] for i in order)))
 
 

@@ -26,7 +26,7 @@ def test_without_batch_norm_it_is_bit_identical_to_fedavg():
 
 
 def test_only_a_network_without_batch_norm_gives_a_warning():
-    with pytest.warns(UserWarning, match="no BatchNorm, so FedBN keeps nothing"):
+    with pytest.warns(UserWarning, match="FedBN: this network has no BatchNorm layer"):
         ToySegmentation().network(FedBN())
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -65,7 +65,7 @@ def test_the_number_of_rounds_comes_from_the_federation():
 
 def test_a_config_with_the_old_rounds_key_is_rejected_with_advice():
     text = "data: {name: prostate, root: x}\nnetwork: {name: unet}\nmethod: {name: feddg_ga, rounds: 9}\n"
-    sentence = "^old.yaml: method.rounds: FedDG-GA reads federation.rounds now; leave it out$"
+    sentence = "^old.yaml: method.rounds: FedDG-GA now reads federation.rounds; remove this key$"
     with pytest.raises(UserError, match=sentence):
         schema.load_text(text, "old.yaml")
 

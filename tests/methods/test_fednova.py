@@ -75,6 +75,6 @@ def test_the_length_equals_the_distance_of_sgd_with_equal_gradients(momentum):
 
 def test_a_config_with_the_old_momentum_key_is_rejected_with_advice():
     text = "data: {name: prostate, root: x}\nnetwork: {name: unet}\nmethod: {name: fednova, momentum: 0.9}\n"
-    sentence = "^old.yaml: method.momentum: FedNova reads training.momentum now; leave it out$"
+    sentence = "^old.yaml: method.momentum: FedNova now reads training.momentum; remove this key$"
     with pytest.raises(UserError, match=sentence):
         schema.load_text(text, "old.yaml")

@@ -144,7 +144,7 @@ def test_it_works_in_a_stack(toy):
 
 
 def test_masks_and_cmi_without_a_distribution_are_rejected(toy):
-    with pytest.raises(UserError, match="'fedsr' compares images with their classes"):
+    with pytest.raises(UserError, match="'fedsr' needs one class per image"):
         FedSR().wrap_network(torch.nn.Module(), UNet())
     with pytest.raises(UserError, match="method.cmi"):
         toy.network(FedSR(stochastic=False))

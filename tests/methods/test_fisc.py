@@ -55,7 +55,7 @@ def test_vgg_styles_of_4096_bytes_are_sent_once(tmp_path, any_toy):
 
 def test_a_site_with_blank_images_or_few_patients_shares_nothing():
     blank = DiscImages(torch.full((4, 3, 32, 32), 0.5), torch.tensor([0, 1, 0, 1]))
-    with pytest.warns(UserWarning, match="all its training images are blank"):
+    with pytest.warns(UserWarning, match="all training images are blank"):
         assert share(FISC(**FEW), blank) == {}
     with pytest.warns(UserWarning, match="shares no style"):
         assert share(FISC(min_patients=99), DiscImages.of_site("north")) == {}
@@ -76,7 +76,7 @@ def test_the_noise_has_the_given_size_and_comes_from_the_sites_generator():
 
 def test_three_sites_are_one_cluster_with_a_warning(any_toy):
     method = FISC(**FEW)
-    with pytest.warns(UserWarning, match="one cluster of three or fewer"):
+    with pytest.warns(UserWarning, match="one cluster of up to three sites"):
         memory = first_round(any_toy, method).state.memory
     facts = method.facts(State(1, {}, memory))
     assert facts["clusters_of_sites"] == 1 and set(facts["clusters_of_images"]) == {"north", "south", "west"}

@@ -126,13 +126,13 @@ def test_images_of_an_unseen_site_are_normalised(raw_toy):
 
 
 def test_sites_with_few_patients_share_nothing_and_images_stay_unchanged(raw_toy):
-    with pytest.warns(UserWarning, match="shares no amplitudes"), pytest.warns(UserWarning, match="leaves images as"):
+    with pytest.warns(UserWarning, match="shares no amplitudes"), pytest.warns(UserWarning, match="images stay as they are"):
         state = rounds_of(raw_toy, HarmoFL(min_patients=99))[0].state
     assert not state.memory and not state.weights[ENTRY].any()
 
 
 def test_standardised_images_are_rejected_before_anything_is_read(tiny_config):
-    with pytest.raises(UserError, match="data.standardise is true, .*set it to false"):
+    with pytest.raises(UserError, match="data.standardise: is true, .*set it to false"):
         build_experiment(load(tiny_config, ["method.name=harmofl"]), None, True)
     for method in (HarmoFL(), Stack((FedAvg(), HarmoFL()))):
         method.check(64, 3, False)

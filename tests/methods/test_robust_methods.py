@@ -97,7 +97,7 @@ def test_the_number_of_cut_sites_is_rounded_up(trim, n, cut):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_too_few_sites_to_trim_are_rejected(n):
-    with pytest.raises(UserError, match=rf"method.trim: cuts 1 at each end of {n} sites \(s0.*let more sites take"):
+    with pytest.raises(UserError, match=rf"method.trim: .* cuts 1 of {n} sites at each end \(s0.*let more sites take"):
         TrimmedMean().aggregate(State(0, {}), updates(*range(n)))
 
 

@@ -175,7 +175,7 @@ def test_a_received_style_changes_half_of_the_batch(toy):
 
 
 def test_attention_on_masks_is_rejected(toy):
-    with pytest.raises(UserError, match="method.attention: .*draws masks; set it to false"):
+    with pytest.raises(UserError, match="method.attention: .*predicts masks; set it to false"):
         toy.network(StableFDG(stages=(1, 2)))
 
 

@@ -80,7 +80,7 @@ def test_local_entries_stay_at_a_site_with_scaffold_and_epi_fcr():
         method = resolve("methods", name)(**settings)
         engine = toy.engine(method, local_batch_norm=True)
         if name == "epi_fcr":
-            with pytest.raises(UserError, match="must stay at its site"):
+            with pytest.raises(UserError, match="keeps BatchNorm at the sites"):
                 next(federate(method, engine, toy.start(method), Federation(rounds=1), 0))
             continue
         done = next(federate(method, engine, toy.start(method), Federation(rounds=1), 0))
