@@ -1,4 +1,4 @@
-"""CCST: the paper's numbers by hand, its counts, and what leaves a site."""
+"""CCST: styles and numbers of images computed by hand, and what leaves a site."""
 
 import warnings
 from dataclasses import replace
@@ -23,7 +23,7 @@ MOMENTS = CCST(transfer="moments", min_patients=1)
 
 
 class Grey:
-    """Images of one site: noise around a brightness; image 0 is blank if asked."""
+    """Images of one site: noise around a brightness; image 0 is blank if wanted."""
 
     def __init__(self, site: str, brightness: float, n: int = 40, blank: bool = False) -> None:
         self.images = (brightness + 0.1 * torch.randn(n, 3, 12, 12, generator=stream(0, site))).clamp(0, 1)
@@ -54,10 +54,10 @@ def expanded(method: CCST, samples: Grey, brightnesses=(0.2, 0.8)):
 
 def test_the_overall_style_is_computed_over_the_pixels_of_all_images():
     samples = Grey("a", 0.5)
-    found = shared(MOMENTS, samples)
+    actual = shared(MOMENTS, samples)
     pixels = samples.images.double().movedim(1, 0).flatten(1)
-    assert torch.allclose(found["mean"].double(), pixels.mean(dim=1), atol=1e-7)
-    assert torch.allclose(found["std"].double(), (pixels.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-7)
+    assert torch.allclose(actual["mean"].double(), pixels.mean(dim=1), atol=1e-7)
+    assert torch.allclose(actual["std"].double(), (pixels.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-7)
 
 
 def test_the_number_of_single_styles_is_one_per_32_images_rounded_up():
@@ -66,34 +66,34 @@ def test_the_number_of_single_styles_is_one_per_32_images_rounded_up():
 
 @pytest.mark.parametrize("side", [0, 24])
 def test_with_a_codec_a_site_shares_mean_and_std_of_features(side):
-    """E(image), of 128 channels, where the intensities have three; of the images as they are redrawn."""
+    """The codec has 128 feature channels; images are resized before they are encoded."""
     samples = Grey("a", 0.5)
-    found = shared(CCST(min_patients=1, transfer_size=side), samples)
+    actual = shared(CCST(min_patients=1, transfer_size=side), samples)
     images = samples.images
     if side:
         images = torch.nn.functional.interpolate(images, (side, side), mode="bilinear", antialias=True).clamp(0, 1)
     maps = load_codec("small").encode(images).double().movedim(1, 0).flatten(1)
-    assert found["mean"].shape == found["std"].shape == (128,)
-    assert torch.allclose(found["mean"].double(), maps.mean(dim=1), atol=1e-6)
-    assert torch.allclose(found["std"].double(), (maps.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-6)
+    assert actual["mean"].shape == actual["std"].shape == (128,)
+    assert torch.allclose(actual["mean"].double(), maps.mean(dim=1), atol=1e-6)
+    assert torch.allclose(actual["std"].double(), (maps.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-6)
 
 
 def test_with_a_codec_single_styles_are_those_of_randomly_drawn_images():
     samples = Grey("a", 0.5)
-    found = shared(CCST(min_patients=1, style="single", images_per_style=14), samples)
-    drawn = torch.randperm(40, generator=stream(0, "share"))[:3]
-    maps = load_codec("small").encode(samples.images[drawn]).double()
-    assert torch.allclose(found["mean"].double(), maps.mean(dim=(2, 3)), atol=1e-6)
-    assert torch.allclose(found["std"].double(), (maps.var(dim=(2, 3)) + EPSILON).sqrt(), atol=1e-6)
+    actual = shared(CCST(min_patients=1, style="single", images_per_style=14), samples)
+    chosen = torch.randperm(40, generator=stream(0, "share"))[:3]
+    maps = load_codec("small").encode(samples.images[chosen]).double()
+    assert torch.allclose(actual["mean"].double(), maps.mean(dim=(2, 3)), atol=1e-6)
+    assert torch.allclose(actual["std"].double(), (maps.var(dim=(2, 3)) + EPSILON).sqrt(), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [CCST, FISC])
 def test_few_images_are_encoded_at_once_for_any_transfer_size(kind, monkeypatch):
-    """40 images in parts of 32, and each part redrawn at 192 pixels by eights (`StyleTransfer`)."""
-    counts, whole = [], StyleCodec.encode
-    monkeypatch.setattr(StyleCodec, "encode", lambda codec, images: counts.append(len(images)) or whole(codec, images))
+    """40 images are read 32 at a time; at 192 pixels, `StyleTransfer` encodes 8 of them at a time."""
+    counts, encode = [], StyleCodec.encode
+    monkeypatch.setattr(StyleCodec, "encode", lambda codec, images: counts.append(len(images)) or encode(codec, images))
     shared(kind(min_patients=1, transfer_size=192), Grey("a", 0.5))
-    assert counts[:5] == [8] * 5 and set(counts[5:]) <= {1}, "the error of the codec goes image by image"
+    assert counts[:5] == [8] * 5 and set(counts[5:]) <= {1}, "the reconstruction error is computed image by image"
 
 
 def test_blank_images_do_not_contribute_to_the_style():
@@ -136,15 +136,15 @@ def test_with_all_styles_each_original_image_occurs_once():
 def test_a_restyled_image_has_the_mean_of_the_other_site():
     samples = Grey("a", 0.5)
     larger = expanded(replace(MOMENTS, k=3), samples)
-    dark = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style == 0]  # of b, 0.2
-    found = larger.batch(dark).image.mean(dim=(0, 2, 3))
-    assert torch.allclose(found, Grey("b", 0.2).images.mean(dim=(0, 2, 3)), atol=5e-3)  # clamping at 0 cuts a little
+    dark = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style == 0]  # style of b
+    actual = larger.batch(dark).image.mean(dim=(0, 2, 3))
+    assert torch.allclose(actual, Grey("b", 0.2).images.mean(dim=(0, 2, 3)), atol=5e-3)  # values below 0 are clamped
 
 
 def test_every_single_style_of_a_site_is_used():
-    """J = ceil(40 / 14) = 3 of each other site: every copy has the mean of one of these six, and all six are there."""
+    """J = ceil(40 / 14) = 3 styles per other site: every copy has the mean of one of these six, and all six occur."""
     method = replace(MOMENTS, style="single", images_per_style=14)
-    larger = expanded(method, Grey("a", 0.5), brightnesses=(0.4, 0.7))  # nothing is cut at 0 or 1
+    larger = expanded(method, Grey("a", 0.5), brightnesses=(0.4, 0.7))  # no value is clamped to 0 or 1
     offered = torch.cat([shared(method, Grey(name, grey))["mean"] for name, grey in (("b", 0.4), ("c", 0.7))])
     assert offered.shape == (6, 3)
     copies = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style is not None]
@@ -169,7 +169,7 @@ def test_images_that_do_not_fit_in_memory_are_recomputed_identically():
 def test_with_alpha_zero_the_style_has_no_effect():
     larger = expanded(replace(MOMENTS, k=3, alpha=0.0), Grey("a", 0.5))
     images = larger.batch(range(6)).image.reshape(2, 3, *larger.batch([0]).image.shape[1:])
-    assert torch.allclose(images[:, :1].expand_as(images), images, atol=5e-4)  # float16 of what is kept
+    assert torch.allclose(images[:, :1].expand_as(images), images, atol=5e-4)  # stored as float16
 
 
 def test_uniform_weights_ignore_the_number_of_images():
@@ -199,21 +199,21 @@ def test_an_overall_vgg_style_has_4096_bytes():
 
 
 def test_invalid_settings_are_rejected():
-    for wrong in ({"style": "each"}, {"k": 0}, {"alpha": 1.5}, {"transfer": "gan"}, {"site_weights": "equal"}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            CCST(**wrong)
+    for invalid in ({"style": "each"}, {"k": 0}, {"alpha": 1.5}, {"transfer": "gan"}, {"site_weights": "equal"}):
+        with pytest.raises(ValueError, match=next(iter(invalid))):
+            CCST(**invalid)
 
 
 def test_k_above_the_number_of_sites_uses_all_styles_and_warns(toy):
     method = replace(MOMENTS, k=9)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
-    assert any("method.k is 9, but only 3 sites have a style; all of them are used" in str(w.message) for w in said)
+    assert any("method.k is 9, but only 3 sites have a style; all of them are used" in str(w.message) for w in warned)
 
 
 def test_sites_are_weighted_by_their_own_images_for_any_k(toy):
-    """A site that shares no style has one domain more to draw from than the others."""
+    """A site that shares no style has one style more to choose from than the other sites."""
     engine = toy.engine(MOMENTS)
     from medfed.federation.message import Message
 

@@ -35,9 +35,9 @@ def test_with_probability_zero_dropout_is_the_same_as_in_fedavg():
 
 def test_its_layers_follow_the_chosen_stages_with_its_settings(any_toy):
     network = any_toy.network(EFDMix(stages=(2,), probability=0.25, concentration=0.7))
-    found = {name: part for name, part in network.named_modules() if isinstance(part, Layer)}
-    layer = found.pop("efdmix_2")
-    assert not found and layer.probability == 0.25 and layer.concentration == 0.7
+    actual = {name: part for name, part in network.named_modules() if isinstance(part, Layer)}
+    layer = actual.pop("efdmix_2")
+    assert not actual and layer.probability == 0.25 and layer.concentration == 0.7
     hooks = network.get_submodule(any_toy.architecture.encoder_stages[1])._forward_hooks.values()
     assert [hook.layer for hook in hooks] == [layer]
 
@@ -50,8 +50,8 @@ def test_only_weights_are_shared(any_toy):
 def test_a_bundle_contains_the_plain_network(any_toy):
     method = EFDMix(probability=1.0)
     weights = any_toy.start(method).weights
-    kept, wrap = select_inference_weights(method, any_toy.architecture, any_toy.task, weights)
-    assert wrap is None and kept.keys() == any_toy.start(FedAvg()).weights.keys()
+    exported, wrap = select_inference_weights(method, any_toy.architecture, any_toy.task, weights)
+    assert wrap is None and exported.keys() == any_toy.start(FedAvg()).weights.keys()
 
 
 @pytest.mark.filterwarnings("ignore:.*(method.k is|along the masks)")
@@ -65,7 +65,7 @@ def test_a_stage_that_the_network_lacks_is_rejected(toy):
         toy.network(EFDMix(stages=(1, 6)))
 
 
-@pytest.mark.parametrize("wrong", [{"concentration": 0.0}, {"stages": (0,)}, {"probability": 1.1}])
-def test_invalid_settings_are_rejected(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        EFDMix(**wrong)
+@pytest.mark.parametrize("invalid", [{"concentration": 0.0}, {"stages": (0,)}, {"probability": 1.1}])
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        EFDMix(**invalid)

@@ -35,8 +35,8 @@ def local_round(method: ELCFS, toy: ToySegmentation, banks: dict | None = None, 
 
 
 def batch(n: int = 4, double: bool = True) -> Batch:
-    found = disc_slices("north").batch(range(n))
-    return Batch(found.image.double() if double else found.image, found.label)
+    actual = disc_slices("north").batch(range(n))
+    return Batch(actual.image.double() if double else actual.image, actual.label)
 
 
 def bank_of(site: str) -> dict:
@@ -44,20 +44,20 @@ def bank_of(site: str) -> dict:
 
 
 def gradients(local: LocalRound, loss: torch.Tensor) -> dict:
-    found = torch.autograd.grad(loss, list(local.network.parameters()))
-    return dict(zip(dict(local.network.named_parameters()), found, strict=True))
+    actual = torch.autograd.grad(loss, list(local.network.parameters()))
+    return dict(zip(dict(local.network.named_parameters()), actual, strict=True))
 
 
 def test_without_step_boundary_and_exchange_the_gradient_is_twice_that_of_dice(toy):
     method = ELCFS(meta_step=0.0, gamma=0.0, exchange=False)
     local = local_round(method, toy)
     once = gradients(local, toy.task.loss(local.forward(batch()).logits, batch().label))
-    found = gradients(local, method.loss(local, batch())[0])
-    assert all(torch.allclose(found[name], 2 * once[name], atol=1e-12) for name in once)
+    actual = gradients(local, method.loss(local, batch())[0])
+    assert all(torch.allclose(actual[name], 2 * once[name], atol=1e-12) for name in once)
 
 
 def test_without_the_exchange_a_bank_of_an_older_run_has_no_effect(toy):
-    """Checkpoints of before hold one, as sites were asked for windows whatever the setting."""
+    """Checkpoints of older versions contain a bank even if the exchange was switched off."""
     method = ELCFS(alpha=ALPHA, exchange=False)
     assert method.broadcast(State(1, {}, bank_of("south")), "north") == {}
     plain, banked = (local_round(method, toy, banks) for banks in (None, bank_of("south")))
@@ -65,16 +65,16 @@ def test_without_the_exchange_a_bank_of_an_older_run_has_no_effect(toy):
 
 
 def test_the_gradient_is_the_sum_of_those_at_theta_and_at_the_fast_weights(toy):
-    """First order: g = g_in(theta) + g_out(theta'), theta' = theta - beta clamp(g_in)."""
+    """First order: g = g_in(theta) + g_out(theta') with theta' = theta - beta clamp(g_in)."""
     method = ELCFS(meta_step=0.1, gamma=0.0, exchange=False, inner_clamp=0.01)
     local = local_round(method, toy)
-    found = gradients(local, method.loss(local, batch())[0])
+    actual = gradients(local, method.loss(local, batch())[0])
     inner = gradients(local, toy.task.loss(local.forward(batch()).logits, batch().label))
     with torch.no_grad():
         for name, p in local.network.named_parameters():
             p -= 0.1 * inner[name].clamp(-0.01, 0.01)
     outer = gradients(local, toy.task.loss(local.forward(batch()).logits, batch().label))
-    assert all(torch.allclose(found[name], inner[name] + outer[name], atol=1e-10) for name in inner)
+    assert all(torch.allclose(actual[name], inner[name] + outer[name], atol=1e-10) for name in inner)
 
 
 def test_second_order_differs_from_first_order(toy):
@@ -114,7 +114,8 @@ def test_a_site_with_few_patients_warns_and_shares_nothing(toy):
 
 def test_a_window_that_contains_only_the_mean_gives_a_warning(toy):
     data = SiteData("north", disc_slices("north"), toy.task, None, stream(0, "share"))
-    with pytest.warns(UserWarning, match="method.alpha 0.01 and 32 pixels .* only the mean brightness.*set method.alpha to 0.109"):
+    warning = "method.alpha 0.01 and 32 pixels .* only the mean brightness.*set method.alpha to 0.109"
+    with pytest.warns(UserWarning, match=warning):
         shared = ELCFS(alpha=0.01).share(data, None)
     assert shared[WINDOWS].shape == (10, 1, 1)
 
@@ -138,25 +139,25 @@ def test_a_site_receives_the_banks_of_all_other_sites():
 def test_the_number_of_views_is_as_set_and_views_keep_their_labels(toy, views, expected):
     method = ELCFS(alpha=ALPHA, views=views)
     local = local_round(method, toy, bank_of("south") | bank_of("west"))
-    found = method._restyled(local, batch())
-    assert len(found.image) == 4 * expected and torch.equal(found.label, batch().label.repeat(expected, 1, 1, 1))
-    assert found.image.min() >= 0 and found.image.max() <= 1
-    assert not torch.allclose(found.image[:4], batch().image)
+    actual = method._restyled(local, batch())
+    assert len(actual.image) == 4 * expected and torch.equal(actual.label, batch().label.repeat(expected, 1, 1, 1))
+    assert actual.image.min() >= 0 and actual.image.max() <= 1
+    assert not torch.allclose(actual.image[:4], batch().image)
 
 
 def test_the_released_preset_replaces_the_mean_brightness(toy):
-    """alpha = 0 and ratio one: the view is x - mean(x) + mean(donor), up to clipping to [0, 1]."""
+    """With alpha 0 and ratio 1 the view is x - mean(x) + mean(donor), clipped to [0, 1]."""
     method = ELCFS(**ELCFS.presets["released"])
     bank = {BANK + "south": pack_window(low_frequency_window(disc_slices("south").images.double(), method.alpha))}
     means = disc_slices("south").images.double().mean(dim=(1, 2, 3))
-    found = method._restyled(local_round(method, toy, bank), batch()).image
-    for view, own in zip(found, batch().image, strict=True):
+    actual = method._restyled(local_round(method, toy, bank), batch()).image
+    for view, own in zip(actual, batch().image, strict=True):
         candidates = [(own - own.mean() + mean).clamp(0, 1) for mean in means]
         assert min((view - c).abs().max() for c in candidates) < 1e-7
 
 
 def test_a_fixed_ratio_lies_between_the_image_and_full_replacement(toy):
-    """Before clipping the view is linear in r: at 0 the image, at 1 the swap, at 0.5 halfway, of the same donors."""
+    """Before clipping, the view is linear in r: the image at 0, full replacement at 1, the mean of both at 0.5."""
     bank = bank_of("south")
     views = {r: ELCFS(alpha=ALPHA, ratio=r)._restyled(local_round(ELCFS(alpha=ALPHA), toy, bank), batch()).image
              for r in (0.0, 0.5, 1, "one")}  # fmt: skip
@@ -175,12 +176,12 @@ def test_a_single_site_trains(toy):
 def test_slices_without_a_structure_give_a_finite_loss_and_gradient(toy):
     local = local_round(method := ELCFS(alpha=ALPHA), toy, bank_of("south"))
     empty = Batch(batch().image, torch.zeros_like(batch().label))
-    found = gradients(local, method.loss(local, empty)[0])
-    assert all(torch.isfinite(g).all() for g in found.values())
+    actual = gradients(local, method.loss(local, empty)[0])
+    assert all(torch.isfinite(g).all() for g in actual.values())
 
 
 def test_the_boundary_loss_is_small_if_boundary_and_ring_features_differ(toy):
-    """Features that are one direction on the rim and another in the ring: log(1 + n e^-20) with n negatives."""
+    """With one direction on the boundary and another in the ring the loss is log(1 + n e^-20) for n negatives."""
     from medfed.federation.local_round import Output
     from medfed.functional.regions import boundary
 
@@ -207,12 +208,12 @@ def test_styles_for_figures_come_from_every_site_of_the_bank(toy):
     method = ELCFS(alpha=ALPHA)
     image = disc_slices("north").images[:1].double()
     state = State(1, {}, bank_of("south") | bank_of("west"))
-    found = method.styles(state, image)
-    assert set(found) == {"south", "west"} and all(s.shape == image.shape for s in found.values())
+    actual = method.styles(state, image)
+    assert set(actual) == {"south", "west"} and all(s.shape == image.shape for s in actual.values())
 
 
 def test_no_tensor_of_an_images_size_is_sent(toy):
-    """No tensor that leaves a site beside the weights has an image's size or more numbers an image than the window."""
+    """No tensor that leaves a site, except weights, has an image's size or more numbers per image than the window."""
     method = ELCFS(alpha=ALPHA)
     (done,) = federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0)
     weights = set(toy.start(method).weights)

@@ -21,8 +21,8 @@ def rounds_of(toy, method, engine=None, rounds=2):
 @pytest.mark.filterwarnings("ignore:.*FedBN")
 def test_without_batch_norm_it_is_bit_identical_to_fedavg():
     toy = ToySegmentation()
-    found, plain = (rounds_of(toy, method)[-1].state for method in (FedBN(), FedAvg()))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+    actual, plain = (rounds_of(toy, method)[-1].state for method in (FedBN(), FedAvg()))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
 
 
 def test_only_a_network_without_batch_norm_gives_a_warning():
@@ -34,7 +34,7 @@ def test_only_a_network_without_batch_norm_gives_a_warning():
 
 
 def test_batch_norm_stays_at_the_sites_and_everything_else_is_averaged():
-    """After a round each site starts from its own BatchNorm and from everybody's other weights."""
+    """After a round, each site starts from its own BatchNorm and the averaged other weights."""
     toy = ToyClassification()
     engine = toy.engine(FedBN())
     done = rounds_of(toy, FedBN(), engine)[-1]
@@ -43,11 +43,11 @@ def test_batch_norm_stays_at_the_sites_and_everything_else_is_averaged():
     assert local and engine.local_sites[0].local_keys == local and not sent & local
     loaded = []
     for site in engine.local_sites:
-        kept = site.local_entries()
+        local_entries = site.local_entries()
         site.load(done.state.weights)
-        found = {name: entry.clone() for name, entry in site.network.state_dict().items()}
-        assert set(kept) == local and all(torch.equal(found[name], kept[name]) for name in local)
-        loaded.append(found)
+        actual = {name: entry.clone() for name, entry in site.network.state_dict().items()}
+        assert set(local_entries) == local and all(torch.equal(actual[name], local_entries[name]) for name in local)
+        loaded.append(actual)
     one, other = loaded[:2]
     assert all(torch.equal(one[name], other[name]) for name in one if name not in local)
     assert any(not torch.equal(one[name], other[name]) for name in local)
@@ -66,7 +66,7 @@ def test_a_stack_uses_the_unseen_bn_of_its_method():
     assert Stack((FedProx(), FedBN())).unseen_bn == FedAvg().unseen_bn == "average"
 
 
-@pytest.mark.parametrize("wrong", [{"unseen_bn": "own"}, {"site_weights": "all"}])
-def test_invalid_settings_are_rejected(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FedBN(**wrong)
+@pytest.mark.parametrize("invalid", [{"unseen_bn": "own"}, {"site_weights": "all"}])
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        FedBN(**invalid)

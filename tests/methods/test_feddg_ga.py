@@ -35,14 +35,14 @@ def shared(**losses) -> dict:
 
 
 def test_step_zero_is_bit_identical_to_fedavg_for_equal_sites(any_toy):
-    found, plain, other = (
+    actual, plain, other = (
         State(3, rounds_of(any_toy, method)[-1].state.weights) for method in (FedDGGA(step=0.0), FedAvg(), FedDGGA())
     )
-    assert digest(found.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
 
 
 def test_the_gap_of_global_and_local_loss_changes_the_weights_as_computed_by_hand():
-    """Gaps .3, .1, .2: .533, .133 and .333 (as in the paper, with d = .2)."""
+    """Gaps 0.3, 0.1 and 0.2 give the weights 0.533, 0.133 and 0.333 with the paper's rule and d = 0.2."""
     state = remembered(1, {"a": 1.0, "b": 2.0, "c": 0.5})
     memory = FedDGGA().combine(state, shared(a=1.3, b=2.1, c=0.7), stream(0, "x"))
     expected = {"a": 1 / 3 + 0.2, "b": 1 / 3 - 0.2, "c": 1 / 3}
@@ -52,11 +52,11 @@ def test_the_gap_of_global_and_local_loss_changes_the_weights_as_computed_by_han
 def test_the_step_decays_from_d_to_d_over_t():
     method = FedDGGA(step=0.2)
     assert [method.decayed_step(t, 4) for t in range(6)] == pytest.approx([0.2, 0.2, 0.15, 0.1, 0.05, 0.0])
-    assert method.decayed_step(99, 0) == 0.2, "the number of rounds is not known"
+    assert method.decayed_step(99, 0) == 0.2, "0: the number of rounds is not known"
 
 
 def test_the_number_of_rounds_comes_from_the_federation():
-    """After round 3 of 4 the step is half of 0.2: the extreme site moves by 0.1."""
+    """After round 3 of 4 the step is half of 0.2, so the weight of the extreme site changes by 0.1."""
     state = replace(remembered(3, {"a": 1.0, "b": 1.0, "c": 1.0}), plan=Plan(("a", "b", "c"), 4))
     memory = FedDGGA(step=0.2).combine(state, shared(a=1.3, b=1.1, c=1.2), stream(0, "x"))
     expected = {"a": 1 / 3 + 0.1, "b": 1 / 3 - 0.1, "c": 1 / 3}
@@ -73,10 +73,10 @@ def test_a_config_with_the_old_rounds_key_is_rejected_with_advice():
 def test_the_first_round_is_uniform_and_later_rounds_use_the_weights(any_toy):
     done = rounds_of(any_toy, FedDGGA(step=0.1))
     assert site_weights(done[0].state) == pytest.approx(dict.fromkeys(("north", "south", "west"), 1 / 3))
-    found = site_weights(done[1].state)
-    assert max(abs(a - 1 / 3) for a in found.values()) == pytest.approx(0.1), "the extreme site moves by d"
-    assert sum(found.values()) == pytest.approx(1) and all(a >= 0 for a in found.values())
-    assert FedDGGA().facts(done[1].state) == {"aggregation_weights": pytest.approx(found, abs=1e-4)}
+    actual = site_weights(done[1].state)
+    assert max(abs(a - 1 / 3) for a in actual.values()) == pytest.approx(0.1), "by d, of the extreme site"
+    assert sum(actual.values()) == pytest.approx(1) and all(a >= 0 for a in actual.values())
+    assert FedDGGA().facts(done[1].state) == {"aggregation_weights": pytest.approx(actual, abs=1e-4)}
 
 
 def test_the_average_uses_the_weights_and_not_the_numbers_of_images():
@@ -112,10 +112,10 @@ def test_a_site_sends_two_losses_on_its_validation_images_per_round(any_toy):
 def test_the_local_loss_is_that_of_the_sent_model(any_toy):
     method = FedDGGA()
     site = any_toy.engine(method).local_sites[0]
-    answer = site.reply(Message("train", any_toy.start(method).weights, {}, {"round": 1}))
+    update = site.reply(Message("train", any_toy.start(method).weights, {}, {"round": 1}))
     network = any_toy.network(method)
-    network.load_state_dict(answer.weights)
-    assert torch.equal(answer.tensors["loss"], mean_loss(network, site.task, site.validation))
+    network.load_state_dict(update.weights)
+    assert torch.equal(update.tensors["loss"], mean_loss(network, site.task, site.validation))
 
 
 def test_measuring_the_loss_does_not_change_the_network(any_toy):

@@ -31,17 +31,17 @@ def weights(toy, method, unequal=False):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_equal_numbers_of_steps_are_bit_identical_to_fedavg(any_toy, momentum):
     any_toy.settings = Training(batch_size=4, optimizer="sgd", momentum=momentum, optimizer_state="reset")
-    found, plain = (weights(any_toy, m) for m in (FedNova(), FedAvg()))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+    actual, plain = (weights(any_toy, m) for m in (FedNova(), FedAvg()))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
 
 
 def test_unequal_numbers_of_steps_differ_from_fedavg(any_toy):
-    found, plain = (weights(any_toy, m, unequal=True) for m in (FedNova(), FedAvg()))
-    assert digest(found.to_bytes()) != digest(plain.to_bytes())
+    actual, plain = (weights(any_toy, m, unequal=True) for m in (FedNova(), FedAvg()))
+    assert digest(actual.to_bytes()) != digest(plain.to_bytes())
 
 
 def test_a_site_with_more_steps_does_not_have_more_influence():
-    """Both pull by 1 a step, in opposite directions, the second for three steps: nothing is left, and FedAvg moves."""
+    """Both change by 1 per step in opposite directions, the second for three steps: the sum is 0, but not in FedAvg."""
     assert FedNova().aggregate(state(), UPDATES)["w"].abs() < 1e-12
     assert FedAvg().aggregate(state(), UPDATES)["w"] == -1
 
@@ -64,7 +64,7 @@ def test_a_run_passes_the_training_settings():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_the_length_equals_the_distance_of_sgd_with_equal_gradients(momentum):
-    """A gradient of -1 and a learning rate of 1, by PyTorch's own SGD."""
+    """PyTorch's SGD with a gradient of -1 and a learning rate of 1."""
     weight = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
     optimizer = torch.optim.SGD([weight], 1.0, momentum)
     for steps in range(1, 8):

@@ -33,8 +33,8 @@ def started(toy) -> LocalRound:
 
 
 def test_mu_zero_is_bit_identical_to_fedavg(any_toy):
-    found, plain, other = (two_rounds(any_toy, m)[0] for m in (FedProx(mu=0.0), FedAvg(), FedProx(mu=1.0)))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
+    actual, plain, other = (two_rounds(any_toy, m)[0] for m in (FedProx(mu=0.0), FedAvg(), FedProx(mu=1.0)))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
 
 
 def test_at_the_start_weights_the_term_and_its_gradient_are_zero(any_toy):
@@ -48,7 +48,7 @@ def test_at_the_start_weights_the_term_and_its_gradient_are_zero(any_toy):
 
 
 def test_the_gradient_of_the_term_is_mu_times_the_change_of_the_weights(any_toy):
-    """Every weight moved by 0.5: the term is mu / 2 * 0.25 a weight, the gradient mu * 0.5."""
+    """Every weight has changed by 0.5: the term is mu / 2 * 0.25 per weight, its gradient mu * 0.5."""
     method = FedProx(mu=3.0)
     local = started(any_toy)
     weights = list(trainable_parameters(local.network).values())
@@ -81,7 +81,7 @@ def test_it_stores_nothing_at_a_site(toy):
 
 
 def test_local_entries_are_pulled_to_the_sites_own_start_values(any_toy, monkeypatch):
-    """With FedBN the message still holds the untrained BatchNorm; the second round must not be pulled back to that."""
+    """With FedBN the message contains the untrained BatchNorm, which must not attract the weights later."""
     if any_toy.architecture.decoder_levels:
         pytest.skip("this network has no BatchNorm")
     both = Stack((FedProx(mu=1.0), FedBN()))
@@ -99,8 +99,8 @@ def test_local_entries_are_pulled_to_the_sites_own_start_values(any_toy, monkeyp
 
     monkeypatch.setattr(FedProx, "regulariser", watch)
     next(rounds)
-    found = next(entry for who, entry in seen if who == site.name)
-    assert torch.equal(found, own) and not torch.equal(own, any_toy.start(both).weights[name])
+    actual = next(entry for site_name, entry in seen if site_name == site.name)
+    assert torch.equal(actual, own) and not torch.equal(own, any_toy.start(both).weights[name])
 
 
 def test_a_negative_mu_is_rejected():
@@ -110,7 +110,7 @@ def test_a_negative_mu_is_rejected():
 
 @pytest.mark.parametrize("fedprox_first", [True, False])
 def test_in_a_stack_the_start_weights_contain_what_other_methods_filled_in(toy, fedprox_first):
-    """COPA puts the site's own head into the network: the term is 0 there, and not at the head that came."""
+    """COPA loads the site's own head into the network: the term is 0 there, and not at the received head."""
     methods = (FedProx(mu=1.0), COPA()) if fedprox_first else (COPA(), FedProx(mu=1.0))
     method = Stack(methods)
     local = started(toy)

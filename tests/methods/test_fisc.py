@@ -33,8 +33,8 @@ def share(method: FISC, samples, seed: int = 0) -> dict:
 
 def test_without_its_terms_it_is_bit_identical_to_fedavg(any_toy):
     method = FISC(contrast=0.0, regularisation=0.0, **FEW)
-    found, plain = (State(1, first_round(any_toy, m).state.weights) for m in (method, FedAvg()))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+    actual, plain = (State(1, first_round(any_toy, m).state.weights) for m in (method, FedAvg()))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
     other = State(1, first_round(any_toy, FISC(margin=3.0, **FEW)).state.weights)
     assert digest(other.to_bytes()) != digest(plain.to_bytes())
 
@@ -65,11 +65,11 @@ def test_a_site_with_blank_images_or_few_patients_shares_nothing():
 
 
 def test_the_noise_has_the_given_size_and_comes_from_the_sites_generator():
-    plain, noisy, again = (share(FISC(**FEW, **extra), DiscImages.of_site("north")) for extra in
+    plain, noisy, repeated = (share(FISC(**FEW, **extra), DiscImages.of_site("north")) for extra in
                            ({}, *[{"noise": 0.5, "noise_scale": 4.0}] * 2))  # fmt: skip
     difference = noisy["style/mean"] - plain["style/mean"]
     assert difference.std() == pytest.approx(2.0, rel=0.25), "128 draws of deviation 0.5 * 4"
-    assert torch.equal(noisy["style/mean"], again["style/mean"]) and noisy["style/std"].min() >= 0
+    assert torch.equal(noisy["style/mean"], repeated["style/mean"]) and noisy["style/std"].min() >= 0
     other = share(FISC(**FEW, noise=0.5, noise_scale=4.0), DiscImages.of_site("north"), seed=1)
     assert not torch.equal(other["style/mean"], noisy["style/mean"])
 
@@ -91,7 +91,7 @@ def test_the_second_view_is_in_the_common_style_and_moves_with_the_image(any_toy
     samples = any_toy.samples("north")
     view = RestyledView(samples, VIEW, lambda image: 1 - image)
     batch = view.batch([3, 0])
-    assert torch.allclose(batch.views[VIEW], 1 - batch.image, atol=1e-3), "kept as float16"
+    assert torch.allclose(batch.views[VIEW], 1 - batch.image, atol=1e-3), "stored as float16"
     moved = any_toy.task.augment(batch, stream(0, "turns"))
     assert torch.allclose(moved.views[VIEW], 1 - moved.image, atol=2e-3)
     assert not torch.equal(moved.image, batch.image)
@@ -110,7 +110,7 @@ def batch_of(toy, label=None) -> Batch:
 
 
 def test_the_loss_equals_the_papers_formula(any_toy):
-    """Two classes of images: every sum as in eq. 5-8, with the embeddings tapped by hand."""
+    """Two classes of images: the sums of eq. 5-7, from embeddings that are computed separately."""
     if any_toy.architecture.decoder_levels:
         pytest.skip("segmentation has its own test")
     batch, method = batch_of(any_toy), FISC(**FEW)
@@ -143,7 +143,7 @@ def test_a_batch_of_one_class_has_no_triplet_loss(any_toy):
 
 
 def test_with_equal_views_the_loss_is_the_margin_minus_the_distance_to_the_negative(any_toy):
-    """a = p: max(0, m - |a - n|); with a margin of 3 above any distance of unit vectors, the mean of 3 - |a - n|."""
+    """With a = p the loss is max(0, m - |a - n|): the mean of 3 - |a - n| for m = 3 and unit vectors."""
     batch = batch_of(any_toy)
     batch = replace(batch, views={VIEW: batch.image})
     method = FISC(regularisation=0.0, contrast=1.0, margin=3.0)
@@ -190,7 +190,7 @@ def test_frozen_batch_norm_keeps_its_statistics(any_toy):
 
 
 def test_contrast_of_masks_compares_structures_with_rings(toy):
-    """Of an image with an empty mask nothing is compared; with one disc the anchor is its mean feature."""
+    """An image with an empty mask has no triplets; with one disc, the anchor is its mean feature."""
     batch = batch_of(toy)
     label = batch.label.clone()
     label[1:] = 0
@@ -199,11 +199,11 @@ def test_contrast_of_masks_compares_structures_with_rings(toy):
     assert kinds.tolist() == [0, 1] and anchors.tolist() == [True, False] and z.shape == second.shape == (2, 4)
 
 
-@pytest.mark.parametrize("wrong", [{"median": "upper"}, {"site_clusters": "all"}, {"margin": -1.0}, {"alpha": 2.0},
+@pytest.mark.parametrize("invalid", [{"median": "upper"}, {"site_clusters": "all"}, {"margin": -1.0}, {"alpha": 2.0},
                                    {"transfer": "paint"}, {"spread": "none"}])  # fmt: skip
-def test_invalid_settings_are_rejected(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FISC(**wrong)
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        FISC(**invalid)
 
 
 @pytest.mark.filterwarnings("ignore:.*(method.k is|along the masks)")
@@ -211,8 +211,8 @@ def test_invalid_settings_are_rejected(wrong):
 def test_in_a_stack_with_ccst_its_terms_have_an_effect_in_either_order(any_toy, order):
     both = FISC(margin=3.0, **FEW), CCST(k=2, **FEW)
     stacked = first_round(any_toy, Stack(tuple(both[i] for i in order))).state.weights
-    alone = first_round(any_toy, Stack((both[1],))).state.weights
-    assert any(not torch.equal(entry, alone[name]) for name, entry in stacked.items())
+    single = first_round(any_toy, Stack((both[1],))).state.weights
+    assert any(not torch.equal(entry, single[name]) for name, entry in stacked.items())
 
 
 def test_no_round_stays_in_memory_with_the_restyled_images(any_toy):
@@ -220,5 +220,5 @@ def test_no_round_stays_in_memory_with_the_restyled_images(any_toy):
     engine = any_toy.engine(method)
     list(federate(method, engine, any_toy.start(method), Federation(rounds=2), 0))
     gc.collect()
-    kept = [found for found in gc.get_objects() if type(found) is LocalRound]
-    assert not kept, "each would hold a copy of the weights that the site was sent"
+    rounds_in_memory = [actual for actual in gc.get_objects() if type(actual) is LocalRound]
+    assert not rounds_in_memory, "each would keep a copy of the received weights in memory"

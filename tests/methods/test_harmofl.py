@@ -23,7 +23,7 @@ FEW = {"min_patients": 1}
 
 @pytest.fixture
 def raw_toy(any_toy):
-    """The toys, but with images in [0, 1] as the network sees them."""
+    """A toy federation whose network receives images in [0, 1] without standardising."""
     if any_toy.architecture.decoder_levels:
         any_toy.task = Segmentation(("disc",), 1, 32, (0.0, 1.0), standardised=False)
     else:
@@ -43,20 +43,20 @@ def local_round(toy, method) -> LocalRound:
 
 def test_without_both_halves_it_is_bit_identical_to_fedavg(any_toy):
     method = HarmoFL(normalise=False, perturbation=0.0)
-    found, plain = (State(1, rounds_of(any_toy, m)[0].state.weights) for m in (method, FedAvg()))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+    actual, plain = (State(1, rounds_of(any_toy, m)[0].state.weights) for m in (method, FedAvg()))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
     for half in ({"normalise": False}, {"perturbation": 0.0, **FEW}):
         other = rounds_of(any_toy, HarmoFL(**half))[0].state.weights
         assert any(not torch.equal(entry, other[name]) for name, entry in plain.weights.items())
 
 
 def test_the_gradient_is_taken_at_the_perturbed_weights_and_the_weights_are_unchanged(raw_toy):
-    """By hand: add delta to the weights in place, take the gradient there."""
+    """Computed by hand: add delta to the weights in place and take the gradient there."""
     method, batch = HarmoFL(normalise=False, perturbation=0.05), raw_toy.samples("north").batch(range(6))
     local = local_round(raw_toy, method)
     before = {name: p.detach().clone() for name, p in local.network.named_parameters()}
     method.loss(local, batch)[0].backward()
-    found = {name: p.grad for name, p in local.network.named_parameters()}
+    actual = {name: p.grad for name, p in local.network.named_parameters()}
     assert all(torch.equal(p, before[name]) for name, p in local.network.named_parameters())
     by_hand = local_round(raw_toy, method).network
     names, weights = zip(*by_hand.named_parameters())
@@ -72,8 +72,8 @@ def test_the_gradient_is_taken_at_the_perturbed_weights_and_the_weights_are_unch
     moved = torch.cat([(w - before[n]).flatten() for n, w in zip(names, weights)])
     assert float(moved.detach().norm()) == pytest.approx(0.05, rel=1e-3)
     for name, there in zip(names, gradients(), strict=True):
-        assert torch.allclose(found[name], there, atol=1e-5), name
-    assert not all(torch.allclose(found[name], here, atol=1e-5) for name, here in zip(names, g))
+        assert torch.allclose(actual[name], there, atol=1e-5), name
+    assert not all(torch.allclose(actual[name], here, atol=1e-5) for name, here in zip(names, g))
 
 
 def test_only_the_pass_at_the_weights_changes_batch_norm_statistics(raw_toy):
@@ -126,7 +126,8 @@ def test_images_of_an_unseen_site_are_normalised(raw_toy):
 
 
 def test_sites_with_few_patients_share_nothing_and_images_stay_unchanged(raw_toy):
-    with pytest.warns(UserWarning, match="shares no amplitudes"), pytest.warns(UserWarning, match="images stay as they are"):
+    few_patients, unchanged = "shares no amplitudes", "images stay as they are"
+    with pytest.warns(UserWarning, match=few_patients), pytest.warns(UserWarning, match=unchanged):
         state = rounds_of(raw_toy, HarmoFL(min_patients=99))[0].state
     assert not state.memory and not state.weights[ENTRY].any()
 
@@ -147,7 +148,7 @@ def test_a_window_larger_than_the_image_is_rejected():
     HarmoFL(half_width=15).check(32, 1, False)
 
 
-@pytest.mark.parametrize("wrong", [{"half_width": -1}, {"perturbation": -0.1}, {"min_patients": 0}])
-def test_invalid_settings_are_rejected(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        HarmoFL(**wrong)
+@pytest.mark.parametrize("invalid", [{"half_width": -1}, {"perturbation": -0.1}, {"min_patients": 0}])
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        HarmoFL(**invalid)

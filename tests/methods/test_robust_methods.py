@@ -1,4 +1,4 @@
-"""The median, the trimmed mean and norm clipping, as methods; their mathematics is in test_robust.py."""
+"""The median, the trimmed mean and norm clipping as methods; tests/functional tests their mathematics."""
 
 import pytest
 import torch
@@ -54,12 +54,12 @@ def test_two_methods_that_aggregate_cannot_be_stacked():
 
 def test_without_clipping_it_is_bit_identical_to_fedavg(any_toy):
     start = any_toy.start(FedAvg())
-    found = last(any_toy, NormClipping(bound=1e9, times=1e9), start=start)
-    assert digest(found.to_bytes()) == digest(last(any_toy, FedAvg(), start=start).to_bytes())
+    actual = last(any_toy, NormClipping(bound=1e9, times=1e9), start=start)
+    assert digest(actual.to_bytes()) == digest(last(any_toy, FedAvg(), start=start).to_bytes())
 
 
 def test_clipping_by_the_median_has_an_effect(any_toy):
-    """The control of the test above."""
+    """Counterpart of the test above, with clipping."""
     start = any_toy.start(FedAvg())
     assert digest(last(any_toy, NormClipping(), start=start).to_bytes()) != \
         digest(last(any_toy, FedAvg(), start=start).to_bytes())
@@ -88,11 +88,11 @@ def test_a_reported_number_of_images_has_no_influence():
 
 @pytest.mark.parametrize(("trim", "n", "cut"), [(0.2, 3, 1), (0.2, 5, 1), (0.2, 6, 2), (0.25, 4, 1), (0.1, 30, 3)])
 def test_the_number_of_cut_sites_is_rounded_up(trim, n, cut):
-    """All are 0 but `cut` ones: as many as are cut at an end. One more would show."""
+    """All values are 0 except as many ones as are cut at one end; one more would change the result."""
     state = START
     for ones, gone in ((cut, True), (cut + 1, False)):
-        found = TrimmedMean(trim).aggregate(state, updates(*[1.0] * ones, *[0.0] * (n - ones)))
-        assert (found["w"].item() == 0) is gone
+        actual = TrimmedMean(trim).aggregate(state, updates(*[1.0] * ones, *[0.0] * (n - ones)))
+        assert (actual["w"].item() == 0) is gone
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -125,8 +125,8 @@ def test_with_local_batch_norm_the_other_entries_are_aggregated(any_toy):
 def test_the_global_weights_are_the_median_of_the_updates(any_toy):
     engine, start = any_toy.engine(CoordinateMedian()), any_toy.start(CoordinateMedian())
     sent = engine.exchange("train", dict.fromkeys(engine.sites(), Message("train", start.weights, {}, {"round": 1})))
-    expected = coordinate_median([answer.weights for answer in sent.values()])
-    found = last(any_toy, CoordinateMedian(), start=start, rounds=1).weights
-    assert all(torch.equal(found[name], entry) for name, entry in expected.items())
-    parameters = {name: entry for name, entry in found.items() if name in start.parameters}
+    expected = coordinate_median([update.weights for update in sent.values()])
+    actual = last(any_toy, CoordinateMedian(), start=start, rounds=1).weights
+    assert all(torch.equal(actual[name], entry) for name, entry in expected.items())
+    parameters = {name: entry for name, entry in actual.items() if name in start.parameters}
     assert change_norm(start.weights, parameters) > 0

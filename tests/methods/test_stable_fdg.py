@@ -28,8 +28,8 @@ def first_round(toy, method):
 @pytest.mark.parametrize("neutral", [{"probability": 0.0}, {"style": False}], ids=["never", "without style"])
 def test_without_both_halves_it_is_bit_identical_to_fedavg(any_toy, neutral):
     method = StableFDG(attention=False, **SMALL, **neutral)
-    found, plain = (first_round(any_toy, one).state.weights for one in (method, FedAvg()))
-    assert digest(State(1, found).to_bytes()) == digest(State(1, plain).to_bytes())
+    actual, plain = (first_round(any_toy, one).state.weights for one in (method, FedAvg()))
+    assert digest(State(1, actual).to_bytes()) == digest(State(1, plain).to_bytes())
 
 
 def styles(n: int, channels: int = 3) -> dict:
@@ -37,8 +37,8 @@ def styles(n: int, channels: int = 3) -> dict:
                       enumerate(("mean", "std", "mean_spread", "std_spread"))} for i in range(n)}  # fmt: skip
 
 
-def givers(method: StableFDG, shared: dict, seed: int) -> dict[str, list[int]]:
-    """For each site the numbers of the sites whose styles it got."""
+def received_from(method: StableFDG, shared: dict, seed: int) -> dict[str, list[int]]:
+    """Return, for each site, the numbers of the sites whose styles it receives."""
     memory = method.combine(State(0, {}), shared, stream(seed, "combine"))
     return {n.split("/")[1]: [round(float(row[0]) / 10) for row in entry]
             for n, entry in memory.items() if n.endswith("/mean")}  # fmt: skip
@@ -47,29 +47,31 @@ def givers(method: StableFDG, shared: dict, seed: int) -> dict[str, list[int]]:
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
 def test_each_site_receives_one_style_and_never_its_own(n):
     for seed in range(30):
-        got = givers(StableFDG(), styles(n), seed)
-        assert sorted(found[0] for found in got.values()) == list(range(n))
-        assert all(site != f"s{found[0]}" for site, found in got.items())
+        senders = received_from(StableFDG(), styles(n), seed)
+        assert sorted(actual[0] for actual in senders.values()) == list(range(n))
+        assert all(site != f"s{actual[0]}" for site, actual in senders.items())
 
 
 def test_every_other_site_is_an_equally_likely_sender():
-    """Of four sites s0 hears of each other in a third of 3000 draws: 1000 +- 4 * 26."""
-    heard = torch.tensor([givers(StableFDG(), styles(4), seed)["s0"][0] for seed in range(3000)]).bincount(minlength=4)
-    assert heard[0] == 0 and (heard[1:] - 1000).abs().max() < 104
+    """With four sites, s0 receives from each other site in a third of 3000 draws: 1000 +- 4 * 26."""
+    senders = torch.tensor([received_from(StableFDG(), styles(4), seed)["s0"][0] for seed in range(3000)])
+    counts = senders.bincount(minlength=4)
+    assert counts[0] == 0 and (counts[1:] - 1000).abs().max() < 104
 
 
 def test_several_styles_come_from_different_sites_also_for_a_site_without_style():
     shared = {**styles(4), "silent": {}}
-    got = givers(StableFDG(received=2), shared, 0)
-    assert all(len(set(found)) == 2 for found in got.values()) and len(got) == 5
-    everyone = givers(StableFDG(received=9), shared, 0)["s1"]
+    senders = received_from(StableFDG(received=2), shared, 0)
+    assert all(len(set(actual)) == 2 for actual in senders.values()) and len(senders) == 5
+    everyone = received_from(StableFDG(received=9), shared, 0)["s1"]
     assert everyone != [] and 1 not in everyone
-    assert givers(StableFDG(), {"s0": styles(1)["s0"], "silent": {}}, 0) == {"silent": [0]}, "s0 has nobody to hear of"
+    shared = {"s0": styles(1)["s0"], "silent": {}}
+    assert received_from(StableFDG(), shared, 0) == {"silent": [0]}, "s0 has no other site to receive from"
 
 
 def test_the_farthest_style_may_be_sent_to_several_sites():
-    got = givers(StableFDG(sharing="farthest"), styles(4), 0)
-    assert got == {"s0": [3], "s1": [3], "s2": [0], "s3": [0]}
+    senders = received_from(StableFDG(sharing="farthest"), styles(4), 0)
+    assert senders == {"s0": [3], "s1": [3], "s2": [0], "s3": [0]}
 
 
 def test_a_site_is_sent_only_the_styles_that_it_receives():
@@ -92,7 +94,7 @@ def test_styles_of_the_networks_features_are_shared_in_every_round(any_toy):
     method = StableFDG(attention=False, **SMALL)
     rounds = list(federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=2), 0))
     up = [[row["name"] for row in done.ledger if row["direction"] == "up"] for done in rounds]
-    assert [names.count("mean_spread") for names in up] == [3, 3], "of three sites, in both rounds"
+    assert [names.count("mean_spread") for names in up] == [3, 3], "from three sites, in both rounds"
     assert not torch.equal(rounds[0].state.memory["received/north/mean"], rounds[1].state.memory["received/north/mean"])
 
 
@@ -128,7 +130,7 @@ def test_added_images_balance_the_classes_and_keep_their_labels(any_toy):
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["stable_fdg first", "dsu first"])
 def test_attention_reads_the_changed_feature_map(order):
-    """ResNet's last stage is the attention's map: what shifts or mixes there comes first, whoever was named first."""
+    """The attention reads ResNet's last stage after all changes of styles there, in any order of the methods."""
     toy, settings = ToyClassification(), ResidualNetwork(depth=10)
     stable = StableFDG(probability=1.0, stages=(4,), min_patients=1)
     method = Stack(tuple((stable, DSU(stages=(4,), probability=1.0))[i] for i in order))
@@ -141,7 +143,7 @@ def test_attention_reads_the_changed_feature_map(order):
 
 
 def test_with_skip_connections_images_are_added_before_the_first_skip(toy):
-    """Stage 1 is inactive: without replication there its skip would hold half of the images."""
+    """Stage 1 is inactive: without the added images there, its skip connection would have half of the images."""
     method = StableFDG(attention=False, probability=1.0, stages=(2, 3), min_patients=1)
     local = local_round(toy, method, UNet(features=(4, 4, 4, 8, 8, 4)))
     _, output = method.loss(local, toy.samples("north").batch(range(4)))
@@ -149,8 +151,9 @@ def test_with_skip_connections_images_are_added_before_the_first_skip(toy):
 
 
 def test_level_zero_without_mixing_or_shift_only_repeats_images(toy):
-    """Exploration of level 0 keeps each style, and with ratios of 1 (concentration near 0: 0 or 1) mixing swaps whole
-    styles; of equal images both change nothing, so the added ones are predicted as the originals are."""
+    """Level 0 keeps each style. With ratios of 0 or 1 (concentration near 0), mixing exchanges complete styles.
+
+    Neither changes anything for equal images, so added images have the predictions of their originals."""
     image = toy.samples("north").batch([0])
     batch = Batch(image.image.repeat(4, 1, 1, 1), image.label.repeat(4, 1, 1, 1))
     method = StableFDG(attention=False, probability=1.0, level=3.0, **SMALL)
@@ -171,7 +174,7 @@ def test_a_received_style_changes_half_of_the_batch(toy):
     handle.remove()
     shifted = changes["conv_0"](seen["before"])
     near = ((shifted.mean(dim=(2, 3)) - 5).abs().amax(dim=1) < 2.6).sum()
-    assert near >= 3, "three of six took the mean of 5, and mixing may pull others towards it"
+    assert near >= 3, "three of six have the mean 5, and mixing may move others towards it"
 
 
 def test_attention_on_masks_is_rejected(toy):
@@ -184,11 +187,11 @@ def test_a_stage_that_the_network_lacks_is_rejected(toy):
         toy.network(StableFDG(attention=False, stages=(1, 7)))
 
 
-@pytest.mark.parametrize("wrong", [{"sharing": "nearest"}, {"stages": ()}, {"stages": (1, 1)}, {"probability": 1.5},
+@pytest.mark.parametrize("invalid", [{"sharing": "nearest"}, {"stages": ()}, {"stages": (1, 1)}, {"probability": 1.5},
                                    {"concentration": 0.0}, {"level": -1.0}, {"received": 0}])  # fmt: skip
-def test_invalid_settings_are_rejected(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        StableFDG(**wrong)
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        StableFDG(**invalid)
 
 
 def test_a_layer_between_pooling_and_head_is_rejected_before_training():
@@ -199,5 +202,5 @@ def test_a_layer_between_pooling_and_head_is_rejected_before_training():
 
 def test_sites_without_a_style_receive_styles_of_different_sites():
     shared = {**styles(4), "silent_1": {}, "silent_2": {}}
-    got = givers(StableFDG(), shared, 0)
-    assert got["silent_1"] != got["silent_2"]
+    senders = received_from(StableFDG(), shared, 0)
+    assert senders["silent_1"] != senders["silent_2"]

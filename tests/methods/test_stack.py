@@ -1,4 +1,4 @@
-"""Several methods at once: a stack of one is that method, and each sees only its own."""
+"""Several methods in one: a stack of one equals that method, and each method sees only its own tensors."""
 
 from dataclasses import dataclass, replace
 
@@ -29,21 +29,21 @@ def weights(toy, method):
 
 @pytest.mark.parametrize("method", [FedAvg(), ELCFS_TOY, STYLES], ids=["fedavg", "elcfs", "ccst"])
 def test_a_stack_of_one_is_bit_identical_to_that_method(toy, method):
-    alone, stacked = weights(toy, method), weights(toy, Stack((method,)))
-    assert all(torch.equal(alone[name], stacked[name]) for name in alone)
+    single, stacked = weights(toy, method), weights(toy, Stack((method,)))
+    assert all(torch.equal(single[name], stacked[name]) for name in single)
 
 
 @pytest.mark.parametrize("method", [ELCFS_TOY, STYLES], ids=["elcfs", "ccst"])
 def test_fedavg_in_a_stack_changes_nothing(toy, method):
-    alone, stacked = weights(toy, method), weights(toy, Stack((FedAvg(), method)))
-    assert all(torch.equal(alone[name], stacked[name]) for name in alone)
+    single, stacked = weights(toy, method), weights(toy, Stack((FedAvg(), method)))
+    assert all(torch.equal(single[name], stacked[name]) for name in single)
 
 
 def test_a_stack_of_two_differs_from_each_of_them(toy):
     both = weights(toy, Stack((STYLES, ELCFS_TOY)))
     for method in (STYLES, ELCFS_TOY):
-        alone = weights(toy, method)
-        assert any(not torch.equal(alone[name], both[name]) for name in alone)
+        single = weights(toy, method)
+        assert any(not torch.equal(single[name], both[name]) for name in single)
 
 
 def test_each_method_shares_tensors_under_its_own_number(toy):
@@ -55,7 +55,7 @@ def test_each_method_shares_tensors_under_its_own_number(toy):
 
 @dataclass(frozen=True)
 class Remembering(Method):
-    """Counts its rounds at the site and at the coordinator, under a name that another one uses too."""
+    """Count its rounds at the site and at the coordinator, under a name that another method uses as well."""
 
     step: float = 1.0
 
@@ -99,7 +99,7 @@ def test_the_same_method_twice_is_rejected():
 
 
 def test_the_average_uses_the_site_weights_of_its_methods(toy):
-    """Sites of different size, so that the two averages differ."""
+    """The sites have different sizes, so that the two averages differ."""
     even = replace(STYLES, site_weights="uniform")
     assert Stack((FedAvg(), even)).site_weights == "uniform" and Stack((FedAvg(), STYLES)).site_weights == "examples"
     updates = {name: Message("train", {"w": torch.full((2,), number)}, {}, {"examples": n})
@@ -150,7 +150,7 @@ method: {name: stack, methods: [{name: ccst, k: 2}, {name: elcfs, preset: paper}
 
 
 def test_a_stack_lists_and_replaces_the_files_of_its_methods():
-    """medfed's own codec is no file, and neither is a codec that nothing is redrawn with."""
+    """The codec that comes with medfed is not a file to send, and neither is a codec that is not used."""
     styles, views = CCST(codec="a.safetensors"), FISC(codec="b.safetensors")
     assert CCST().files == FISC().files == CCST(transfer="moments", codec="a.safetensors").files == ()
     stack = Stack((views, FedAvg(), styles))

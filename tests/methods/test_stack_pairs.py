@@ -1,4 +1,4 @@
-"""The pairs that papers combine, and those that cannot be."""
+"""Combinations of methods that published papers use, and combinations that are not possible."""
 
 import warnings
 
@@ -53,14 +53,14 @@ def test_combinations_that_are_not_possible_give_a_reason(parts, why):
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["fedprox first", "fedsr first"])
 def test_methods_that_fill_the_network_come_first_in_any_order(order):
-    """FedProx holds to the weights of the round's start; FedSR's own r and C are no business of it or another site."""
+    """FedProx uses the weights at the start of the round; FedSR's r and C belong neither to it nor to other sites."""
     toy = ToyClassification()
     parts = [("fedprox", {"mu": 1.0}), ("fedsr", {})]
     method = stack([parts[i] for i in order])
-    letter = Message("train", toy.start(method).weights, {}, {"round": 1})
-    alone, after_another = toy.engine(method).local_sites, toy.engine(method).local_sites
-    after_another[0].reply(letter)
-    assert digest(alone[1].reply(letter).to_bytes()) == digest(after_another[1].reply(letter).to_bytes())
+    request = Message("train", toy.start(method).weights, {}, {"round": 1})
+    separate, after_another = toy.engine(method).local_sites, toy.engine(method).local_sites
+    after_another[0].reply(request)
+    assert digest(separate[1].reply(request).to_bytes()) == digest(after_another[1].reply(request).to_bytes())
 
 
 @pytest.mark.parametrize("aggregation", [("fednova", {}), ("fedgma", {"step": 2.0})], ids=["fednova", "fedgma"])
