@@ -66,7 +66,7 @@ class CCST(Method):
             Office-Home.
         transfer: how images are restyled: "codec" encodes and decodes them with AdaIN, as in the paper; "moments" gives
             the pixel intensities of each channel another mean and standard deviation. "moments" cannot move an edge and
-            needs no codec (ours, for segmentation).
+            needs no codec (not in the paper; for segmentation).
         codec: encoder and decoder for `transfer: codec`: "small" for the one that comes with medfed, or the path of a
             file that `python -m medfed.codec train` wrote.
         alpha: strength of the style in [0, 1]. 0 encodes and decodes without a change of style; 1, as in the paper,
@@ -79,7 +79,7 @@ class CCST(Method):
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
             images) or "uniform" (1 / K).
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
-            single patients. It trains as usual. At least 1; ours.
+            single patients. It trains as usual. At least 1. Not in the paper.
 
     Presets: "medfed" is the default. "paper" restyles at 512 x 512 pixels. "released" is the authors' public code:
     restyling at 512 x 512 pixels, and uniform site weights.

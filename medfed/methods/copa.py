@@ -59,7 +59,7 @@ class COPA(Method):
 
     Args:
         weight: weight of the mean loss through the heads of the other sites, at least 0. 0 trains each head on its own
-            site only. The default 1 is ours.
+            site only. The default 1 is our choice.
     """
 
     weight: NonNegativeFloat = 1.0

@@ -97,7 +97,7 @@ class ELCFS(Method):
             code) or "negatives" (eq. 6 as printed; unbounded below).
         bank_share: fraction of a site's images, drawn at random, whose amplitudes it shares, in (0, 1]. 1 in the paper.
         min_patients: a site with fewer training patients than this shares nothing, because its amplitudes could be
-            traced to single patients. It trains as usual. At least 1; ours.
+            traced to single patients. It trains as usual. At least 1. Not in the paper.
 
     Presets: "medfed" is the default. "paper" restyles each image once for every other site (`views: 0`). "released" is
     the authors' public code: only the mean brightness is exchanged, and completely (`alpha: 0`, `ratio: one`), one

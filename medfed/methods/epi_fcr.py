@@ -80,7 +80,8 @@ class EpiFCR(Method):
         domain_learning_rate: step size for the sites' own models, above 0. The default 0.001 is the authors' learning
             rate.
         min_patients: a site with fewer training patients than this does not send its own model, because the other sites
-            would receive a model of single patients. It still receives the models of others. At least 1; ours.
+            would receive a model of single patients. It still receives the models of others. At least 1. Not in the
+            paper.
 
     Presets: "medfed", "paper" and "released" are all the defaults.
     """

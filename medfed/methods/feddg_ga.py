@@ -54,9 +54,9 @@ class FedDGGA(Method):
     known one round later. Equal gaps change nothing.
 
     Args:
-        step: step size d of the weights, at least 0. 0 keeps the average uniform. The site whose gap is farthest from
-            the mean gap changes its weight by d_t, however small the gaps are, so the effect is strong with few
-            sites. 0.2 in the authors' code.
+        step: step size d with which the sites' weights in the average follow their generalisation gaps, at least 0. 0
+            keeps the average uniform. The site whose gap is farthest from the mean gap changes its weight by d_t,
+            however small the gaps are, so the effect is strong with few sites. 0.2 in the authors' code.
     """
 
     step: NonNegativeFloat = 0.2

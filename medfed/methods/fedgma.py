@@ -39,8 +39,9 @@ class FedGMA(Method):
     the same effect. If one of the three does not change the weight, A is 2/3 or 0.
 
     Args:
-        tau: threshold of the agreement A (tau in the paper), in [0, 1]. Changes with at least this agreement are
-            applied in full. With 0 the result is bit-identical to FedAvg. 0.4 is the value of a public benchmark.
+        tau: threshold of the agreement between the signs of the sites' changes (tau in the paper), in [0, 1]. Changes
+            with at least this agreement are applied in full. With 0 the result is bit-identical to FedAvg. 0.4 is the
+            value of a public benchmark.
         step: the coordinator's step size (eta in the paper), above 0. 1 applies the average change as it is.
         votes: weight of a site's sign in the agreement A: "uniform" (one vote per site) or "examples" (in proportion to
             its number of images). The change itself is always weighted by the numbers of images.

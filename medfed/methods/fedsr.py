@@ -55,9 +55,10 @@ class FedSR(Method):
     prediction. A bundle contains the same draws.
 
     Args:
-        l2: weight of the norm of the embedding, at least 0. 0.01 in the authors' code.
-        cmi: weight of the divergence, summed over the dimensions and averaged over the images, at least 0. 0.0005 in
-            the authors' code, 0.001 in its readme.
+        l2: weight of the Euclidean norm of the embedding in the loss, at least 0. 0.01 in the authors' code.
+        cmi: weight of the Kullback-Leibler divergence between an embedding's distribution and that of its class, summed
+            over the dimensions and averaged over the images, at least 0. 0.0005 in the authors' code, 0.001 in its
+            readme.
         stochastic: whether the embedding is drawn at random. false uses z = mu and adds no layer; `cmi` must then be 0.
             If `l2` is 0 as well, the method is FedAvg.
         n_samples: number of draws of the embedding for a prediction, at least 0. 0 predicts from mu, and a bundle is

@@ -103,11 +103,11 @@ class FISC(Method):
         alpha: strength of the interpolation style in [0, 1]. 0.5 in the authors' code, 1 in the paper (eq. 4).
         transfer_size: side in pixels to which images are resized before they are restyled; the result is resized to the
             original size. 0 restyles images at their own size.
-        ring_width: width in pixels of the ring of background around a structure, at least 1. For segmentation only;
-            ours.
+        ring_width: width in pixels of the ring of background around a structure, at least 1. For segmentation only; not
+            in the paper.
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
-            single patients. It trains as usual. At least 1; ours. Clusters count alike, so a cluster of a single
-            patient has the same weight as a large one; `site_clusters: none` weights all images alike.
+            single patients. It trains as usual. At least 1. Not in the paper. Clusters count alike, so a cluster of a
+            single patient has the same weight as a large one; `site_clusters: none` weights all images alike.
 
     Presets: "medfed" is the default. "paper" has alpha 1 and the mean of the clusters' standard deviations. "released"
     is the authors' code: the finest clusters of sites, the lower median, and frozen BatchNorm.

@@ -64,18 +64,19 @@ class FPL(Method):
     of the finest decoder level inside it, one for each image.
 
     Args:
-        contrast: weight of the contrastive term, at least 0. 1 in the paper. 0 switches it off. If both weights are 0,
-            the method is FedAvg and no prototypes are sent.
-        consistency: weight of the squared distance to the unbiased prototype, at least 0. 1 in the paper. 0 switches it
-            off.
-        temperature: temperature of the contrastive term (tau in the paper), above 0. 0.02 in the authors' code.
+        contrast: weight of the contrastive loss between embeddings and the class prototypes of all sites, at least 0. 1
+            in the paper. 0 switches it off. If both weights are 0, the method is FedAvg and no prototypes are sent.
+        consistency: weight of the squared distance between an embedding and the mean prototype of its class, at least
+            0. 1 in the paper. 0 switches it off.
+        temperature: temperature of the contrastive loss (tau in the paper), above 0. 0.02 in the authors' code.
         min_images: a class with fewer images than this at a site is left out of the site's prototypes, because the
             prototype of one image is that image's embedding. For masks, the number of images that show the structure.
-            At least 1; ours.
+            At least 1. Not in the paper.
         min_patients: a site with fewer training patients than this sends no prototypes, because they would describe
-            single patients. It trains as usual. At least 1; ours. The images of one class may still be of few patients.
+            single patients. It trains as usual. At least 1. Not in the paper. The images of one class may still be of
+            few patients.
         ring_width: width in pixels of the ring of background around the structures, at least 1. For segmentation only;
-            ours.
+            not in the paper.
 
     Presets: "medfed" and "paper" are the defaults. "released" also sends prototypes of single images and patients.
     """

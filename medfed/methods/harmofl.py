@@ -69,7 +69,7 @@ class HarmoFL(Method):
         perturbation: length of the weight perturbation delta (alpha in the paper), at least 0. 0 gives plain training
             steps. 0.05 in the authors' code.
         min_patients: a site with fewer training patients than this shares no amplitudes, because they would describe
-            single patients. It trains as usual. At least 1; ours.
+            single patients. It trains as usual. At least 1. Not in the paper.
 
     Presets: "medfed" and "paper" are the defaults. "released" exchanges only the mean brightness, as the authors' code.
     """

@@ -39,7 +39,7 @@ SIDE = 3  # number of tiles along a side of the image
 
 @dataclass(frozen=True)
 class JiGen(Method):
-    """Jigsaw puzzles as a second task: which of `n_orders` permutations of the tiles is an image in?
+    """FedAvg with jigsaw puzzles as a second task: predict which permutation the tiles of an image have.
 
         L = L_task(x) + weight * CE(g(f(x_p)), p)                                                  (eq. 1)
 

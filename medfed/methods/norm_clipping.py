@@ -37,8 +37,8 @@ class NormClipping(Method):
     Args:
         bound: largest length M of a site's change over all parameters (Euclidean norm), above 0; null uses `times` the
             median length of the round's changes.
-        times: factor on the median length, above 0. With 1, half of the sites are clipped in every round. Not used for
-            the parameters if `bound` is set; always used for BatchNorm's statistics.
+        times: factor on the median length of the sites' changes, above 0. With 1, half of the sites are clipped in
+            every round. Not used for the parameters if `bound` is set; always used for BatchNorm's statistics.
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
             images, as FedAvg) or "uniform" (1 / K). Choose "uniform" if the sites' numbers of images cannot be trusted:
             clipping limits the length of a site's change, not its weight in the average.

@@ -62,13 +62,11 @@ class StableFDG(Method):
     network's first stage (eq. 1), the mean and the spread over its images (eq. 2-3). The coordinator passes each style
     on to one other site. For each batch of B images, each step with probability `probability`:
 
-    1. style shifting: B / 2 images, selected by k-means++ to differ most, keep their style; the others take the
-    received
-       one (section 3.1, step 2);
-    2. oversampling: images of rare classes are added again, so that classes become as balanced as possible (step 3),
-    and
-       exploration: their style is moved away from the batch's mean style by the factor `level` (eq. 4-5);
-    3. mixing: all images mix their styles in pairs, as in MixStyle (step 5).
+    1. style shifting (section 3.1, step 2): B / 2 images, selected by k-means++ to differ most, keep their style; the
+       others take the received one;
+    2. oversampling (step 3) and exploration (eq. 4-5): images of rare classes are added again, so that classes become
+       as balanced as possible, and the style of the added images is moved away from the batch's mean style;
+    3. mixing (step 5): all images mix their styles in pairs, as in MixStyle.
 
     Steps 2 and 3 take place after the stages of the encoder. Attention (eq. 6-8) then weights the positions of the last
     feature map (`medfed.networks.highlighter`).
@@ -81,8 +79,10 @@ class StableFDG(Method):
     Args:
         style: whether styles are shared, shifted, explored and mixed. false is an ablation of the paper's Table 3.
         attention: whether the attention layer is used. false is an ablation of the paper's Table 3; required for masks.
-        level: exploration level (alpha in the paper), at least 0. 0 leaves the styles as they are. 3 in the paper.
-        oversampling: number of added images as a fraction of the batch, at least 0. 1 in the paper.
+        level: factor by which the style of an added image is moved away from the batch's mean style (alpha in the
+            paper), at least 0. 0 leaves the styles as they are. 3 in the paper.
+        oversampling: number of images that are added to a batch to balance its classes, as a fraction of the batch's
+            size, at least 0. 1 in the paper.
         probability: probability of style shifting, and of exploration and mixing after each of the stages, in
             [0, 1]. 0.5 in the paper.
         concentration: parameter of the Beta distribution of the mixing ratio, above 0. 0.1 in the paper.
@@ -100,7 +100,7 @@ class StableFDG(Method):
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
             images) or "uniform" (1 / K).
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
-            single patients. It trains as usual. At least 1; ours.
+            single patients. It trains as usual. At least 1. Not in the paper.
 
     Presets: "medfed" is the default. "paper" does not clamp. "released" is the authors' code: no clamping and uniform
     site weights.

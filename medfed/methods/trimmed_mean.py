@@ -41,7 +41,7 @@ class TrimmedMean(Method):
     Args:
         trim: fraction of the sites whose values are cut at each end (beta in the paper), in [0, 0.5). The number of cut
             values is rounded up, so that any value above 0 cuts at least one. 0 gives the uniform mean. The paper
-            requires at least the fraction of faulty sites; the default 0.2 is ours.
+            requires at least the fraction of faulty sites; the default 0.2 is our choice.
     """
 
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
