@@ -120,12 +120,16 @@ class CCST(Method):
         self._style_transfer.check(image_size, channels)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the site's style.
+        """Return the style of a site: mean and standard deviation of the feature channels of its training images.
+
+        Args:
+            site: the site's images.
+            network: not used; the style codec computes the features.
 
         Returns:
-            `mean` and `std`, each (C,) float32 for an overall style or (J, C) for J single styles, and `codec_error`
-            (1,), the mean absolute difference between images and their reconstruction. Empty if the site has too few
-            patients or only blank images.
+            `mean` and `std`, each (C,) float32 for one overall style or (J, C) for J styles of single images, and
+            `codec_error` (1,), the mean absolute difference between images and their reconstruction. Empty if the site
+            has too few patients or only blank images.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
@@ -148,15 +152,24 @@ class CCST(Method):
         return {**_style(moments, singles[:n_single]), **self._error(site, order, device)}  # eq. 7: J styles
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the style bank (eq. 9-10): `style/SITE/NAME` for each tensor that a site shared."""
+        """Store the styles of all sites at the coordinator, as `style/SITE/NAME` (the style bank, eq. 9-10)."""
         return {f"{STYLE}{site}/{name}": entry for site, tensors in shared.items() for name, entry in tensors.items()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the styles of all sites, as `style/SITE/NAME`. A site recognises its own style by its name."""
+        """Return the styles of all sites, which a site receives with the weights, as `style/SITE/NAME`."""
         return {name: entry for name, entry in state.memory.items() if not name.endswith(ERROR)}
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """Return the site's images in K styles each (Algorithm 1; D in the paper, with |D| = K n)."""
+        """Return the training images of a site in K styles each (Algorithm 1).
+
+        Args:
+            local: the round; its message contains the styles of all sites.
+            samples: the site's n training images.
+            rng: CPU generator that selects the styles.
+
+        Returns:
+            K n samples. The images are restyled when a batch first needs them.
+        """
         bank = _bank(local.message.tensors)
         domains = [local.site, *(name for name in sorted(bank) if name != local.site)]
         if self.k > len(domains):
@@ -189,16 +202,18 @@ class CCST(Method):
         return expanded
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return `codec_reconstruction_error`: mean absolute error of encoding and decoding, over the sites, in [0, 1].
+        """Return `codec_reconstruction_error`: mean absolute error of encoding and decoding images in [0, 1].
 
-        No restyled image is more exact than this, so it bounds the loss of small structures. Empty for `transfer:
-        moments`.
+        A restyled image cannot be more exact than this. Empty for `transfer: moments`, which needs no codec.
         """
         errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
         return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return images (B, C, H, W) in the style of each site, by site; of single styles, in the first."""
+        """Return images (B, C, H, W), in [0, 1], restyled to the style of each site, by site.
+
+        If a site shared several styles, the first is used.
+        """
         bank = _bank(state.memory)
         return {
             site: torch.cat([self._style_transfer.restyle(single[None], mean[:1], std[:1]) for single in image]).cpu()

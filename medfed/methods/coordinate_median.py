@@ -22,7 +22,7 @@ from medfed.functional.aggregation import coordinate_median
 
 @dataclass(frozen=True)
 class CoordinateMedian(Method):
-    """The median of the sites' weights, element by element (Definition 1; Algorithm 1, option I).
+    """Aggregate by the median of the sites' weights, element by element (Definition 1; Algorithm 1, option I).
 
     Only the coordinator's step differs from FedAvg. If fewer than half of the sites send wrong weights, every element
     lies between values of correct sites. BatchNorm's statistics are medians as well; its integer counters take the
@@ -37,5 +37,5 @@ class CoordinateMedian(Method):
     """
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the median of the sites' weights, element by element."""
+        """Return the new global weights: the median of the sites' weights, element by element."""
         return coordinate_median([update.weights for update in updates.values()])  # Def. 1

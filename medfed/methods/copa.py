@@ -38,12 +38,12 @@ HEADS, OWN, HEAD = "heads/", "own_head/", "head/"  # prefixes in the coordinator
 
 @dataclass(frozen=True)
 class COPA(Method):
-    """Collaborative optimisation and aggregation: an averaged extractor F, and a separate head h_k of each site k.
+    """FedAvg with a separate classifier (head) per site: only the feature extractor is averaged.
 
         L_k = L_task(h_k(F(x))) + weight * mean_{j != k} L_task(h_j(F(x)))
 
-    The heads h_j of the other sites are frozen: they train the extractor only. Each site continues from its own head,
-    which it keeps in its memory. F is averaged with the weights n_k / N.
+    F is the extractor and h_k the head of site k. The heads h_j of the other sites are frozen: they train the extractor
+    only. Each site continues from its own head, which it keeps in its memory. F is averaged with the weights n_k / N.
 
     The paper predicts with the mean of the outputs of all K heads. Our heads are linear (a 1x1 convolution for masks),
     so the mean of their logits is exactly the logits of the mean head. The global model is therefore F with the mean of
@@ -67,7 +67,7 @@ class COPA(Method):
     fills_network: ClassVar[bool] = True
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network unchanged.
+        """Check that the network's head is linear, and return the network unchanged.
 
         Raises:
             UserError: if its head is not linear, so that averaging heads is not the same as averaging their outputs.
@@ -81,7 +81,7 @@ class COPA(Method):
         return network
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return `heads/SITE/ENTRY`: the heads of the other sites."""
+        """Return the heads of all other sites, which a site receives with the weights, as `heads/SITE/ENTRY`."""
         return {name: entry for name, entry in state.memory.items() if _site_of(name) != site}
 
     def on_round_start(self, local: LocalRound) -> None:
@@ -92,7 +92,17 @@ class COPA(Method):
                     entry.copy_(local.memory[OWN + name])
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return L_k: the task loss through the site's own head, plus `weight` times the mean through the others."""
+        """Return the task's loss through the site's own head, plus a loss through the heads of the other sites.
+
+        The second is `weight` times the mean task loss of the frozen heads of the other sites on the same features.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's output for the images.
+        """
         if not self.weight or not local.message.tensors:
             return super().loss(local, batch)
         head = local.network.get_submodule(local.architecture.head)
@@ -105,20 +115,20 @@ class COPA(Method):
         return local.task.loss(output.logits, batch.label) + self.weight * mean_loss, output  # L_k
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Return the site's head as `head/ENTRY`, with state-dict names, and store it in the site's memory."""
+        """Send the site's trained head as `head/ENTRY`, with state-dict names, and store it in the site's memory."""
         head = {name: entry.detach().cpu().clone() for name, entry in _head_entries(local).items()}
         local.memory.update(add_prefix(head, OWN))
         return add_prefix(head, HEAD)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return `heads/SITE/ENTRY` for all sites that ever took part, each from its last round."""
+        """Store the head of each site that took part; return the heads of all known sites as `heads/SITE/ENTRY`."""
         memory = dict(state.memory)
         for site, update in updates.items():
             memory |= add_prefix(select_prefix(update.tensors, HEAD), f"{HEADS}{site}/")
         return dict(sorted(memory.items()))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the average extractor over the sites that replied, and the mean of the heads of all known sites."""
+        """Return the global weights: this round's average extractor, and the mean head of all known sites."""
         heads: dict[str, Tensors] = {}
         for name, entry in state.memory.items():
             heads.setdefault(_site_of(name), {})[name.rpartition("/")[2]] = entry

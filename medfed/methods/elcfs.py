@@ -56,7 +56,7 @@ MAX_BATCH = 64  # largest number of images whose spectra are computed together, 
 
 @dataclass(frozen=True)
 class ELCFS(Method):
-    """Episodic learning in continuous frequency space.
+    """Episodic learning in continuous frequency space: train on a batch and on copies with amplitudes of other sites.
 
     A batch x is trained together with its restyled copies t, whose low-frequency amplitudes are mixed with those of
     images of other sites. The boundary loss separates the features along the outlines of the structures from those in
@@ -76,23 +76,24 @@ class ELCFS(Method):
             section 4.2.
         gamma: weight of the boundary loss (gamma in the paper), at least 0. The paper has 0.1 for fundus images and 0.5
             for prostate MRI (section 4.2). 0 leaves the boundary loss out.
-        meta_step: step size of the inner step (beta in the paper), at least 0. 0.001 in the paper, section 4.2.
+        meta_step: step size of the inner step, the virtual training step on the raw images (beta in the paper), at
+            least 0. 0.001 in the paper, section 4.2.
         temperature: temperature of the boundary loss (tau in the paper), above 0. 0.05 in the paper, section 4.2.
         views: number of restyled copies of each image, each with the amplitudes of a random other site; at least 0. 0
             makes one copy for every other site, as in the paper.
-        ratio: mixing ratio r of the amplitudes (lambda in the paper): "uniform" draws it from U(0, 1) for each image,
-            as in the paper; "one" replaces the amplitudes completely; a number in [0, 1] is used for all images.
+        ratio: mixing ratio of own and other amplitudes (lambda in the paper): "uniform" draws it from U(0, 1) for each
+            image, as in the paper; "one" replaces the amplitudes completely; a number in [0, 1] is used for all images.
         exchange: whether images are restyled. false shares nothing and uses the raw images in place of the restyled
             ones (ablation).
-        episodic: whether the restyled images are trained at theta', after the inner step. false trains them at theta
-            (ablation).
+        episodic: whether the restyled images are trained after the inner step. false trains them at the same weights as
+            the raw images (ablation).
         decoder_levels: number of the decoder's last levels whose features enter the boundary loss, at least 1. 2 in the
             paper, section 4.2.
         ring_width: width in pixels of the ring of background around a structure, at least 1. 5 in the authors' code.
-        inner_clamp: largest absolute value of an element of the inner gradient, above 0; larger ones are clipped. 100
-            in the authors' code.
-        second_order: whether gradients pass through the inner step. false takes the derivative of theta' with respect
-            to theta as 1, as in the authors' code.
+        inner_clamp: largest absolute value of an element of the gradient of the inner step, above 0; larger ones are
+            clipped. 100 in the authors' code.
+        second_order: whether gradients pass through the inner step. false ignores how the inner step depends on the
+            weights (first order), as in the authors' code.
         denominator: denominator of the boundary loss: "positive_and_negatives" (bounded below by 0, as in the authors'
             code) or "negatives" (eq. 6 as printed; unbounded below).
         bank_share: fraction of a site's images, drawn at random, whose amplitudes it shares, in (0, 1]. 1 in the paper.
@@ -130,13 +131,19 @@ class ELCFS(Method):
 
     @property
     def shares(self) -> str:
-        """`ONCE`, or `NEVER` if `exchange` is false."""
+        """When sites share amplitudes: `ONCE`, before the first round, or `NEVER` if `exchange` is false."""
         return ONCE if self.exchange else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return `windows`: the low-frequency windows of the site's images, (n, C, (S * S + 1) / 2) float32.
+        """Return the low-frequency windows of the amplitude spectra of the site's training images.
 
-        S is the side of the window. The window is symmetric, so about half of it is enough. Nothing else is shared.
+        Args:
+            site: the site's images.
+            network: not used.
+
+        Returns:
+            `windows`, (n, C, (S * S + 1) / 2) float32, for n images of C channels and a window of side S. A window is
+            symmetric, so about half of it is enough. Empty if the site has too few patients.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
             return {}
@@ -156,17 +163,17 @@ class ELCFS(Method):
         return {WINDOWS: torch.cat([pack_window(window) for window in windows])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the distribution bank (section 3.2) as `bank/SITE`: the windows of each site that shared any."""
+        """Store the windows of all sites at the coordinator, as `bank/SITE` (the distribution bank, section 3.2)."""
         return {BANK + site: tensors[WINDOWS] for site, tensors in shared.items() if WINDOWS in tensors}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the distribution bank without the site's own windows; nothing if `exchange` is false."""
+        """Return the windows of all other sites, which a site receives with the weights, as `bank/SITE`."""
         if not self.exchange:  # a checkpoint of an older version may contain a bank nevertheless
             return {}
         return {name: windows for name, windows in state.memory.items() if name != BANK + site}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return images (B, C, H, W) with the mean amplitudes of each site, by site, exchanged completely."""
+        """Return images (B, C, H, W), in [0, 1], with the mean low-frequency amplitudes of each site, by site."""
         spectrum, ratio = low_frequency_spectrum(image, self.alpha), image.new_ones(len(image))
         restyled = {}
         for site, bank in select_prefix(state.memory, BANK).items():
@@ -176,7 +183,18 @@ class ELCFS(Method):
         return restyled
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the episodic loss: the task's loss at theta, its loss on restyled images, and the boundary loss."""
+        """Return the episodic loss: the task's loss on the images and on restyled copies, plus the boundary loss.
+
+        The loss on the restyled copies is taken after an inner training step on the images themselves (eq. 4), so that
+        this step must also help on images with the appearance of other sites.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's output for the raw images.
+        """
         taps = local.architecture.decoder_levels[: self.decoder_levels]
         with_boundary = self.gamma > 0 and batch.label.dim() == 4
         raw = local.forward(batch, taps if with_boundary else ())
@@ -232,16 +250,17 @@ class ELCFS(Method):
         return mix_amplitude(image, spectrum, window, ratio.to(image)).clamp(0, 1)  # eq. 2-3
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
-        """Return the InfoNCE loss between features along boundaries and in rings of background, summed over structures.
+        """Return the loss that separates features at the boundaries of structures from those around them.
 
-        Implements eq. 5-7, with the vectors of all images and outputs in one pool.
+        InfoNCE (eq. 6-7) between the mean features of both regions (eq. 5), with the vectors of all images in one pool,
+        summed over the structures.
 
         Args:
             outputs: outputs for the raw and for the restyled images, with the features of the decoder levels and with
                 masks (B, S, H, W) as labels.
 
         Returns:
-            A scalar; 0 for a structure that no image of the batch shows.
+            A scalar. A structure that no image of the batch shows adds 0.
         """
         total = outputs[0].logits.new_zeros(())
         for structure in range(outputs[0].label.shape[1]):

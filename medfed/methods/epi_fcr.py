@@ -111,7 +111,11 @@ class EpiFCR(Method):
         return network
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the received models as `domain/SITE/ENTRY`, and `circle`, a random order of these sites."""
+        """Store the own models that the sites sent, and draw a random circle of these sites.
+
+        Returns:
+            `domain/SITE/ENTRY`, the entries of each site's own model, and `circle`, a random order of the sites.
+        """
         memory: Tensors = {}
         for site, update in updates.items():
             memory |= add_prefix(select_prefix(update.tensors, DOMAIN), f"{DOMAIN}{site}/")
@@ -119,7 +123,7 @@ class EpiFCR(Method):
         return {**memory, CIRCLE: torch.randperm(n, generator=rng)} if n else {}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the own model of the site's successor in the circle, as `domain/ENTRY`; nothing if there is none."""
+        """Return another site's own model, which a site receives with the weights, as `domain/ENTRY`."""
         senders = _senders(state.memory)
         circle = [senders[i] for i in state.memory[CIRCLE].tolist()] if senders else []
         place = circle.index(site) + 1 if site in circle else stream_seed(0, "place", site)
@@ -128,10 +132,10 @@ class EpiFCR(Method):
         return add_prefix(select_prefix(state.memory, f"{DOMAIN}{circle[place % len(circle)]}/"), DOMAIN)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Move the site's own model to the device; in the first round, copy it from the network.
+        """Move the site's own model from its memory to the device; in the first round, copy it from the network.
 
         Raises:
-            UserError: if BatchNorm must stay at its site, or another method adds to the head.
+            UserError: if BatchNorm must stay at its site, or another method adds a layer to the head.
         """
         if not self._exchanges and not self.random_classifier:
             return
@@ -155,7 +159,18 @@ class EpiFCR(Method):
         _move(local.memory, local.device)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return the three terms of a batch, a scalar, and take one training step of the site's own model on it."""
+        """Return the three episodic loss terms of a batch, and train the site's own model on the batch for one step.
+
+        The terms are the task's losses with another site's classifier on the network's features, with the network's
+        classifier on another site's features, and with a random classifier, each times its weight.
+
+        Args:
+            local: the round of training at this site.
+            output: the network's output for the batch.
+
+        Returns:
+            A scalar.
+        """
         batch, total = Batch(output.image, output.label), super().regulariser(local, output)
         if self._exchanges:
             self._train_own(local, batch)
@@ -179,7 +194,10 @@ class EpiFCR(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Return the site's own model as `domain/ENTRY`, or the part of it that other sites use, on the CPU."""
+        """Send the site's own model, or the part of it that other sites use, as `domain/ENTRY`; move it to the CPU.
+
+        Nothing is sent before round `warm_up`, or if the site has too few patients.
+        """
         if not self._exchanges:
             return {}
         _move(local.memory, torch.device("cpu"))

@@ -19,7 +19,9 @@ from medfed.federation.method import Method
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """Federated averaging: w = sum_k (n_k / N) w_k (Algorithm 1 of the paper).
+    """Federated averaging: the new global weights are the average of the sites' weights after local training.
+
+        w = sum_k (n_k / N) w_k                                                                    (Algorithm 1)
 
     n_k is the number of training images of site k, N their sum over the sites that took part in the round, and w_k the
     weights of site k after local training. All other methods build on this one: the code is in the base class

@@ -69,5 +69,5 @@ class FedBN(Method):
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
-        """Return the names of all state-dict entries of BatchNorm layers."""
+        """Return the names of the state-dict entries that stay at a site: those of all BatchNorm layers."""
         return batch_norm_entries(network)

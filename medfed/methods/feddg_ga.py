@@ -37,7 +37,7 @@ WEIGHT, LOCAL = "weight/", "local_loss/"  # prefixes in the coordinator's memory
 
 @dataclass(frozen=True)
 class FedDGGA(Method):
-    """Generalisation adjustment: site weights that follow the generalisation gaps.
+    """FedAvg whose site weights follow the generalisation gaps of the sites (generalisation adjustment).
 
         G_k = loss_k(global model) - loss_k(the site's own model before averaging)
         a_k <- a_k + d_t (G_k - mean G) / max |G - mean G|,  then clipped at 0 and scaled to sum 1
@@ -54,9 +54,10 @@ class FedDGGA(Method):
     known one round later. Equal gaps change nothing.
 
     Args:
-        step: step size d with which the sites' weights in the average follow their generalisation gaps, at least 0. 0
-            keeps the average uniform. The site whose gap is farthest from the mean gap changes its weight by d_t,
-            however small the gaps are, so the effect is strong with few sites. 0.2 in the authors' code.
+        step: step size with which the sites' weights in the average follow their generalisation gaps (d in the paper),
+            at least 0. 0 keeps the average uniform. In each round, the weight of the site whose gap is farthest from
+            the mean changes by the step, however small the gaps are, so the effect is strong with few sites. 0.2 in the
+            authors' code.
     """
 
     step: NonNegativeFloat = 0.2
@@ -65,15 +66,28 @@ class FedDGGA(Method):
 
     @property
     def shares(self) -> str:
-        """Always `EVERY_ROUND`: before each round, sites report the loss of the global model."""
+        """When sites are asked to share: always `EVERY_ROUND`, to report the loss of the global model."""
         return EVERY_ROUND
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return `loss`: (1,) float32, the loss of the received global model."""
+        """Return the loss of the received global model on the site's validation images: `loss`, (1,) float32.
+
+        Training images are used if the site has no validation patients.
+        """
         return {"loss": mean_loss(network, site.task, site.validation or site.samples)}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the adjusted site weights, `weight/SITE` (1,) float64, and the known losses, `local_loss/SITE`."""
+        """Adjust the weights of the sites in the average by their generalisation gaps.
+
+        Args:
+            state: the state before the round, with the sites' weights and the losses of their own models in its memory.
+            shared: the loss of the global model at each site that takes part in the round.
+            rng: not used.
+
+        Returns:
+            `weight/SITE`, (1,) float64, the adjusted weights, and `local_loss/SITE`, the losses of the sites' own
+            models.
+        """
         local_losses = select_prefix(state.memory, LOCAL)
         known_weights = {site: float(entry) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         gaps = {
@@ -87,15 +101,15 @@ class FedDGGA(Method):
         return add_prefix(local_losses, LOCAL) | add_prefix(entries, WEIGHT)
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Return `loss`: (1,) float32, the loss of the site's own model after training."""
+        """Send `loss`, (1,) float32: the loss of the site's trained model on its validation images."""
         return {"loss": mean_loss(local.network, local.task, local.validation or local.training)}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the memory with the losses of the updated sites' own models, as `local_loss/SITE`."""
+        """Store the losses of the sites' own models, as `local_loss/SITE`, and keep the sites' weights."""
         return {**state.memory, **{LOCAL + site: update.tensors["loss"] for site, update in updates.items()}}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return sum_k a_k w_k over the sites that replied, with their weights scaled to sum 1."""
+        """Return the average of the sites' network weights, with the adjusted site weights a_k, scaled to sum 1."""
         weights = torch.tensor([float(state.memory[WEIGHT + site]) for site in updates], dtype=torch.float64)
         weights = weights if weights.sum() > 0 else torch.ones_like(weights)
         return average([update.weights for update in updates.values()], weights / weights.sum())  # sum_k a_k w_k
@@ -106,10 +120,13 @@ class FedDGGA(Method):
         return {"aggregation_weights": weights} if weights else {}
 
     def decayed_step(self, rounds_done: int, rounds: int) -> float:
-        """Return the step size d_t: d after the first round, decreasing linearly to d / T after round T.
+        """Return the step size for the adjustment of site weights, which decreases linearly over the rounds.
 
         Args:
             rounds_done: number of finished rounds.
-            rounds: T, number of rounds of the training; 0 if it is not known, which keeps d.
+            rounds: number T of rounds of the training; 0 if it is not known.
+
+        Returns:
+            d (`step`) after the first round, d / T after round T; always d if `rounds` is 0.
         """
         return self.step * max(0.0, 1 - max(0, rounds_done - 1) / rounds) if rounds else self.step  # d_t

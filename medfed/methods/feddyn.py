@@ -70,17 +70,21 @@ class FedDyn(Method):
 
     @property
     def site_weights(self) -> SiteWeights:
-        """Always "uniform": the average in Algorithm 1 does not depend on the numbers of images."""
+        """Weights of the sites in the average: always "uniform", because Algorithm 1 does not use numbers of images."""
         return "uniform"
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Move g_k to the network's device; in the site's first round, set it to 0."""
+        """Move the site's gradient estimate g_k to the network's device; in its first round, set it to 0."""
         if self.alpha:
             for name, entry in local.sent_parameters().items():
                 local.memory[GRADIENT + name] = local.memory.get(GRADIENT + name, torch.zeros_like(entry)).to(entry)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return -<g_k, theta - theta^{t-1}> + alpha / 2 ||theta - theta^{t-1}||^2, a scalar."""
+        """Return the dynamic regulariser -<g_k, theta - theta^{t-1}> + alpha / 2 ||theta - theta^{t-1}||^2, a scalar.
+
+        theta are the network's present weights, theta^{t-1} those at the start of the round, and g_k is the site's
+        gradient estimate.
+        """
         total = super().regulariser(local, output)
         if self.alpha:
             entries, start = local.sent_parameters(), local.start_weights
@@ -90,7 +94,7 @@ class FedDyn(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Update g_k in the site's memory and move it to the CPU; send nothing in addition to the weights."""
+        """Update the site's gradient estimate g_k in its memory; send nothing in addition to the weights."""
         if self.alpha:
             for name, entry in local.sent_parameters().items():
                 drift = entry.detach() - local.start_weights[name]
@@ -99,7 +103,10 @@ class FedDyn(Method):
         return {}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the new h as `h/NAME`, for every parameter that the sites send. h of a frozen parameter is 0."""
+        """Return the coordinator's new correction h, the mean of the sites' gradient estimates, as `h/NAME`.
+
+        h of a frozen parameter is 0. Nothing is stored if alpha is 0.
+        """
         if not self.alpha:
             return state.memory
         memory = dict(state.memory)
@@ -113,7 +120,7 @@ class FedDyn(Method):
         return memory
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return theta^t: the uniform average minus h / alpha. Buffers are the uniform average alone."""
+        """Return the new global weights: the uniform average minus h / alpha; for buffers, only the average."""
         weights = super().aggregate(state, updates)
         for name, h in select_prefix(state.memory, H).items():  # h does not exist if alpha is 0
             weights[name] = add_scaled(weights[name], [h], [-1 / self.alpha])  # Alg. 1: theta^t

@@ -27,7 +27,9 @@ from medfed.functional.aggregation import gradient_masked_average
 
 @dataclass(frozen=True)
 class FedGMA(Method):
-    """Gradient masked averaging. With the change D_k = w_k - w of site k, for every single weight:
+    """FedAvg that scales down the change of a weight if the sites' changes differ in sign (gradient masked averaging).
+
+    With the change D_k = w_k - w of site k, for every single weight:
 
         A = |mean_k sign(D_k)|,  mask = 1 where A >= tau, and A elsewhere
         w <- w + step * mask * sum_k (n_k / N) D_k
@@ -43,7 +45,7 @@ class FedGMA(Method):
             with at least this agreement are applied in full. With 0 the result is bit-identical to FedAvg. 0.4 is the
             value of a public benchmark.
         step: the coordinator's step size (eta in the paper), above 0. 1 applies the average change as it is.
-        votes: weight of a site's sign in the agreement A: "uniform" (one vote per site) or "examples" (in proportion to
+        votes: weight of a site's sign in the agreement: "uniform" (one vote per site) or "examples" (in proportion to
             its number of images). The change itself is always weighted by the numbers of images.
     """
 
@@ -52,7 +54,7 @@ class FedGMA(Method):
     votes: SiteWeights = "uniform"
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the old weights plus the masked average of the sites' changes."""
+        """Return the new global weights: the old ones plus the average change, masked by its agreement in sign."""
         trained_weights = [update.weights for update in updates.values()]
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
         votes = examples if self.votes == "examples" else torch.ones_like(examples)

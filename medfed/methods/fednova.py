@@ -27,7 +27,7 @@ from medfed.functional.aggregation import effective_steps, normalized_average
 
 @dataclass(frozen=True)
 class FedNova(Method):
-    """Normalised averaging (section 4 of the paper):
+    """FedAvg that divides each site's change by the length of its local training (normalised averaging, section 4).
 
         w <- w + L sum_k p_k (w_k - w) / l_k,   L = sum_k p_k l_k,   p_k = n_k / N
 
@@ -48,7 +48,7 @@ class FedNova(Method):
     moved: ClassVar[Mapping[str, str]] = {"momentum": "FedNova now reads training.momentum; remove this key"}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the old weights plus the normalised average of the sites' changes."""
+        """Return the new global weights: the old ones plus the average of the sites' normalised changes."""
         training = state.plan.training
         from_rest = training.optimizer == "sgd" and training.optimizer_state == "reset"
         momentum = training.momentum if from_rest else 0.0

@@ -44,5 +44,8 @@ class FedProx(Method):
     mu: NonNegativeFloat = 0.01
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return the proximal term mu / 2 * ||w - w_t||^2, a scalar."""
+        """Return the proximal term mu / 2 * ||w - w_t||^2, a scalar.
+
+        It penalises the distance of the network's weights w to the weights w_t at the start of the round.
+        """
         return self.mu / 2 * squared_distance(local.trainable(), local.start_weights)  # eq. 2

@@ -49,7 +49,7 @@ class NormClipping(Method):
     site_weights: SiteWeights = "examples"
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the old weights plus the average of the clipped changes."""
+        """Return the new global weights: the old ones plus the average of the sites' clipped changes."""
         trained_weights, site_weights = [update.weights for update in updates.values()], self.averaging_weights(updates)
         return clipped_average(  # norm thresholding: the formula of the class docstring
             state.weights, trained_weights, site_weights, state.parameters, self.bound, self.times

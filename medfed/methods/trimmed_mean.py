@@ -28,7 +28,7 @@ from medfed.functional.aggregation import trimmed_mean
 
 @dataclass(frozen=True)
 class TrimmedMean(Method):
-    """The mean of the sites' weights without the extremes, element by element (Definition 2; Algorithm 1, option II).
+    """Aggregate by the mean of the sites' weights without the extremes, element by element (Definition 2; option II).
 
     With K sites, ceil(trim * K) values are cut at each end. If at most that many sites send wrong weights, every
     element lies between values of correct sites. Only the coordinator's step differs from FedAvg. BatchNorm's
@@ -47,7 +47,7 @@ class TrimmedMean(Method):
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the trimmed mean of the sites' weights, element by element.
+        """Return the new global weights: the mean of the sites' weights without the extremes, element by element.
 
         Raises:
             UserError: if the cut leaves no site.
