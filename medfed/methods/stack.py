@@ -108,11 +108,11 @@ class Stack(Method):
         return frozenset().union(*(method.local_keys(network) for method in self.methods))
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the tensors that each method shares, as `NUMBER/NAME`."""
+        """Return the tensors that the methods share at a site, as `NUMBER/NAME`."""
         return _joined(method.share(site, network) if method.shares != NEVER else {} for method in self.methods)
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the coordinator's memory of each method after sharing, as `NUMBER/NAME`."""
+        """Return the coordinator's memory of all methods after sharing, as `NUMBER/NAME`."""
         return _joined(
             method.combine(own, {site: select_prefix(tensors, f"{i}/") for site, tensors in shared.items()}, rng)
             if method.shares != NEVER
@@ -122,7 +122,7 @@ class Stack(Method):
         )
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the tensors that each method sends to the site, as `NUMBER/NAME`."""
+        """Return the tensors that the methods send to a site with the weights, as `NUMBER/NAME`."""
         return _joined(method.broadcast(_own(state, i), site) for i, method in enumerate(self.methods))
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
@@ -153,7 +153,7 @@ class Stack(Method):
         return batch
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the loss of the method that defines one, or else the task's loss."""
+        """Return the loss and output of the method that defines a loss, or else the task's loss."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "loss"):
                 with _view(local, i) as own:
@@ -181,14 +181,14 @@ class Stack(Method):
         return _joined(method.remember(*_own_round(state, updates, i), rng) for i, method in enumerate(self.methods))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the weights of the method that defines an aggregation, or else the average."""
+        """Return the global weights of the method that defines an aggregation, or else the sites' average."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "aggregate"):
                 return method.aggregate(*_own_round(state, updates, i))
         return super().aggregate(state, updates)
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return the facts of all methods by name."""
+        """Return the facts of all methods for the run's summary, by name."""
         facts: dict[str, Any] = {}
         for i, method in enumerate(self.methods):
             facts |= method.facts(_own(state, i))
