@@ -158,11 +158,10 @@ class FPL(Method):
         return region_embeddings(features, output.label, self.ring_width)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Cluster the prototypes of each class over the sites.
+        """Cluster the prototypes of each class over the sites, and return the mean of each cluster.
 
         Returns:
-            `clusters/CLASS`, (M, D): the mean of each of the M clusters of prototypes. Classes that no site sent keep
-            theirs.
+            `clusters/CLASS`, (M, D), for M clusters of prototypes. Classes that no site sent keep their clusters.
         """
         prototypes = [updates[site].tensors for site in sorted(updates)]
         memory = dict(state.memory)

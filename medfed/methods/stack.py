@@ -67,17 +67,17 @@ class Stack(Method):
 
     @property
     def site_weights(self) -> SiteWeights:
-        """Weights of the sites in the average, of the methods that have this setting. They must agree."""
+        """Weights of the sites in the average, "examples" or "uniform", of the methods that have this setting."""
         return next((method.site_weights for method in self.methods if "site_weights" in vars(method)), "examples")
 
     @property
     def shares(self) -> str:
-        """When the methods that share are asked to: `NEVER`, `ONCE` or `EVERY_ROUND`. They must agree."""
+        """When sites are asked to share, the same for all methods that share: `NEVER`, `ONCE` or `EVERY_ROUND`."""
         return next((method.shares for method in self._sharers()), NEVER)
 
     @property
     def unseen_bn(self) -> UnseenBatchNorm:
-        """The setting of the first method with another setting than "average", or else "average"."""
+        """BatchNorm entries of a site that did not train: the rule of the first method with another than "average"."""
         return next((method.unseen_bn for method in self.methods if method.unseen_bn != "average"), "average")
 
     @property
@@ -95,7 +95,7 @@ class Stack(Method):
             method.check(image_size, channels, standardised)
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network wrapped by one method after the other.
+        """Return the network after each method has added its layers, in order.
 
         Methods that read feature maps which others change (`reads_features`) come last.
         """
@@ -126,14 +126,14 @@ class Stack(Method):
         return _joined(method.broadcast(_own(state, i), site) for i, method in enumerate(self.methods))
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """Return the samples after the expansion of one method after the other."""
+        """Return the training samples after each method has expanded them, in order."""
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 samples = method.expand(own, samples, rng)
         return samples
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Prepare the round of each method.
+        """Let each method prepare the round at a site.
 
         Methods that write entries of the network (`fills_network`) come first, so that the others see the network that
         will be trained; `local.start_weights` then holds the changed network.
@@ -146,7 +146,7 @@ class Stack(Method):
                 local.start_weights = {name: entry.detach().clone() for name, entry in entries}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Return the batch after the augmentation of one method after the other."""
+        """Return the batch after each method has changed it, in order."""
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 batch = method.augment(own, batch)
