@@ -50,7 +50,7 @@ def test_a_layer_behind_a_seam_renames_nothing():
 
 
 def test_a_taken_name_and_a_sequential_are_refused():
-    with pytest.raises(ValueError, match="already has a part called 'body'"):
+    with pytest.raises(ValueError, match="already has a submodule or attribute 'body'"):
         insert_layer(Chain(), "body.1", nn.Identity(), "body")
     with pytest.raises(ValueError, match="Sequential"):
         insert_layer(network(), "1", nn.Identity(), "extra")

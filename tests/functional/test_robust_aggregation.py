@@ -105,7 +105,7 @@ def test_other_entries_are_refused():
     ends = sites(3)
     del ends[1]["conv.weight"]
     shares = torch.ones(3) / 3
-    clipped = partial(clipped_average, ends[0], shares=shares, parameters=PARAMETERS)
+    clipped = partial(clipped_average, ends[0], fractions=shares, parameters=PARAMETERS)
     for make in (coordinate_median, partial(trimmed_mean, cut=1), clipped):
         with pytest.raises(ValueError, match="1 entries are missing, the first is 'conv.weight'"):
             make(ends)

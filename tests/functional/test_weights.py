@@ -40,7 +40,7 @@ def test_sums_run_in_float64():
 
 @pytest.mark.parametrize("shares", [[0.5, 0.6], [1.5, -0.5], [1.0]])
 def test_shares_must_be_shares(shares):
-    with pytest.raises(ValueError, match="shares must be 2 numbers"):
+    with pytest.raises(ValueError, match="fractions must be 2 numbers"):
         average([{"w": torch.zeros(1)}] * 2, torch.tensor(shares))
 
 
