@@ -12,7 +12,8 @@ from medfed.tasks.mask_scoring import MaskScoring
 
 SCORING = MaskScoring()
 CASE_COLUMNS = SCORING.case_columns
-summarise, write_cases, read_cases, paired_test = SCORING.summarise, SCORING.write_cases, SCORING.read_cases, SCORING.paired_test
+summarise, paired_test = SCORING.summarise, SCORING.paired_test
+write_cases, read_cases = SCORING.write_cases, SCORING.read_cases
 unknown = dict.fromkeys(column.key for column in SCORING.columns)
 
 
