@@ -118,7 +118,7 @@ def _time_sharing(site: Site, message: Message) -> float:
 
 def _time_reply(site: Site, message: Message) -> float:
     began = time.perf_counter()
-    site.answer(message)
+    site.reply(message)
     return time.perf_counter() - began
 
 

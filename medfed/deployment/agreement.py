@@ -32,16 +32,16 @@ class Agreement:
         rounds: of training, in all.
         megabytes_per_round: that may leave, all answers of a round together; the very same answer to the very same
             letter, sent again where it was lost, tells nothing new and counts once.
-        answers_per_round: how often one kind of letter is answered in a round: once, and again where one was lost.
+        replies_per_round: how often one kind of letter is answered in a round: once, and again where one was lost.
     """
 
     sends: tuple[str, ...] = ()
     rounds: int = 100
     megabytes_per_round: float = 100.0
-    answers_per_round: int = 3
+    replies_per_round: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "megabytes_per_round", "answers_per_round"):
+        for name in ("rounds", "megabytes_per_round", "replies_per_round"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
 
@@ -87,7 +87,7 @@ class Guard:
             raise Refused(f"was asked to {message.kind} in round {number}, and has trained in round {latest}; a "
                           "coordinator goes back one round at most")
         done = self.answered[f"{message.kind} {number}"]
-        if done >= self.agreement.answers_per_round:
+        if done >= self.agreement.replies_per_round:
             raise Refused(f"was asked to {message.kind} in round {number} more than {done} times")
         self._check_weights(message)
         if (size := sum(map(n_bytes, message.tensors.values()))) > MAX_BYTES_DOWN:

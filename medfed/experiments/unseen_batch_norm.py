@@ -17,18 +17,18 @@ from medfed.functional.weights import batch_norm_layers
 from medfed.tasks.task import Task
 
 
-def policy(members: Sequence[Site]) -> str:
+def unseen_bn_of(members: Sequence[Site]) -> str:
     """One of `medfed.federation.method.UnseenBatchNorm`; "" where the sites keep nothing."""
     return members[0].method.unseen_bn if any(site.local_keys for site in members) else ""
 
 
 def transductive_by(task: Task, members: Sequence[Site]) -> list[str]:
     """What made predictions depend on other test images: "tent", "batch_stats", "nearest"."""
-    found = policy(members)
+    found = unseen_bn_of(members)
     return ["tent"] * task.evaluation.tent + [found] * (found in ("batch_stats", "nearest"))
 
 
-def nearest(
+def weights_of_nearest_site(
     members: Sequence[Site], network: nn.Module, task: Task, weights: Mapping[str, Tensor], name: str,
     images: Iterable[Tensor],
 ) -> dict[str, Tensor]:

@@ -155,7 +155,7 @@ class CCST(Method):
             mean, std = (torch.stack(one) for one in zip(*(offered[s] for s in styles), strict=True))
             return transfer.restyle(image.to(device), mean, std)  # eq. 1-4
 
-        expanded = StyleExpansion(samples, choices, restyle, local.kept_bytes)
+        expanded = StyleExpansion(samples, choices, restyle, local.max_cache_bytes)
         self._check_masks(local.site, samples, expanded)
         return expanded
 

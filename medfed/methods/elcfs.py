@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.core.bounds import Interval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
+from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
 from medfed.federation.local_round import LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, Tensors, has_too_few_patients
@@ -92,7 +93,7 @@ class ELCFS(Method):
     For classification there is no boundary, and gamma is not used.
     """
 
-    alpha: Annotated[float, Interval(ge=0, lt=0.5)] = 0.01
+    alpha: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
     gamma: NonNegativeFloat = 0.5
     meta_step: NonNegativeFloat = 1e-3
     temperature: PositiveFloat = 0.05
@@ -105,7 +106,7 @@ class ELCFS(Method):
     inner_clamp: PositiveFloat = 100.0
     second_order: bool = False
     denominator: Literal["positive_and_negatives", "negatives"] = "positive_and_negatives"
-    bank_share: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    bank_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_patients: PositiveInt = 3
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

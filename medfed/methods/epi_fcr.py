@@ -19,7 +19,7 @@ from torch.func import functional_call
 from medfed.core.batch import Batch
 from medfed.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
-from medfed.core.seeds import number
+from medfed.core.seeds import stream_seed
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors, has_too_few_patients
@@ -106,7 +106,7 @@ class EpiFCR(Method):
         """The model of the next one in the circle."""
         givers = _givers(state.memory)
         circle = [givers[i] for i in state.memory[CIRCLE].tolist()] if givers else []
-        place = circle.index(site) + 1 if site in circle else number(0, "place", site)
+        place = circle.index(site) + 1 if site in circle else stream_seed(0, "place", site)
         if not set(circle) - {site}:
             return {}
         return add_prefix(select_prefix(state.memory, f"{DOMAIN}{circle[place % len(circle)]}/"), DOMAIN)

@@ -69,7 +69,7 @@ class FedDGGA(Method):
         losses = select_prefix(state.memory, LOCAL)
         known = {site: float(entry) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         gaps = {site: float(sent["loss"]) - float(losses[site]) for site, sent in shared.items() if site in losses}  # G
-        step = self.step_after(state.round, state.plan.rounds)
+        step = self.decayed_step(state.round, state.plan.rounds)
         weights = adjust_site_weights(add_new_sites(known, shared), sorted(shared), gaps, step)
         entries = {site: torch.tensor([a], dtype=torch.float64) for site, a in sorted(weights.items())}
         return add_prefix(losses, LOCAL) | add_prefix(entries, WEIGHT)
@@ -93,6 +93,6 @@ class FedDGGA(Method):
         weights = {site: round(float(entry), 4) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         return {"aggregation_weights": weights} if weights else {}
 
-    def step_after(self, rounds_done: int, rounds: int) -> float:
+    def decayed_step(self, rounds_done: int, rounds: int) -> float:
         """d_t: d after the first round, d / T after round T = `rounds`; always d where T is 0 (not known)."""
         return self.step * max(0.0, 1 - max(0, rounds_done - 1) / rounds) if rounds else self.step

@@ -186,7 +186,7 @@ class FISC(Method):
         mean, std = (local.message.tensors[STYLE + name][None] for name in ("mean", "std"))
         transfer, device = self._style_transfer, local.device  # and no more of the round, which would stay in memory
         return RestyledView(
-            samples, VIEW, lambda image: transfer.restyle(image.to(device), mean, std), local.kept_bytes
+            samples, VIEW, lambda image: transfer.restyle(image.to(device), mean, std), local.max_cache_bytes
         )
 
     def on_round_start(self, local: LocalRound) -> None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.core.bounds import Interval, NonNegativeFloat, Ratio
+from medfed.core.bounds import NonNegativeFloat, Ratio
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method
@@ -63,7 +64,7 @@ class JiGen(Method):
     weight: NonNegativeFloat = 0.9
     ordered: Ratio = 0.7
     grey: Ratio = 0.1
-    n_orders: Annotated[int, Interval(ge=2, le=100)] = 31
+    n_orders: Annotated[int, Field(ge=2, le=100)] = 31
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"weight": 0.1}}
 

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from medfed.core.batch import Batch
-from medfed.core.bounds import PositiveInt, Ratio, Rule
+from medfed.core.bounds import PositiveInt, Ratio
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method
 from medfed.functional.hooks import replace_output
@@ -67,7 +68,7 @@ class RSC(Method):
     mask: Literal["either", "positions", "channels"] = "either"
     position_share: Ratio = 1 / 3
     channel_share: Ratio = 1 / 3.2
-    sample_shares: Annotated[tuple[Ratio, ...], Rule(bool, "hold at least one number")] = (1 / 3,)
+    sample_shares: Annotated[tuple[Ratio, ...], Field(min_length=1)] = (1 / 3,)
     rounds_each: PositiveInt = 10
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

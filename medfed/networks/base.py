@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from medfed.core import bounds
 from medfed.core.errors import UserError
 from medfed.networks import pretrained
 
@@ -27,6 +28,14 @@ class NetworkSettings:
     """
 
     weights: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check every field against its annotation; a subclass that overrides this calls `super().__post_init__()`.
+
+        Raises:
+            ValueError: with one sentence for each field that is not allowed.
+        """
+        bounds.check(self)
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:

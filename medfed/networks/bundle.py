@@ -67,6 +67,7 @@ class Bundle(NetworkSettings):
     path: str
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         try:
             _ = self.network_settings
         except UserError as error:

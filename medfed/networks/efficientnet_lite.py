@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from monai.networks.nets.efficientnet import EfficientNet
 from torch import Tensor, nn
 
+from medfed.core.bounds import RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.networks import pretrained
 from medfed.networks.base import NetworkSettings
@@ -50,17 +51,13 @@ class EfficientNetLite(NetworkSettings):
     """
 
     pretrained: bool = True
-    dropout: float = 0.2
-    drop_connect: float = 0.2
+    dropout: RatioBelowOne = 0.2
+    drop_connect: RatioBelowOne = 0.2
 
     encoder_stages: ClassVar[tuple[str, ...]] = tuple(f"_blocks.{stack}" for stack in (0, 1, 2, 4, 6))
     last_features: ClassVar[str] = "_last_activation"
     embedding: ClassVar[str] = "_avg_pooling"
     head: ClassVar[str] = "_fc"
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.dropout < 1 and 0 <= self.drop_connect < 1):
-            raise ValueError(f"dropout and drop_connect must be in [0, 1), got {self.dropout} and {self.drop_connect}")
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         """(B, in_channels, H, W) to logits (B, out_channels); H and W multiples of 32; weights fresh as yet."""

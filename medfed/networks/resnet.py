@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from monai.networks.nets import ResNet
 from torch import nn
 
+from medfed.core.bounds import NonNegativeInt, PositiveInt
 from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
 
-ARCHITECTURES = {  # depth: (block, how many in each of the four stages)
+Depth = Literal[10, 18, 34, 50]
+ARCHITECTURES: dict[Depth, tuple[str, tuple[int, int, int, int]]] = {  # depth: (block, blocks in each stage)
     10: ("basic", (1, 1, 1, 1)),
     18: ("basic", (2, 2, 2, 2)),
     34: ("basic", (3, 4, 6, 3)),
@@ -37,19 +39,12 @@ class ResidualNetwork(NetworkSettings):
             27,718,727 parameters in all. MONAI has no such network, so a bundle then carries TorchScript alone.
     """
 
-    depth: int = 18
-    width: int = 64
-    embedding_size: int = 0
+    depth: Depth = 18
+    width: PositiveInt = 64
+    embedding_size: NonNegativeInt = 0
 
     encoder_stages: ClassVar[tuple[str, ...]] = ("layer1", "layer2", "layer3", "layer4")
     last_features: ClassVar[str] = "layer4"
-
-    def __post_init__(self) -> None:
-        if self.depth not in ARCHITECTURES:
-            raise ValueError(f"depth must be one of {', '.join(map(str, ARCHITECTURES))}, got {self.depth}")
-        if self.width < 1 or self.embedding_size < 0:
-            raise ValueError(f"width must be at least 1 and embedding_size at least 0, got {self.width} and "
-                             f"{self.embedding_size}")
 
     @property
     def embedding(self) -> str:

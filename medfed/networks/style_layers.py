@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import torch
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from medfed.core.bounds import Rule
+from medfed.core.bounds import PositiveInt, distinct
 from medfed.core.errors import UserError
 from medfed.functional.feature_style import add_style_noise, mix_styles
 from medfed.functional.histogram_matching import mix_histograms
@@ -21,8 +22,7 @@ from medfed.functional.hooks import insert_layer
 from medfed.functional.sampling import draw_mixing_partners
 
 Stages = Annotated[  # numbers of the network's stages, counted from 1
-    tuple[int, ...],
-    Rule(lambda stages: stages and min(stages) >= 1 and len(set(stages)) == len(stages), "be different numbers from 1"),
+    tuple[PositiveInt, ...], Field(min_length=1, json_schema_extra={"uniqueItems": True}), AfterValidator(distinct)
 ]
 
 

@@ -15,11 +15,11 @@ from tqdm import tqdm
 
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError
-from medfed.core.files import read_sealed, seal, write_atomically
+from medfed.core.files import read_with_checksum, sha256_digest, write_atomically
 from medfed.functional.style import adain
 from medfed.networks.adain import CODEC_FILE_NAME, StyleCodec, load_codec, serialise_codec
 from medfed.outputs.environment import versions
-from medfed.outputs.figures.codec_sheet import style_sheet
+from medfed.outputs.figures.codec_examples import save_codec_examples
 from medfed.outputs.run_folder import RunFolder
 from medfed.style_codec.images import N_TEXTURES, ImagePool, Progress, crop_rng, folder_pool, read_image, synthetic_pool
 from medfed.style_codec.training import SMALL_RECIPE, CodecTraining, Recipe, check_weights
@@ -86,7 +86,7 @@ def _start_or_resume(folder: RunFolder, training: CodecTraining, resume: bool) -
             "with --out"
         )
     if (folder.path / CHECKPOINT).is_file():
-        training.restore(read_sealed(folder.path / CHECKPOINT, "start another training with --out"))
+        training.restore(read_with_checksum(folder.path / CHECKPOINT, "start another training with --out"))
 
 
 def _train(folder: Path, training: CodecTraining, args: argparse.Namespace) -> None:
@@ -99,7 +99,7 @@ def _train(folder: Path, training: CodecTraining, args: argparse.Namespace) -> N
                 bar.set_description_str(", ".join(f"{name} {loss:.3f}" for name, loss in losses.items()), refresh=False)
             if training.step % args.save_every == 0 or training.step == steps:
                 data = training.to_bytes()
-                write_atomically(folder / CHECKPOINT, seal(data), data)
+                write_atomically(folder / CHECKPOINT, sha256_digest(data), data)
 
 
 def _write_codec(folder: Path, training: CodecTraining, args: argparse.Namespace) -> None:
@@ -150,7 +150,7 @@ def _draw_figure(
         features, size = codec.encode(image[None]), tuple(image.shape[1:])
         again.append(codec.decode(features, size)[0].cpu())
         styled.append([codec.decode(adain(features, *style, alpha), size)[0].cpu() for style in wanted])
-    style_sheet(contents, again, styles, styled, path, label)
+    save_codec_examples(contents, again, styles, styled, path, label)
 
 
 def _load_pool(folders: Sequence[Path], recipe: Recipe, args: argparse.Namespace) -> ImagePool:

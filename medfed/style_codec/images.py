@@ -15,10 +15,10 @@ from torch import Tensor
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
-from medfed.datasets.pictures import SUFFIXES, read_picture
+from medfed.datasets.image_files import SUFFIXES, read_image_file
 from medfed.phantoms.synthesis import fundus, fundus_sites, histology, prostate_sites
-from medfed.phantoms.synthesis.prostate import examine
-from medfed.phantoms.synthesis.textures import texture
+from medfed.phantoms.synthesis.prostate import simulate_examination
+from medfed.phantoms.synthesis.textures import random_texture
 
 Progress = Callable[[Iterable], Iterable]
 N_TEXTURES = 480
@@ -62,18 +62,20 @@ def synthetic_pool(
     """
     side = round(size * RESIZE_FACTOR)
     made: dict[str, list[np.ndarray]] = {}
-    made["procedural textures"] = [texture(seed, number, side) for number in progress(range(n_textures))]
+    made["procedural textures"] = [random_texture(seed, number, side) for number in progress(range(n_textures))]
     prostates = [(name, number) for name, site in prostate_sites.SITES.items() for number in site.numbers[:cases]]
     slices = [
         one for name, number in progress(prostates) for one in _prostate_slices(name, number, max(32, side), seed)
     ]
     made["slices of prostate phantoms"] = slices[:: -(-3 * len(slices) // n_textures)] if n_textures else slices
     fundi = [(name, number) for name, site in fundus_sites.SITES.items() for number in site.numbers[:cases]]
-    fundus_images = (fundus.take(name, number, max(32, side), seed).image for name, number in progress(fundi))
+    fundus_images = (
+        fundus.simulate_photograph(name, number, max(32, side), seed).image for name, number in progress(fundi)
+    )
     made["fundus phantoms"] = [_resize(image / 255, side) for image in fundus_images]
-    patches = list(histology.rows(4 * cases, cases, seed))
+    patches = list(histology.patch_table(4 * cases, cases, seed))
     made["histology phantoms"] = [
-        _resize(histology.patch(row.patient, number, row.tumour, seed)[0] / 255, max(size, histology.SIDE))
+        _resize(histology.simulate_patch(row.patient, number, row.tumour, seed)[0] / 255, max(size, histology.SIDE))
         for number, row in enumerate(progress(patches))
     ]
     images = tuple(_to_uint8(picture) for pictures in made.values() for picture in pictures)
@@ -99,7 +101,7 @@ def folder_pool(folders: Sequence[Path], size: int, progress: Progress) -> Image
 
 def read_image(path: Path, side: int | None = None) -> np.ndarray:
     """A picture as (3, H, W) in [0, 1], scaled to a shorter side if one is given."""
-    pixels = read_picture(path, None, []) / 255
+    pixels = read_image_file(path, None, []) / 255
     pixels = pixels if side is None else _resize(np.moveaxis(pixels, 0, -1), side)
     return np.broadcast_to(pixels, (3, *pixels.shape[1:]))
 
@@ -131,7 +133,7 @@ def _resize(picture: np.ndarray, side: int) -> np.ndarray:
 
 
 def _prostate_slices(site: str, number: int, side: int, seed: int) -> list[np.ndarray]:
-    volume = examine(site, number, side, seed).image
+    volume = simulate_examination(site, number, side, seed).image
     low, high = np.percentile(volume, (0.5, 99.5))
     grey = np.clip((volume - low) / max(high - low, 1e-6), 0, 1)
     return [np.broadcast_to(grey[:, :, index].T, (3, side, side)) for index in range(grey.shape[2])]

@@ -136,7 +136,7 @@ class Segmentation(Task):
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Random rotation, scaling and flipping, the same for image and label."""
         theta = draw_affine(len(batch.image), rng)
-        return batch.moved(lambda image: warp(image, theta), warp(batch.label, theta, mode="nearest"))
+        return batch.transform(lambda image: warp(image, theta), warp(batch.label, theta, mode="nearest"))
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
         """Soft Dice of each structure over the batch, 1 - (2 sum py + s) / (sum p + sum y + s), s = 1e-5 (ELCFS)."""
@@ -232,14 +232,14 @@ class Segmentation(Task):
                 )
                 named = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
                 result.rows.append({**named, **scores})
-            if dataset.ratio_of:
-                inner, outer = map(self.structures.index, dataset.ratio_of)
+            if dataset.ratio_structures:
+                inner, outer = map(self.structures.index, dataset.ratio_structures)
                 reference, found = (
                     vertical_ratio(masks[inner], masks[outer]) for masks in (volume.mask.as_tensor(), predicted)
                 )
                 result.ratios.append(ratio_row(case.site, role, case.patient, reference, found))
             if role == "unseen":
-                result.masks[case.patient] = PackedMask.of(predicted)
+                result.masks[case.patient] = PackedMask.pack(predicted)
         return result
 
     def typical_image(self, samples: Slices) -> Tensor:

@@ -27,10 +27,11 @@ from monai.transforms import (
     RandZoomd,
 )
 from monai.utils import convert_to_tensor
+from pydantic import AfterValidator, Field
 
-from medfed.core.bounds import Interval, NonNegativeFloat, PositiveFloat, Rule
+from medfed.core.bounds import NonNegativeFloat, PositiveFloat, ordered
 
-_ORDERED = Rule(lambda limits: limits[0] <= limits[1], "be (lowest, highest)")
+_ORDERED = AfterValidator(ordered)
 Range = Annotated[tuple[float, float], _ORDERED]
 NonNegativeRange = Annotated[tuple[NonNegativeFloat, NonNegativeFloat], _ORDERED]
 PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], _ORDERED]
@@ -63,7 +64,7 @@ class BigAugRanges:
     perturbation: Range = (-0.1, 0.1)
     rotation_deg: Range = (-20.0, 20.0)
     scaling: PositiveRange = (0.4, 1.6)
-    deformation: Annotated[float, Interval(ge=0, lt=0.5)] = 0.01
+    deformation: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
 
 
 def big_aug(

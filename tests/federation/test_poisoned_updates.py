@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from conftest import ToyOfClasses
+from conftest import ToyClassification
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest
@@ -50,7 +50,7 @@ class Recorded:
 
 @cache
 def parameters() -> frozenset[str]:
-    return ToyOfClasses().start(FedAvg()).parameters
+    return ToyClassification().start(FedAvg()).parameters
 
 
 def learned(weights):
@@ -61,7 +61,7 @@ def learned(weights):
 @cache
 def recorded(method):
     """The start, and what the toy sites answer in round 1: the same for all tests of a method."""
-    toy, answers = ToyOfClasses(), {}
+    toy, answers = ToyClassification(), {}
     engine, start = toy.engine(method, SITES), toy.start(method)
     exchange = engine.exchange
 

@@ -53,8 +53,10 @@ def test_every_site_keeps_its_head_and_goes_on_from_it(any_toy):
     method = COPA()
     engine = any_toy.engine(method)
     done = rounds(any_toy, method, 2, engine=engine)
-    kept = [{n.removeprefix(OWN): e for n, e in site.memory.items() if n.startswith(OWN)} for site in engine.members]
-    for site, head in zip(engine.members, kept, strict=True):
+    kept = [
+        {n.removeprefix(OWN): e for n, e in site.memory.items() if n.startswith(OWN)} for site in engine.local_sites
+    ]
+    for site, head in zip(engine.local_sites, kept, strict=True):
         assert all(torch.equal(done[-1].state.memory[f"{HEADS}{site.name}/{n}"], e) for n, e in head.items())
     assert not torch.equal(*[one[f"{any_toy.architecture.head}.weight"] for one in kept[:2]])
     local = local_round(any_toy, method)

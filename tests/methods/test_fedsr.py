@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToyOfClasses
+from conftest import ToyClassification
 from torch.nn import functional
 
 from medfed.core.errors import UserError
@@ -22,7 +22,7 @@ from medfed.networks.unet import UNet
 
 @pytest.fixture
 def toy():
-    return ToyOfClasses()
+    return ToyClassification()
 
 
 def rounds(toy, method, n=1, engine=None):
@@ -85,7 +85,7 @@ def test_r_and_c_never_leave_a_site_and_are_kept_there(toy):
     end = done[-1].state
     names = {row["name"] for one in done for row in one.ledger} | set(end.weights) | set(end.memory)
     assert not any(PRIVATE in str(name) for name in names)
-    kept = [{n: e for n, e in site.memory.items() if n.startswith(PRIVATE)} for site in engine.members]
+    kept = [{n: e for n, e in site.memory.items() if n.startswith(PRIVATE)} for site in engine.local_sites]
     assert all(set(one) == {f"{PRIVATE}/{name}" for name in ("mean", "spread", "scale")} for one in kept)
     means = [one[f"{PRIVATE}/mean"] for one in kept]
     assert all(mean.abs().sum() > 0 for mean in means) and not torch.equal(means[0], means[1]), "trained, each its own"

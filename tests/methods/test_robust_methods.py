@@ -118,7 +118,7 @@ def test_where_sites_keep_batch_norm_the_rest_is_put_together(any_toy):
         engine = any_toy.engine(method, local_batch_norm=True)
         start = any_toy.start(method)
         (done,) = federate(method, engine, start, Federation(rounds=1), 0)
-        local = engine.members[0].local_keys
+        local = engine.local_sites[0].local_keys
         assert all(torch.equal(done.state.weights[name], start.weights[name]) for name in local)
 
 

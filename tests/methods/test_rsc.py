@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
@@ -49,7 +49,7 @@ def test_the_loss_is_that_of_features_masked_by_hand(mask):
     """On a ResNet, the tail written out: mean over positions, then the linear head.
 
     Of six samples those two count whose confidence fell most."""
-    toy, settings = Toy(), ResidualNetwork(depth=10, width=8)
+    toy, settings = ToySegmentation(), ResidualNetwork(depth=10, width=8)
     task = Classification(("x", "y", "z"), 3, 64)
     toy.n_logits = 3
     rng = stream(0, "images")
@@ -80,7 +80,7 @@ def test_the_loss_is_that_of_features_masked_by_hand(mask):
 
 def test_behind_pooling_and_a_linear_head_the_mean_gradient_is_the_same_at_every_position():
     """Why positions are ranked by features times gradient, not by the paper's mean of the gradient."""
-    toy, settings = Toy(), ResidualNetwork(depth=10, width=8)
+    toy, settings = ToySegmentation(), ResidualNetwork(depth=10, width=8)
     local = local_round(toy, architecture=settings, channels=3)
     with capture_features(local.network, ("layer4",)) as seen:
         logits = local.network(torch.rand(2, 3, 96, 96))
@@ -204,7 +204,7 @@ def test_what_was_mixed_in_the_first_pass_is_not_mixed_again(any_toy, stages):
 
 
 def test_dropout_behind_the_features_does_no_harm():
-    toy = Toy(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3))
+    toy = ToySegmentation(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3))
     assert bits(toy, RSC()) == bits(toy, RSC())
 
 

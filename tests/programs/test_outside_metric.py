@@ -16,7 +16,7 @@ from medfed.metrics.class_metric import ClassMetric, compute_class_metric
 from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics
 from medfed.outputs.bundle.model_card import scores, scores_table
 from medfed.outputs.figures import boxes
-from medfed.outputs.report.run_data import read_all
+from medfed.outputs.report.run_data import read_runs
 from medfed.outputs.tables.run_table import closing_table
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
@@ -87,10 +87,13 @@ def rows(path):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_metric_from_outside_is_in_every_table_figure_and_page(tmp_path, tiny_phantom, lab, capsys, monkeypatch):
     labels = []
-    save = boxes.save
-    monkeypatch.setattr(
-        boxes, "save", lambda figure, *rest: (labels.append([a.get_ylabel() for a in figure.axes]), save(figure, *rest))
-    )
+    save_png = boxes.save_png
+
+    def save_and_note_labels(figure, *others):
+        labels.append([axes.get_ylabel() for axes in figure.axes])
+        save_png(figure, *others)
+
+    monkeypatch.setattr(boxes, "save_png", save_and_note_labels)
     config = tmp_path / "c.yaml"
     text = tiny_yaml(tiny_phantom).replace("elcfs, alpha: 0.1, min_patients: 1", "fedavg")
     config.write_text(text.replace("rounds: 2", "rounds: 1") + "evaluation: {metrics: [lab.volume_error]}\n")
@@ -148,7 +151,7 @@ def test_a_metric_of_classes_from_outside_is_in_the_tables_too(tmp_path, lab):
     found = summary["unseen"]["mean"]["all"]["top_two"]
     assert found == {"n_sites": 1, "mean": 1.0, "sd": None} and summary["gap"]["all"]["top_two"] == 0
     assert "top-2 %" in closing_table(summary)
-    _, (comparison,) = read_all([tmp_path / "run_0", tmp_path / "run_1"])  # by its declaration, without its code
+    _, (comparison,) = read_runs([tmp_path / "run_0", tmp_path / "run_1"])  # by its declaration, without its code
     ((_, table),) = comparison.tables
     block = next(block for block in table.blocks if block.metric == "top_two")
     assert (block.name, block.unit, block.lines[0].average.mean) == ("top-2", "%", 100.0)
@@ -214,12 +217,12 @@ def test_an_infinite_value_of_a_metric_of_classes_is_unknown():
 def test_a_metric_of_medfed_that_is_chosen_is_shown_in_comparisons(tmp_path, tiny_phantom):
     """ASSD is in every file of cases, but in no comparison unless the config asks for it."""
     from medfed.config.schema import load
-    from medfed.tasks.known import task_of_dataset
+    from medfed.tasks.factory import task_of_dataset
     from medfed.tasks.scoring import COMPARISON
 
     config = tmp_path / "c.yaml"
     config.write_text(tiny_yaml(tiny_phantom) + "evaluation: {metrics: [assd]}\n")
     found = load(config)
     scoring = task_of_dataset(found.data, found.evaluation).scoring
-    assert [metric.name for metric in scoring.shown(COMPARISON)] == ["dice", "hd95", "hd", "assd"]
+    assert [metric.name for metric in scoring.metrics_in(COMPARISON)] == ["dice", "hd95", "hd", "assd"]
     assert [column.key for column in scoring.columns].count("assd_mm") == 1

@@ -53,7 +53,7 @@ def test_the_plan_names_a_codec_by_what_is_in_it_and_not_where_it_lay(prepared):
 
 def test_a_hospital_redraws_with_the_file_beside_its_plan(prepared):
     tmp_path, sent = prepared
-    _, config = join.read(sent.parent / "HK.yaml")
+    _, config = join.read_site_file(sent.parent / "HK.yaml")
     method = getattr(config.method, "methods", (config.method,))[-1]
     assert method.codec == str(sent) and load_codec(method.codec).facts == {"note": "ours"}
 
@@ -62,10 +62,10 @@ def test_a_missing_codec_and_another_one_are_refused_before_anything_is_sent(pre
     tmp_path, sent = prepared
     sent.unlink()
     with pytest.raises(UserError, match=f"{sent.name}: is missing; .*put the coordinator's file there"):
-        join.read(sent.parent / "HK.yaml")
+        join.read_site_file(sent.parent / "HK.yaml")
     written(sent, "another")
     with pytest.raises(UserError, match=f"{sent.name}: is not the codec that the plan names"):
-        join.read(sent.parent / "HK.yaml")
+        join.read_site_file(sent.parent / "HK.yaml")
 
 
 def test_a_plan_that_points_elsewhere_is_refused(prepared):
@@ -74,7 +74,7 @@ def test_a_plan_that_points_elsewhere_is_refused(prepared):
     plan = sent.parent / "plan.yaml"
     plan.write_text(plan.read_text().replace(sent.name, "../../../ours/codec.safetensors"))
     with pytest.raises(UserError, match="is not the codec that the plan names"):
-        join.read(sent.parent / "HK.yaml")
+        join.read_site_file(sent.parent / "HK.yaml")
 
 
 def test_medfeds_own_codec_needs_no_file(tmp_path, tiny_phantom):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.experiments.evaluation import boundary_distances
 from medfed.federation.message import Message
@@ -58,7 +58,7 @@ def test_coarse_levels_are_brought_to_the_mask():
 
 @pytest.fixture
 def measuring():
-    toy = Toy()
+    toy = ToySegmentation()
     toy.task = replace(toy.task, evaluation=Evaluation(boundary_distance=True))
     return toy
 
@@ -87,9 +87,9 @@ def test_nothing_more_leaves_a_site_that_is_not_asked(measuring, toy, fedavg):
 
 
 def test_a_site_whose_masks_are_empty_tells_none(measuring, fedavg):
-    site = measuring.engine(fedavg).members[0]
+    site = measuring.engine(fedavg).local_sites[0]
     site.validation = replace(site.validation, labels=torch.zeros_like(site.validation.labels))
-    answer = site.answer(Message("validate", measuring.start(fedavg).weights, {}, {"round": 1}))
+    answer = site.reply(Message("validate", measuring.start(fedavg).weights, {}, {"round": 1}))
     assert answer.facts.keys() == {"score"}
 
 

@@ -29,7 +29,7 @@ def task_of_images(images: Mapping[str, Any], image_size: int, evaluation: Evalu
     """The task of a run whose images are not here.
 
     Args:
-        images: as `summary.json` describes them (`image_description`).
+        images: as `summary.json` describes them (`describe_images`).
     """
     channels, standardised = images["channels"], images["standardised"]
     if images.get("classes"):  # runs of older versions have no such entry
