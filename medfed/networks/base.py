@@ -55,7 +55,7 @@ class NetworkSettings:
 
     @property
     def embedding(self) -> str:
-        """Path of the module whose output is flattened and enters the last layer (classification); "" for segmentation."""
+        """Path of the module whose flattened output enters the last layer (classification); "" for segmentation."""
         return ""
 
     @property

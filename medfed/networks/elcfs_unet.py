@@ -21,8 +21,8 @@ class ElcfsUNet(NetworkSettings):
     Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030. At width 16 with 1 input and 1 output
     channel it has 3,179,569 parameters. Each encoder level has three 3x3 convolutions, the first one without an
     activation, as in the authors' network; the decoder uses nearest-neighbour upsampling and a 1x1 convolution. Its
-    last two levels have 2 and 4 times `width` channels. The normalisation has neither parameters nor running statistics, so
-    FedBN equals FedAvg with this network.
+    last two levels have 2 and 4 times `width` channels. The normalisation has neither parameters nor running
+    statistics, so FedBN equals FedAvg with this network.
 
     Args:
         width: number of channels of the first level; doubled at each of the four levels below.

@@ -30,8 +30,8 @@ class ResidualNetwork(NetworkSettings):
 
     See He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, https://arxiv.org/abs/1512.03385. It
     starts with a 7x7 convolution and a max-pooling, both with stride 2; its shortcuts have no bias (MONAI's default has
-    one). With 3 channels and 7 classes ResNet18 has 11,180,103 parameters and ResNet50 23,522,375. `weights` may be a file of
-    torchvision, whose networks expect images standardised by ImageNet's mean and standard deviation.
+    one). With 3 channels and 7 classes ResNet18 has 11,180,103 parameters and ResNet50 23,522,375. `weights` may be a
+    file of torchvision, whose networks expect images standardised by ImageNet's mean and standard deviation.
 
     Args:
         depth: number of layers: 10, 18, 34 or 50.

@@ -238,6 +238,6 @@ def test_images_that_are_too_small_for_the_codec_are_refused_in_a_sentence():
         CCST().check(8, 3)
     with pytest.raises(UserError, match="method.transfer_size is 4"):
         CCST(transfer_size=4).check(96, 3)
-    with pytest.raises(UserError, match="there is no codec here"):
+    with pytest.raises(UserError, match="no codec found"):
         CCST(codec="nowhere").check(96, 3)
     MOMENTS.check(4, 2)

@@ -193,13 +193,13 @@ def test_a_codec_survives_its_file(codec, tmp_path):
 
 def test_what_is_no_codec_is_one_sentence(codec, tmp_path):
     path = tmp_path / adain.CODEC_FILE_NAME
-    with pytest.raises(UserError, match="there is no codec here; expected 'small'"):
+    with pytest.raises(UserError, match="no codec found; expected 'small'"):
         load_codec(tmp_path / "nowhere")
     path.write_bytes(serialise_codec(codec, {"architecture": "small"})[:-9])
-    with pytest.raises(UserError, match="codec.safetensors: is no whole codec"):
+    with pytest.raises(UserError, match="codec.safetensors: the codec's file is damaged"):
         load_codec(path)
     safetensors.torch.save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(UserError, match="is no codec of medfed"):
+    with pytest.raises(UserError, match="is not a codec of medfed"):
         load_codec(path)
     path.write_bytes(serialise_codec(codec, {"architecture": "small", "channels": [16, 32, 64, 128]}))
     with pytest.raises(UserError, match="expected"):

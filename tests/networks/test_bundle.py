@@ -46,7 +46,7 @@ def test_a_bundle_of_others_may_leave_monais_defaults_out(tmp_path):
 def test_other_classes_start_the_head_fresh(tmp_path):
     theirs = DenseNet(2, 3, 5, init_features=8, growth_rate=4, block_config=(2, 2))
     found = Bundle(bundle(tmp_path / "b", DenseNetwork(8, 4, (2, 2)).network_def(3, 5), theirs))
-    with pytest.warns(UserWarning, match="starts fresh"):
+    with pytest.warns(UserWarning, match="keeps its random weights"):
         found.load_pretrained(found.build(3, 2))
 
 
@@ -72,7 +72,7 @@ def test_nothing_in_a_bundle_runs_and_what_is_not_known_is_refused(tmp_path, mon
 
 
 def test_a_folder_that_is_no_bundle_and_a_bundle_without_weights_are_told(tmp_path):
-    with pytest.raises(ValueError, match="is no MONAI bundle"):
+    with pytest.raises(ValueError, match="is not a MONAI bundle"):
         Bundle(str(tmp_path))
     found = Bundle(bundle(tmp_path / "b", SMALL))
     with pytest.raises(Exception, match="has no models/model.safetensors or models/model.pt"):

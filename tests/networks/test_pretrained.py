@@ -71,7 +71,7 @@ def body(network: nn.Module, head: str) -> dict[str, Tensor]:
 
 def test_torchvision_resnet18_fills_everything_but_a_head_of_other_classes(tmp_path):
     theirs = torchvision_resnet18()
-    head = r"'fc.weight' is \(1000, 512\) there and \(7, 512\) here"
+    head = r"'fc.weight' is \(1000, 512\) in the file and \(7, 512\) in the network"
     with pytest.warns(UserWarning, match=head):
         network = load(ResidualNetwork(), theirs, tmp_path)
     ours = body(network, "fc")
@@ -131,7 +131,7 @@ def test_a_published_head_is_no_embedding_and_a_run_of_ours_has_both(tmp_path):
 
 def test_colour_weights_see_a_grey_image_as_they_would_in_three_channels(tmp_path):
     colour, image = SMALL.build(3, 2).eval(), torch.rand(2, 1, 64, 64)
-    with pytest.warns(UserWarning, match="'conv1.weight' is for colour; summed"):
+    with pytest.warns(UserWarning, match="'conv1.weight' is for colour images; it was summed"):
         grey = load(SMALL, colour.state_dict(), tmp_path, n_in=1, n_out=2).eval()
     torch.testing.assert_close(grey(image), colour(image.expand(2, 3, 64, 64)))
 
@@ -167,11 +167,11 @@ class Code:
 @pytest.mark.parametrize(
     ("name", "write", "sentence"),
     [
-        ("w.pt", lambda path: None, "is no file; name a state dict"),
-        ("w.pt", lambda path: path.mkdir(), "is no file; name a state dict"),
+        ("w.pt", lambda path: None, "is not a file; name a state dict"),
+        ("w.pt", lambda path: path.mkdir(), "is not a file; name a state dict"),
         ("w.pth", lambda path: torch.save({"conv1.weight": Code()}, path), "cannot be read as a state dict"),
         ("w.pt", lambda path: torch.save(SMALL.build(3, 2), path), "cannot be read as a state dict"),
-        ("w.pt", lambda path: torch.save({"state_dict": {}}, path), "holds no plain state dict"),
+        ("w.pt", lambda path: torch.save({"state_dict": {}}, path), "is not a plain state dict"),
         ("w.pt", lambda path: path.write_bytes(b""), "cannot be read as a state dict"),
     ],
 )

@@ -211,7 +211,7 @@ def test_mistakes_are_one_line(tmp_path, pictures, capsys):
     says("holds a codec's training; go on with --resume", "train", *TINY, "--out", out, "--steps", 1)
     says("was started with another seed", "train", *TINY, "--out", out, "--resume", "--seed", 9)
     says("--alpha must be from 0 to 1", "show", out, pictures / "0.png", "--alpha", 2)
-    says("there is no codec here", "show", tmp_path / "none", pictures / "0.png")
+    says("no codec found", "show", tmp_path / "none", pictures / "0.png")
     state = out / "checkpoint.state"
     state.write_bytes(state.read_bytes()[:-1] + b"x")
     says("its checksum does not fit", "train", *TINY, "--out", out, "--resume", "--steps", 2)
