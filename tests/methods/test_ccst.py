@@ -162,8 +162,8 @@ def test_a_styled_image_does_not_depend_on_its_batch():
 
 def test_images_that_do_not_fit_in_memory_are_drawn_again_to_the_same_numbers():
     one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
-    other.kept_bytes = 0
-    assert torch.equal(one.batch(range(30)).image, other.batch(range(30)).image) and not other._kept
+    other.max_cache_bytes = 0
+    assert torch.equal(one.batch(range(30)).image, other.batch(range(30)).image) and not other._cache
 
 
 def test_alpha_zero_leaves_the_style_without_effect():

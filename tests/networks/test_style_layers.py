@@ -125,5 +125,5 @@ def test_it_trains_through(layer):
 def test_a_stage_that_is_not_there_and_one_named_twice_are_refused_with_a_sentence():
     with pytest.raises(UserError, match="method.stages: .*has 2 stages; leave out"):
         wrapped(DSU, NETWORKS[0], (1, 3))
-    with pytest.raises(UserError, match="MixStyle stands behind stage 1 twice"):
+    with pytest.raises(UserError, match="MixStyle is inserted after stage 1 twice"):
         insert_after_stages(wrapped(MixStyle, NETWORKS[0]), NETWORKS[0].encoder_stages, (1,), MixStyle)

@@ -142,7 +142,7 @@ def test_names_and_backend_are_as_monai_has_them():
 def test_a_window_of_one_number_warns_with_the_alpha_that_would_do():
     """1 / 64 is 0.015625; to 4 digits, 0.0157."""
     image = image_of((1, 64, 80))
-    with pytest.warns(UserWarning, match="64 x 80 leaves a window of one number.*alpha=0.0157 or more"):
+    with pytest.warns(UserWarning, match="64 x 80 gives a window of one number.*alpha to at least 0.0157"):
         AmplitudeMix(torch.ones(1, 1, 1), 0.5, alpha=0.01)(image)
     assert fourier.window_half_width((64, 80), 0.0157) == 1
 
