@@ -64,7 +64,7 @@ def parse_row(
         UserError: if the line has another number of values, or a value that is not a number.
     """
     if len(line) != len(columns):
-        raise UserError(f"{path}, line {number}: has {len(line)} values, expected {len(columns)}; is the file complete?")
+        raise UserError(f"{path}, line {number}: has {len(line)} values, expected {len(columns)}; is it cut off?")
     row: dict = dict(zip(columns, line))
     for name in numbers:
         try:
