@@ -88,11 +88,11 @@ def _train_federated(
 ) -> None:
     """Do one round as `medfed.train` does it, with all files that it writes."""
     method, run = FedAvg(), RunFolder(folder)
-    members = [
+    sites = [
         Site(name, samples, None, task, method, network, NETWORK, TRAINING, frozenset(), local_epochs=1, seed=0)
         for name, samples in data.items()
     ]
-    engine = InProcess(members, run.path / "sites")
+    engine = InProcess(sites, run.path / "sites")
     for finished_round in federate(method, engine, start, Federation(rounds=1), seed=0):
         run.save_round(finished_round, best_round=1)
 

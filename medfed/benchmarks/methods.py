@@ -121,16 +121,16 @@ def _prepare_round(
     training = Training(
         optimizer="sgd", learning_rate=1e-3, momentum=0.9, batch_size=batch_size, optimizer_state="reset"
     )
-    members = [
+    sites = [
         Site(name, _noise_samples(name, n_images if name == "a" else 4, size), None, task, method, network, settings,
              training, frozenset(), local_epochs=1, seed=0)
         for name in "abc"
     ]  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        state = next(federate(method, InProcess(members, None), start, Federation(rounds=1), 0, training)).state
+        state = next(federate(method, InProcess(sites, None), start, Federation(rounds=1), 0, training)).state
     message = Message("train", start.weights, method.broadcast(state, "a"), {"round": 2})
-    return replace(members[0], _expanded=None), message  # the first timed round restyles the images again
+    return replace(sites[0], _expanded=None), message  # the first timed round restyles the images again
 
 
 def _time_sharing(site: Site, message: Message) -> float:

@@ -28,6 +28,7 @@ def capture_features(network: nn.Module, names: Sequence[str]) -> Iterator[dict[
         AttributeError: if the network has no submodule of a given path.
 
     Example:
+        >>> import torch
         >>> network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
         >>> with capture_features(network, ["0"]) as features:
         ...     output = network(torch.rand(2, 1, 8, 8))

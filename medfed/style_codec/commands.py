@@ -190,14 +190,14 @@ def _load_pool(folders: Sequence[Path], recipe: Recipe, args: argparse.Namespace
 def _command(recipe: Recipe, args: argparse.Namespace) -> str:
     """Return the command that trains the same codec, with every setting that is not the default."""
     start = _default_recipe(args)
-    words = ["python -m medfed.codec train", f"--encoder {recipe.encoder}"]
-    words += [f"--decoder {recipe.decoder}"] if recipe.decoder else []
+    parts = ["python -m medfed.codec train", f"--encoder {recipe.encoder}"]
+    parts += [f"--decoder {recipe.decoder}"] if recipe.decoder else []
     folders = {"content": args.content, "style": args.style}
-    words += [f"--{name} {' '.join(map(str, paths))}" for name, paths in folders.items() if paths]
+    parts += [f"--{name} {' '.join(map(str, paths))}" for name, paths in folders.items() if paths]
     changed = {entry.name: getattr(recipe, entry.name) for entry in fields(Recipe)
                if getattr(recipe, entry.name) != getattr(start, entry.name)}
-    words += [f"--textures {args.textures}"] if args.textures != N_TEXTURES else []
-    return " ".join(words + [f"--{name.replace('_', '-')} {value}" for name, value in changed.items()])
+    parts += [f"--textures {args.textures}"] if args.textures != N_TEXTURES else []
+    return " ".join(parts + [f"--{name.replace('_', '-')} {value}" for name, value in changed.items()])
 
 
 def _progress_bar(text: str, quiet: bool) -> Progress:

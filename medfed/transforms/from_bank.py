@@ -62,22 +62,22 @@ class RandFromBankd(RandomizableTransform, MapTransform):
 
     Args:
         keys: keys of the images. A missing key is an error unless `allow_missing_keys`.
-        drawn: the array transform, with probability 1.
+        array_transform: the array transform, with probability 1.
         prob: probability of applying the transform to a sample.
         allow_missing_keys: whether samples without some of the keys are allowed.
     """
 
     backend = [TransformBackends.TORCH]
 
-    def __init__(self, keys: KeysCollection, drawn: RandFromBank, prob: float, allow_missing_keys: bool) -> None:
+    def __init__(self, keys: KeysCollection, array_transform: RandFromBank, prob: float, allow_missing_keys: bool) -> None:
         MapTransform.__init__(self, keys, allow_missing_keys)
         RandomizableTransform.__init__(self, prob=prob)
-        self.drawn = drawn
+        self.array_transform = array_transform
 
     def set_random_state(self, seed: int | None = None, state: np.random.RandomState | None = None) -> RandFromBankd:
         """Set the random state of this transform and of its array transform, by a seed or a NumPy random state."""
         super().set_random_state(seed, state)
-        self.drawn.set_random_state(seed, state)
+        self.array_transform.set_random_state(seed, state)
         return self
 
     def __call__(self, data: Mapping[Hashable, NdarrayOrTensor]) -> dict[Hashable, NdarrayOrTensor]:
@@ -95,7 +95,7 @@ class RandFromBankd(RandomizableTransform, MapTransform):
             for key in self.key_iterator(d):
                 d[key] = convert_to_tensor(d[key], track_meta=get_track_meta())
             return d
-        self.drawn.randomize()
+        self.array_transform.randomize()
         for key in self.key_iterator(d):
-            d[key] = self.drawn(d[key], randomize=False)
+            d[key] = self.array_transform(d[key], randomize=False)
         return d

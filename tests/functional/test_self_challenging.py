@@ -48,5 +48,5 @@ def test_of_samples_those_are_chosen_that_fell_most_if_they_fell_at_all():
 
 
 def test_a_share_above_one_is_refused():
-    with pytest.raises(ValueError, match="share"):
+    with pytest.raises(ValueError, match="fraction must be in"):
         channel_mask(drawn(1, 3, 2, 2), 1.5)

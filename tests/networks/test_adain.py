@@ -87,7 +87,7 @@ def test_a_wrong_file_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"'5.weight' is \(64, 32, 3, 3\); expected \(64, 64, 3, 3\) of 20 entries"):
         load_encoder(path)
     torch.save([1, 2], path)
-    with pytest.raises(UserError, match="no plain state dict"):
+    with pytest.raises(UserError, match="not a plain state dict"):
         load_encoder(path)
 
 

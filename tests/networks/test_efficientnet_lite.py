@@ -107,7 +107,7 @@ def test_sizes_that_it_cannot_halve_are_refused(size):
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(ValueError, match="dropout and drop_connect"):
+    with pytest.raises(ValueError, match=r"dropout must lie in \[0, 1\), got 1.0"):
         EfficientNetLite(dropout=1.0)
 
 

@@ -122,7 +122,7 @@ def test_a_published_head_is_no_embedding_and_a_run_of_ours_has_both(tmp_path):
     plain, embedded = SMALL.build(3, 1000).state_dict(), ResidualNetwork(10, 4, 6)
     with pytest.warns(UserWarning) as said:
         load(embedded, plain, tmp_path)
-    assert len(said) == 2 and "'fc.embedding.weight' is not there" in str(said[0].message)
+    assert len(said) == 2 and "'fc.embedding.weight' is missing in the file" in str(said[0].message)
     ours = embedded.build(3, 5)
     with pytest.warns(UserWarning, match="fc.head.weight") as said:
         network = load(embedded, ours.state_dict(), tmp_path)

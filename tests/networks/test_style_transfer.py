@@ -92,7 +92,7 @@ def test_a_larger_transfer_enlarges_redraws_and_brings_back(alpha):
 )
 def test_as_many_images_are_encoded_at_once_as_32_of_96_pixels(side, size, at_once):
     """32 * 96 * 96 = 294,912 pixels: 8 images of 192 x 192, 7 of 200 x 200, and one of 1024 x 1024 all the same."""
-    assert StyleTransfer("codec", "small", 1.0, size)._at_once(torch.zeros(1, 3, side, side)) == at_once
+    assert StyleTransfer("codec", "small", 1.0, size)._batch_size(torch.zeros(1, 3, side, side)) == at_once
 
 
 def test_features_come_in_parts_equal_to_each_image_alone(batches):

@@ -70,7 +70,7 @@ def test_files_of_one_list_become_channels(image, tmp_path):
 def test_files_that_lie_elsewhere_are_not_stacked(image):
     moved = sitk.Image(image)
     moved.SetOrigin((0, 0, 0))
-    with pytest.raises(ValueError, match="same affine"):
+    with pytest.raises(ValueError, match="same shape and affine"):
         SimpleITKReader().get_data([image, moved])
 
 
