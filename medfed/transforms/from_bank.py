@@ -69,7 +69,9 @@ class RandFromBankd(RandomizableTransform, MapTransform):
 
     backend = [TransformBackends.TORCH]
 
-    def __init__(self, keys: KeysCollection, array_transform: RandFromBank, prob: float, allow_missing_keys: bool) -> None:
+    def __init__(
+        self, keys: KeysCollection, array_transform: RandFromBank, prob: float, allow_missing_keys: bool
+    ) -> None:
         MapTransform.__init__(self, keys, allow_missing_keys)
         RandomizableTransform.__init__(self, prob=prob)
         self.array_transform = array_transform
