@@ -11,7 +11,7 @@ from torch import Tensor
 
 from medfed.federation.message import Message, digest, n_bytes
 from medfed.federation.method import NEVER, ONCE
-from medfed.functional.weights import check_same_entries, first_not_finite
+from medfed.functional.weights import check_same_entries, first_non_finite
 
 KINDS = ("share", "train", "validate", "end")
 VALIDATION_KINDS = ("validate", "end")  # of a site that only validates
@@ -92,7 +92,7 @@ class Guard:
         self._check_weights(message)
         if (size := sum(map(n_bytes, message.tensors.values()))) > MAX_BYTES_DOWN:
             raise Refused(f"was sent {size / 2**20:.0f} MB of statistics; takes {MAX_BYTES_DOWN >> 20}")
-        if name := first_not_finite(message.tensors):
+        if name := first_non_finite(message.tensors):
             raise Refused(f"was sent '{name}', which is not finite")
 
     def check_reply(self, letter: Message, answer: Message) -> None:
@@ -140,5 +140,5 @@ class Guard:
             check_same_entries(wanted, message.weights)
         except ValueError as error:
             raise Refused(f"was sent weights that do not fit its network: {error}") from error
-        if name := first_not_finite(message.weights):
+        if name := first_non_finite(message.weights):
             raise Refused(f"was sent weights that are not finite (first in '{name}')")

@@ -19,7 +19,7 @@ from medfed.core.registry import suggestion
 from medfed.deployment.agreement import VALIDATION_KINDS, Agreement, Guard
 from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
-from medfed.experiments.setup import build_network, build_site, task_of
+from medfed.experiments.setup import build_network, build_site, build_task
 from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Message
 from medfed.federation.site import Site
@@ -33,12 +33,12 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
     """A hospital's site, built from its own folder alone; a validation site scores all its images."""
     if name != config.federation.validation_site:
         return build_site(config, name)
-    dataset = config.data.ready(None)
+    dataset = config.data.ensure_available(None)
     if name not in (known := dataset.site_names()):
         raise UserError(f"{dataset.root}: no site '{name}' here, which is to validate. {suggestion(name, known)}")
-    task = task_of(config, dataset)
+    task = build_task(config, dataset)
     with tqdm(disable=True) as bar:
-        samples = SiteImages(dataset, task, bar).samples(dataset.cases_of([name])[name])
+        samples = SiteImages(dataset, task, bar).samples(dataset.cases_by_site([name])[name])
     if samples is None:
         raise UserError(f"{dataset.root}: the site {name} has no images to validate on; add some")
     network = build_network(config.network, config.method, task, config.seed)

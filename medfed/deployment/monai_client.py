@@ -14,7 +14,7 @@ from monai.fl.utils.exchange_object import ExchangeObject
 from torch import Tensor
 
 from medfed.config.schema import load
-from medfed.core.determinism import fix_bits
+from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.experiments.setup import build_site
 from medfed.federation.message import Message
@@ -56,7 +56,7 @@ class MedfedClient(ClientAlgo):
         Raises:
             UserError: for whatever is wrong with the config or the site's files, or if it is the validation site.
         """
-        fix_bits()
+        set_deterministic()
         found = build_site(load(config, overrides), site)
         if not isinstance(found, Site):
             raise UserError(f"{config}: '{site}' is the validation site, which does not train; name another")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from medfed.config.schema import load_text
-from medfed.core.determinism import fix_bits
+from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
 from medfed.core.malloc import keep_freed_memory
@@ -48,7 +48,7 @@ def serve(line: Connection) -> None:
     must not lose), `threads` and, of a hospital, `agreement`; `directory` is for whoever starts this process.
     """
     job = json.loads(line.recv_bytes())
-    fix_bits(job["threads"])
+    set_deterministic(job["threads"])
     warnings.simplefilter("always")
     warnings.showwarning = _forward_warnings(line)
     folder = Path(job["folder"])

@@ -35,7 +35,7 @@ class NVFlare(Processes):
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """All sites at once, as fast as FLARE's clients ask for work."""
         self._flare = self._flare or FlareConnection(self._simulator)
-        return self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_reply)
+        return self._flare.exchange(kind, messages, self.settings.reply_timeout_s, self.on_reply)
 
     def close(self) -> None:
         """End the simulator, and with it the sites' processes."""

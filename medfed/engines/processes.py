@@ -24,7 +24,7 @@ class Processes(InProcess):
 
     The members of this process never answer; after training they hold what the sites keep, for the evaluator. A site
     has as many threads as this process, so that its bits are those of `in_process`; as many sites work at once as the
-    machine has cores for. A site that dies, says no or is late (`federation.answer_seconds`) is `failed`, starts again
+    machine has cores for. A site that dies, says no or is late (`federation.reply_timeout_s`) is `failed`, starts again
     when it is next asked, and goes on from its files.
     """
 
@@ -75,7 +75,7 @@ class Processes(InProcess):
     def _ask(self, name: str, message: Message) -> Message:
         process = self._processes[name] = self._processes.get(name) or self._process(name)
         try:
-            limit = self.settings.answer_seconds or None
+            limit = self.settings.reply_timeout_s or None
             return Message.from_bytes(process.ask(message.to_bytes(), limit, lambda: self._stopping))
         except SiteFailed as why:
             return failed_reply(str(why))

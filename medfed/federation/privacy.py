@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from medfed.core import bounds
+from medfed.core.bounds import NonNegativeFloat
 from medfed.core.errors import UserError
 from medfed.federation.message import Message
 
@@ -43,23 +47,25 @@ class Privacy:
         delta: for which epsilon is told, in (0, 1).
     """
 
-    clip: float = 0.0
-    noise: float = 0.0
-    statistics_clip: float = 0.0
-    statistics_noise: float = 0.0
-    delta: float = 1e-5
+    clip: NonNegativeFloat = 0.0
+    noise: NonNegativeFloat = 0.0
+    statistics_clip: NonNegativeFloat = 0.0
+    statistics_noise: NonNegativeFloat = 0.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("clip", "noise", "statistics_clip", "statistics_noise"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        """Check every value.
+
+        Raises:
+            ValueError: if a value is out of its range, or noise has no clip to be scaled by.
+        """
+        bounds.check(self, self._conflicts)
+
+    def _conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, sentence) for each pair of values that do not fit together."""
         for noise, clip in (("noise", "clip"), ("statistics_noise", "statistics_clip")):
             if getattr(self, noise) and not getattr(self, clip):
-                raise ValueError(
-                    f"{noise} is {getattr(self, noise)}, which has no scale without {clip} above 0; set that too"
-                )
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta must lie in (0, 1), got {self.delta}")
+                yield noise, f"is {getattr(self, noise)}, which has no scale without {clip} above 0; set that too"
 
 
 def protect(

@@ -37,8 +37,8 @@ from medfed.federation.message import Message, State
 from medfed.federation.method import EVERY_ROUND, ONCE, Method
 from medfed.federation.selection import VALIDATION_SITE
 from medfed.federation.settings import Federation, Plan, Training
-from medfed.functional.aggregation import change_length
-from medfed.functional.weights import first_not_finite
+from medfed.functional.aggregation import change_norm
+from medfed.functional.weights import first_non_finite
 
 EXCLUDED = 0  # value in `State.took_part` of a site that did not share before round 1 and therefore never trains
 
@@ -229,9 +229,9 @@ def _check_finite(state: State, updates: Mapping[str, Message], computed: Mappin
 
     The error names the site that changed the weights most.
     """
-    if name := first_not_finite(computed):
-        lengths = {site: change_length(state.weights, update.weights) for site, update in updates.items()}
-        largest = max(lengths, key=lambda site: lengths[site])
+    if name := first_non_finite(computed):
+        norms = {site: change_norm(state.weights, update.weights) for site, update in updates.items()}
+        largest = max(norms, key=lambda site: norms[site])
         raise UserError(
             f"{largest}: its update of round {state.round + 1} changes the weights most, and the result of all updates "
             f"together is not finite (first in '{name}'); {update_checks.ADVICE}"

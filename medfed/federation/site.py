@@ -45,7 +45,7 @@ class Site:
         local_epochs: passes over the training images in a round.
         seed: the seed of all random streams.
         rounds: number of rounds of the whole training, for learning rate schedules.
-        kept_bytes: how many bytes of images that the method computes may be cached in memory.
+        max_cache_bytes: how many bytes of images that the method computes may be cached in memory.
         privacy: the `privacy` block of the config: clipping and noise of every reply.
         noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
         progress: function that is called after each training step, see `OnStep`; None calls nothing.
@@ -65,7 +65,7 @@ class Site:
     local_epochs: int
     seed: int
     rounds: int = 1
-    kept_bytes: int = 2 * 2**30
+    max_cache_bytes: int = 2 * 2**30
     privacy: Privacy = Privacy()
     noise_key: bytes = b""
     progress: OnStep | None = None
@@ -186,7 +186,7 @@ class Site:
             settings=self.settings,
             learning_rate=self.settings.learning_rate_in(number, self.rounds),
             rounds=self.rounds,
-            kept_bytes=self.kept_bytes,
+            max_cache_bytes=self.max_cache_bytes,
         )
 
     def _samples(self, local: LocalRound) -> Samples:

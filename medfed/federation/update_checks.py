@@ -21,7 +21,7 @@ from torch import Tensor
 from medfed.core.errors import UserError
 from medfed.federation.message import FAILED, Message
 from medfed.federation.reply_checks import Expected, InvalidReply, check_reply
-from medfed.functional.aggregation import change_length
+from medfed.functional.aggregation import change_norm
 from medfed.functional.weights import check_same_entries
 
 RepliesBySite = dict[str, Message]
@@ -192,14 +192,14 @@ def _norm_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]
     """
     if expected.kind != "train" or expected.largest_change is None or len(replies) < 3:
         return {}
-    lengths = {
-        site: change_length(expected.weights, {n: e for n, e in reply.weights.items() if n in expected.parameters})
+    norms = {
+        site: change_norm(expected.weights, {n: e for n, e in reply.weights.items() if n in expected.parameters})
         for site, reply in replies.items()
     }
-    median = statistics.median(lengths.values())
+    median = statistics.median(norms.values())
     return {
-        site: f"changes the weights by {length:.4g} (L2 norm), but the median of the sites is {median:.4g} and "
+        site: f"changes the weights by {norm:.4g} (L2 norm), but the median of the sites is {median:.4g} and "
         f"federation.largest_change allows {expected.largest_change:g} times the median"
-        for site, length in lengths.items()
-        if 0 < median * expected.largest_change < length
+        for site, norm in norms.items()
+        if 0 < median * expected.largest_change < norm
     }

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.deployment.agreement import MAX_BYTES_DOWN, Agreement, Guard, Refused
 from medfed.deployment.guarded_site import COUNTS, LEDGER, MODEL, SECRET, GuardedSite
@@ -30,13 +30,13 @@ def never_called(monkeypatch):
 
 
 def desk(tmp_path, method=FEDAVG, agreement=AGREED) -> GuardedSite:
-    (site,) = Toy().engine(method, sites=("north",)).local_sites
+    (site,) = ToySegmentation().engine(method, sites=("north",)).local_sites
     return GuardedSite(site, tmp_path, agreement)
 
 
 def letter(kind="train", method=FEDAVG, **facts) -> Message:
     facts = {"round": 1, **({"last": 0} if kind == "train" else {}), **facts}
-    return Message(kind, Toy().start(method).weights, {}, facts)
+    return Message(kind, ToySegmentation().start(method).weights, {}, facts)
 
 
 def with_weight(change) -> Message:
@@ -95,7 +95,7 @@ def test_to_share_later_is_refused_where_a_method_shares_once(tmp_path, never_ca
 
 
 def test_to_share_later_is_what_a_method_does_that_shares_every_round():
-    network = Toy().network(FedAvg()).state_dict()
+    network = ToySegmentation().network(FedAvg()).state_dict()
     every = Guard(AGREED, network, shares="every round")
     every.check_request(letter("share", round=2))
     assert StableFDG().shares == "every round" and ELCFS().shares == "once"
@@ -123,7 +123,7 @@ def test_an_answer_beyond_the_agreement_never_leaves(tmp_path, monkeypatch, answ
 
 
 def test_what_stays_at_the_site_is_no_weight_that_may_leave():
-    network = Toy().network(FedAvg()).state_dict()
+    network = ToySegmentation().network(FedAvg()).state_dict()
     name = next(iter(network))
     guard = Guard(AGREED, network, stays=frozenset({name}))
     with pytest.raises(Refused, match=f"'{name}' was about to leave"):

@@ -62,7 +62,7 @@ def federation(tmp_path, tiny_phantom, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     config = tmp_path / "tiny.yaml"
     config.write_text(tiny_yaml(tiny_phantom).replace("unseen_site: UCL, rounds: 2", f"rounds: {ROUNDS}, quorum: 2, "
-                      f"on_bad_update: drop, answer_seconds: {ANSWER_SECONDS}, engine: nvflare"))
+                      f"on_bad_update: drop, reply_timeout_s: {ANSWER_SECONDS}, engine: nvflare"))
     out = tmp_path / "federation"
     log = tmp_path / "prepare.log"
     assert program(log, "medfed.coordinator", "prepare", config, "--out", out, "--port", free_port()).wait(120) == 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.engines.in_process import InProcess
 from medfed.engines.site_store import SiteStore
@@ -59,7 +59,7 @@ def never_asked(monkeypatch):
 @pytest.mark.parametrize("state", ["keep", "reset"])
 @pytest.mark.parametrize("without", [(2,), (2, 3), (1,), (1, 2, 3)])
 def test_an_update_that_did_not_count_is_as_if_it_had_not_been_asked_for(fedavg, tmp_path, never_asked, state, without):
-    toy = Toy(training=Training(batch_size=4, optimizer_state=state))
+    toy = ToySegmentation(training=Training(batch_size=4, optimizer_state=state))
     found = states(toy, fedavg, tmp_path / "dropped", {(number, "south") for number in without})
     never_asked(*without)
     assert found == states(toy, fedavg, tmp_path / "never")
@@ -84,9 +84,9 @@ def test_the_file_of_the_round_that_counted_is_kept_as_long_as_none_other_counts
 
 
 @pytest.fixture
-def keeping() -> Toy:
+def keeping() -> ToySegmentation:
     """Sites that keep their batch normalisation."""
-    return Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    return ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
 
 
 def keepers(keeping, method, folder, **more):

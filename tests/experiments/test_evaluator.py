@@ -1,5 +1,5 @@
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.experiments.evaluation import unseen_weights
 from medfed.federation.rounds import federate
@@ -10,7 +10,7 @@ BATCH_NORM = UNet(features=(4, 4, 4, 8, 8, 4), norm="batch")
 
 
 def test_an_unseen_site_gets_the_average_of_what_the_sites_kept(fedavg):
-    toy = Toy(architecture=BATCH_NORM)
+    toy = ToySegmentation(architecture=BATCH_NORM)
     engine = toy.engine(fedavg, local_batch_norm=True)
     (done,) = federate(fedavg, engine, toy.start(fedavg), Federation(rounds=1), 0)
     found = unseen_weights(engine.local_sites, done.state.weights)

@@ -48,7 +48,7 @@ def expanded(method: CCST, samples: Grey, brightnesses=(0.2, 0.8)):
     bank = {f"style/{name}/{key}": entry for name, grey in zip("abc", (0.5, *brightnesses))
             for key, entry in shared(method, Grey(name, grey)).items()}  # fmt: skip
     message = type("M", (), {"tensors": bank})
-    local = type("L", (), {"site": "a", "message": message, "device": torch.device("cpu"), "kept_bytes": 2**30})
+    local = type("L", (), {"site": "a", "message": message, "device": torch.device("cpu"), "max_cache_bytes": 2**30})
     return method.expand(local, samples, stream(0, "expand"))
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToyOfClasses
+from conftest import ToyClassification
 
 from medfed.core.batch import Batch
 from medfed.core.registry import known_names, resolve
@@ -127,7 +127,7 @@ def test_batches_are_not_changed_in_place(toy, method):
 ], ids=["elcfs", "harmofl", "stable_fdg"])  # fmt: skip
 def test_a_method_that_is_to_do_without_what_sites_share_does_not_ask_for_it(method):
     """Neither do the weights travel for it, nor does anything of its own beside what another of a stack asks for."""
-    toy = ToyOfClasses()
+    toy = ToyClassification()
     stacked = resolve("methods", "stack")((method, resolve("methods", "ccst")(min_patients=1)))
     for one, asked in ((method, set()), (stacked, {"1"})):
         start, engine = toy.start(one), toy.engine(one)

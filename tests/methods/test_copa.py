@@ -8,7 +8,7 @@ from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.weights import with_prefix
+from medfed.functional.weights import add_prefix
 from medfed.methods.copa import COPA, HEAD, HEADS, OWN
 from medfed.methods.fedavg import FedAvg
 
@@ -69,7 +69,7 @@ def test_the_global_head_is_the_mean_of_all_that_are_known(any_toy):
     """b took no part this time: its head of before counts; the extractor is of those that answered."""
     name = f"{any_toy.architecture.head}.weight"
     head = lambda value: {name: torch.full((2, 2), value)}  # noqa: E731
-    updates = {s: Message("train", {"x": torch.tensor(v), **head(v)}, with_prefix(head(v), HEAD), {"examples": n})
+    updates = {s: Message("train", {"x": torch.tensor(v), **head(v)}, add_prefix(head(v), HEAD), {"examples": n})
                for s, v, n in (("a", 0.0, 1), ("c", 4.0, 3))}  # fmt: skip
     old = State(1, {}, {f"{HEADS}b/{name}": torch.full((2, 2), 5.0), f"{HEADS}a/{name}": torch.full((2, 2), 99.0)})
     memory = COPA().remember(old, updates, None)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from conftest import Toy, ToyOfClasses
+from conftest import ToyClassification, ToySegmentation
 from torch import nn
 
 from medfed.core.batch import Batch
@@ -67,7 +67,8 @@ def quadratic_sites(method) -> InProcess:
     """Sites that minimise exactly: each of 30 steps of SGD leaves 1/3 of the distance (alpha = 2: 1 - 4/6, 1 - 8/6)."""
     settings = Training("sgd", learning_rate=1 / 6, batch_size=1, augment=False, optimizer_state="reset")
     return InProcess([
-        Site(name, problem, None, problem, method, Scalar(), Toy.architecture, settings, frozenset(), 30, seed=0)
+        Site(name, problem, None, problem, method, Scalar(), ToySegmentation.architecture, settings, frozenset(), 30,
+             seed=0)
         for name, problem in (("north", NORTH), ("south", SOUTH))
     ])  # fmt: skip
 
@@ -141,7 +142,7 @@ def test_alpha_zero_is_the_uniform_average_to_the_bit(any_toy):
 
 def test_batch_norm_statistics_are_averaged():
     """In round 1 g_k is 0, so a tiny alpha trains as FedAvg does; only the parameters get the correction h / alpha."""
-    toy = ToyOfClasses()
+    toy = ToyClassification()
     first = {}
     for method in (FedDyn(alpha=1e-6), UniformFedAvg()):
         first[type(method)] = next(federate(method, toy.engine(method), toy.start(method), Federation(), 0)).state
@@ -163,7 +164,7 @@ def test_it_sends_what_fedavg_sends(any_toy):
 
 
 def test_batch_norm_that_stays_at_the_sites_has_neither_g_nor_h():
-    toy, method = ToyOfClasses(), FedDyn()
+    toy, method = ToyClassification(), FedDyn()
     engine = toy.engine(method, local_batch_norm=True)
     *_, last = federate(method, engine, toy.start(method), Federation(rounds=2), 0)
     site = engine.local_sites[0]

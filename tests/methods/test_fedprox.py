@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
@@ -67,7 +67,7 @@ def test_a_large_mu_keeps_the_weights_near(toy):
     settings = Training(batch_size=4, optimizer="sgd", learning_rate=0.05)
     drifts = []
     for mu in (0.0, 10.0):
-        toy = Toy(training=settings)
+        toy = ToySegmentation(training=settings)
         start = toy.start(FedProx(mu=mu))
         last, _ = two_rounds(toy, FedProx(mu=mu))
         drifts.append(sum(float((last.weights[name] - entry).square().sum()) for name, entry in start.weights.items()))

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToyOfClasses
+from conftest import ToyClassification
 from torch.nn import functional
 
 from medfed.core.errors import UserError
@@ -16,13 +16,13 @@ from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedsr import PRIVATE, FedSR
 from medfed.methods.jigen import JiGen
 from medfed.methods.stack import Stack
-from medfed.networks.stochastic import NAME, deviation
+from medfed.networks.stochastic import NAME, spread_to_std
 from medfed.networks.unet import UNet
 
 
 @pytest.fixture
 def toy():
-    return ToyOfClasses()
+    return ToyClassification()
 
 
 def rounds(toy, method, n=1, engine=None):
@@ -124,7 +124,7 @@ def test_a_small_or_negative_scale_stays_finite(toy):
     torch.nn.init.constant_(getattr(local.network, NAME).spread.bias, -200.0)
     loss, _ = method.loss(local, batch)
     loss.backward()
-    assert torch.isfinite(loss) and float(deviation(torch.tensor(-200.0)).log()) > -20
+    assert torch.isfinite(loss) and float(spread_to_std(torch.tensor(-200.0)).log()) > -20
     assert all(torch.isfinite(p.grad).all() for p in local.network.parameters() if p.grad is not None)
 
 

@@ -7,7 +7,7 @@ from medfed.core.errors import UserError
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.aggregation import change_length, coordinate_median
+from medfed.functional.aggregation import change_norm, coordinate_median
 from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
@@ -129,4 +129,4 @@ def test_the_median_of_a_federation_is_that_of_its_updates(any_toy):
     found = last(any_toy, CoordinateMedian(), start=start, rounds=1).weights
     assert all(torch.equal(found[name], entry) for name, entry in expected.items())
     parameters = {name: entry for name, entry in found.items() if name in start.parameters}
-    assert change_length(start.weights, parameters) > 0
+    assert change_norm(start.weights, parameters) > 0

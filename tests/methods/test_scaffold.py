@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import ToyOfClasses
+from conftest import ToyClassification
 
 from medfed.core.seeds import stream
 from medfed.federation.message import Message, State, digest
@@ -121,7 +121,7 @@ def test_gradients_left_over_from_another_site_do_not_count(any_toy):
 
 
 def test_batch_norm_that_stays_at_the_sites_is_not_corrected():
-    toy, method = ToyOfClasses(), SCAFFOLD()
+    toy, method = ToyClassification(), SCAFFOLD()
     engine = toy.engine(method, local_batch_norm=True)
     done = rounds_of(toy, method, 3, engine)
     local = engine.local_sites[0].local_keys

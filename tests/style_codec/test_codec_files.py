@@ -10,7 +10,7 @@ from medfed import coordinator
 from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.deployment import join
-from medfed.networks.adain import codec_bytes, load_codec
+from medfed.networks.adain import load_codec, serialise_codec
 
 SETTINGS = {"architecture": "small", "channels": list(load_codec().encoder.channels)}
 
@@ -19,7 +19,7 @@ def written(path, note: str):
     codec = load_codec()
     codec.facts = {"note": note}
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(codec_bytes(codec, SETTINGS))
+    path.write_bytes(serialise_codec(codec, SETTINGS))
     return path
 
 

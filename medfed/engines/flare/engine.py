@@ -65,7 +65,7 @@ class FlareEngine:
         self._wait_for_sites()
         if self._missing and self._missing & self._connected():
             self._flare.close()
-        answers = self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_reply)
+        answers = self._flare.exchange(kind, messages, self.settings.reply_timeout_s, self.on_reply)
         # A site that says why it has no answer is there.
         silent = {site for site, answer in answers.items()
                   if answer.kind == "failed" and answer.facts["why"].startswith(NO_REPLY)}  # fmt: skip
