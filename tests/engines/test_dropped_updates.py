@@ -29,7 +29,8 @@ class Dropping(InProcess):
     def exchange(self, kind, messages):
         lost = [site for site, m in messages.items() if kind == "train" and (m.facts["round"], site) in self.lost]
         not_delivered = lost if self.loses_requests else []
-        replies = super().exchange(kind, {site: message for site, message in messages.items() if site not in not_delivered})
+        delivered = {site: message for site, message in messages.items() if site not in not_delivered}
+        replies = super().exchange(kind, delivered)
         return {**replies, **dict.fromkeys(lost, failed_reply("its connection broke"))}
 
 
@@ -58,22 +59,22 @@ def never_asked(monkeypatch):
 
 @pytest.mark.parametrize("state", ["keep", "reset"])
 @pytest.mark.parametrize("without", [(2,), (2, 3), (1,), (1, 2, 3)])
-def test_a_lost_update_gives_the_same_result_as_one_that_was_not_requested(fedavg, tmp_path, never_asked, state, without):
+def test_a_lost_update_is_as_one_that_was_not_requested(fedavg, tmp_path, never_asked, state, without):
     toy = ToySegmentation(training=Training(batch_size=4, optimizer_state=state))
-    found = states(toy, fedavg, tmp_path / "dropped", {(number, "south") for number in without})
+    obtained = states(toy, fedavg, tmp_path / "dropped", {(number, "south") for number in without})
     never_asked(*without)
-    assert found == states(toy, fedavg, tmp_path / "never")
+    assert obtained == states(toy, fedavg, tmp_path / "never")
 
 
 def test_a_site_that_loses_its_memory_gives_another_result(toy, fedavg, tmp_path, monkeypatch):
     """Control of the test above."""
     monkeypatch.setattr(SiteStore, "_memory_after", lambda self, name, last: {})
-    found = states(toy, fedavg, tmp_path / "dropped", {(2, "south")})
+    obtained = states(toy, fedavg, tmp_path / "dropped", {(2, "south")})
     monkeypatch.undo()
     rounds = iter(range(1, 5))
     monkeypatch.setattr("medfed.federation.rounds.choose_sites",
                         lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) == 2 else sites)
-    assert found != states(toy, fedavg, tmp_path / "never")
+    assert obtained != states(toy, fedavg, tmp_path / "never")
 
 
 def test_the_file_of_the_last_accepted_round_is_not_deleted(toy, fedavg, tmp_path):
@@ -118,31 +119,32 @@ def test_after_a_lost_update_a_site_validates_as_if_it_had_not_been_asked(
 ):
     """It uses the local entries of its last accepted round, or none if there is no accepted round."""
     lost = {(number, "south") for number in without}
-    found = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "dropped", lost=lost))
+    obtained = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "dropped", lost=lost))
     never_asked(*without)
     expected = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "never"))
-    assert [results(done) for done in found] == [results(done) for done in expected]
+    assert [results(done) for done in obtained] == [results(done) for done in expected]
 
 
 @pytest.mark.parametrize("without", [(2,), (1, 2)])
 def test_after_a_lost_update_a_site_shares_as_if_it_had_not_been_asked(local_toy, tmp_path, without):
     """Compared with a site that did not receive the request. It validates last, as validating would restore it."""
-    method, lost, settings = SharingEveryRound(), {(number, "south") for number in without}, replace(SETTINGS, validate_every=4)
-    found = rounds(local_toy, method, local_engine(local_toy, method, tmp_path / "dropped", lost=lost), settings)
+    method, lost = SharingEveryRound(), {(number, "south") for number in without}
+    settings = replace(SETTINGS, validate_every=4)
+    obtained = rounds(local_toy, method, local_engine(local_toy, method, tmp_path / "dropped", lost=lost), settings)
     never = local_engine(local_toy, method, tmp_path / "never", lost=lost, loses_requests=True)
     expected = rounds(local_toy, method, never, settings)
-    assert [results(done) for done in found] == [results(done) for done in expected]
+    assert [results(done) for done in obtained] == [results(done) for done in expected]
 
 
 def test_validating_with_the_entries_of_a_lost_round_gives_another_score(local_toy, fedavg, tmp_path, monkeypatch):
     """Control of the two tests above."""
     lost = {(2, "south")}
-    found = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "dropped", lost=lost))
+    obtained = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "dropped", lost=lost))
     monkeypatch.setattr(
         "medfed.federation.rounds.requests_with_last_round", without_last_in_validate(requests_with_last_round)
     )
     wrong = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "wrong", lost=lost))
-    differ = {key for key in found[1].history if found[1].history[key] != wrong[1].history[key]}
+    differ = {key for key in obtained[1].history if obtained[1].history[key] != wrong[1].history[key]}
     assert "validation_score/south" in differ and "validation_score/north" not in differ
 
 

@@ -88,5 +88,5 @@ def test_a_states_parameters_include_those_that_two_modules_share_and_no_buffers
     network.first = torch.nn.Linear(2, 2)
     network.second = network.first
     network.norm = torch.nn.BatchNorm1d(2)
-    found = State.of(network).parameters
-    assert found == {f"{part}.{entry}" for part in ("first", "second", "norm") for entry in ("weight", "bias")}
+    parameters = State.of(network).parameters
+    assert parameters == {f"{part}.{entry}" for part in ("first", "second", "norm") for entry in ("weight", "bias")}
