@@ -193,7 +193,8 @@ def with_validation_site(toy, method, **settings):
 
 def test_a_validation_site_neither_trains_nor_shares_and_does_not_change_the_weights(toy, fedavg, two_rounds):
     reference = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds)
-    obtained = finish(with_validation_site(toy, fedavg), toy.start(fedavg), fedavg, replace(two_rounds, validation_site="east"))
+    settings = replace(two_rounds, validation_site="east")
+    obtained = finish(with_validation_site(toy, fedavg), toy.start(fedavg), fedavg, settings)
     assert digest(obtained.state.to_bytes()) == digest(reference.state.to_bytes())
     own = [row for row in obtained.ledger if row["site"] == "east"]
     assert {row["kind"] for row in own} == {"validate"}
