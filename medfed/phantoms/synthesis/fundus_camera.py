@@ -62,9 +62,13 @@ class Camera:
         """
         values: dict[str, Any] = {}
         for field in fields(self):
-            mine, theirs = (np.asarray(getattr(camera, field.name), float) for camera in (self, reference))
+            own, of_reference = (np.asarray(getattr(camera, field.name), float) for camera in (self, reference))
             linear = field.name in (*SIGNED, "sharpening")
-            blend = theirs + severity * (mine - theirs) if linear else theirs * (mine / theirs) ** severity
+            blend = (
+                of_reference + severity * (own - of_reference)
+                if linear
+                else of_reference * (own / of_reference) ** severity
+            )
             values[field.name] = _plain(blend.tolist())
         values |= {"jpeg_quality": min(values["jpeg_quality"], 95.0)}
         return Camera(**(values | {name: max(values[name], 0.0) for name in ("glare", "sharpening")}))
@@ -96,10 +100,10 @@ def take_photograph(light: ndarray, camera: Camera, x: ndarray, y: ndarray, rng:
         (Y, X, 3) uint8, RGB.
     """
     pixel_mm = abs(float(x[0, 1] - x[0, 0]))
-    lit = light * _illumination(camera, x, y, rng)[..., None]
-    seen = ndimage.gaussian_filter(lit, (camera.blur_mm / pixel_mm, camera.blur_mm / pixel_mm, 0))
+    illuminated = light * _illumination(camera, x, y, rng)[..., None]
+    blurred = ndimage.gaussian_filter(illuminated, (camera.blur_mm / pixel_mm, camera.blur_mm / pixel_mm, 0))
     white_balance = np.asarray(camera.white_balance, np.float32)
-    raw = (seen @ np.asarray(camera.colours, np.float32).T).clip(0) * white_balance * camera.exposure
+    raw = (blurred @ np.asarray(camera.colours, np.float32).T).clip(0) * white_balance * camera.exposure
     raw = raw + np.float32(camera.glare) * white_balance
     noise = rng.standard_normal(raw.shape, dtype=np.float32) * np.sqrt(raw.clip(0) + 0.01)
     noise = ndimage.gaussian_filter(noise, (0.5, 0.5, 0)) * 1.8  # demosaicing and scaling correlate the noise

@@ -13,7 +13,7 @@ from numpy import ndarray
 from scipy.spatial import cKDTree
 
 STEP_MM = 0.03
-REACH_MM = 3.4  # vessels end at this distance from the centre of the disc, beyond the corner of the widest field of view
+REACH_MM = 3.4  # vessels end at this distance from the disc centre, outside the widest field of view
 WIDE_MM = 0.035  # radius from which a vessel counts as wide
 TRUNKS = (  # (initial direction, final direction, relative radius); degrees: 0 is temporal, 90 is down
     (-84, -30, 1.0), (84, 30, 1.0), (-100, -150, 0.8), (100, 150, 0.8))  # fmt: skip
