@@ -15,7 +15,7 @@ from torch import Tensor
 
 from medfed.auditing.reconstruction import Reconstruction
 from medfed.auditing.report_text import CAUTION, KIND_LABELS, METHOD_NOTES, NOT_TRIED, describe_sent, table_rows
-from medfed.outputs.figures.figure import as_array, turn
+from medfed.outputs.figures.figure import as_array, to_display_orientation
 from medfed.outputs.report.blocks import figure_block, table_block
 from medfed.outputs.report.markup import Markup, in_script_or_style, lines, tag
 from medfed.outputs.report.page import STYLE
@@ -84,7 +84,7 @@ def _pictures(found: Sequence[Reconstruction], label: str, axes: str | None) -> 
 
 
 def _cell(image: Tensor, words: str, scores: Mapping[str, float] | None, axes: str | None) -> Markup:
-    pixels = turn(as_array(image)[None], axes)[0]
+    pixels = to_display_orientation(as_array(image)[None], axes)[0]
     held = io.BytesIO()
     Image.fromarray(np.round(pixels.clip(0, 1) * 255).astype(np.uint8)).save(held, "PNG")
     source = "data:image/png;base64," + base64.b64encode(held.getvalue()).decode()

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card
 from medfed.datasets.camelyon17 import TABLE, Camelyon17
 from medfed.phantoms.synthesis.histology import VERSION, make_histology_phantom
@@ -28,19 +31,19 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
         phantom_seed: seed of the random anatomy. Another seed gives other patients.
     """
 
-    patches_per_site: int = 240
-    patients_per_site: int = 6
+    patches_per_site: PositiveInt = 240
+    patients_per_site: Annotated[int, Field(ge=1, le=20)] = 6
     phantom_seed: int = 0
 
     card: ClassVar[Card] = replace(
         Camelyon17.card,
         title="Camelyon17 phantom, five hospitals",
-        what="Synthetic images of lymph nodes with and without tumour, stained and scanned by five simulated "
+        description="Synthetic images of lymph nodes with and without tumour, stained and scanned by five simulated "
         "hospitals, in the file layout of Camelyon17-WILDS. The images contain no patient data. Scores on them say "
         "nothing about patients.",
         licence="The licence of medfed. The images contain no patient data.",
         citation="None. For the file layout see the dataset camelyon17.",
-        where="`python -m medfed.data fetch camelyon17_phantom` generates the images in data/camelyon17_phantom. "
+        how_to_get="`python -m medfed.data fetch camelyon17_phantom` generates the images in data/camelyon17_phantom. "
         "Training generates them if they are missing.",
         layout="ROOT/metadata.csv with ROOT/patches/patient_PPP_node_N/patch_patient_PPP_node_N_x_X_y_Y.png",
     )
@@ -48,10 +51,10 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.patients_per_site <= 20 or self.patches_per_site < 2 * self.patients_per_site:
+        if self.patches_per_site < 2 * self.patients_per_site:
             raise ValueError(
-                "patients_per_site must be 1 to 20 and patches_per_site at least twice that, got "
-                f"{self.patients_per_site} and {self.patches_per_site}"
+                "patches_per_site must be at least 2 * patients_per_site, got "
+                f"{self.patches_per_site} and {self.patients_per_site}"
             )
 
     @property

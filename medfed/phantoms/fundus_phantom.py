@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card
 from medfed.datasets.fundus import Fundus
 from medfed.phantoms.synthesis import fundus_sites
@@ -29,28 +32,21 @@ class FundusPhantom(SyntheticDataset, Fundus):
         phantom_seed: seed of the random anatomy. Another seed gives other eyes.
     """
 
-    images_per_site: int = 24
-    size: int = 192
+    images_per_site: PositiveInt = 24
+    size: Annotated[int, Field(ge=32)] = 192
     phantom_seed: int = 0
 
     card: ClassVar[Card] = replace(
         Fundus.card,
         title="Fundus phantom, four cameras",
-        what="Synthetic fundus photographs from four simulated cameras, in the file layout of the real dataset. The "
+        description="Synthetic fundus photographs from four simulated cameras, in the file layout of the real dataset. The "
         "images contain no patient data. Scores on them say nothing about patients.",
         licence="The licence of medfed. The images contain no patient data.",
         citation="None. For the file layout see the dataset fundus.",
-        where="`python -m medfed.data fetch fundus_phantom` generates the images in data/fundus_phantom. Training "
+        how_to_get="`python -m medfed.data fetch fundus_phantom` generates the images in data/fundus_phantom. Training "
         "generates them if they are missing.",
     )
     published_counts = {}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.images_per_site < 1 or self.size < 32:
-            raise ValueError(
-                f"images_per_site must be at least 1 and size at least 32, got {self.images_per_site} and {self.size}"
-            )
 
     @property
     def generator_settings(self) -> dict[str, object]:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card
 from medfed.datasets.prostate import SITES, Prostate
 from medfed.phantoms.synthesis.prostate import VERSION, make_prostate_phantom
@@ -28,28 +31,21 @@ class ProstatePhantom(SyntheticDataset, Prostate):
         phantom_seed: seed of the random anatomy. Another seed gives other patients.
     """
 
-    cases_per_site: int = 8
-    matrix: int = 128
+    cases_per_site: PositiveInt = 8
+    matrix: Annotated[int, Field(ge=32)] = 128
     phantom_seed: int = 0
 
     card: ClassVar[Card] = replace(
         Prostate.card,
         title="Prostate phantom, six hospitals",
-        what="Synthetic prostate MRI from the simulated scanners of six hospitals, in the file layout of the real "
+        description="Synthetic prostate MRI from the simulated scanners of six hospitals, in the file layout of the real "
         "dataset. The images contain no patient data. Scores on them say nothing about patients.",
         licence="The licence of medfed. The images contain no patient data.",
         citation="None. For the file layout see the dataset prostate.",
-        where="`python -m medfed.data fetch prostate_phantom` generates the images in data/prostate_phantom. Training "
+        how_to_get="`python -m medfed.data fetch prostate_phantom` generates the images in data/prostate_phantom. Training "
         "generates them if they are missing.",
     )
     published_counts = {}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.cases_per_site < 1 or self.matrix < 32:
-            raise ValueError(
-                f"cases_per_site must be at least 1 and matrix at least 32, got {self.cases_per_site} and {self.matrix}"
-            )
 
     @property
     def generator_settings(self) -> dict[str, object]:

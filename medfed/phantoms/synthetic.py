@@ -70,7 +70,7 @@ class SyntheticDataset(ABC):
         """Return True: all images of this dataset are synthetic."""
         return True
 
-    def ready(self, progress: Progress | None = None) -> Dataset:
+    def ensure_available(self, progress: Progress | None = None) -> Dataset:
         """Create the image collection if it is missing or out of date, and return this dataset.
 
         Args:

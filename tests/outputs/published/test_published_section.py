@@ -22,7 +22,7 @@ from medfed.outputs.published.section import (
 )
 from medfed.outputs.published.tables import load_table, table_names
 from medfed.outputs.report.page import build_page
-from medfed.outputs.report.run_data import read_all
+from medfed.outputs.report.run_data import read_runs
 from medfed.outputs.tables.comparison_row import ComparisonRow
 
 PROSTATE = {"name": "prostate", "root": "data/prostate"}
@@ -149,7 +149,7 @@ def of_data(path, data: str):
 
 
 def test_the_page_folds_them_up(tmp_path):
-    text = build_page(*read_all([of_data(tmp_path / "all", "{name: prostate, root: data/prostate}")]))
+    text = build_page(*read_runs([of_data(tmp_path / "all", "{name: prostate, root: data/prostate}")]))
     found = Details(text)
     assert "As published: 1 table on prostate MRI" in found.within and "90.19" in found.within
     assert WARNING in found.within and PHANTOM_WARNING in found.within and "elcfs (also run here)" in found.within
@@ -160,7 +160,7 @@ def test_the_page_folds_them_up(tmp_path):
 
 @pytest.mark.parametrize("data", ["{name: folder, root: x}", "7", "[a]"])
 def test_a_page_of_other_data_has_none(tmp_path, data):
-    assert "As published" not in build_page(*read_all([of_data(tmp_path / "all", data)]))
+    assert "As published" not in build_page(*read_runs([of_data(tmp_path / "all", data)]))
 
 
 def test_the_page_takes_labels_and_baselines_from_the_rows(tmp_path):
@@ -173,7 +173,7 @@ def test_the_page_takes_labels_and_baselines_from_the_rows(tmp_path):
             summary = json.loads((run / "summary.json").read_text())
             (run / "summary.json").write_text(json.dumps(summary | {"method": row.method}))
             row.write(run)
-    runs, comparisons = read_all([path])
+    runs, comparisons = read_runs([path])
     (role, table), = comparisons[0].tables
     method_lines = {line.method: line for line in table.blocks[0].lines}
     assert list(method_lines)[:2] == [row.label for row in varied if row.method == "fedavg"]
