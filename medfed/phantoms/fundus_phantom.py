@@ -39,8 +39,8 @@ class FundusPhantom(SyntheticDataset, Fundus):
     card: ClassVar[Card] = replace(
         Fundus.card,
         title="Fundus phantom, four cameras",
-        description="Synthetic fundus photographs from four simulated cameras, in the file layout of the real dataset. The "
-        "images contain no patient data. Scores on them say nothing about patients.",
+        description="Synthetic fundus photographs from four simulated cameras, in the file layout of the real dataset. "
+        "The images contain no patient data. Scores on them say nothing about patients.",
         licence="The licence of medfed. The images contain no patient data.",
         citation="None. For the file layout see the dataset fundus.",
         how_to_get="`python -m medfed.data fetch fundus_phantom` generates the images in data/fundus_phantom. Training "

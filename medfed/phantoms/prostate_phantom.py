@@ -38,12 +38,12 @@ class ProstatePhantom(SyntheticDataset, Prostate):
     card: ClassVar[Card] = replace(
         Prostate.card,
         title="Prostate phantom, six hospitals",
-        description="Synthetic prostate MRI from the simulated scanners of six hospitals, in the file layout of the real "
-        "dataset. The images contain no patient data. Scores on them say nothing about patients.",
+        description="Synthetic prostate MRI from the simulated scanners of six hospitals, in the file layout of the "
+        "real dataset. The images contain no patient data. Scores on them say nothing about patients.",
         licence="The licence of medfed. The images contain no patient data.",
         citation="None. For the file layout see the dataset prostate.",
-        how_to_get="`python -m medfed.data fetch prostate_phantom` generates the images in data/prostate_phantom. Training "
-        "generates them if they are missing.",
+        how_to_get="`python -m medfed.data fetch prostate_phantom` generates the images in data/prostate_phantom. "
+        "Training generates them if they are missing.",
     )
     published_counts = {}
 
