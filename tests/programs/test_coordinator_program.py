@@ -254,7 +254,7 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     found = torch.load(bundle / "models" / "model.pt", weights_only=True)
     assert all(torch.equal(entry, last.weights[name]) for name, entry in found.items()) and found
     card = (bundle / "docs" / "README.md").read_text()
-    assert "the origin of its images is not stated" in card and "BMC, HK, UCL" in card
+    assert "the origin of the training images is not stated" in card and "BMC, HK, UCL" in card
 
 
 def test_methods_that_leave_entries_at_the_sites_are_refused(tmp_path, tiny_phantom, capsys):
