@@ -169,7 +169,7 @@ def test_pictures_and_volumes_do_not_mix(root):
 def test_site_names_that_differ_only_on_paper_are_refused(tmp_path, pair):
     for site in pair:
         picture(tmp_path / site / "a.png")
-    with pytest.raises(UserError, match="same site name but for case or Unicode form"):
+    with pytest.raises(UserError, match="differ only in upper and lower case or in Unicode form"):
         colour(tmp_path).site_names()
 
 

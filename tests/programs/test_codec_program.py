@@ -214,7 +214,7 @@ def test_mistakes_are_one_line(tmp_path, pictures, capsys):
     says("there is no codec here", "show", tmp_path / "none", pictures / "0.png")
     state = out / "checkpoint.state"
     state.write_bytes(state.read_bytes()[:-1] + b"x")
-    says("its checksum does not fit", "train", *TINY, "--out", out, "--resume", "--steps", 2)
+    says("its content does not match its checksum", "train", *TINY, "--out", out, "--resume", "--steps", 2)
 
 
 def test_a_loss_that_is_not_finite_is_one_sentence():

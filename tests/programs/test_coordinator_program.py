@@ -166,8 +166,8 @@ def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_bet
 
 @pytest.mark.parametrize(("sites", "sentence"), [
     (["HK"], "a federation has at least two hospitals, got HK"),
-    (["HK", "HK"], "'HK' is there twice"),
-    (["HK", "../HK"], "may not hold /"),
+    (["HK", "HK"], "'HK' is listed twice"),
+    (["HK", "../HK"], "must not contain /"),
     (["HK", "a b"], "NVIDIA FLARE cannot name a site 'a b'"),
 ])  # fmt: skip
 def test_names_that_are_none_are_refused(config, tmp_path, capsys, sites, sentence):
