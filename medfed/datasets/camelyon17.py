@@ -15,7 +15,9 @@ from monai.data import MetaTensor
 from medfed.core.errors import UserError
 from medfed.datasets import camelyon17_metadata as metadata
 from medfed.datasets import camelyon17_slides as slides
-from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset, Volume
+from medfed.datasets.base import PHANTOM_MARK, Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case, Volume
 
 FOLDER = "camelyon17_v1.0"
 TABLE = "metadata.csv"

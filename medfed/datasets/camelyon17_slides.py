@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from medfed.datasets.base import Case
+from medfed.datasets.case import Case
 
 
 class Listing(NamedTuple):

@@ -13,7 +13,8 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
 from medfed.datasets import reading, volumes
-from medfed.datasets.base import Case, Dataset, Progress
+from medfed.datasets.base import Dataset, Progress
+from medfed.datasets.case import Case
 
 MAX_HASHED_CASES = 20_000  # cases whose files a run compares by their content; reading more would take too long
 SAMPLED_VOXELS = 100_000  # of each volume, when its intensities are looked at
@@ -106,7 +107,7 @@ def examine(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
         reading.check_pair(case.image, image, case.mask, mask, dataset.ignore_mask_geometry)
     except UserError as error:
         return None, [str(error)]
-    missing = dataset.missing(mask)
+    missing = dataset.missing_structures(mask)
     if not reading.is_2d_image_file(case.image):
         notices += _far_values(image.numpy())
     return _facts(case, image, tuple(mask.meta["label_values"]), tuple(missing), notices), []

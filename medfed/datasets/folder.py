@@ -10,7 +10,9 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
 from medfed.datasets import file_names, image_files, nesting, reading
-from medfed.datasets.base import Card, Case, Dataset
+from medfed.datasets.base import Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case
 
 
 @dataclass(frozen=True)

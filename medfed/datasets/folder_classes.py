@@ -11,7 +11,9 @@ from monai.data import MetaTensor
 from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.datasets import file_names, image_files, reading
-from medfed.datasets.base import Card, Case, Dataset, Volume
+from medfed.datasets.base import Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case, Volume
 
 
 @dataclass(frozen=True)

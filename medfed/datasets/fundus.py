@@ -12,7 +12,9 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
 from medfed.datasets import file_names, nesting, reading
-from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset
+from medfed.datasets.base import PHANTOM_MARK, Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case
 
 SITES = {  # the name here, and what the folder may be called
     "DRISHTI-GS": ("Domain1", "DRISHTI-GS"),

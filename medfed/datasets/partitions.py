@@ -13,7 +13,7 @@ from itertools import islice
 
 import numpy as np
 
-from medfed.datasets.base import Case
+from medfed.datasets.case import Case
 from medfed.datasets.splits import Split
 
 MAX_DRAWS = 100_000  # before giving up; three sites of PACS, 30 clients and 70 images each take some hundreds

@@ -10,7 +10,9 @@ from typing import ClassVar
 from monai.data import MetaTensor
 
 from medfed.datasets import file_names, reading
-from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset
+from medfed.datasets.base import PHANTOM_MARK, Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case
 
 SITES = {  # the name here, and what older copies call the folder
     "RUNMC": ("RUNMC", "ISBI"),

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from medfed.datasets.base import Case
+from medfed.datasets.case import Case
 
 PARTS = ("train", "validation", "test")
 

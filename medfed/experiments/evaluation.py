@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from medfed.datasets.base import Case, Dataset
+from medfed.datasets.base import Dataset
+from medfed.datasets.case import Case
 from medfed.experiments.setup import Experiment
 from medfed.experiments.unseen_batch_norm import nearest, policy, with_batch_statistics
 from medfed.federation.site import Site

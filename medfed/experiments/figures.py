@@ -12,7 +12,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from medfed.datasets.base import Case, Dataset
+from medfed.datasets.base import Dataset
+from medfed.datasets.case import Case
 from medfed.experiments.evaluation import unseen_weights
 from medfed.experiments.setup import Experiment
 from medfed.federation.message import State

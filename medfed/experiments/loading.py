@@ -10,7 +10,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from medfed.datasets.base import Case, Dataset
+from medfed.datasets.base import Dataset
+from medfed.datasets.case import Case
 from medfed.datasets.splits import Split
 from medfed.tasks.task import KEPT_BYTES, Task
 

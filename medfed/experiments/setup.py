@@ -14,7 +14,8 @@ from medfed.core import registry
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError
 from medfed.core.seeds import seeded_layers
-from medfed.datasets.base import Case, Dataset, Progress
+from medfed.datasets.base import Dataset, Progress
+from medfed.datasets.case import Case
 from medfed.datasets.splits import Split
 from medfed.experiments.cohorts import assign_patients
 from medfed.experiments.loading import SiteImages

@@ -8,7 +8,8 @@ from statistics import median
 
 from medfed.config.schema import Config, to_yaml
 from medfed.datasets import reading
-from medfed.datasets.base import Case, Dataset
+from medfed.datasets.base import Dataset
+from medfed.datasets.case import Case
 from medfed.datasets.splits import Split
 from medfed.experiments.setup import Experiment
 from medfed.experiments.unseen_batch_norm import transductive_by

@@ -7,7 +7,8 @@ from dataclasses import MISSING
 
 from medfed.config import strict_yaml, validation
 from medfed.core import registry
-from medfed.datasets.base import Card, Dataset
+from medfed.datasets.base import Dataset
+from medfed.datasets.card import Card
 
 WIDTH = 100
 

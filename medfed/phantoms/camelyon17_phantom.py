@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from medfed.datasets.base import Card
 from medfed.datasets.camelyon17 import TABLE, Camelyon17
+from medfed.datasets.card import Card
 from medfed.phantoms.synthesis.histology import VERSION, make_histology_phantom
 from medfed.phantoms.synthetic import Count, SyntheticDataset
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from medfed.datasets.base import Card
+from medfed.datasets.card import Card
 from medfed.datasets.fundus import Fundus
 from medfed.phantoms.synthesis import fundus_sites
 from medfed.phantoms.synthesis.fundus import VERSION, make_fundus_phantom

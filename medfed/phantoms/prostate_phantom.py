@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from medfed.datasets.base import Card
+from medfed.datasets.card import Card
 from medfed.datasets.prostate import SITES, Prostate
 from medfed.phantoms.synthesis.prostate import VERSION, make_prostate_phantom
 from medfed.phantoms.synthetic import Count, SyntheticDataset

@@ -255,5 +255,5 @@ def test_a_name_that_is_no_utf8_is_found_before_anything_is_trained(tmp_path):
     cases, problems = data.cases_and_problems("north")
     assert [case.patient for case in cases] == ["plain"]
     assert len(problems) == 2 and all("caf\\xe9.png: has a name that is no UTF-8" in problem for problem in problems)
-    with pytest.raises(UserError, match="no UTF-8, which no table can hold; rename it"):
+    with pytest.raises(UserError, match="not valid UTF-8, so tables cannot contain it; rename the file"):
         data.cases("north")

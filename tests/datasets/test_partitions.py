@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from medfed.datasets import partitions
-from medfed.datasets.base import Case
+from medfed.datasets.case import Case
 from medfed.datasets.partitions import (
     assign_to_clients,
     client_names,

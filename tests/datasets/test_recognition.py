@@ -24,7 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
-from medfed.datasets.base import Card, Case, Dataset
+from medfed.datasets.base import Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case
 
 @dataclass(frozen=True)
 class Spleens(Dataset):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from medfed.datasets.base import Case
+from medfed.datasets.case import Case
 from medfed.datasets.splits import split
 
 

@@ -17,7 +17,7 @@ from monai.networks.nets import BasicUNet
 from PIL import Image
 
 from medfed.core.errors import UserError
-from medfed.datasets.base import Volume
+from medfed.datasets.case import Volume
 from medfed.datasets.reading import read_image
 from medfed.federation.message import digest
 from medfed.networks.base import NetworkSettings

@@ -16,7 +16,7 @@ from monai.bundle import ConfigParser, ConfigWorkflow
 from monai.data import load_net_with_metadata
 from PIL import Image
 
-from medfed.datasets.base import Case
+from medfed.datasets.case import Case
 from medfed.datasets.reading import read_image
 from medfed.networks.densenet import DenseNetwork
 from medfed.outputs.bundle.check import check_bundle
