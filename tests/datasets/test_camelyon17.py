@@ -182,7 +182,7 @@ def test_links_out_of_the_root_are_refused_unless_allowed(root, tmp_path_factory
     path = patch_file(root, ROWS[0])
     path.rename(elsewhere / path.name)
     path.symlink_to(elsewhere / path.name)
-    with pytest.raises(UserError, match=f"{path.name}: is.* behind a link"):
+    with pytest.raises(UserError, match=f"{path.name}: this file.* behind a symbolic link"):
         Camelyon17(root=str(root)).cases("hospital_1")
     assert len(Camelyon17(root=str(root), follow_symlinks=True).cases("hospital_1")) == 3
 

@@ -98,7 +98,7 @@ def test_sites_restrict(root):
 
 
 def test_a_folder_without_sites_says_what_was_expected(tmp_path):
-    with pytest.raises(UserError, match="no sites in .*RUNMC or ISBI"):
+    with pytest.raises(UserError, match="contains no site; .*RUNMC or ISBI"):
         Prostate(root=str(tmp_path)).site_names()
 
 

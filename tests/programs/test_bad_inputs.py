@@ -221,7 +221,8 @@ def test_row_9_an_image_twice_in_a_site_unless_that_is_allowed(desk):
 def test_row_11_a_site_without_images_and_the_way_out(desk):
     for path in (desk.place / "data" / "BMC").iterdir():
         path.unlink()
-    desk.refused_before_training("data/BMC: the site BMC has no images", "expected ROOT", "list only the other sites in data.sites")
+    words = "data/BMC: the site BMC has no images", "expected ROOT", "list only the other sites in data.sites"
+    desk.refused_before_training(*words)
     desk.goes_on(more=("--set", "data.sites=[HK, UCL]", "--set", "federation.rounds=1"))  # no run is in the way
 
 
