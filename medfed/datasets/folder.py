@@ -130,15 +130,15 @@ class Folder(Dataset):
         if self.mask_values or len(self.structures) > 1:
             hint = "say which values are which structure with data.mask_values"
             channels = reading.to_structures(case.mask_path, mask, self._labels(), self.structures, hint)
-            notices += nesting.notices(channels.as_tensor(), self._labels(), self.structures)
+            notices += nesting.nesting_notices(channels.as_tensor(), self._labels(), self.structures)
             return channels
         others = [value for value in reading.label_values(mask) if value != self.background_value]
         if len(others) > 1:
             soft = "data.mask_threshold: 128, as soft edges or JPEG make such values"
             exact = "data.mask_values, to say which of them are which structure"
             raise UserError(
-                f"{case.mask}: has the values {reading.few(others)} beside the background {self.background_value}; "
-                f"expected one; set {soft if len(others) > 8 else exact}"
+                f"{case.mask}: has the values {reading.format_values(others)} beside the background "
+                f"{self.background_value}; expected one; set {soft if len(others) > 8 else exact}"
             )
         labels = {self.background_value: (), **dict.fromkeys(others, self.structures)}
         return reading.to_structures(case.mask_path, mask, labels, self.structures)

@@ -114,9 +114,9 @@ class Fundus(Dataset):
         corners = grey[0][:: max(grey.shape[1] - 1, 1), :: max(grey.shape[2] - 1, 1)]
         if corners.max() <= RIM_UP_TO or grey.max() > 255:
             raise UserError(
-                f"{case.mask}: has the grey values {reading.few(reading.label_values(grey))}, "
-                f"{reading.few(reading.label_values(corners))} in its corners; expected 0 in the cup, 128 in the rim "
-                "and 255 outside, so write the mask again"
+                f"{case.mask}: has the grey values {reading.format_values(reading.label_values(grey))}, "
+                f"{reading.format_values(reading.label_values(corners))} in its corners; expected 0 in the cup, 128 "
+                f"in the rim and 255 outside, so write the mask again"
             )
         if any(value not in LABELS for value in reading.label_values(grey)):
             notices.append(f"soft mask cut at {CUP_UP_TO} and {RIM_UP_TO}")
@@ -124,7 +124,7 @@ class Fundus(Dataset):
         hard[grey <= RIM_UP_TO] = 128
         hard[grey <= CUP_UP_TO] = 0
         mask = reading.to_structures(case.mask_path, cast(MetaTensor, hard), LABELS, self.structures)
-        notices += nesting.notices(mask.as_tensor(), LABELS, self.structures)
+        notices += nesting.nesting_notices(mask.as_tensor(), LABELS, self.structures)
         return mask
 
     def _folders(self, folder: Path) -> list[tuple[str, Path | None, Path | None]]:

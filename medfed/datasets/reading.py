@@ -149,7 +149,7 @@ def to_structures(
     if not set(found) <= set(labels):
         expected = ", ".join(f"{value} ({' and '.join(labels[value]) or 'background'})" for value in sorted(labels))
         hint = hint or "write the mask again with these"
-        raise UserError(f"{path}: has the labels {few(found)}; expected {expected}; {hint}")
+        raise UserError(f"{path}: has the labels {format_values(found)}; expected {expected}; {hint}")
     channels = torch.zeros(len(structures), *mask.shape[1:], dtype=torch.uint8)
     for index, structure in enumerate(structures):
         for value in found:
@@ -181,7 +181,7 @@ def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaT
         )
 
 
-def few(values: Sequence[int]) -> str:
+def format_values(values: Sequence[int]) -> str:
     """Values in words, the first eight of many."""
     listed = ", ".join(map(str, values[:8]))
     return f"{listed}, ... ({len(values)} values)" if len(values) > 8 else listed

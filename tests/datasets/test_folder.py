@@ -254,6 +254,6 @@ def test_a_name_that_is_no_utf8_is_found_before_anything_is_trained(tmp_path):
     data = Folder(root=str(tmp_path))
     cases, problems = data.cases_and_problems("north")
     assert [case.patient for case in cases] == ["plain"]
-    assert len(problems) == 2 and all("caf\\xe9.png: has a name that is no UTF-8" in problem for problem in problems)
+    assert len(problems) == 2 and all("caf\\xe9.png: the file name is not valid UTF-8" in text for text in problems)
     with pytest.raises(UserError, match="not valid UTF-8, so tables cannot contain it; rename the file"):
         data.cases("north")

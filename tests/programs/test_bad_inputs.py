@@ -435,7 +435,7 @@ def test_row_41_a_cup_outside_the_disc(eyes):
     label[8:20, 8:20], label[28:36, 28:36] = 128, 0
     Image.fromarray(label).save(eyes.place / "data" / "south" / "masks" / "a.png")
     eyes.goes_on("south: 1 of 3 images: cup with no disc around it")
-    assert "south: cup with no disc around it: 1 of 3 cases, first a" in eyes.check()[1]
+    assert "south: cup with no disc around it: in 1 of 3 cases, the first is a" in eyes.check()[1]
 
 
 def test_row_42_transparency_is_dropped(eyes):
