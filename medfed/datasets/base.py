@@ -10,7 +10,8 @@ from typing import ClassVar, Literal
 
 from monai.data import MetaTensor
 
-from medfed.core import registry, site_names
+from medfed.core import bounds, registry, site_names
+from medfed.core.bounds import PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.core.files import has_utf8_name, printable_path
 from medfed.datasets import reading, volumes
@@ -48,10 +49,10 @@ class Dataset:
     """
 
     root: str
-    image_size: int = 384
+    image_size: PositiveInt = 384
     sites: tuple[str, ...] = ()
-    validation_ratio: float = 0.1
-    test_ratio: float = 0.2
+    validation_ratio: RatioBelowOne = 0.1
+    test_ratio: RatioBelowOne = 0.2
     standardise: bool = True
     if_missing: Literal["error", "phantom"] = "error"
     follow_symlinks: bool = False
@@ -65,15 +66,12 @@ class Dataset:
     generality: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if self.image_size < 1:
-            raise ValueError(f"image_size must be at least 1, got {self.image_size}")
-        if not (self.validation_ratio >= 0 and self.test_ratio >= 0 and self.validation_ratio + self.test_ratio < 1):
+        bounds.check(self)
+        if self.validation_ratio + self.test_ratio >= 1:
             raise ValueError(
-                "validation_ratio and test_ratio must be at least 0 and sum to less than 1, "
+                "validation_ratio and test_ratio must sum to less than 1, "
                 f"got {self.validation_ratio} and {self.test_ratio}"
             )
-        if self.if_missing not in ("error", "phantom"):
-            raise ValueError(f"if_missing must be 'error' or 'phantom', got '{self.if_missing}'")
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:

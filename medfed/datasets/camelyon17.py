@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from monai.data import MetaTensor
 
+from medfed.core.bounds import NonNegativeInt, PositiveInt
 from medfed.core.errors import UserError
 from medfed.datasets import camelyon17_metadata as metadata
 from medfed.datasets import camelyon17_slides as slides
@@ -44,9 +45,9 @@ class Camelyon17(Dataset):
             patches, and the same patches are selected in every run.
     """
 
-    image_size: int = 96
+    image_size: PositiveInt = 96
     splits: Literal["patient", "slide", "published"] = "patient"
-    max_per_site: int = 0
+    max_per_site: NonNegativeInt = 0
 
     card: ClassVar[Card] = Card(
         title="Camelyon17-WILDS, five hospitals",
@@ -66,13 +67,6 @@ class Camelyon17(Dataset):
     published_counts: ClassVar[Mapping[str, int]] = {
         "hospital_1": 59436, "hospital_2": 34904, "hospital_3": 85054, "hospital_4": 129838, "hospital_5": 146722,
     }  # fmt: skip
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.splits not in ("patient", "slide", "published"):
-            raise ValueError(f"splits must be patient, slide or published, got '{self.splits}'")
-        if self.max_per_site < 0:
-            raise ValueError(f"max_per_site must be at least 0 (0 uses all patches), got {self.max_per_site}")
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:

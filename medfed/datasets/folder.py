@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from monai.data import MetaTensor
 
+from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
 from medfed.datasets import file_names, image_files, nesting, reading
 from medfed.datasets.base import Dataset
@@ -39,12 +40,12 @@ class Folder(Dataset):
         one_site_per_case: the case folders lie in ROOT, and each is a site of its own.
     """
 
-    image_channels: int = 1
+    image_channels: PositiveInt = 1
     structure_names: tuple[str, ...] = ("foreground",)
     mask_values: dict[str, tuple[int, ...]] = field(default_factory=dict)
     background_value: int = 0
     mask_threshold: float | None = None
-    intensity_max: float | None = None
+    intensity_max: PositiveFloat | None = None
     grey_to_rgb: bool = False
     patient_pattern: str | None = None
     image_name: str | None = None
@@ -64,10 +65,6 @@ class Folder(Dataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.image_channels < 1:
-            raise ValueError(f"image_channels must be at least 1, got {self.image_channels}")
-        if self.intensity_max is not None and not self.intensity_max > 0:
-            raise ValueError(f"intensity_max must be above 0, got {self.intensity_max}")
         if (self.image_name is None) != (self.mask_name is None) or (self.one_site_per_case and not self.image_name):
             raise ValueError("image_name and mask_name belong together, and one_site_per_case needs both")
         self._check_structures()

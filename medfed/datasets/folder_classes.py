@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from monai.data import MetaTensor
 
 from medfed.core import registry
+from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
 from medfed.datasets import file_names, image_files, reading
 from medfed.datasets.base import Dataset
@@ -29,10 +30,10 @@ class FolderClasses(Dataset):
             of a patient then stay together in the splits. Without it, every image counts as a patient of its own.
     """
 
-    image_size: int = 224
-    image_channels: int = 3
+    image_size: PositiveInt = 224
+    image_channels: Literal[1, 3] = 3
     grey_to_rgb: bool = True
-    intensity_max: float | None = None
+    intensity_max: PositiveFloat | None = None
     class_names: tuple[str, ...] = ()
     patient_pattern: str | None = None
 
@@ -48,10 +49,6 @@ class FolderClasses(Dataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.image_channels not in (1, 3):
-            raise ValueError(f"image_channels must be 1 or 3, got {self.image_channels}")
-        if self.intensity_max is not None and not self.intensity_max > 0:
-            raise ValueError(f"intensity_max must be above 0, got {self.intensity_max}")
         if len(set(self.class_names)) < len(self.class_names) or len(self.class_names) == 1:
             raise ValueError(f"class_names must be two different names or more, or none, got {list(self.class_names)}")
         file_names.check_patient_pattern(self.patient_pattern)

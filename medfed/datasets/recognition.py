@@ -33,7 +33,8 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
     for _, level in groupby(by_generality, key=lambda known: classes[known].generality):
         recognised = {known: dataset for known in level if (dataset := classes[known].recognise(root))}
         if len(recognised) > 1:
-            raise UserError(f"{root}: the files fit several datasets: {' and '.join(recognised)}; choose one with --dataset NAME")
+            names = " and ".join(recognised)
+            raise UserError(f"{root}: the files fit several datasets: {names}; choose one with --dataset NAME")
         if recognised:
             return recognised.popitem()[1]
     raise UserError(f"{root}: the files fit no known dataset; choose one with --dataset NAME")

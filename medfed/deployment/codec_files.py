@@ -13,7 +13,7 @@ from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.datasets.checking import file_sha256
-from medfed.networks.adain import codec_file, load_codec
+from medfed.networks.adain import codec_path, load_codec
 
 
 def export_codecs(config: Config, folder: Path) -> Config:
@@ -21,7 +21,7 @@ def export_codecs(config: Config, folder: Path) -> Config:
     names = {}
     for name in config.method.files:
         load_codec(name)  # a UserError here, and not at every hospital
-        path = codec_file(name)
+        path = codec_path(name)
         names[name] = _name(path)
         write_atomically(folder / names[name], path.read_bytes())
     return replace(config, method=config.method.with_files(names))

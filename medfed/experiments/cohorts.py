@@ -7,8 +7,7 @@ import warnings
 from medfed.core import registry, site_names
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream_seed
-from medfed.datasets.base import Dataset
-from medfed.datasets.case import Case
+from medfed.datasets.base import Case, Dataset
 from medfed.datasets.checking import MAX_HASHED_CASES, find_duplicates
 from medfed.datasets.partitions import partition
 from medfed.datasets.splits import Split, split

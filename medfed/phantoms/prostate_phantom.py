@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from medfed.datasets.card import Card
+from pydantic import Field
+
+from medfed.core.bounds import PositiveInt
+from medfed.datasets.base import Card
 from medfed.datasets.prostate import SITES, Prostate
 from medfed.phantoms.synthesis.prostate import VERSION, make_prostate_phantom
-from medfed.phantoms.synthetic import Count, SyntheticDataset
+from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,8 @@ class ProstatePhantom(SyntheticDataset, Prostate):
         phantom_seed: which patients are drawn.
     """
 
-    cases_per_site: int = 8
-    matrix: int = 128
+    cases_per_site: PositiveInt = 8
+    matrix: Annotated[int, Field(ge=32)] = 128
     phantom_seed: int = 0
 
     card: ClassVar[Card] = replace(
@@ -38,23 +41,16 @@ class ProstatePhantom(SyntheticDataset, Prostate):
     )
     published_counts = {}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.cases_per_site < 1 or self.matrix < 32:
-            raise ValueError(
-                f"cases_per_site must be at least 1 and matrix at least 32, got {self.cases_per_site} and {self.matrix}"
-            )
-
     @property
-    def facts(self) -> dict[str, object]:
+    def generator_settings(self) -> dict[str, object]:
         return {
             "version": VERSION, "seed": self.phantom_seed, "matrix": self.matrix, "cases_per_site": self.cases_per_site,
             "severity": 1.0,
         }  # fmt: skip
 
     @property
-    def own_names(self) -> frozenset[str]:
+    def expected_names(self) -> frozenset[str]:
         return frozenset(SITES)
 
-    def make(self, folder: Path, count: Count | None) -> None:
+    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         make_prostate_phantom(folder, self.cases_per_site, self.matrix, self.phantom_seed, count)

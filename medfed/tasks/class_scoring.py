@@ -19,11 +19,11 @@ from medfed.core.errors import UserError
 from medfed.metrics.accuracy import Accuracy
 from medfed.metrics.auroc import AreaUnderROC
 from medfed.metrics.balanced_accuracy import BalancedAccuracy
-from medfed.metrics.case_file import as_row, read_lines, write_rows
-from medfed.metrics.class_metric import ClassMetric, class_scores
+from medfed.metrics.case_file import parse_row, read_csv, write_rows
+from medfed.metrics.class_metric import ClassMetric, compute_class_metrics
 from medfed.metrics.ece import ExpectedCalibrationError
 from medfed.metrics.metric import Metric
-from medfed.metrics.summary import N_RESAMPLES, ROLES, VALIDATION, Group, resamples, signed_rank
+from medfed.metrics.summary import N_BOOTSTRAP, ROLES, VALIDATION, Group, bootstrap_indices, wilcoxon_test
 from medfed.tasks.scoring import ALL, CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
 CLASS_METRICS: tuple[Metric, ...] = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationError())
@@ -111,14 +111,14 @@ class ClassScoring(Scoring):
         write_rows(path, rows, header, ("role", "site", "patient"), lambda value, _: str(value))
 
     def read_cases(self, path: str | Path) -> list[dict]:
-        header, *lines = read_lines(path) or [[]]
+        header, *lines = read_csv(path) or [[]]
         n = len(self.other_columns)
         numbers = header[n:]
         named = all(column.startswith("p_") for column in numbers[:-1])
         if tuple(header[:n]) != self.other_columns or numbers[-1:] != ["correct"] or not named:
             expected = ",".join((*self.other_columns, "p_CLASS", "...", "correct"))
             raise UserError(f"{path}: the first line is not {expected}; is this a file of classified images?")
-        rows = [as_row(path, number, header, line, numbers) for number, line in enumerate(lines, start=2)]
+        rows = [parse_row(path, number, header, line, numbers) for number, line in enumerate(lines, start=2)]
         try:
             self.check(rows)
         except ValueError as error:
@@ -139,7 +139,7 @@ class ClassScoring(Scoring):
         """
         if key != "accuracy":
             return {"p": None, "n": None, "reason": f"{key} belongs to a site and not to a person, so it has no pairs"}
-        return signed_rank(_by_subject(rows_a), _by_subject(rows_b), "people")
+        return wilcoxon_test(_by_subject(rows_a), _by_subject(rows_b), "people")
 
     def is_failure(self, row: Mapping) -> bool:
         return not row["correct"]
@@ -160,7 +160,7 @@ class ClassScoring(Scoring):
         return [metric for metric in self.metrics if isinstance(metric, ClassMetric)]
 
     def _values(self, rows: Sequence[dict]) -> dict[str, float | None]:
-        found = class_scores(self._computable, *probabilities_and_labels(rows), np.ones((1, len(rows))))
+        found = compute_class_metrics(self._computable, *probabilities_and_labels(rows), np.ones((1, len(rows))))
         return {name: None if math.isnan(values[0]) else float(values[0]) for name, values in found.items()}
 
     def _intervals(self, rows: list[dict], subjects: list[str], seed: tuple) -> dict[str, tuple]:
@@ -172,9 +172,9 @@ class ClassScoring(Scoring):
         place = {subject: index for index, subject in enumerate(subjects)}
         subject_of = np.array([place[row["subject"]] for row in rows])
         blocks = []
-        for draws in np.array_split(resamples(len(subjects), seed), N_RESAMPLES // MAX_WEIGHTINGS):
+        for draws in np.array_split(bootstrap_indices(len(subjects), seed), N_BOOTSTRAP // MAX_WEIGHTINGS):
             times = np.stack([np.bincount(line, minlength=len(subjects)) for line in draws])
-            blocks.append(class_scores(metrics, probabilities, labels, times[:, subject_of]))
+            blocks.append(compute_class_metrics(metrics, probabilities, labels, times[:, subject_of]))
         names = [metric.name for metric in metrics]
         return {name: _percentiles(np.concatenate([block[name] for block in blocks])) for name in names}
 

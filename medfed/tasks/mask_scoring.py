@@ -18,14 +18,14 @@ import numpy as np
 
 from medfed.core.errors import UserError
 from medfed.metrics.assd import AverageSurfaceDistance
-from medfed.metrics.case_file import as_row, read_lines, write_rows
+from medfed.metrics.case_file import parse_row, read_csv, write_rows
 from medfed.metrics.dice import Dice
 from medfed.metrics.hd import HausdorffDistance
 from medfed.metrics.hd95 import HausdorffDistance95
 from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
 from medfed.metrics.mask_metric import ABSENT, MISSED, OK, STATUSES
-from medfed.metrics.metric import DISTANCE, Column, Metric, columns_of
-from medfed.metrics.summary import ROLES, VALIDATION, Group, resamples, signed_rank
+from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
+from medfed.metrics.summary import ROLES, VALIDATION, Group, bootstrap_indices, wilcoxon_test
 from medfed.tasks.scoring import CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
 MASK_METRICS: tuple[Metric, ...] = (
@@ -89,7 +89,7 @@ class MaskScoring(Scoring):
             if len(values):
                 scores["mean"] = float(values.mean())
             if len(values) > 1:
-                low, high = np.percentile(values[resamples(len(values), seed)].mean(axis=1), [2.5, 97.5])
+                low, high = np.percentile(values[bootstrap_indices(len(values), seed)].mean(axis=1), [2.5, 97.5])
                 scores |= {"sd": float(values.std(ddof=1)), "low": float(low), "high": float(high)}
             found[column.key] = scores
         return found
@@ -121,11 +121,11 @@ class MaskScoring(Scoring):
         write_rows(path, rows, self.case_columns, ("role", "site", "patient", "structure"), written)
 
     def read_cases(self, path: str | Path) -> list[dict]:
-        lines, header = read_lines(path), self.case_columns
+        lines, header = read_csv(path), self.case_columns
         if not lines or tuple(lines[0]) != header:
             raise UserError(f"{path}: the first line is not {','.join(header)}; is this a file of cases?")
         numbers = [column.key for column in self.columns]
-        rows = [as_row(path, number, header, line, numbers) for number, line in enumerate(lines[1:], start=2)]
+        rows = [parse_row(path, number, header, line, numbers) for number, line in enumerate(lines[1:], start=2)]
         try:
             self.check(rows)
         except ValueError as error:
@@ -143,7 +143,7 @@ class MaskScoring(Scoring):
 
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
         """Over patients and structures, each averaged over the seeds that know it."""
-        return signed_rank(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
+        return wilcoxon_test(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
         return row["status"] == MISSED
@@ -168,9 +168,9 @@ class MaskScoring(Scoring):
     def _common_column(self, metric: Metric, rows: Sequence[Mapping]) -> Column | None:
         """A metric in the unit that all cases have; where units differ, in voxels if the metric says how."""
         if metric.unit != DISTANCE:
-            return columns_of(metric)[0]
+            return metric_columns(metric)[0]
         present = [row for row in rows if self.is_case(row)]
-        for column in columns_of(metric):
+        for column in metric_columns(metric):
             if present and all(row.get(column.key) is not None for row in present):
                 return column
         return next((column for column in self.columns if column.key == metric.in_voxels), None)

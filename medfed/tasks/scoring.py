@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from medfed.metrics.metric import Column, Metric, check_declarations, columns, columns_of, described
-from medfed.metrics.summary import N_RESAMPLES, Group, summarise
+from medfed.metrics.metric import Column, Metric, all_columns, check_declarations, describe_metric, metric_columns
+from medfed.metrics.summary import N_BOOTSTRAP, Group, summarise
 
 ALL = "all"  # the one structure of a task that has none
 RUN_TABLE, COMPARISON, CARD, CASES, GAP = VIEWS = ("run_table", "comparison", "card", "cases", "gap")
@@ -69,7 +69,7 @@ class Scoring(ABC):
     @property
     def columns(self) -> tuple[Column, ...]:
         """Every metric in each of its units, in the order of the files."""
-        return columns(self.metrics)
+        return all_columns(self.metrics)
 
     def metrics_in(self, view: str) -> tuple[Metric, ...]:
         """The metrics of one of VIEWS, then those that the config chose."""
@@ -78,7 +78,7 @@ class Scoring(ABC):
 
     def columns_in(self, view: str) -> tuple[Column, ...]:
         """The metrics of a view in each of their units."""
-        return tuple(column for metric in self.metrics_in(view) for column in columns_of(metric))
+        return tuple(column for metric in self.metrics_in(view) for column in metric_columns(metric))
 
     def notes_in(self, view: str) -> tuple[str, ...]:
         """The sentences below a table."""
@@ -100,8 +100,11 @@ class Scoring(ABC):
             [column.key for column in self.columns_in(GAP)],
             self.spread_over_sites,
         )
-        declared = {"metrics": [described(metric) for metric in self.metrics], "chosen_metrics": list(self.chosen)}
-        return {"task": self.task, **declared, "n_resamples": N_RESAMPLES, "rng_seed": rng_seed, **scores}
+        declared = {
+            "metrics": [describe_metric(metric) for metric in self.metrics],
+            "chosen_metrics": list(self.chosen),
+        }
+        return {"task": self.task, **declared, "n_resamples": N_BOOTSTRAP, "rng_seed": rng_seed, **scores}
 
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
         """Sentences on one run below its table."""

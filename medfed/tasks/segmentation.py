@@ -26,7 +26,7 @@ from medfed.core.batch import Batch
 from medfed.datasets.base import Dataset
 from medfed.datasets.case import Case, Volume
 from medfed.functional.hooks import capture_features
-from medfed.metrics.mask_metric import MaskMetric, score
+from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics
 from medfed.metrics.ratio import ratio_row, vertical_ratio
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.boundary_distance import N_LEVELS, boundary_distance
@@ -228,7 +228,9 @@ class Segmentation(Task):
         for case, volume in zip(cases, _volumes(dataset, cases, notice, advance), strict=True):
             predicted = self.predict(network, volume)
             for index, structure in enumerate(self.structures):
-                scores = score(metrics, predicted[index], volume.mask.as_tensor()[index], volume.spacing_mm)
+                scores = compute_mask_metrics(
+                    metrics, predicted[index], volume.mask.as_tensor()[index], volume.spacing_mm
+                )
                 named = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
                 result.rows.append({**named, **scores})
             if dataset.ratio_structures:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from medfed.datasets.partitions import (
     partition,
 )
 from medfed.datasets.splits import Split, split
-from medfed.federation.settings import PARTITIONS
+from medfed.federation.settings import Partition
 
 PACS = {"photo": 1670, "art": 2048, "cartoon": 2344, "sketch": 3929}  # 9,991 images, a person each
 
@@ -102,7 +103,7 @@ def test_fewer_clients_than_domains_get_whole_ones():
 def test_the_order_of_cases_and_sites_does_not_matter_and_the_seed_does():
     turned = {site: Split(list(reversed(s.train)), [], []) for site, s in reversed(sites().items())}
     random.Random(0).shuffle(turned["art"].train)
-    for rule in PARTITIONS:
+    for rule in get_args(Partition):
         found = partition(sites(), 10, rule, 3, mixing=0.3)
         assert partition(turned, 10, rule, 3, mixing=0.3) == found
         assert partition(sites(), 10, rule, 4, mixing=0.3) != found
@@ -114,7 +115,7 @@ def test_who_holds_a_person_is_the_same_on_every_machine():
     assert [[case.subject for case in client] for client in (first, second)] == [["0001", "0003"], ["0000", "0002"]]
 
 
-@pytest.mark.parametrize("rule", PARTITIONS)
+@pytest.mark.parametrize("rule", get_args(Partition))
 def test_all_images_of_a_person_are_at_one_client(rule):
     splits = {site: split(cases(site, 30, images=5), 1, 0.2, 0.2) for site in ("north", "south")}
     found = partition(splits, 6, rule, 1, mixing=0.5)
@@ -172,14 +173,14 @@ def test_what_dirichlet_cannot_give_is_refused_after_a_bounded_search(monkeypatc
 
 
 def test_more_clients_than_people_are_refused():
-    with pytest.raises(ValueError, match="7 clients share 6 people in training; expected at most 6"):
+    with pytest.raises(ValueError, match="7 clients share 6 training patients; expected at most 6 clients"):
         partition(sites({"a": 3, "b": 3}, images=9), 7, "domains", 0)
 
 
 def test_clients_without_an_image_are_refused_by_name():
     """One person has 90 of 99 images, more than three of the four clients' shares."""
     lopsided = [Case("a", f"big{i}", Path("i"), None, "big") for i in range(90)] + cases("a", 9)
-    sentence = "[12] of 4 clients would hold no training image, the first is client_.; .*fewer"
+    sentence = "[12] of 4 clients would have no training image, the first is client_.; .*fewer"
     with pytest.raises(ValueError, match=sentence):
         partition({"a": Split(lopsided, [], [])}, 4, "domains", 0)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from medfed import data, evaluate, train
+from medfed.datasets.base import Case
 from medfed.datasets.camelyon17 import Camelyon17
-from medfed.datasets.case import Case
 from medfed.datasets.splits import split
 from medfed.experiments import grid
 from medfed.phantoms.synthesis.histology import make_histology_phantom

@@ -18,7 +18,7 @@ from medfed.core.files import read_with_checksum
 from medfed.deployment import coordinate
 from medfed.deployment.coordinate import _finish
 from medfed.experiments.setup import build_experiment
-from medfed.federation.message import Message, State, failed
+from medfed.federation.message import Message, State, failed_reply
 from medfed.outputs.bundle.export import export
 from medfed.outputs.run_folder import RunFolder
 
@@ -153,7 +153,8 @@ def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_bet
     engine._waited = True
     engine._flare.close = lambda: closed.append(True)
     engine._flare.exchange = lambda kind, messages, seconds, told: {
-        site: Message(kind) if site in here else failed("gave no answer: it is not connected") for site in messages}
+        site: Message(kind) if site in here else failed_reply("did not reply: it is not connected")
+        for site in messages}
     asked = dict.fromkeys(("BMC", "UCL"))
     engine.exchange("validate", asked | {"HK": None})
     engine.exchange("train", asked)
@@ -237,7 +238,7 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
         @staticmethod
         def exchange(kind, letters):
             said_goodbye.append((kind, set(letters)))
-            return {"BMC": Message("end"), "HK": failed("is gone")}
+            return {"BMC": Message("end"), "HK": failed_reply("is gone")}
 
     with pytest.warns(UserWarning, match="HK: did not get the final model"):
             _finish(plan, Heard, folder, last)

@@ -16,7 +16,7 @@ from monai.bundle import ConfigParser, ConfigWorkflow
 from monai.data import load_net_with_metadata
 from PIL import Image
 
-from medfed.datasets.case import Case
+from medfed.datasets.base import Case
 from medfed.datasets.reading import read_image
 from medfed.networks.densenet import DenseNetwork
 from medfed.outputs.bundle.check import check_bundle
@@ -259,7 +259,7 @@ def test_a_model_of_real_images_is_not_called_one_of_phantoms(made, tmp_path):
 def test_the_template_is_what_a_camelyon17_run_gets():
     template, task = template_folder(CLASSIFICATION_TEMPLATE), Classification(("normal", "tumour"), 3, 96)
     kept = json.loads((template / "configs" / "inference.json").read_text())
-    assert inference_config(template, task.bundle(True), DenseNetwork().definition(3, 2)) == kept
+    assert inference_config(template, task.bundle(True), DenseNetwork().network_def(3, 2)) == kept
     shown = json.loads((template / "configs" / "metadata.json").read_text())
     filled = metadata(template, task.bundle(True), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
