@@ -56,7 +56,7 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
     """
     if not (validation_ratio >= 0 and test_ratio >= 0 and validation_ratio + test_ratio < 1):
         raise ValueError(
-            "validation_ratio and test_ratio must be at least 0 and their sum below 1, "
+            "validation_ratio and test_ratio must be at least 0 and sum to less than 1, "
             f"got {validation_ratio} and {test_ratio}"
         )
     cases = sorted(cases, key=lambda case: case.patient)

@@ -142,13 +142,13 @@ def test_the_split_column_matters_only_where_it_is_used(root):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"\x00\n"])
-def test_a_table_that_is_none_is_refused(root, content):
+def test_a_file_that_is_not_a_table_is_refused(root, content):
     (root / "metadata.csv").write_bytes(content)
     with pytest.raises(UserError, match="metadata.csv: "):
         Camelyon17(root=str(root)).site_names()
 
 
-def test_without_a_table_the_layout_is_told(tmp_path):
+def test_the_message_about_a_missing_table_names_the_layout(tmp_path):
     with pytest.raises(UserError, match="metadata.csv: the file does not exist; expected ROOT/camelyon17_v1.0/meta"):
         Camelyon17(root=str(tmp_path)).site_names()
 
@@ -165,15 +165,15 @@ def test_missing_patches_are_counted_by_slide(root):
     data = Camelyon17(root=str(root))
     cases, problems = data.cases_and_problems("hospital_4")
     assert len(cases) == 3 and len(problems) == 1
-    with pytest.raises(UserError, match="patient_075_node_4: lacks 1 of the 4 patches.*x_96_y_192.png"):
+    with pytest.raises(UserError, match="patient_075_node_4: 1 of the 4 patches .* are missing, the first is .*x_96_y_192.png"):
         data.cases("hospital_4")
 
 
-def test_a_patch_that_vanishes_later_is_named_when_it_is_read(root):
+def test_a_patch_that_is_deleted_later_is_named_when_it_is_read(root):
     data = Camelyon17(root=str(root))
     case = data.cases("hospital_4")[0]
     case.image.unlink()
-    with pytest.raises(UserError, match=f"{case.patient}.png: is missing"):
+    with pytest.raises(UserError, match=f"{case.patient}.png: the file does not exist"):
         data.read_image(case, [])
 
 
@@ -201,10 +201,10 @@ def test_the_published_counts_are_those_of_455954_patches():
     assert sum(Camelyon17.published_counts.values()) == 455_954
 
 
-def test_the_twin_keeps_what_was_asked_for(tmp_path):
-    twin = Camelyon17(root=str(tmp_path / "c17"), splits="slide", max_per_site=9, test_ratio=0.3).phantom()
-    assert isinstance(twin, Camelyon17Phantom) and twin.root == str(tmp_path / "c17_phantom")
-    assert (twin.splits, twin.max_per_site, twin.test_ratio) == ("slide", 9, 0.3)
+def test_the_phantom_has_the_same_settings(tmp_path):
+    phantom = Camelyon17(root=str(tmp_path / "c17"), splits="slide", max_per_site=9, test_ratio=0.3).phantom()
+    assert isinstance(phantom, Camelyon17Phantom) and phantom.root == str(tmp_path / "c17_phantom")
+    assert (phantom.splits, phantom.max_per_site, phantom.test_ratio) == ("slide", 9, 0.3)
 
 
 @pytest.mark.parametrize("values", [{"splits": "patch"}, {"max_per_site": -1}, {"image_size": 0}])
@@ -214,10 +214,11 @@ def test_values_out_of_range_are_refused(values):
 
 
 @pytest.mark.parametrize(("pixels", "words"), [
-    (np.full((96, 96), 4095, np.uint16), "has more than 8 bits, with values from 4095 to 4095; save it as 8-bit RGB"),
-    (np.full((96, 96), 9, np.uint8), "is grey, expected colour; save it as RGB"),
+    (np.full((96, 96), 4095, np.uint16),
+     "the image has more than 8 bits, with values from 4095 to 4095; expected 8 bits; save it as 8-bit RGB"),
+    (np.full((96, 96), 9, np.uint8), "the image is grey; expected colour; save it as RGB"),
 ])  # fmt: skip
-def test_what_cannot_be_read_is_told_without_keys_that_are_not_there(root, pixels, words):
+def test_the_message_about_an_unreadable_image_recommends_no_key_that_the_dataset_lacks(root, pixels, words):
     data = Camelyon17(root=str(root))
     case = data.cases("hospital_1")[0]
     Image.fromarray(pixels).save(case.image)

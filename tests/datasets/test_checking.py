@@ -124,7 +124,7 @@ def test_text_and_json_contain_the_same_facts(data):
     report = check_dataset(data)
     lines = to_text(report).splitlines()
     assert lines[0].split() == ["site", "cases", "patients", "voxels", "spacing", "mm", "labels", "intensity", "empty"]
-    assert lines[1].startswith("HK    3      3       8 x 8 x 3  0.6 x 0.6 x 3.6  0 1     ")
+    assert lines[1].startswith("HK    3      3         8 x 8 x 3  0.6 x 0.6 x 3.6  0 1     ")
     assert lines[-1] == "0 problems, 2 warnings."
     again = json.loads(to_json(report))
     assert again["sites"][1]["cases"][2]["patient"] == "Case02" and again["warnings"] == list(report.warnings)
