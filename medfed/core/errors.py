@@ -1,9 +1,9 @@
-"""The one exception that a user ever sees: a sentence to a colleague, without a traceback."""
+"""The only exception that a user sees: its message is one sentence, printed without a traceback."""
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend: which file or key, what was found, what was expected, what to try.
+    """A mistake that the user can correct, such as a wrong config key or a damaged file.
 
-    The programs print it on one line and leave with exit code 2. Anything else that is raised is our mistake and
-    keeps its traceback.
+    The message is one sentence: which file or key, what was found, what was expected, and what to do. The programs
+    print it on one line and exit with code 2. Any other exception is a bug of medfed and keeps its traceback.
     """

@@ -167,8 +167,8 @@ def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_bet
 
 @pytest.mark.parametrize(("sites", "sentence"), [
     (["HK"], "a federation needs at least two hospitals that train, got HK"),
-    (["HK", "HK"], "'HK' is there twice"),
-    (["HK", "../HK"], "may not hold /"),
+    (["HK", "HK"], "'HK' is listed twice"),
+    (["HK", "../HK"], "must not contain /"),
     (["HK", "a b"], "NVIDIA FLARE cannot name a site 'a b'"),
 ])  # fmt: skip
 def test_names_that_are_none_are_refused(config, tmp_path, capsys, sites, sentence):
