@@ -56,7 +56,7 @@ def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, str]]] | No
     fields = written_fields(type(settings))
     _, mistakes = validate(type(settings), {field.name: getattr(settings, field.name) for field in fields})
     if not mistakes and conflicts is not None:
-        mistakes = [Mistake((name,), sentence) for name, sentence in conflicts()]
+        mistakes = [Mistake((name,), sentence, is_conflict=True) for name, sentence in conflicts()]
     if mistakes:
         raise SettingsError(mistakes)
 

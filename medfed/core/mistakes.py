@@ -26,11 +26,13 @@ class Mistake:
         path: the keys and list positions that lead to the value; empty if several fields do not fit together.
         sentence: what is wrong, such as "must be at least 0, got -1".
         is_missing: whether the value is missing.
+        is_conflict: whether the value is allowed alone, but does not fit to another one, which the sentence names.
     """
 
     path: tuple[str | int, ...]
     sentence: str
     is_missing: bool = False
+    is_conflict: bool = False
 
     @property
     def key(self) -> str:
@@ -65,7 +67,7 @@ def mistake_of(error: Mapping[str, Any], values: object, schemas: Mapping[str, S
     for part in error["loc"]:
         if part == "[key]":
             key = error["loc"][-2]
-            return Mistake(tuple(path), f"expected text, got {describe_value(key)}{_hint('string', key)}")
+            return Mistake(tuple(path), f"expected text, got {describe_value(key)}{hint('string', key)}")
         child = _child(schema, values, part)
         if child is None:  # within a choice of several types, or a missing entry: the sentence is about the whole
             break
@@ -114,6 +116,26 @@ def describe_value(value: object) -> str:
     return reprlib.repr(list(value) if isinstance(value, tuple) else value)
 
 
+def hint(wanted: str, value: object) -> str:
+    """Return what to write instead, if a habit of YAML explains the wrong type; "" if none does.
+
+    Args:
+        wanted: the expected type, as JSON Schema names it: "string", "number", ...
+        value: the wrong value.
+    """
+    if wanted == "string" and isinstance(value, bool):
+        return _BOOLEAN_HINT
+    if wanted == "string" and isinstance(value, int | float):
+        return "; put it in quotes"
+    if wanted in ("integer", "number") and isinstance(value, str):
+        digits = value.strip()
+        if digits.lstrip("+-").replace(".", "", 1).isdigit():
+            return "; remove the quotes" if len(digits) <= 18 else "; a number has at most 18 digits"
+    if wanted == "array" and isinstance(value, str):
+        return "; write it as [a, b]"
+    return ""
+
+
 def _sentence(error: Mapping[str, Any], schema: Schema, value: object, is_optional: bool) -> str:
     """Return the sentence for one error of pydantic."""
     kind, found = error["type"], describe_value(value)
@@ -134,7 +156,7 @@ def _sentence(error: Mapping[str, Any], schema: Schema, value: object, is_option
         return f"must have at least {schema['minItems']} entr{'y' if schema['minItems'] == 1 else 'ies'}, got {found}"
     if kind.endswith(("_type", "_parsing", "_from_float")) or kind == "dataclass_exact_type":
         null = " or null" if is_optional else ""
-        return f"expected {describe_type(schema)}{null}, got {found}{_hint(schema.get('type', ''), value)}"
+        return f"expected {describe_type(schema)}{null}, got {found}{hint(schema.get('type', ''), value)}"
     return f"{re.sub('^[A-Z][a-z]* should', 'must', error.get('msg', 'must be another value'))}, got {found}"
 
 
@@ -178,18 +200,3 @@ def _choice_hint(schema: Schema, value: object) -> str:
     if words and isinstance(value, bool):
         return _BOOLEAN_HINT
     return f". Did you mean '{near}'?" if isinstance(value, str) and (near := nearest(value, words)) else ""
-
-
-def _hint(wanted: str, value: object) -> str:
-    """Return what to write instead, where a habit of YAML explains the wrong type."""
-    if wanted == "string" and isinstance(value, bool):
-        return _BOOLEAN_HINT
-    if wanted == "string" and isinstance(value, int | float):
-        return "; put it in quotes"
-    if wanted in ("integer", "number") and isinstance(value, str):
-        digits = value.strip()
-        if digits.lstrip("+-").replace(".", "", 1).isdigit():
-            return "; remove the quotes" if len(digits) <= 18 else "; a number has at most 18 digits"
-    if wanted == "array" and isinstance(value, str):
-        return "; write it as [a, b]"
-    return ""

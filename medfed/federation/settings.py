@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -128,6 +128,8 @@ class Federation:
     batch_norm: Literal["average", "local"] = "average"
     engine: str = "in_process"
     reply_timeout_s: NonNegativeFloat = 0.0
+
+    renamed: ClassVar[Mapping[str, str]] = {"answer_seconds": "reply_timeout_s"}  # keys of older configs
 
     def __post_init__(self) -> None:
         """Check every value, and that the values fit together.
