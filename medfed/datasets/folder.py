@@ -10,7 +10,7 @@ from monai.data import MetaTensor
 
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
-from medfed.datasets import file_names, nesting, pictures, reading
+from medfed.datasets import file_names, image_files, nesting, reading
 from medfed.datasets.base import Card, Case, Dataset
 
 
@@ -53,10 +53,10 @@ class Folder(Dataset):
     generality: ClassVar[int] = 2
     card: ClassVar[Card] = Card(
         title="Your own sites",
-        what="Any images with masks, one folder a site.",
+        description="Any images with masks, one folder a site.",
         licence="Yours.",
         citation="Yours.",
-        where="Put the files as the layout says, then run `python -m medfed.data check ROOT`.",
+        how_to_get="Put the files as the layout says, then run `python -m medfed.data check ROOT`.",
         layout="ROOT/SITE/images/NAME.png with ROOT/SITE/masks/NAME.png, or ROOT/SITE/NAME.nii.gz with "
         "ROOT/SITE/NAME_mask.nii.gz, or a folder for each case with data.image_name and data.mask_name",
     )
@@ -92,7 +92,11 @@ class Folder(Dataset):
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
-        kinds = {reading.is_picture(case.image) for site in self.site_names() for case in self.survey(site)[0]}
+        kinds = {
+            reading.is_2d_image_file(case.image)
+            for site in self.site_names()
+            for case in self.cases_and_problems(site)[0]
+        }
         if len(kinds) > 1:
             raise UserError(f"{self.root}: holds pictures and volumes; expected one kind, so keep them in two folders")
         if True in kinds:
@@ -138,7 +142,7 @@ class Folder(Dataset):
         """Those of the first picture whose header can be read; 1 if there is none."""
         for site, folder in self.find_sites().items():
             for case in self.find_cases(site, folder)[0]:
-                if reading.is_picture(case.image) and (n_channels := pictures.count_channels(case.image)):
+                if reading.is_2d_image_file(case.image) and (n_channels := image_files.count_channels(case.image)):
                     return n_channels
         return 1
 

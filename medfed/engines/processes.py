@@ -15,7 +15,7 @@ import torch
 from medfed.engines.in_process import InProcess
 from medfed.engines.site_process import SiteFailed, SiteProcess
 from medfed.engines.site_store import SiteStore
-from medfed.federation.message import Message, failed
+from medfed.federation.message import Message, failed_reply
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Processes(InProcess):
 
         The sites themselves go by the letters.
         """
-        for site in self.members:
+        for site in self.local_sites:
             store = SiteStore(self.place / site.name)
             store.restore([site], {site.name: number} if (number := took_part.get(site.name)) else {})
             site.memory = site.memory if site.local_keys else {}
@@ -78,11 +78,12 @@ class Processes(InProcess):
             limit = self.settings.reply_timeout_s or None
             return Message.from_bytes(process.ask(message.to_bytes(), limit, lambda: self._stopping))
         except SiteFailed as why:
-            return failed(str(why))
+            return failed_reply(str(why))
 
     def _job(self, name: str) -> dict[str, object]:
         """What the site's process builds it from."""
-        return {"config": self.plan, "source": self.source, "site": name, "folder": str(self.place.resolve() / name),
+        return {"config": self.config_yaml, "source": self.source, "site": name,
+                "folder": str(self.place.resolve() / name),
                 "directory": os.getcwd(), "threads": torch.get_num_threads()}  # fmt: skip
 
     def _process(self, name: str) -> SiteProcess:

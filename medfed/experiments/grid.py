@@ -14,9 +14,9 @@ from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.experiments.cohorts import participating_sites
-from medfed.experiments.setup import check_local_entries, task_of
+from medfed.experiments.setup import build_task, check_local_entries
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import BASELINE, Row
+from medfed.outputs.tables.comparison_row import BASELINE, ComparisonRow
 
 FIXED = {  # what no --vary may change, and why
     "method.name": "--methods says which methods are compared",
@@ -33,7 +33,7 @@ Varied = tuple[Override, ...]
 class Fold:
     """One cell of the grid: one row, one unseen site, one seed."""
 
-    row: Row
+    row: ComparisonRow
     site: str
     config: Config
     folder: RunFolder
@@ -47,7 +47,7 @@ class Grid:
 
     def compatible_methods(self, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
         """FedAvg and all others that work on this task with their defaults; and why each of the rest does not."""
-        task_of(self.base, dataset)  # refuses a network that suits no method here
+        build_task(self.base, dataset)  # refuses a network that suits no method here
         refused: dict[str, str] = {}
         names = [BASELINE, *(name for name in registry.known_names("methods") if name not in (BASELINE, "stack"))]
         for name in names:
@@ -115,7 +115,7 @@ class Grid:
             changes |= {f"method.{one.key}": one.value for one in settings}
         return changed(self.base, changes, varied)
 
-    def _rows(self, methods: Sequence[str], varied: Sequence[Sequence[Override]]) -> list[tuple[Row, Varied]]:
+    def _rows(self, methods: Sequence[str], varied: Sequence[Sequence[Override]]) -> list[tuple[ComparisonRow, Varied]]:
         """Rows with their varied values.
 
         A method is not varied in a setting of methods that it lacks and another has: FedAvg beside CCST has one row,
@@ -130,9 +130,9 @@ class Grid:
         rows = []
         for method in methods:
             own = [values for values in varied if _takes(values[0], known[method])]
-            if twice := [values[0].key for values in own if values[0].key in Row(method).changes]:
+            if twice := [values[0].key for values in own if values[0].key in ComparisonRow(method).changes]:
                 raise UserError(f"--vary {twice[0]}: --methods {method} sets it too; say it in one of them")
-            rows += [(Row(method, tuple(one.text for one in values)), values) for values in product(*own)]
+            rows += [(ComparisonRow(method, tuple(one.text for one in values)), values) for values in product(*own)]
         folders = [row.folder.casefold() for row, _ in rows]
         if twice := [row.label for row, _ in rows if folders.count(row.folder.casefold()) > 1]:
             raise UserError(f"--methods: {' and '.join(map(repr, twice))} would share a folder; leave one out")
@@ -146,14 +146,14 @@ def check_rows(folds: Sequence[Fold]) -> None:
     """UserError for a row that would end the comparison at its first run, hours after the others began."""
     for fold in {fold.row: fold for fold in reversed(folds)}.values():
         try:
-            _check_fits(fold.config, fold.config.data.ready())
+            _check_fits(fold.config, fold.config.data.ensure_available())
         except UserError as error:
             raise UserError(f"{fold.row.label}: {error}; or leave it out. Nothing was trained") from error
 
 
 def _check_fits(config: Config, dataset: Dataset) -> None:
     """UserError where the method does not work with the task, the images' size and channels, or the network."""
-    task = task_of(config, dataset)
+    task = build_task(config, dataset)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # each run says its own
         config.network.check_image_size(dataset.image_size)

@@ -93,7 +93,7 @@ def protect(
     return answer
 
 
-def normal(key: bytes, n: int) -> Tensor:
+def standard_normal(key: bytes, n: int) -> Tensor:
     """(n,) float64 draws of the standard normal distribution, from SHAKE-256.
 
     PyTorch's generator for the CPU has 32 bits of seed, however long the number that it is given: whoever knows what an
@@ -113,7 +113,7 @@ def _noised(tensors: Tensors, clip: float, noise: float, key: bytes) -> dict[str
     deviation = 2 * clip * noise
     return {
         name: entry * scale
-        + (deviation * normal(key + name.encode(), entry.numel()).reshape(entry.shape) if noise else 0.0)
+        + (deviation * standard_normal(key + name.encode(), entry.numel()).reshape(entry.shape) if noise else 0.0)
         for name, entry in tensors.items()
     }
 

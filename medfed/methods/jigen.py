@@ -19,7 +19,7 @@ from medfed.core.bounds import NonNegativeFloat, Ratio
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method
-from medfed.functional.hooks import add_layer, last_width, layer_widths
+from medfed.functional.hooks import add_submodule, input_output_widths, output_channels
 from medfed.functional.jigsaw import draw_puzzles
 
 NAME = "jigsaw"  # as a part of the network, and so in its state dict
@@ -78,8 +78,8 @@ class JiGen(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """The network with the puzzle's head as a part that its own forward pass does not run."""
         part = network.get_submodule(architecture.head if architecture.embedding else architecture.encoder_stages[-1])
-        width = layer_widths(part)[0] if architecture.embedding else last_width(part)
-        add_layer(network, nn.Linear(width, self.n_orders), NAME)
+        width = input_output_widths(part)[0] if architecture.embedding else output_channels(part)
+        add_submodule(network, nn.Linear(width, self.n_orders), NAME)
         return network
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:

@@ -56,14 +56,14 @@ class DenseNetwork(NetworkSettings):
                 setattr(network.get_submodule(place), name, bare)
         return network
 
-    def definition(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
+    def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
         """As a bundle's `network_def`; None for "batch_statistics", which MONAI cannot build."""
         if self.norm == "batch_statistics":
             return None
         arguments = self._arguments(in_channels, out_channels)
         return {"_target_": "monai.networks.nets.DenseNet", **arguments, "block_config": list(self.blocks)}
 
-    def own_name(self, name: str) -> str:
+    def translate_weight_name(self, name: str) -> str:
         """torchvision's names too: `denselayer1.norm1` (in older files `norm.1`), and `classifier`."""
         name = re.sub(r"(\.denselayer\d+)\.(norm|conv)\.?([12])\.", r"\1.layers.\2\3.", name)
         return re.sub(r"^classifier\.", f"{self.head}.", name)

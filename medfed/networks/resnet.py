@@ -15,7 +15,7 @@ from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
 
 Depth = Literal[10, 18, 34, 50]
-FORMS: dict[Depth, tuple[str, tuple[int, int, int, int]]] = {  # depth: (block, how many in each of the four stages)
+ARCHITECTURES: dict[Depth, tuple[str, tuple[int, int, int, int]]] = {  # depth: (block, blocks in each stage)
     10: ("basic", (1, 1, 1, 1)),
     18: ("basic", (2, 2, 2, 2)),
     34: ("basic", (3, 4, 6, 3)),
@@ -67,17 +67,17 @@ class ResidualNetwork(NetworkSettings):
             )))  # fmt: skip
         return network
 
-    def definition(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
+    def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
         """As a bundle's `network_def`; None with an `embedding_size`, which MONAI cannot build."""
         if self.embedding_size:
             return None
         return {"_target_": "monai.networks.nets.ResNet", **self._arguments(in_channels, out_channels)}
 
-    def own_name(self, name: str) -> str:
+    def translate_weight_name(self, name: str) -> str:
         """torchvision's names are the network's, but for the head behind an embedding."""
         return re.sub(r"^fc\.(weight|bias)$", rf"{self.head}.\1", name)
 
-    def may_be_fresh(self) -> tuple[str, ...]:
+    def optional_modules(self) -> tuple[str, ...]:
         """The head, and the embedding, which no published file has."""
         return ("fc",)
 
@@ -87,7 +87,7 @@ class ResidualNetwork(NetworkSettings):
             raise UserError(f"data.image_size is {size}, but this network needs at least {STRIDE + 1} pixels a side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        block, layers = FORMS[self.depth]
+        block, layers = ARCHITECTURES[self.depth]
         return {
             "block": block,
             "layers": list(layers),

@@ -37,7 +37,7 @@ class UNet(NetworkSettings):
         """(B, in_channels, H, W) to logits (B, out_channels, H, W); H and W best multiples of 16."""
         return BasicUNet(**self._arguments(in_channels, out_channels))
 
-    def definition(self, in_channels: int, out_channels: int) -> dict[str, Any]:
+    def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:
         """As a bundle's `network_def`."""
         arguments = self._arguments(in_channels, out_channels)
         arguments["norm"] = list(arguments["norm"])

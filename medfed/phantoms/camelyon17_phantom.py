@@ -12,7 +12,7 @@ from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card
 from medfed.datasets.camelyon17 import TABLE, Camelyon17
 from medfed.phantoms.synthesis.histology import VERSION, make_histology_phantom
-from medfed.phantoms.synthetic import Count, SyntheticDataset
+from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
     card: ClassVar[Card] = replace(
         Camelyon17.card,
         title="Camelyon17 phantom, five hospitals",
-        what="Drawn lymph nodes, with and without tumour, stained and scanned by five simulated hospitals, in the "
-        "layout of Camelyon17-WILDS. There is no patient in it, and scores on it say nothing about one.",
+        description="Drawn lymph nodes, with and without tumour, stained and scanned by five simulated hospitals, in "
+        "the layout of Camelyon17-WILDS. There is no patient in it, and scores on it say nothing about one.",
         licence="That of medfed; no patient's data.",
         citation="None; for the layout see the dataset camelyon17.",
-        where="`python -m medfed.data fetch camelyon17_phantom` makes it in data/camelyon17_phantom; training makes it "
-        "where it is missing.",
+        how_to_get="`python -m medfed.data fetch camelyon17_phantom` makes it in data/camelyon17_phantom; training "
+        "makes it where it is missing.",
         layout="ROOT/metadata.csv with ROOT/patches/patient_PPP_node_N/patch_patient_PPP_node_N_x_X_y_Y.png",
     )
     published_counts = {}
@@ -51,15 +51,15 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
             )
 
     @property
-    def facts(self) -> dict[str, object]:
+    def generator_settings(self) -> dict[str, object]:
         return {
             "generator": "medfed histology phantom", "version": VERSION, "seed": self.phantom_seed,
             "patches_per_site": self.patches_per_site, "patients_per_site": self.patients_per_site, "severity": 1.0,
         }  # fmt: skip
 
     @property
-    def own_names(self) -> frozenset[str]:
+    def expected_names(self) -> frozenset[str]:
         return frozenset({TABLE, "patches"})
 
-    def make(self, folder: Path, count: Count | None) -> None:
+    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         make_histology_phantom(folder, self.patches_per_site, self.patients_per_site, self.phantom_seed, count)

@@ -12,7 +12,7 @@ from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card
 from medfed.datasets.prostate import SITES, Prostate
 from medfed.phantoms.synthesis.prostate import VERSION, make_prostate_phantom
-from medfed.phantoms.synthetic import Count, SyntheticDataset
+from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,25 @@ class ProstatePhantom(SyntheticDataset, Prostate):
     card: ClassVar[Card] = replace(
         Prostate.card,
         title="Prostate phantom, six hospitals",
-        what="Drawn anatomy on simulated scanners of six hospitals, in the layout of the real collection. There is no "
-        "patient in it, and scores on it say nothing about one.",
+        description="Drawn anatomy on simulated scanners of six hospitals, in the layout of the real collection. "
+        "There is no patient in it, and scores on it say nothing about one.",
         licence="That of medfed; no patient's data.",
         citation="None; for the layout see the dataset prostate.",
-        where="`python -m medfed.data fetch prostate_phantom` makes it in data/prostate_phantom; training makes it "
-        "where it is missing.",
+        how_to_get="`python -m medfed.data fetch prostate_phantom` makes it in data/prostate_phantom; training makes "
+        "it where it is missing.",
     )
     published_counts = {}
 
     @property
-    def facts(self) -> dict[str, object]:
+    def generator_settings(self) -> dict[str, object]:
         return {
             "version": VERSION, "seed": self.phantom_seed, "matrix": self.matrix, "cases_per_site": self.cases_per_site,
             "severity": 1.0,
         }  # fmt: skip
 
     @property
-    def own_names(self) -> frozenset[str]:
+    def expected_names(self) -> frozenset[str]:
         return frozenset(SITES)
 
-    def make(self, folder: Path, count: Count | None) -> None:
+    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         make_prostate_phantom(folder, self.cases_per_site, self.matrix, self.phantom_seed, count)

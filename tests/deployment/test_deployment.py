@@ -124,7 +124,7 @@ def check_bits(federation, tmp_path, tiny_phantom, monkeypatch) -> None:
     plan = replace(plan, data=replace(plan.data, root=str(tiny_phantom), sites=HOSPITALS),
                    federation=replace(plan.federation, engine="in_process"))  # fmt: skip
     simulation = build_experiment(plan, tmp_path / "alone", quiet=True)
-    engine = InProcess(simulation.engine.members, tmp_path / "alone")
-    monkeypatch.setattr(rounds, "_choose", lambda *_: next(asked))
+    engine = InProcess(simulation.engine.local_sites, tmp_path / "alone")
+    monkeypatch.setattr(rounds, "choose_sites", lambda *_: next(asked))
     *_, last = federate(plan.method, engine, simulation.start, plan.federation, plan.seed)
     assert RunFolder(federation / "run").load_state(ROUNDS).to_bytes() == last.state.to_bytes()
