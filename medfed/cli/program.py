@@ -18,7 +18,9 @@ from medfed.core.errors import UserError
 from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, first_line
 
-PROGRAMS = ("train", "evaluate", "export", "report", "audit", "coordinator", "site", "data", "codec", "benchmark")
+PROGRAMS = (
+    "train", "evaluate", "export", "report", "audit", "keys", "coordinator", "site", "data", "codec", "benchmark",
+)  # fmt: skip
 INTERRUPTED, HUNG_UP, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 1, 15, 13))  # as shells count signals
 _ADVICE = {
     errno.ENOSPC: "free some space and go on with --resume",

@@ -79,8 +79,8 @@ def mistake_of(error: Mapping[str, Any], values: object, schemas: Mapping[str, S
 
 def describe_type(schema: Schema) -> str:
     """Return the type that a JSON Schema asks for in words, such as "a list of 2 (a number, a number)"."""
-    if "enum" in schema or "const" in schema:
-        return f"one of {', '.join(map(str, _choices(schema)))}"
+    if "enum" in schema:
+        return f"one of {', '.join(map(str, schema['enum']))}"
     if "anyOf" in schema:
         return " or ".join(map(describe_type, schema["anyOf"]))
     if "prefixItems" in schema:
@@ -95,14 +95,20 @@ def describe_rule(schema: Schema) -> str:
     if "anyOf" in schema:
         rules = [describe_rule(option) for option in schema["anyOf"] if option.get("type") != "null"]
         return " or ".join(rules) + (", or null" if len(rules) < len(schema["anyOf"]) else "")
+    limits = describe_limits(schema)
+    if limits:
+        return f"{'lie' if limits.startswith('in ') else 'be'} {limits}"
+    return f"be {describe_type(schema)}"
+
+
+def describe_limits(schema: Schema) -> str:
+    """Return the limits of a number in words: "at least 0", "above 0", "in [0, 1)"; "" without any."""
     low, high = _limit(schema, "inimum"), _limit(schema, "aximum")
     if low and high:
-        return f"lie in {'[' if low[1] else '('}{low[0]:g}, {high[0]:g}{']' if high[1] else ')'}"
+        return f"in {'[' if low[1] else '('}{low[0]:g}, {high[0]:g}{']' if high[1] else ')'}"
     if low:
-        return f"be {'at least' if low[1] else 'above'} {low[0]:g}"
-    if high:
-        return f"be {'at most' if high[1] else 'below'} {high[0]:g}"
-    return f"be {describe_type(schema)}"
+        return f"{'at least' if low[1] else 'above'} {low[0]:g}"
+    return f"{'at most' if high[1] else 'below'} {high[0]:g}" if high else ""
 
 
 def describe_value(value: object) -> str:
@@ -140,12 +146,12 @@ def _sentence(error: Mapping[str, Any], schema: Schema, value: object, is_option
     """Return the sentence for one error of pydantic."""
     kind, found = error["type"], describe_value(value)
     quoted = repr(value) if isinstance(value, str) and len(value) < 80 else found
-    is_outside = value != value and _has_limit(schema)  # NaN lies in no range
+    is_outside = value != value and bool(describe_limits(schema))  # NaN lies in no range
     if kind == "finite_number" and "anyOf" not in schema and not is_outside:
         return f"expected a finite number, got {value}"
     if kind == "value_error":  # raised by a function in the annotation
         return f"{error['ctx']['error']}, got {found}"
-    if "enum" in schema or "const" in schema or "anyOf" in schema:
+    if "enum" in schema or "anyOf" in schema:
         rule = describe_rule(schema) + (", or null" if is_optional else "")
         return f"must {rule}, got {quoted}{_choice_hint(schema, value)}"
     if kind in _RANGE_ERRORS or kind == "finite_number":
@@ -183,15 +189,10 @@ def _limit(schema: Schema, word: str) -> tuple[float, bool] | None:
     return (schema[exclusive], False) if exclusive in schema else None
 
 
-def _has_limit(schema: Schema) -> bool:
-    """Return whether a schema limits a number."""
-    return _limit(schema, "inimum") is not None or _limit(schema, "aximum") is not None
-
-
 def _choices(schema: Schema) -> list[Any]:
     """Return the values that a schema lists, also within its options."""
     options = [choice for option in schema.get("anyOf", ()) for choice in _choices(option)]
-    return [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ()), *options]
+    return [*schema.get("enum", ()), *options]
 
 
 def _choice_hint(schema: Schema, value: object) -> str:

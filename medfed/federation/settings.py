@@ -21,7 +21,7 @@ class Training:
     """How a site trains for one round. All methods of one comparison share these settings.
 
     Args:
-        optimizer: "adam" or "sgd".
+        optimizer: optimizer of the local training, "adam" or "sgd".
         learning_rate: step size in the first round, above 0.
         schedule: how the step size changes over the rounds: "constant", or "cosine", which falls from `learning_rate`
             in the first round towards 0 along half a cosine wave. It is constant within a round.
