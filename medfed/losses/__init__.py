@@ -1,0 +1,1 @@
+"""Loss functions and regularisers, useful without any federation."""
