@@ -119,7 +119,7 @@ class Run:
         self.folder = Path(folder)
         self._keep = _keep
         if not (self.folder / "config.yaml").is_file() or not RunFolder(self.folder).is_finished():
-            raise UserError(f"{self.folder}: holds no finished run; name a folder that medfed.run or medfed.train wrote")
+            raise UserError(f"{self.folder}: holds no finished run; name the folder of one")
 
     @cached_property
     def config(self) -> Config:
@@ -411,8 +411,8 @@ def _method_text(method: MethodLike) -> str:
     if isinstance(method, type) and issubclass(method, Method):
         return registry.name_of("methods", method)
     raise UserError(
-        f"methods: expected a name, a dictionary with a name, or a subclass of Method, got {type(method).__name__}; for "
-        "an object, give the class's name and the settings in a dictionary"
+        "methods: expected a name, a dictionary with a name, or a subclass of Method, got "
+        f"{type(method).__name__}; instead of an object, give a dictionary with the class's name and the settings"
     )
 
 
