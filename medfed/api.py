@@ -33,7 +33,7 @@ from medfed.federation.method import Method
 from medfed.outputs.bundle.export import export as export_bundle
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_table import closing_table
-from medfed.tasks.known import scoring_of, task_of_images
+from medfed.tasks.factory import scoring_of, task_of_images
 from medfed.tasks.task import Task
 
 ConfigLike = Config | str | Path | Mapping[str, Any]

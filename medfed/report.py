@@ -12,7 +12,7 @@ from medfed.cli.program import run_program
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.outputs.report.page import build_page
-from medfed.outputs.report.run_data import read_all
+from medfed.outputs.report.run_data import read_runs
 
 NAME = "report.html"
 
@@ -50,7 +50,7 @@ def write_report(runs: list[Path], out: Path, quiet: bool = True) -> int:
     def shown(jobs: list) -> tqdm:
         return tqdm(jobs, desc="reading", unit="run", disable=quiet or len(jobs) < 2, leave=False, dynamic_ncols=True)
 
-    page = build_page(*read_all(runs, shown)).encode()
+    page = build_page(*read_runs(runs, shown)).encode()
     write_atomically(out, page)
     return len(page)
 

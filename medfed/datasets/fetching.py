@@ -1,68 +1,64 @@
-"""Downloading a file, whole or not at all."""
+"""Download one file: completely or not at all, with its checksum verified (by pooch)."""
 
 from __future__ import annotations
 
-import hashlib
-import urllib.request
-from collections.abc import Callable
+import os
 from pathlib import Path
-from urllib.error import URLError
 
 from tqdm import tqdm
 
 from medfed.core.errors import UserError
 
-PATIENCE_S = 30
+TIMEOUT_S = 30  # without a byte from the server
+CHUNK_BYTES = 1 << 16
+N_RETRIES = 2  # after a broken connection or a wrong checksum
+SCHEMES = ("https://", "http://", "doi:")
 
 
-def fetch(address: str, target: Path, sha256: str | None, progress: Callable[[int, int], None] | None = None) -> str:
-    """Download to `target` by way of a file beside it; returns the SHA-256 of what came.
+def download(url: str, target: Path, sha256: str | None = None, quiet: bool = False) -> str:
+    """Download a file to `target` and return its SHA-256.
+
+    The content goes to a temporary file in the target's folder first. The temporary file is renamed to `target` after
+    its checksum was verified, and is deleted if anything fails.
 
     Args:
-        address: what `urllib` understands.
-        target: the file to make; its folder is made too.
-        sha256: what the content must have; None accepts anything.
-        progress: called with (bytes so far, bytes in all; 0 if the server does not say).
+        url: an address that begins with `https://` or `http://`, or the DOI of a file in a data repository such as
+            Zenodo, as `doi:DOI/FILE_NAME`.
+        target: path of the file to create. Missing folders are created.
+        sha256: expected SHA-256 of the content as 64 hexadecimal digits; None accepts any content.
+        quiet: True shows no progress bar.
+
+    Returns:
+        The SHA-256 of the downloaded content, as 64 lower-case hexadecimal digits.
 
     Raises:
-        UserError: if `target` is there already, the address does not answer, or something else came.
+        UserError: if `target` exists, if the address has another scheme or cannot be downloaded, or if the content
+            does not have the expected checksum.
     """
+    import pooch  # imported here because it takes a tenth of a second and few programs download
+    from requests import RequestException
+
     if target.exists():
-        raise UserError(f"{target}: is there already; remove it to download it again")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    try:
-        found = _download(address, unfinished, progress or (lambda done, total: None))
-        if sha256 is not None and found != sha256.lower():
-            raise UserError(f"{address}: what came has the SHA-256 {found}, expected {sha256}; not kept, try again")
-        unfinished.replace(target)
-    except (URLError, TimeoutError, ConnectionError) as error:
-        reason = getattr(error, "reason", error)
-        raise UserError(f"{address}: cannot be downloaded ({reason}); check the connection or get it by hand") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return found
-
-
-def _download(address: str, path: Path, progress: Callable[[int, int], None]) -> str:
-    whole, done = hashlib.sha256(), 0
-    with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer, open(path, "wb") as file:
-        total = int(answer.headers.get("Content-Length") or 0)
-        while chunk := answer.read(1 << 16):
-            file.write(chunk)
-            whole.update(chunk)
-            done += len(chunk)
-            progress(done, total)
-    if total and done < total:
-        raise UserError(f"{address}: only {done:,} of {total:,} bytes came; try again")
-    return whole.hexdigest()
-
-
-def byte_counter(bar: tqdm) -> Callable[[int, int], None]:
-    """What `fetch` calls with (bytes done, bytes in all) to move a progress bar."""
-
-    def count(done: int, total: int) -> None:
-        bar.total = total or None
-        bar.update(done - bar.n)
-
-    return count
+        raise UserError(f"{target}: exists already; remove the file to download it again")
+    if not url.startswith(SCHEMES):
+        raise UserError(f"{url}: expected an address that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}")
+    pooch.get_logger().setLevel("WARNING")
+    registry, urls = {target.name: sha256}, {target.name: url}
+    files = pooch.create(target.parent, base_url="", registry=registry, urls=urls, retry_if_failed=N_RETRIES)
+    # pooch takes a progress bar whose truth value is True, so the total is 1 until the server has sent the size.
+    with tqdm(total=1, desc=target.name, unit="B", unit_scale=True, disable=quiet, dynamic_ncols=True) as bar:
+        downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK_BYTES, timeout=TIMEOUT_S)
+        if url.startswith("doi:"):
+            downloader = pooch.DOIDownloader(progressbar=bar, chunk_size=CHUNK_BYTES, timeout=TIMEOUT_S)
+        try:
+            files.fetch(target.name, downloader=downloader)
+        except RequestException as error:
+            raise UserError(
+                f"{url}: the download failed ({error}); check the connection, or download the file by hand"
+            ) from None
+        except ValueError as error:  # a wrong checksum, or a DOI that leads to no known repository
+            raise UserError(f"{url}: {str(error).rstrip('.')}; try again") from None
+    umask = os.umask(0)
+    os.umask(umask)
+    target.chmod(0o666 & ~umask)  # pooch leaves the permissions of a temporary file, which only its owner can read
+    return pooch.file_hash(str(target), alg="sha256")

@@ -29,7 +29,7 @@ from medfed.outputs.figures import (
     overlays,
     styles,
 )  # fmt: skip
-from medfed.outputs.figures.style_map import Restyled, style_map
+from medfed.outputs.figures.style_map import RestyledImages, save_style_map
 from medfed.outputs.run_folder import FIGURES, RunFolder
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.task import Task
@@ -76,7 +76,7 @@ def draw_all(
     where.mkdir(exist_ok=True)
     label = "synthetic phantom data" if experiment.dataset.is_phantom else "real data"
     ends = {name: (state.round, distance) for name, distance in boundary_distances.items()}
-    curves.training_curves(folder.history(), where / "training_curves.png", label, ends)
+    curves.save_training_curves(folder.history(), where / "training_curves.png", label, ends)
     unseen = [case for cases in experiment.unseen.values() for case in cases]
     results = Results(
         experiment.task, experiment.dataset, experiment.network, experiment.sites, unseen, method, state,
@@ -88,25 +88,25 @@ def draw_all(
 
 
 def _draw_boxes(run: Results) -> None:
-    boxes.site_boxes(run.result.rows, run.task.scoring, run.where / "site_boxes.png", run.label)
+    boxes.save_site_boxes(run.result.rows, run.task.scoring, run.where / "site_boxes.png", run.label)
 
 
 def _draw_overlays(run: Results) -> None:
     """The best, median and worst unseen patient, and some that no score chose."""
     rows = run.result.rows
-    dice, telling = case_selection.mean_dice(rows), case_selection.best_median_worst(rows)
-    same = [row["patient"] for row in case_selection.same_for_all(rows, SAME_CASES)]
+    dice, telling = case_selection.mean_dice_by_patient(rows), case_selection.select_best_median_worst(rows)
+    same = [row["patient"] for row in case_selection.select_common_cases(rows, SAME_CASES)]
     cases = _scored(run, {*telling.values(), *same})
     if telling:
         shown = [
             cases[name] | {"title": f"{word}: {cases[name]['name']}, Dice {dice[name]:.3f}"}
             for word, name in telling.items()
         ]
-        overlays.overlays(shown, run.where / "unseen_cases.png", run.label)
+        overlays.save_overlays(shown, run.where / "unseen_cases.png", run.label)
     if same:
         told = {name: f"Dice {dice[name]:.3f}" if name in dice else "nothing to find, nothing found" for name in same}
         shown = [cases[name] | {"title": f"{cases[name]['name']}\n{told[name]}"} for name in same]
-        overlays.overlays(shown, run.where / "same_cases.png", run.label, same=True)
+        overlays.save_overlays(shown, run.where / "same_cases.png", run.label, common_cases=True)
 
 
 def _scored(run: Results, patients: Collection[str]) -> dict[str, dict]:
@@ -118,7 +118,7 @@ def _scored(run: Results, patients: Collection[str]) -> dict[str, dict]:
             "name": f"{case.site} {case.patient}",
             "image": _for_display(volume.image.as_tensor()),
             "reference": volume.mask.as_tensor(),
-            "prediction": run.result.masks[case.patient].unpacked(),
+            "prediction": run.result.masks[case.patient].unpack(),
             "spacing": volume.spacing_mm,
             **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
         }
@@ -132,28 +132,28 @@ def _for_display(image: Tensor) -> Tensor:
 
 def _draw_reliability(run: Results) -> None:
     if run.result.rows:
-        calibration.reliability(run.result.rows, run.where / "reliability.png", run.label)
+        calibration.save_reliability_diagrams(run.result.rows, run.where / "reliability.png", run.label)
 
 
 def _draw_roc(run: Results) -> None:
     if run.result.rows:
-        calibration.roc(run.result.rows, run.where / "roc.png", run.label)
+        calibration.save_roc_curves(run.result.rows, run.where / "roc.png", run.label)
 
 
 def _draw_confusion(run: Results) -> None:
     """Of more than two classes."""
     if run.result.rows and run.task.out_channels > 2:
-        confusion.confusion(run.result.rows, run.where / "confusion.png", run.label)
+        confusion.save_confusion_matrices(run.result.rows, run.where / "confusion.png", run.label)
 
 
 def _draw_examples(run: Results) -> None:
     """Unseen images that no score chose, the most confident ones, and where the network looked in these."""
     rows = run.result.rows
-    if same := case_selection.same_for_all(rows, SAME_IMAGES):
-        examples.same_examples(_with_images(run, same), run.where / "same_examples.png", run.label)
-    if shown := examples.telling(rows):
+    if same := case_selection.select_common_cases(rows, SAME_IMAGES):
+        examples.save_common_examples(_with_images(run, same), run.where / "same_examples.png", run.label)
+    if shown := examples.select_confident(rows):
         cases = _with_images(run, shown)
-        examples.examples(cases, run.where / "examples.png", run.label)
+        examples.save_confident_examples(cases, run.where / "examples.png", run.label)
         _draw_attention(run, shown, torch.stack([case["image"] for case in cases]))
 
 
@@ -177,7 +177,7 @@ def _draw_attention(run: Results, rows: list[dict], images: Tensor) -> None:
         cases = [
             {"title": title, "image": image, "scores": found} for title, image, found in zip(titles, images, scores)
         ]
-        attention.attention(cases, run.where / "attention.png", run.label)
+        attention.save_attention_maps(cases, run.where / "attention.png", run.label)
 
 
 TASK_FIGURES: dict[str, Callable[[Results], None]] = {  # the names that `Scoring.figures` uses
@@ -201,23 +201,23 @@ def _draw_styles(run: Results) -> None:
         rows[member.name] = image, {name: styled[0] for name, styled in found.items() if name not in hidden}
     site, (image, styled) = next(iter(rows.items()))
     if any(styled for _, styled in rows.values()):
-        styles.style_gallery(
+        styles.save_style_gallery(
             image, {f"as at {name}": one for name, one in styled.items() if name != site},
             run.where / "style_gallery.png", f"{run.label}, an image of {site}", axes,
         )  # fmt: skip
-        styles.style_grid(rows, run.where / "style_grid.png", run.label, axes)
+        styles.save_style_grid(rows, run.where / "style_grid.png", run.label, axes)
         if not hidden:
             restyled = {member.name: _restyled(run, member) for member in run.members}
             both = {
                 name: (one.images, torch.cat([cast(Tensor, one.images), *cast(dict, one.styled).values()]))
                 for name, one in restyled.items()
             }
-            styles.histograms(both, run.where / "histograms.png", run.label)
+            styles.save_histograms(both, run.where / "histograms.png", run.label)
             sites = {name: one for name, one in restyled.items() if one.styled}
             _draw_style_map(sites, run.where / "tsne.png", run.label)
 
 
-def _draw_style_map(sites: dict[str, Restyled], path: Path, label: str) -> None:
+def _draw_style_map(sites: dict[str, RestyledImages], path: Path, label: str) -> None:
     """Where scikit-learn is there, and sites to compare."""
     if find_spec("sklearn") is None:
         warnings.warn(
@@ -226,14 +226,14 @@ def _draw_style_map(sites: dict[str, Restyled], path: Path, label: str) -> None:
             stacklevel=2,
         )
     elif len(sites) > 1:
-        style_map(sites, path, label)
+        save_style_map(sites, path, label)
 
 
-def _restyled(run: Results, site: Site) -> Restyled:
+def _restyled(run: Results, site: Site) -> RestyledImages:
     """Some of a site's training images, evenly spread, and the same in the styles of the others."""
     samples, n = site.training, len(site.training)
     chosen = torch.linspace(0, n - 1, min(n, STYLED_IMAGES)).round().long().tolist()
     images = samples.batch(chosen).image
     styled = {name: found for name, found in run.method.styles(run.state, images).items() if name != site.name}
     patients = run.task.patients_of(samples)
-    return Restyled(images, styled, [patients[place] for place in chosen])
+    return RestyledImages(images, styled, [patients[place] for place in chosen])

@@ -15,13 +15,13 @@ from medfed.experiments.grid import Fold, Grid, check_rows, parse_varied, valida
 from medfed.experiments.resume import check_run_folder
 from medfed.experiments.run import run
 from medfed.experiments.setup import progress_bar
-from medfed.outputs.published.section import Ran, to_published_markdown
-from medfed.outputs.run_folder import RunIsBusy
+from medfed.outputs.published.section import CompletedRun, to_published_markdown
+from medfed.outputs.run_folder import RunFolderLockedError
 from medfed.outputs.tables.comparison import Table, build_table
-from medfed.outputs.tables.cost import NOTE, Cost, cost_csv, cost_lines, cost_of, mean_cost
+from medfed.outputs.tables.cost import NOTE, Cost, cost_csv, cost_rows, mean_cost, read_cost
 from medfed.outputs.tables.latex import to_latex
-from medfed.outputs.tables.table import aligned, to_csv, to_json, to_markdown, to_text
-from medfed.tasks.known import scoring_of
+from medfed.outputs.tables.table import align_columns, to_csv, to_json, to_markdown, to_text
+from medfed.tasks.factory import scoring_of
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def plan_comparison(
     if n_seeds < 1:
         raise UserError(f"--seeds {n_seeds}: at least 1 is needed")
     varied = parse_varied(vary)
-    dataset = config.data.ready(None if quiet else progress_bar("making the phantom"))
+    dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     names = dataset.site_names()
     grid = Grid(config)
     incompatible: dict[str, str] = {}
@@ -100,7 +100,7 @@ def run_folds(folds: Sequence[Fold], quiet: bool) -> list[Fold]:
                     check_run_folder(fold.folder, resolved(fold.config), resume=was_started)
                     fold.row.write(fold.folder.path)
                     run(fold.config, fold.folder, quiet)
-            except RunIsBusy:
+            except RunFolderLockedError:
                 busy.append(fold)
             bar.update(not was_done)
     return busy
@@ -127,7 +127,7 @@ class ComparisonTables:
         text = to_text(self.unseen, isatty=bold)
         if self.validation:
             text = f"UNSEEN SITES\n{text}\n\nVALIDATION SITES\n{to_text(self.validation, isatty=bold)}"
-        costs = aligned([[(cell, "") for cell in line] for line in cost_lines(self.costs)], False)
+        costs = align_columns([[(cell, "") for cell in line] for line in cost_rows(self.costs)], False)
         return f"{text}\n\ncost\n{costs}\nnote: {NOTE}"
 
     def write(self, out: Path) -> None:
@@ -141,7 +141,7 @@ class ComparisonTables:
             write_atomically(out / "validation.csv", to_csv(self.validation, "validation"))
             write_atomically(out / "validation.json", to_json(self.validation))
         write_atomically(out / "cost.csv", cost_csv(self.costs))
-        head, *lines = cost_lines(self.costs)
+        head, *lines = cost_rows(self.costs)
         ruled = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
         costs = "\n".join(f"| {' | '.join(line)} |" for line in ruled)
         write_atomically(out / "table.md", f"{markdown}\n### Cost\n\n{costs}\n\n- {NOTE}\n{self.published}")
@@ -157,16 +157,16 @@ def build_tables(plan: ComparisonPlan) -> ComparisonTables:
     return ComparisonTables(unseen, validation, _costs(finished), published)
 
 
-def _published_key(fold: Fold) -> Ran:
+def _published_key(fold: Fold) -> CompletedRun:
     """Return what decides whether a published row is of the same method and settings as this fold."""
-    return Ran(fold.config.method_name, fold.row.changes, resolved(fold.config)["method"])
+    return CompletedRun(fold.config.method_name, fold.row.changes, resolved(fold.config)["method"])
 
 
 def _costs(finished: list[Fold]) -> dict[str, Cost]:
     """Return the mean cost of the runs of each row, by the row's label."""
     costs: dict[str, list[Cost]] = {}
     for fold in finished:
-        costs.setdefault(fold.row.label, []).append(cost_of(fold.folder))
+        costs.setdefault(fold.row.label, []).append(read_cost(fold.folder))
     return {label: mean_cost(of_row) for label, of_row in costs.items()}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from medfed.config.schema import Config, resolved, to_yaml
-from medfed.core.determinism import fix_bits
+from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.datasets.splits import Split
 from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_weights
@@ -80,7 +80,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
     is_complete = folder.is_finished() and (folder.path / "model.safetensors").is_file()
     if is_complete and not changed_settings(folder, resolved(config)):
         return folder.read_json("summary.json")
-    fix_bits()
+    set_deterministic()
     with record_notices(folder, quiet) as said:
         experiment = build_experiment(config, folder.path / "sites", quiet)
         state = load_resume_state(folder, experiment.start)
@@ -110,11 +110,11 @@ def _conclude(
     except Exception as error:  # a figure is not worth the result of days
         warnings.warn(f"a figure could not be drawn: {error!r}", stacklevel=1)
     summary = summarise(config, experiment, final, rows, said)
-    releases = privacy_accounting.releases(folder.ledger(), final.weights)
+    releases = privacy_accounting.count_releases(folder.ledger(), final.weights)
     if budget := privacy_accounting.format_budget(config.privacy, releases):
         summary["privacy"] = budget
     if ratios:
-        summary["vertical_ratio"] = {"of": list(experiment.dataset.ratio_of or ()), **summarise_ratios(ratios)}
+        summary["vertical_ratio"] = {"of": list(experiment.dataset.ratio_structures or ()), **summarise_ratios(ratios)}
     if distances:
         summary["boundary_distance"] = distances
     folder.write_json("summary.json", summary)

@@ -28,7 +28,7 @@ from medfed.federation.validation_site import ValidationSite
 from medfed.functional.weights import batch_norm_entries
 from medfed.networks.base import NetworkSettings
 from medfed.networks.tent import Tent
-from medfed.tasks.known import task_of_dataset
+from medfed.tasks.factory import task_of_dataset
 from medfed.tasks.task import KEPT_BYTES, Task
 
 OTHER_NETWORK = {  # whether a network draws masks: what it does, what the data have, a network for them
@@ -67,11 +67,11 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
         UserError: for whatever is wrong with the files of the source sites, or the names and places of those of the
             unseen one, before any training.
     """
-    dataset = config.data.ready(None if quiet else progress_bar("making the phantom"))
+    dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
     task = build_task(config, dataset)
     task.check_metrics(config.source)
-    privacy_accounting.check(config.privacy)
+    privacy_accounting.require_accountant(config.privacy)
     config.network.check_image_size(dataset.image_size)
     config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
     device = pick_device(config.device)
@@ -86,7 +86,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
         sites_folder,
         validation_site=validation_site,
         settings=config.federation,
-        plan=to_yaml(config),
+        config_yaml=to_yaml(config),
         source=config.source,
     )
     return Experiment(dataset, task, network, engine, members, validation_site, start, splits, unseen, clients)
@@ -98,7 +98,7 @@ def build_site(config: Config, name: str) -> Site | ValidationSite:
     Raises:
         UserError: as `build_experiment`, and if there is no such site.
     """
-    dataset = config.data.ready(None)
+    dataset = config.data.ensure_available(None)
     splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)
     task = build_task(config, dataset)
     network = build_network(config.network, config.method, task, config.seed).to(pick_device(config.device))

@@ -73,7 +73,7 @@ def _clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, 
     return {
         "n": n,
         "per_round": min(federation.clients_per_round or n, n),
-        "partition": federation.partition_told(),
+        "partition": federation.partition_label(),
         "training_images": {"fewest": images[0], "median": median(images), "most": images[-1]},
     }
 
@@ -91,5 +91,5 @@ def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, obje
         "classes": list(dataset.classes),
         "intensity_range": known and list(known),
         "standardised": task.standardised,
-        "pictures": reading.is_picture(first.image),
+        "pictures": reading.is_2d_image_file(first.image),
     }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from medfed.federation.site import Site
-from medfed.functional.weights import batch_norms
+from medfed.functional.weights import batch_norm_layers
 from medfed.tasks.task import Task
 
 
@@ -85,7 +85,7 @@ def first_norm_input(network: nn.Module, batches: Iterable[Tensor]) -> tuple[str
     path, count = "", 0
     total, squares = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     with ExitStack() as hooks:
-        for name, norm in batch_norms(network).items():
+        for name, norm in batch_norm_layers(network).items():
             hooks.callback(norm.register_forward_pre_hook(_leave(name)).remove)
         for batch in batches:
             try:
@@ -121,7 +121,7 @@ def with_batch_statistics(network: nn.Module) -> nn.Module:
     Nothing learns. Transductive: what it says of an image depends on those beside it (it is Tent without the step).
     """
     found = copy.deepcopy(network).requires_grad_(False).eval()
-    for module in batch_norms(found).values():
+    for module in batch_norm_layers(found).values():
         norm = cast(_BatchNorm, module)
         norm.track_running_stats = False
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None

@@ -16,18 +16,25 @@ import safetensors.torch
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.core.files import exclusive_lock, is_text, read_sealed, seal, spelt, write_atomically
+from medfed.core.files import (
+    exclusive_lock,
+    has_utf8_name,
+    printable_path,
+    read_with_checksum,
+    sha256_digest,
+    write_atomically,
+)
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
 
-KEPT_STATES = 2
+N_KEPT_CHECKPOINTS = 2
 FIGURES = "figures"  # the folder of PNGs
 TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # seconds, of all clients together
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # a column a site follows
 
 
-class RunIsBusy(UserError):
+class RunFolderLockedError(UserError):
     """Another process works in the folder."""
 
 
@@ -46,20 +53,24 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[RunFolder]:
         """Lock the folder while a run uses it; RunIsBusy if another process has locked it."""
-        if not is_text(self.path):
-            raise UserError(f"{spelt(self.path)}: is no UTF-8, and no model can lie there; choose another --out")
+        if not has_utf8_name(self.path):
+            raise UserError(
+                f"{printable_path(self.path)}: is no UTF-8, and no model can lie there; choose another --out"
+            )
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(exclusive_lock(self.path / "run.lock", self._busy))
+                stack.enter_context(exclusive_lock(self.path / "run.lock", self._locked_error))
             except OSError as error:
                 raise UserError(
                     f"{self.path}: cannot write here ({error.strerror}); choose another folder with --out"
                 ) from error
             yield self
 
-    def _busy(self, holder: str) -> RunIsBusy:
-        return RunIsBusy(f"{self.path}: {holder} is running here; wait for it, or choose another folder with --out")
+    def _locked_error(self, holder: str) -> RunFolderLockedError:
+        return RunFolderLockedError(
+            f"{self.path}: {holder} is running here; wait for it, or choose another folder with --out"
+        )
 
     def rounds(self) -> list[int]:
         """The rounds with a checkpoint, oldest first."""
@@ -68,7 +79,7 @@ class RunFolder:
     def load_state(self, round_number: int) -> State:
         path = self._state_path(round_number)
         try:
-            return State.from_bytes(read_sealed(path, "delete it to go on from the round before it"))
+            return State.from_bytes(read_with_checksum(path, "delete it to go on from the round before it"))
         except ValueError as error:
             raise error if isinstance(error, UserError) else UserError(f"{path}: {error}") from error
 
@@ -82,7 +93,7 @@ class RunFolder:
         append_rows(self.path / "timings.csv", TIMING_COLUMNS, [timing])
         self.write_history([*self.history(), done.history])
         self.save_state(done.state)
-        for old in self.rounds()[:-KEPT_STATES]:
+        for old in self.rounds()[:-N_KEPT_CHECKPOINTS]:
             if old != best_round:
                 self._state_path(old).unlink()
 
@@ -90,7 +101,7 @@ class RunFolder:
         path = self._state_path(state.round)
         path.parent.mkdir(exist_ok=True)
         data = state.to_bytes()
-        write_atomically(path, seal(data), data)
+        write_atomically(path, sha256_digest(data), data)
 
     def truncate(self, last_round: int) -> None:
         """Drop the rows of rounds that were never committed."""

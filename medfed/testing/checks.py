@@ -143,7 +143,7 @@ class Trial:
         """An uninterrupted run on all sites, which several checks look at."""
         settings = _snapshot(self.method)
         engine = self.toy.engine(self.method)
-        samples = engine.members[0].training
+        samples = engine.local_sites[0].training
         before = copy.deepcopy(samples.batch(range(len(samples))))
         rounds = []
         for done in federate(self.method, engine, self.start, SETTINGS, 0):
@@ -318,7 +318,7 @@ def _check_batches(trial: Trial) -> None:
 def _check_small_federation(trial: Trial) -> None:
     """One site that has a single image trains, and its weights stay finite."""
     engine = trial.toy.engine(trial.method, SITES[:1])
-    site = engine.members[0]
+    site = engine.local_sites[0]
     site.training = _first_sample(site.training)
     _check_finite(trial.train(engine), "with one site that has a single image")
 
@@ -326,7 +326,7 @@ def _check_small_federation(trial: Trial) -> None:
 def _check_empty_masks(trial: Trial) -> None:
     """Sites whose masks are all empty train, and their weights stay finite."""
     engine = trial.toy.engine(trial.method)
-    for site in engine.members:
+    for site in engine.local_sites:
         site.training.labels.zero_()  # type: ignore[attr-defined]
     _check_finite(trial.train(engine), "with empty masks")
 

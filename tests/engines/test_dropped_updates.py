@@ -10,7 +10,7 @@ from conftest import ToySegmentation
 
 from medfed.engines.in_process import InProcess
 from medfed.engines.site_store import SiteStore
-from medfed.federation.message import Message, digest, failed
+from medfed.federation.message import Message, digest, failed_reply
 from medfed.federation.method import Method
 from medfed.federation.rounds import federate, requests_with_last_round
 from medfed.federation.settings import Federation, Training
@@ -30,7 +30,7 @@ class Dropping(InProcess):
         lost = [site for site, m in messages.items() if kind == "train" and (m.facts["round"], site) in self.lost]
         gone = lost if self.is_on_the_way_down else []
         answers = super().exchange(kind, {site: message for site, message in messages.items() if site not in gone})
-        return {**answers, **dict.fromkeys(lost, failed("its line broke"))}
+        return {**answers, **dict.fromkeys(lost, failed_reply("its line broke"))}
 
 
 def rounds(toy, method, engine, settings=GOING_ON):
@@ -40,7 +40,7 @@ def rounds(toy, method, engine, settings=GOING_ON):
 
 
 def states(toy, fedavg, folder, lost=()):
-    engine = Dropping(toy.engine(fedavg).members, folder, lost=lost)
+    engine = Dropping(toy.engine(fedavg).local_sites, folder, lost=lost)
     return [digest(replace(done.state, memory={}).to_bytes()) for done in rounds(toy, fedavg, engine)]
 
 
@@ -90,7 +90,7 @@ def keeping() -> ToySegmentation:
 
 
 def keepers(keeping, method, folder, **more):
-    return Dropping(keeping.engine(method, local_batch_norm=True).members, folder, **more)
+    return Dropping(keeping.engine(method, local_batch_norm=True).local_sites, folder, **more)
 
 
 def told(done) -> tuple:
@@ -164,7 +164,7 @@ def test_a_site_that_starts_again_validates_with_what_it_kept(keeping, fedavg, t
     def restarting(kind, messages):
         if kind == "validate":
             fresh = keepers(keeping, fedavg, tmp_path / "again")
-            engine.members, engine._store = fresh.members, fresh._store
+            engine.local_sites, engine._store = fresh.local_sites, fresh._store
         return exchange(kind, messages)
 
     engine.exchange = restarting

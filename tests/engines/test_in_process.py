@@ -57,7 +57,7 @@ def test_a_finished_site_is_not_trained_again(toy, fedavg, tmp_path):
         list(federate(fedavg, stop_after(toy.engine(fedavg, folder=tmp_path), 2), start, Federation(rounds=1), 0))
     engine = toy.engine(fedavg, folder=tmp_path)
     trained = set()
-    for site in engine.members:
+    for site in engine.local_sites:
         site.progress = lambda name, step, n_steps: trained.add(name)
     list(federate(fedavg, engine, start, Federation(rounds=1), 0))
     assert trained == {"west"}
@@ -123,7 +123,7 @@ def test_only_the_clients_of_a_round_hold_memory_and_end_with_the_same_bits(toy,
     """Adam's moments of the other clients rest in their files."""
     *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
     for engine, done in rounds_of(toy, fedavg, tmp_path, 6):
-        awake = {site.name for site in engine.members if site.memory}
+        awake = {site.name for site in engine.local_sites if site.memory}
         assert awake == {site for site, number in done.state.took_part.items() if number == done.state.round}
     assert len(done.state.took_part) > 6 and digest(done.state.to_bytes()) == digest(whole.state.to_bytes())
 
@@ -133,7 +133,7 @@ def test_after_going_on_only_the_clients_of_the_last_round_hold_memory(toy, feda
     *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
     engine = toy.engine(fedavg, MANY, folder=tmp_path)
     engine.restore(half.state.took_part)
-    assert sum(bool(site.memory) for site in engine.members) == 3
+    assert sum(bool(site.memory) for site in engine.local_sites) == 3
     *_, (_, last) = rounds_of(toy, fedavg, tmp_path, 6, half.state, engine)
     assert digest(last.state.to_bytes()) == digest(whole.state.to_bytes())
 
@@ -174,7 +174,7 @@ def test_a_round_that_all_finished_and_nobody_wrote_down_is_not_trained_again(fe
     toy = ToySegmentation(training=FORGETFUL)
     (_, first), *_ = rounds_of(toy, fedavg, tmp_path, 1)
     engine = toy.engine(fedavg, MANY, folder=tmp_path)
-    for site in engine.members:
+    for site in engine.local_sites:
         site._train = None  # calling it would fail
     *_, (_, again) = rounds_of(toy, fedavg, tmp_path, 1, engine=engine)
     assert digest(again.state.to_bytes()) == digest(first.state.to_bytes())
@@ -233,7 +233,7 @@ def test_sites_that_keep_entries_of_the_network_always_hold_them(fedavg, tmp_pat
     toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
     engine = toy.engine(fedavg, MANY[:5], folder=tmp_path, local_batch_norm=True)
     *_, (_, done) = rounds_of(toy, fedavg, tmp_path, engine=engine)
-    assert {site.name for site in engine.members if site.local_entries()} == set(done.state.took_part)
+    assert {site.name for site in engine.local_sites if site.local_entries()} == set(done.state.took_part)
 
 
 def test_the_validation_site_answers_validate_alone(toy, fedavg):
@@ -244,6 +244,6 @@ def test_the_validation_site_answers_validate_alone(toy, fedavg):
     asked = dict.fromkeys([*engine.sites(), "east"], Message("validate", weights, {}, {"round": 1}))
     assert 0 <= engine.exchange("validate", asked)["east"].facts["score"] <= 1
     for kind in ("train", "share"):
-        sentence = f"east: is the validation site and answers 'validate' alone, not '{kind}'"
+        sentence = f"east: is the validation site and replies to 'validate' only, not to '{kind}'"
         with pytest.raises(ValueError, match=sentence):
             engine.exchange(kind, {"east": replace(asked["east"], kind=kind)})

@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def engine_of(folder: Path, seconds: float = 0.0, **more) -> Processes:
     members = [SimpleNamespace(name=name, progress=None, local_keys=frozenset()) for name in SITES]
-    return Processes(members, folder / "sites", settings=Federation(answer_seconds=seconds), **more)
+    return Processes(members, folder / "sites", settings=Federation(reply_timeout_s=seconds), **more)
 
 
 @pytest.fixture

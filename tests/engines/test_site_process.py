@@ -86,8 +86,8 @@ def test_one_that_cannot_begin_says_why_and_is_asked_anew(folder, site):
 
 
 def test_one_that_takes_no_byte_of_a_long_letter_is_given_up(folder, site, monkeypatch):
-    monkeypatch.setattr(site_process, "STUCK_SECONDS", 1)
-    monkeypatch.setattr(site_process, "END_SECONDS", 0.2)
+    monkeypatch.setattr(site_process, "SEND_TIMEOUT_S", 1)
+    monkeypatch.setattr(site_process, "EXIT_TIMEOUT_S", 0.2)
     assert site.ask(b"letter") == b"letter"
     os.kill(stopped := process_id(folder, "north"), signal.SIGSTOP)
     with pytest.raises(SiteFailed, match="^its process takes no letters any more, and was ended$"):

@@ -134,13 +134,13 @@ def test_a_hundred_curves_have_no_legend_of_a_hundred(monkeypatch):
     from medfed.outputs.figures import curves
 
     kept = {}
-    monkeypatch.setattr(curves, "save", lambda figure, path, title: kept.update(figure=figure))
+    monkeypatch.setattr(curves, "save_png", lambda figure, path, title: kept.update(figure=figure))
     history = [
         {"round": n, "train_loss": 1.0, "validation_score": 0.5, "validation_site_score": 0.4}
         | {f"train_loss/client_{k:03d}": k / 100 for k in range(100)}
         for n in (1, 2)
     ]
-    curves.training_curves(history, "", "real data")
+    curves.save_training_curves(history, "", "real data")
     loss, score = kept["figure"].axes
     assert [text.get_text() for text in loss.get_legend().get_texts()] == ["mean over clients (grey: 100)"]
     assert [text.get_text() for text in score.get_legend().get_texts()] == ["mean over sites", "validation site"]

@@ -47,7 +47,7 @@ def finish(engine, method, start, settings):
 
 
 def built(toy, method, lost=(), by_reason=False, sites=SITES):
-    return Losing(toy.engine(method, sites).members, lost=lost, by_reason=by_reason)
+    return Losing(toy.engine(method, sites).local_sites, lost=lost, by_reason=by_reason)
 
 
 @named

@@ -40,13 +40,13 @@ def test_another_seed_is_another_model(toy, fedavg, two_rounds):
 
 def test_going_on_from_any_round_equals_never_having_stopped(toy, fedavg):
     settings, engine = Federation(rounds=3), toy.engine(fedavg)
-    states, memories = [toy.start(fedavg)], [[{} for _ in engine.members]]
+    states, memories = [toy.start(fedavg)], [[{} for _ in engine.local_sites]]
     for done in federate(fedavg, engine, states[0], settings, 0):
         states.append(done.state)
-        memories.append([dict(site.memory) for site in engine.members])
+        memories.append([dict(site.memory) for site in engine.local_sites])
     for state, memory in zip(states[:-1], memories[:-1], strict=True):
         engine = toy.engine(fedavg)
-        for site, kept in zip(engine.members, memory, strict=True):
+        for site, kept in zip(engine.local_sites, memory, strict=True):
             site.memory = dict(kept)
         assert digest(finish(engine, state, fedavg, settings).state.to_bytes()) == digest(states[-1].to_bytes())
 
@@ -96,9 +96,9 @@ def test_local_batch_norm_never_leaves_its_site(fedavg):
     engine = toy.engine(fedavg, local_batch_norm=True)
     last = finish(engine, toy.start(fedavg), fedavg, Federation(rounds=2))
     sent = {row["name"] for row in last.ledger if row["direction"] == "up" and row["kind"] == "train"}
-    local = engine.members[0].local_keys
+    local = engine.local_sites[0].local_keys
     assert local and not sent & local
-    north, south = (site.memory["local/" + sorted(local)[0]] for site in engine.members[:2])
+    north, south = (site.memory["local/" + sorted(local)[0]] for site in engine.local_sites[:2])
     assert not torch.equal(north, south)
 
 
@@ -181,13 +181,13 @@ def test_methods_see_the_same_batches_and_augmentations(toy, fedavg):
 
 
 def test_a_site_answers_only_what_it_knows(toy, fedavg):
-    with pytest.raises(ValueError, match="north: cannot answer a message of kind 'gossip'"):
-        toy.engine(fedavg).members[0].answer(Message("gossip"))
+    with pytest.raises(ValueError, match="north: cannot reply to a request of kind 'gossip'"):
+        toy.engine(fedavg).local_sites[0].reply(Message("gossip"))
 
 
 def looked_at(toy, method, **settings):
     engine = toy.engine(method, **settings)
-    engine.validation_site = ValidationSite("east", toy.samples("east"), toy.task, engine.members[0].network)
+    engine.validation_site = ValidationSite("east", toy.samples("east"), toy.task, engine.local_sites[0].network)
     return engine
 
 

@@ -55,5 +55,5 @@ def test_a_method_whose_settings_use_no_shared_statistics_does_not_ask_for_them(
         rows = [row for row in ledger if row["kind"] == "share"]
         assert {row["name"].partition("/")[0] for row in rows if row["direction"] == "up"} == expected
         assert {row["round"] for row in rows} == ({1} if expected else set())
-        shown = [row["name"] for row in dry_run(engine.members[0], start, 0) if row["kind"] == "share"]
+        shown = [row["name"] for row in dry_run(engine.local_sites[0], start, 0) if row["kind"] == "share"]
         assert {name.partition("/")[0] for name in shown} == expected, "the dry run shows what will be asked for"

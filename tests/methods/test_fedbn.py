@@ -40,9 +40,9 @@ def test_batch_norm_stays_and_all_else_is_shared():
     done = rounds_of(toy, FedBN(), engine)[-1]
     local = batch_norm_entries(toy.network(FedAvg()))
     sent = {row["name"] for row in done.ledger if row["direction"] == "up" and row["kind"] == "train"}
-    assert local and engine.members[0].local_keys == local and not sent & local
+    assert local and engine.local_sites[0].local_keys == local and not sent & local
     loaded = []
-    for site in engine.members:
+    for site in engine.local_sites:
         kept = site.local_entries()
         site.load(done.state.weights)
         found = {name: entry.clone() for name, entry in site.network.state_dict().items()}

@@ -10,12 +10,12 @@ from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.weights import batch_norms
+from medfed.functional.weights import batch_norm_layers
 from medfed.methods.ccst import CCST
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC, VIEW
 from medfed.methods.stack import Stack
-from medfed.networks.adain import build_codec, codec_bytes
+from medfed.networks.adain import build_codec, serialise_codec
 from medfed.testing.toy import DiscImages
 from medfed.transforms.restyled_view import RestyledView
 
@@ -42,7 +42,7 @@ def test_without_its_terms_it_is_fedavg_to_the_bit(any_toy):
 def test_vgg_styles_are_4096_bytes_once(tmp_path, any_toy):
     settings = {"architecture": "vgg16"}
     torch.manual_seed(0)
-    (tmp_path / "codec.safetensors").write_bytes(codec_bytes(build_codec(settings), settings))
+    (tmp_path / "codec.safetensors").write_bytes(serialise_codec(build_codec(settings), settings))
     shared = share(FISC(codec=str(tmp_path), **FEW), DiscImages.of_site("north", 2))
     assert sum(4 * shared[f"style/{name}"].numel() for name in ("mean", "std")) == 4096
     method = FISC(**FEW)
@@ -185,7 +185,7 @@ def test_frozen_batch_norm_keeps_its_statistics(any_toy):
     method = FISC(freeze_batch_norm=True, **FEW)
     start = any_toy.start(method).weights
     after = first_round(any_toy, method).state.weights
-    norms = batch_norms(any_toy.network(method))
+    norms = batch_norm_layers(any_toy.network(method))
     assert all(torch.equal(start[f"{path}.running_mean"], after[f"{path}.running_mean"]) for path in norms)
 
 

@@ -9,7 +9,7 @@ from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.hooks import capture_features, replace_output
-from medfed.functional.self_challenging import kept_channels
+from medfed.functional.self_challenging import channel_mask
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.mixstyle import MixStyle
 from medfed.methods.rsc import RSC, _places
@@ -104,7 +104,7 @@ def by_hand(toy, batch, n: int, share: float):
     place = place_of(toy)
     raw = local.forward(batch, (place,))
     gradient = torch.autograd.grad(of_truth(raw.logits, batch.label).sum(), raw.features[place], retain_graph=True)[0]
-    keep = kept_channels(gradient, share)
+    keep = channel_mask(gradient, share)
     with replace_output(local.network, {place: lambda z: z * keep}):
         muted = local.forward(batch)
     answer = torch.sigmoid if batch.label.ndim == 4 else lambda logits: logits.softmax(dim=1)
@@ -172,7 +172,7 @@ def test_domainbeds_mask_of_pooled_features_is_the_mask_of_channels():
     of_pooled, of_map = torch.autograd.grad(logit, (pooled, z))
     domainbed = of_pooled < of_pooled.sort(dim=1).values[:, [8]]  # above the 66.7th percentile goes: 4 of 12
     settings = {**RSC.presets["domainbed"]}
-    keep = kept_channels(of_map, settings["channel_share"])
+    keep = channel_mask(of_map, settings["channel_share"])
     assert torch.equal(keep[..., 0, 0], domainbed.double())
     assert torch.allclose((z * keep).mean(dim=(2, 3)), pooled * domainbed)
 

@@ -108,7 +108,7 @@ def drawn(monkeypatch):
     """Keeps the figure and its title in place of saving it."""
     kept = {}
     for module in (calibration, confusion, examples, styles):
-        monkeypatch.setattr(module, "save", lambda figure, path, title: kept.update(figure=figure, title=title))
+        monkeypatch.setattr(module, "save_png", lambda figure, path, title: kept.update(figure=figure, title=title))
     return kept
 
 
@@ -118,13 +118,13 @@ ROWS = [*rows_of("Z", [1, 1, 0, 1], "seen"), *rows_of("A", [1, 0, 1, 1, 0, 1])]
 def draw_each(folder):
     folder.mkdir()
     label = "synthetic phantom data"
-    calibration.reliability(ROWS, folder / "reliability.png", label)
-    calibration.roc(ROWS, folder / "roc.png", label)
-    confusion.confusion(ROWS, folder / "confusion.png", label)
+    calibration.save_reliability_diagrams(ROWS, folder / "reliability.png", label)
+    calibration.save_roc_curves(ROWS, folder / "roc.png", label)
+    confusion.save_confusion_matrices(ROWS, folder / "confusion.png", label)
     image = np.random.default_rng(0).uniform(size=(3, 8, 8))
-    cases = [{"row": row, "image": image} for row in examples.telling(ROWS)]
-    examples.examples(cases, folder / "examples.png", label)
-    styles.histograms({"A": (image[None], image[None] / 2)}, folder / "histograms.png", label)
+    cases = [{"row": row, "image": image} for row in examples.select_confident(ROWS)]
+    examples.save_confident_examples(cases, folder / "examples.png", label)
+    styles.save_histograms({"A": (image[None], image[None] / 2)}, folder / "histograms.png", label)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -135,13 +135,13 @@ def test_every_picture_is_written_and_the_same_bytes_each_time(tmp_path):
 
 
 def test_every_title_says_what_the_data_are(drawn):
-    for draw in (calibration.reliability, calibration.roc, confusion.confusion):
+    for draw in (calibration.save_reliability_diagrams, calibration.save_roc_curves, confusion.save_confusion_matrices):
         draw(ROWS, "", "synthetic phantom data")
         assert "(synthetic phantom data)" in drawn["title"]
 
 
 def test_reliability_has_a_panel_a_site_seen_first_with_its_error(drawn):
-    calibration.reliability(ROWS, "", "real data")
+    calibration.save_reliability_diagrams(ROWS, "", "real data")
     titles = [axes.get_title() for axes in drawn["figure"].axes if axes.get_visible()]
     assert [title.split(",")[0] for title in titles] == ["Z (seen)", "A (unseen)"]
     assert all("ECE" in title for title in titles)
@@ -149,7 +149,7 @@ def test_reliability_has_a_panel_a_site_seen_first_with_its_error(drawn):
 
 def test_the_roc_legend_names_every_site_also_one_of_one_class(drawn):
     one = [row for row in rows_of("B", [1, 1, 1]) if row["label"] == "normal"]
-    calibration.roc([*ROWS, *one], "", "real data")
+    calibration.save_roc_curves([*ROWS, *one], "", "real data")
     said = [text.get_text() for text in drawn["figure"].axes[0].get_legend().get_texts()]
     assert said[0].startswith("Z (seen): ")
     assert said[-1] == "B (unseen): one class only"
@@ -157,7 +157,7 @@ def test_the_roc_legend_names_every_site_also_one_of_one_class(drawn):
 
 def test_confusion_counts_true_by_predicted(drawn):
     """Classes 0, 1, 0, 1; the second told wrong: normal 2 right, tumour 1 taken for normal and 1 right."""
-    confusion.confusion(rows_of("A", [1, 0, 1, 1]), "", "real data")
+    confusion.save_confusion_matrices(rows_of("A", [1, 0, 1, 1]), "", "real data")
     axes = drawn["figure"].axes[0]
     assert np.asarray(axes.images[0].get_array()).tolist() == [[1, 0], [0.5, 0.5]]
     assert sorted(text.get_text() for text in axes.texts) == ["1", "1", "2"]
@@ -165,20 +165,20 @@ def test_confusion_counts_true_by_predicted(drawn):
 
 def test_the_telling_images_are_the_surest_unseen_right_ones_then_the_surest_wrong_ones():
     """Of A the rights are 0, 2, 3, 5 and the wrongs 1, 4, the sureness falling."""
-    assert [row["patient"] for row in examples.telling(ROWS, 2)] == ["i00", "i02", "i01", "i04"]
-    assert {row["site"] for row in examples.telling(ROWS)} == {"A"}
+    assert [row["patient"] for row in examples.select_confident(ROWS, 2)] == ["i00", "i02", "i01", "i04"]
+    assert {row["site"] for row in examples.select_confident(ROWS)} == {"A"}
 
 
 def test_examples_without_a_wrong_image_say_so(drawn):
-    cases = [{"row": row, "image": np.zeros((1, 4, 4))} for row in examples.telling(rows_of("A", [1, 1]))]
-    examples.examples(cases, "", "real data")
+    cases = [{"row": row, "image": np.zeros((1, 4, 4))} for row in examples.select_confident(rows_of("A", [1, 1]))]
+    examples.save_confident_examples(cases, "", "real data")
     assert "none wrong" in [text.get_text() for axes in drawn["figure"].axes for text in axes.texts]
-    examples.examples([], "", "real data")
+    examples.save_confident_examples([], "", "real data")
 
 
 def test_the_same_images_keep_their_places_and_frames_tell_right_from_wrong(drawn):
     rows = rows_of("A", [1, 0, 1])
-    examples.same_examples([{"row": row, "image": np.zeros((3, 4, 4))} for row in rows], "", "real data")
+    examples.save_common_examples([{"row": row, "image": np.zeros((3, 4, 4))} for row in rows], "", "real data")
     panels = [axes for axes in drawn["figure"].axes if axes.get_visible()]
     assert [axes.get_title().splitlines()[1] for axes in panels] == ["i00", "i01", "i02"]
     colours = [axes.spines["left"].get_edgecolor() for axes in panels]
@@ -187,7 +187,7 @@ def test_the_same_images_keep_their_places_and_frames_tell_right_from_wrong(draw
 
 def test_histograms_share_their_bins_and_add_up_to_all_pixels(drawn):
     images = np.linspace(0, 1, 2 * 3 * 16).reshape(2, 3, 4, 4)
-    styles.histograms({"A": (images, images * 0.5), "B": (images**2, images)}, "", "real data")
+    styles.save_histograms({"A": (images, images * 0.5), "B": (images**2, images)}, "", "real data")
     panels = drawn["figure"].axes
     assert [axes.get_title() for axes in panels] == ["before", "after"]
     for axes in panels:

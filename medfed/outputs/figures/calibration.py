@@ -9,42 +9,54 @@ from typing import Any
 import numpy as np
 
 from medfed.metrics.auroc import AreaUnderROC
-from medfed.metrics.class_metric import class_score
+from medfed.metrics.class_metric import compute_class_metric
 from medfed.metrics.curves import macro_roc_curve, reliability_curve
 from medfed.metrics.ece import ExpectedCalibrationError
-from medfed.outputs.figures.figure import BLACK, LINES, by_site, colour_of, panels_in_lines, save, sheet, tidy
-from medfed.tasks.class_scoring import arrays, classes_of
+from medfed.outputs.figures.figure import (
+    BLACK,
+    LINES,
+    figure_with_panels,
+    new_figure,
+    role_colour,
+    rows_by_site,
+    save_png,
+    style_axes,
+)
+from medfed.tasks.class_scoring import classes_of, probabilities_and_labels
 
 
-def reliability(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     """Accuracy against confidence in 15 bins, a panel a hospital: on the dashed line, confidence can be trusted.
 
     The area of a point grows with the images in its bin. ECE stands in every panel's title.
     """
-    sites = by_site(rows)
-    figure, panels = panels_in_lines(len(sites), 2.6)
+    sites = rows_by_site(rows)
+    figure, panels = figure_with_panels(len(sites), 2.6)
     for axes, ((role, site), found) in zip(panels, sites.items()):
-        probabilities, labels = arrays(found)
+        probabilities, labels = probabilities_and_labels(found)
         confidence, share, n = reliability_curve(probabilities, labels)
         axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1)
         axes.vlines(confidence, np.minimum(confidence, share), np.maximum(confidence, share), color="#BBBBBB")
-        axes.plot(confidence, share, color=colour_of(role), linewidth=1)
-        axes.scatter(confidence, share, s=10 + 150 * n / n.sum(), color=colour_of(role), alpha=0.8, zorder=3)
-        ece = class_score(ExpectedCalibrationError(), probabilities, labels)
+        axes.plot(confidence, share, color=role_colour(role), linewidth=1)
+        axes.scatter(confidence, share, s=10 + 150 * n / n.sum(), color=role_colour(role), alpha=0.8, zorder=3)
+        ece = compute_class_metric(ExpectedCalibrationError(), probabilities, labels)
         axes.set_title(f"{site} ({role}), n={len(found)}\nECE {100 * (ece or 0.0):.1f} %", fontsize=9)
         axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal", xlabel="confidence", ylabel="accuracy")
-        tidy(axes)
-    save(figure, path, f"Can its confidence be trusted? ({data_label})")
+        style_axes(axes)
+    save_png(figure, path, f"Can its confidence be trusted? ({data_label})")
 
 
-def roc(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     """A ROC curve a hospital with its AUROC; unseen ones thick. Of more than two classes the mean over one-vs-rest."""
-    sites, classes = by_site(rows), classes_of(rows)
-    figure = sheet(6.4, 6.0)
+    sites, classes = rows_by_site(rows), classes_of(rows)
+    figure = new_figure(6.4, 6.0)
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1)
     for ((role, site), found), (colour, dash) in zip(sites.items(), LINES * (len(sites) // len(LINES) + 1)):
-        curve, area = macro_roc_curve(*arrays(found)), class_score(AreaUnderROC(), *arrays(found))
+        curve, area = (
+            macro_roc_curve(*probabilities_and_labels(found)),
+            compute_class_metric(AreaUnderROC(), *probabilities_and_labels(found)),
+        )
         said = f"{site} ({role}): " + ("one class only" if area is None else f"{100 * area:.1f} %")
         style: dict[str, Any] = (
             {"color": BLACK, "linewidth": 2.2} if role == "unseen" else {"color": colour, "linewidth": 1.3}
@@ -55,5 +67,5 @@ def roc(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     axes.set_aspect("equal")
     axes.set_title(what, fontsize=10)
     axes.legend(title="AUROC", fontsize=8, title_fontsize=9, loc="lower right")
-    tidy(axes)
-    save(figure, path, f"ROC by hospital ({data_label})")
+    style_axes(axes)
+    save_png(figure, path, f"ROC by hospital ({data_label})")

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from medfed.outputs.figures.figure import BLACK, by_site, panels_in_lines, save
+from medfed.outputs.figures.figure import BLACK, figure_with_panels, rows_by_site, save_png
 from medfed.tasks.class_scoring import classes_of
 
 
-def confusion(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+def save_confusion_matrices(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     """What each class was taken for, a panel a hospital: shares of the true class, with the number of images."""
-    sites, classes = by_site(rows), classes_of(rows)
+    sites, classes = rows_by_site(rows), classes_of(rows)
     size = max(3.0, 0.5 * len(classes) + 1.6)
-    figure, panels = panels_in_lines(len(sites), size)
+    figure, panels = figure_with_panels(len(sites), size)
     drawn = None
     for axes, ((role, site), found) in zip(panels, sites.items()):
         counts = np.zeros((len(classes), len(classes)), dtype=int)
@@ -33,4 +33,4 @@ def confusion(rows: Sequence[Mapping], path: str | Path, data_label: str) -> Non
         axes.set_title(f"{site} ({role}), n={len(found)}", fontsize=9)
     if drawn is not None:
         figure.colorbar(drawn, ax=panels, shrink=0.7, label="share of the true class")
-    save(figure, path, f"What each class is taken for ({data_label})")
+    save_png(figure, path, f"What each class is taken for ({data_label})")

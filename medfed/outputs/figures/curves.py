@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medfed.outputs.figures.figure import BLACK, LINES, UNSEEN, save, sheet, tidy
+from medfed.outputs.figures.figure import BLACK, LINES, UNSEEN, new_figure, save_png, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAX_NAMED = 12  # curves that a legend can name; of more clients all are grey
 
 
-def training_curves(
+def save_training_curves(
     history: Sequence[Mapping], path: str | Path, data_label: str, ends: Mapping[str, tuple[int, float]] | None = None
 ) -> None:
     """Training loss and validation score by round, mean over sites, with a thin line a site where there is one.
@@ -32,7 +32,7 @@ def training_curves(
     shown = [("train_loss", "training loss"), ("validation_score", "validation score")]
     if any(row.get("boundary_distance") is not None for row in history):
         shown.append(("boundary_distance", "feature distance, boundary to background"))
-    figure = sheet(4.75 * len(shown), 3.8)
+    figure = new_figure(4.75 * len(shown), 3.8)
     for axes, (key, name) in zip(figure.subplots(1, len(shown)), shown):
         sites = sorted({column for row in history for column in row if column.startswith(f"{key}/")})
         if len(sites) > MAX_NAMED:
@@ -50,12 +50,12 @@ def training_curves(
             axes.plot(*end, marker, color=UNSEEN, markersize=8, label=f"{site}, took no part")
         axes.set(xlabel="round", ylabel=name)
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-        tidy(axes)
+        style_axes(axes)
         if axes.lines:
             axes.legend(fontsize=8, frameon=False)
         else:
             axes.text(0.5, 0.5, "none recorded", ha="center", va="center", transform=axes.transAxes)
-    save(figure, path, f"Training ({data_label})")
+    save_png(figure, path, f"Training ({data_label})")
 
 
 def _curve(axes: Axes, history: Sequence[Mapping], key: str, **style: Any) -> None:

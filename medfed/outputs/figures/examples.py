@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medfed.outputs.figures.figure import GREEN, VERMILION, as_array, legend, panels_in_lines, save, sheet, show
+from medfed.outputs.figures.figure import (
+    GREEN,
+    VERMILION,
+    add_legend,
+    as_array,
+    figure_with_panels,
+    new_figure,
+    save_png,
+    show_image,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,21 +23,21 @@ if TYPE_CHECKING:
 MAX_NAME = 26  # characters of a name above an image
 
 
-def telling(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
+def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
     """The rows of the unseen images to show: up to `n` most confident right ones, then as many wrong ones."""
     unseen = [dict(row) for row in rows if row["role"] == "unseen"]
     ranked = sorted(unseen, key=lambda row: (-_confidence(row), row["site"], row["patient"]))
     return [row for correct in (1, 0) for row in [row for row in ranked if row["correct"] == correct][:n]]
 
 
-def examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+def save_confident_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     """Images, those told right above those told wrong, each with what it is and what it was taken for.
 
     Args:
-        cases: {row (one of `telling`), image (C, H, W) in [0, 1]}.
+        cases: {row (one of `select_confident`), image (C, H, W) in [0, 1]}.
     """
     groups = [[case for case in cases if case["row"]["correct"] == correct] for correct in (1, 0)]
-    figure = sheet(1.0 + 2.1 * max(3, *map(len, groups)), 6.0)
+    figure = new_figure(1.0 + 2.1 * max(3, *map(len, groups)), 6.0)
     panels = figure.subplots(2, max(1, *map(len, groups)), squeeze=False)
     for line, group, name in zip(panels, groups, ("right", "wrong")):
         for axes in line:
@@ -37,27 +46,27 @@ def examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> Non
             _example(axes, case)
         said = f"most confident\n{name}" if group else f"none {name}"
         line[0].text(-0.12, 0.5, said, transform=line[0].transAxes, rotation=90, ha="right", va="center", fontsize=10)
-    save(figure, path, f"Telling images of the unseen site ({data_label})")
+    save_png(figure, path, f"Telling images of the unseen site ({data_label})")
 
 
-def same_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+def save_common_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     """Images that no score chose, in the order given: those of two methods differ in words and frames alone.
 
     Args:
         cases: as `examples`.
     """
-    figure, panels = panels_in_lines(len(cases), 2.4)
+    figure, panels = figure_with_panels(len(cases), 2.4)
     for axes, case in zip(panels, cases):
         _example(axes, case)
     frames = [("s", GREEN, "told right"), ("s", VERMILION, "told wrong")]
-    legend(figure, frames)
-    save(figure, path, f"The same images of the unseen site for every method ({data_label})")
+    add_legend(figure, frames)
+    save_png(figure, path, f"The same images of the unseen site for every method ({data_label})")
 
 
 def _example(axes: Axes, case: Mapping) -> None:
     row = case["row"]
     axes.set_axis_on()
-    show(axes, as_array(case["image"]))
+    show_image(axes, as_array(case["image"]))
     axes.spines[:].set(color=GREEN if row["correct"] else VERMILION, linewidth=2.5)
     told = f"{row['predicted']} {100 * _confidence(row):.1f} %"
     axes.set_title(f"{row['site']}\n{_short(row['patient'])}\nis {row['label']}\ntaken for {told}", fontsize=8)

@@ -30,7 +30,7 @@ N_COLUMNS = 5
 Site = tuple[str, str]  # (role, name)
 
 
-def sheet(width_in: float, height_in: float) -> Figure:
+def new_figure(width_in: float, height_in: float) -> Figure:
     """An empty figure that makes room for its titles and legends. It opens no window and changes no global setting."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -38,7 +38,7 @@ def sheet(width_in: float, height_in: float) -> Figure:
     return Figure(figsize=(width_in, height_in), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.08))
 
 
-def save(figure: Figure, path: str | Path, title: str) -> None:
+def save_png(figure: Figure, path: str | Path, title: str) -> None:
     """Write a PNG: the same bytes for the same figure."""
     figure.suptitle(title, fontsize=11, fontweight="bold")
     png = io.BytesIO()
@@ -46,7 +46,7 @@ def save(figure: Figure, path: str | Path, title: str) -> None:
     write_atomically(Path(path), png.getvalue())
 
 
-def tidy(axes: Axes) -> None:
+def style_axes(axes: Axes) -> None:
     """No frame where there is no scale, and a faint grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
@@ -54,7 +54,7 @@ def tidy(axes: Axes) -> None:
     axes.tick_params(labelsize=8)
 
 
-def legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
+def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
     """Below the panels: (line style or marker, colour, text); on dark ground for colours that are pale on white."""
     from matplotlib.lines import Line2D
 
@@ -66,7 +66,7 @@ def legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool =
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, **ground)
 
 
-def show(axes: Axes, image: np.ndarray, aspect: float = 1.0) -> None:
+def show_image(axes: Axes, image: np.ndarray, aspect: float = 1.0) -> None:
     """(C, rows, columns) in [0, 1]: three channels in colour, else the first in grey."""
     pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
     axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
@@ -78,7 +78,7 @@ def as_array(values: Any) -> np.ndarray:
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
-def turn(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
+def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
     """(C, H, W, ...) to (C, rows, columns, ...): W downwards to the back, H rightwards to the patient's left."""
     if axes is None:
         return array
@@ -86,7 +86,7 @@ def turn(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
     return np.flip(array, flipped).swapaxes(1, 2)
 
 
-def by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
+def rows_by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
     """The rows of each site, seen sites first."""
     sites: dict[Site, list[Mapping]] = {}
     for row in sorted(rows, key=lambda row: (row["role"], row["site"])):
@@ -94,16 +94,16 @@ def by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
     return sites
 
 
-def panels_in_lines(n: int, size_in: float) -> tuple[Figure, list[Axes]]:
+def figure_with_panels(n: int, size_in: float) -> tuple[Figure, list[Axes]]:
     """A figure with `n` panels in lines of five, and those panels."""
     n_columns = min(N_COLUMNS, max(n, 1))
     n_lines = max(math.ceil(n / n_columns), 1)
-    figure = sheet(max(6.0, size_in * n_columns), (size_in + 0.5) * n_lines + 0.5)
+    figure = new_figure(max(6.0, size_in * n_columns), (size_in + 0.5) * n_lines + 0.5)
     panels = list(figure.subplots(n_lines, n_columns, squeeze=False).flat)
     for axes in panels[n:]:
         axes.set_visible(False)
     return figure, panels[:n]
 
 
-def colour_of(role: str) -> str:
+def role_colour(role: str) -> str:
     return UNSEEN if role == "unseen" else SEEN

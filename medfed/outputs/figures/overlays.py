@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 import nibabel as nib
 import numpy as np
 
-from medfed.outputs.figures.figure import BLACK, SKY, YELLOW, as_array, legend, save, sheet, show, turn
+from medfed.outputs.figures.figure import (
+    BLACK,
+    SKY,
+    YELLOW,
+    add_legend,
+    as_array,
+    new_figure,
+    save_png,
+    show_image,
+    to_display_orientation,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,40 +27,40 @@ if TYPE_CHECKING:
 REFERENCE, PREDICTION = SKY, YELLOW
 
 
-def overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, same: bool = False) -> None:
+def save_overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, common_cases: bool = False) -> None:
     """Reference and prediction as contours on the image: three slices of a volume, or the whole of a picture.
 
     Args:
-        same: of each case one slice, that with most of the reference, in a frame that no prediction moves: of the same
-            cases two methods have the same pixels, but for the second contour.
+        common_cases: True shows one slice of each case, the one with the largest reference area, cropped by the
+            reference only, so that the figures of two methods differ in the predicted contours alone.
         cases: {title (which case, its Dice), image (C, H, W, D) in [0, 1], reference and prediction (S, H, W, D),
             spacing (mm along H, W, D, or None)} and, for volumes, `affine` (4, 4) where known, to show them as
             radiologists do: front up, the patient's right on the left. Without spacing H is rows (a picture); else H
             runs to the patient's left and W to the back, unless `affine` tells otherwise.
     """
     shown = [_upright(case) for case in cases]
-    slices = [[_fullest_slice(case)] if same else _slices(case) for case in shown]
+    slices = [[_fullest_slice(case)] if common_cases else _slices(case) for case in shown]
     n_slices = max(map(len, slices))
     shape = (len(shown), n_slices) if n_slices > 1 else (1, len(shown))  # 2-D images stand side by side
-    figure = sheet(max(6.0, 3.5 * shape[1]), 3.8 * shape[0] + 0.9)
+    figure = new_figure(max(6.0, 3.5 * shape[1]), 3.8 * shape[0] + 0.9)
     panels = figure.subplots(*shape, squeeze=False).reshape(len(shown), n_slices)
     for line, case, places in zip(panels, shown, slices):
-        region = _region(*(case[key].astype(bool) for key in ("reference", "prediction")[: 1 if same else 2]))
+        region = _region(*(case[key].astype(bool) for key in ("reference", "prediction")[: 1 if common_cases else 2]))
         for axes, index in zip(line, places):
             _draw_slice(axes, case, index, region)
         for axes in line[len(places) :]:
             axes.set_visible(False)
         line[len(places) // 2].set_title(case["title"], fontsize=10)
-    legend(figure, [("-", REFERENCE, "reference"), ("--", PREDICTION, "prediction")], dark=True)
-    said = ", the same cases for every method" if same else ""
-    save(figure, path, f"Prediction against reference{said} ({data_label})")
+    add_legend(figure, [("-", REFERENCE, "reference"), ("--", PREDICTION, "prediction")], dark=True)
+    said = ", the same cases for every method" if common_cases else ""
+    save_png(figure, path, f"Prediction against reference{said} ({data_label})")
 
 
 def _upright(case: Mapping) -> dict:
     """The case as numpy arrays (C, rows, columns, D), with the shape of a pixel on the screen."""
     spacing, affine = case["spacing"], case.get("affine")
     axes = None if spacing is None else "LP" if affine is None else nib.aff2axcodes(np.asarray(affine))[:2]
-    arrays = {key: turn(as_array(case[key]), axes) for key in ("image", "reference", "prediction")}
+    arrays = {key: to_display_orientation(as_array(case[key]), axes) for key in ("image", "reference", "prediction")}
     return {"title": case["title"], "aspect": 1.0 if spacing is None else spacing[1] / spacing[0], **arrays}
 
 
@@ -85,7 +95,7 @@ def _region(*masks: np.ndarray) -> list[tuple[float, float]]:
 def _draw_slice(axes: Axes, case: Mapping, index: int, region: Sequence[tuple[float, float]]) -> None:
     from matplotlib.patheffects import withStroke
 
-    show(axes, case["image"][..., index], case["aspect"])
+    show_image(axes, case["image"][..., index], case["aspect"])
     for key, colour, dash in (("reference", REFERENCE, "-"), ("prediction", PREDICTION, (0, (4, 2)))):
         for mask in case[key][..., index]:
             if mask.any():

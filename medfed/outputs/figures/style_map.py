@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medfed.outputs.figures.figure import BLACK, LINES, as_array, legend, save, sheet
+from medfed.outputs.figures.figure import BLACK, LINES, add_legend, as_array, new_figure, save_png
 
 RINGS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)  # where each begins, cycles per field of view
 FAINTEST = 1e-5  # amplitude, of images in [0, 1]
@@ -24,39 +24,39 @@ MARKERS = ("o", "s", "^")  # of sites 1 to 6, 7 to 12, 13 to 18
 
 
 @dataclass(frozen=True)
-class Restyled:
+class RestyledImages:
     """Images of a site before and after an exchange.
 
     images: (N, C, H, W) in [0, 1], as they are.
     styled: the same in other styles, by style.
-    people: of whom each image is.
+    patients: the patient of each image.
     """
 
     images: object
     styled: Mapping[str, object]
-    people: Sequence
+    patients: Sequence
 
-    def in_turn(self) -> np.ndarray:
+    def one_style_per_image(self) -> np.ndarray:
         """(N, C, H, W): each image in one of the styles, which take turns."""
         styles = [as_array(images) for images in self.styled.values()]
-        return np.stack([styles[place % len(styles)][place] for place in range(len(self.people))])
+        return np.stack([styles[place % len(styles)][place] for place in range(len(self.patients))])
 
 
-def style_map(sites: Mapping[str, Restyled], path: str | Path, data_label: str) -> None:
+def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_label: str) -> None:
     """Two panels of one map: images as they are, a colour a site; and these, pale, with their restyled copies.
 
     Above each how often the image nearest in style, of another person, is of the same site.
     """
     names = list(sites)
-    labels = np.concatenate([[place] * len(sites[name].people) for place, name in enumerate(names)])
-    people = [(name, person) for name in names for person in sites[name].people]
-    before = [describe(as_array(sites[name].images)) for name in names]
-    after = [describe(sites[name].in_turn()) for name in names]
+    labels = np.concatenate([[place] * len(sites[name].patients) for place, name in enumerate(names)])
+    people = [(name, person) for name in names for person in sites[name].patients]
+    before = [describe_style(as_array(sites[name].images)) for name in names]
+    after = [describe_style(sites[name].one_style_per_image()) for name in names]
     points = _scaled(np.concatenate(before), np.concatenate(before + after))
     n, places = len(labels), _embedded(points)
-    figure = sheet(10.5, 5.6)
+    figure = new_figure(10.5, 5.6)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    shares = told_apart(points[:n], labels, people), told_apart(points, np.tile(labels, 2), people * 2)
+    shares = site_separability(points[:n], labels, people), site_separability(points, np.tile(labels, 2), people * 2)
     chance = float((np.bincount(labels) / n) @ (np.bincount(labels) / n))
     for axes, what, share in zip(panels, ("before the exchange", "together with their restyled copies"), shares):
         told = f"the nearest in style is of the same site: {100 * share:.0f} % (chance {100 * chance:.0f} %)"
@@ -69,11 +69,11 @@ def style_map(sites: Mapping[str, Restyled], path: str | Path, data_label: str) 
         panels[1].scatter(*places[own].T, s=22, color=colour, marker=marker, linewidths=0, alpha=0.3)
         panels[1].scatter(*places[own + n].T, s=22, facecolors="none", edgecolors=colour, marker=marker, linewidths=1.2)
     entries = [(marker, colour, names[place]) for place, colour, marker in styles]
-    legend(figure, [*entries, ("$\\circ$", BLACK, "restyled")])
-    save(figure, path, f"Styles of the training images, by t-SNE ({data_label})")
+    add_legend(figure, [*entries, ("$\\circ$", BLACK, "restyled")])
+    save_png(figure, path, f"Styles of the training images, by t-SNE ({data_label})")
 
 
-def describe(images: np.ndarray) -> np.ndarray:
+def describe_style(images: np.ndarray) -> np.ndarray:
     """(N, C, H, W) in [0, 1] to (N, D): what an image looks like, without where what is."""
     n, channels, height, width = images.shape
     amplitude = np.abs(np.fft.fft2(images)) / (height * width)
@@ -89,7 +89,7 @@ def describe(images: np.ndarray) -> np.ndarray:
     return np.concatenate([part.reshape(n, -1) for part in (*found, pairs)], axis=1)
 
 
-def told_apart(points: np.ndarray, labels: np.ndarray, people: Sequence) -> float:
+def site_separability(points: np.ndarray, labels: np.ndarray, people: Sequence) -> float:
     """The share of points whose nearest, of those of other people, has their label. 1: sites can be told by style."""
     of_whom = np.unique([str(person) for person in people], return_inverse=True)[1]
     distance = ((points[:, None] - points[None]) ** 2).sum(axis=-1)

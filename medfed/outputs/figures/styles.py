@@ -8,12 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from medfed.outputs.figures.figure import LINES, as_array, save, sheet, show, tidy, turn
+from medfed.outputs.figures.figure import (
+    LINES,
+    as_array,
+    new_figure,
+    save_png,
+    show_image,
+    style_axes,
+    to_display_orientation,
+)
 
 N_LEVELS = 64  # bins of a grey-level histogram
 
 
-def style_gallery(
+def save_style_gallery(
     original: Any, styled: Mapping[str, object], path: str | Path, data_label: str, axes: str | None = None
 ) -> None:
     """One image (C, H, W) as it is and in other sites' styles, and below each what changed, averaged over channels.
@@ -22,15 +30,15 @@ def style_gallery(
         axes: where H and W point in the patient ("RA" for slices as networks see them); None for a picture: H is rows.
     """
     images = {"original": original} | dict(styled)
-    arrays = {name: turn(as_array(image), axes) for name, image in images.items()}
+    arrays = {name: to_display_orientation(as_array(image), axes) for name, image in images.items()}
     first = arrays["original"]
     low, high = min(0.0, *(a.min() for a in arrays.values())), max(1.0, first.max())
     changes = {name: (array - first).mean(axis=0) for name, array in arrays.items()}
     reach = max(1e-6, *(np.abs(change).max() for change in changes.values()))
-    figure = sheet(1.0 + 2.2 * len(arrays), 0.7 + 2 * 2.1 * first.shape[1] / first.shape[2])
+    figure = new_figure(1.0 + 2.2 * len(arrays), 0.7 + 2 * 2.1 * first.shape[1] / first.shape[2])
     panels = figure.subplots(2, len(arrays), squeeze=False)
     for column, (name, array) in zip(panels.T, arrays.items()):
-        show(column[0], (array - low) / (high - low))
+        show_image(column[0], (array - low) / (high - low))
         drawn = column[1].imshow(changes[name], cmap="PuOr_r", vmin=-reach, vmax=reach)
         column[0].set_title(name, fontsize=10)
         column[1].set_axis_off()
@@ -38,10 +46,10 @@ def style_gallery(
     panels[1, 0].set_axis_off()
     panels[1, 0].text(0.95, 0.5, "what changed,\nmean over channels", ha="right", va="center", fontsize=9)
     figure.colorbar(drawn, ax=list(panels[1]), shrink=0.8, label="change of intensity")
-    save(figure, path, f"One image in the styles of other sites ({data_label})")
+    save_png(figure, path, f"One image in the styles of other sites ({data_label})")
 
 
-def style_grid(
+def save_style_grid(
     images_by_site: Mapping[str, tuple[object, Mapping[str, object]]], path: str | Path, data_label: str,
     axes: str | None = None,
 ) -> None:
@@ -49,24 +57,24 @@ def style_grid(
 
     Args:
         images_by_site: site: (image (C, H, W), {site: the image in its style}).
-        axes: as in `style_gallery`.
+        axes: as in `save_style_gallery`.
     """
     sites = sorted({name for _, styled in images_by_site.values() for name in styled})
-    figure = sheet(max(6.5, 1.0 + 1.9 * (1 + len(sites))), 0.7 + 1.9 * len(images_by_site))
+    figure = new_figure(max(6.5, 1.0 + 1.9 * (1 + len(sites))), 0.7 + 1.9 * len(images_by_site))
     panels = figure.subplots(len(images_by_site), 1 + len(sites), squeeze=False)
     for line, (site, (image, styled)) in zip(panels, images_by_site.items()):
         for column, found in zip(line, [image, *(styled.get(name) for name in sites)]):
             if found is None:
                 column.set_axis_off()
             else:
-                show(column, turn(as_array(found), axes).clip(0, 1))
+                show_image(column, to_display_orientation(as_array(found), axes).clip(0, 1))
         line[0].set_ylabel(site, fontsize=9)
     for column, name in zip(panels[0], ["original", *(f"as at {name}" for name in sites)]):
         column.set_title(name, fontsize=9)
-    save(figure, path, f"Each site's image in every style ({data_label})")
+    save_png(figure, path, f"Each site's image in every style ({data_label})")
 
 
-def histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label: str) -> None:
+def save_histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label: str) -> None:
     """Grey levels of each site before and after an exchange of styles (CCST, Figure 3): closer lines are alike.
 
     Args:
@@ -76,7 +84,7 @@ def histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label
     values = [image for pair in grey.values() for image in pair]
     low, high = min(image.min() for image in values), max(image.max() for image in values)
     edges = np.linspace(low, max(high, low + 1e-6), N_LEVELS + 1)
-    figure = sheet(9.5, 3.9)
+    figure = new_figure(9.5, 3.9)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     for axes, which, name in zip(panels, (0, 1), ("before", "after")):
         for (site, pair), (colour, dash) in zip(grey.items(), LINES * (len(grey) // len(LINES) + 1)):
@@ -84,6 +92,6 @@ def histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label
             axes.stairs(100 * share, edges, color=colour, linestyle=dash, linewidth=1.4, label=site)
         axes.set(xlabel="grey level", ylabel="pixels (%)" if not which else "")
         axes.set_title(name, fontsize=10)
-        tidy(axes)
+        style_axes(axes)
     panels[1].legend(fontsize=8, frameon=False)
-    save(figure, path, f"Grey levels by site, before and after ({data_label})")
+    save_png(figure, path, f"Grey levels by site, before and after ({data_label})")

@@ -14,7 +14,7 @@ MOST_LISTED = 40  # sites with a line of their own
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-def size_told(n_bytes: int) -> str:
+def format_size(n_bytes: int) -> str:
     """1234 as "1.23 kB": three digits, powers of 1000."""
     size, unit = float(n_bytes), 0
     while size >= 999.5 and unit < len(UNITS) - 1:
@@ -62,7 +62,7 @@ def _in_all(run: Run) -> str:
     ledger, federation = run.ledger, run.config.get("federation") or {}
     simulated = federation.get("engine", "in_process") == "in_process"
     said = "This run simulated all sites on one machine: the ledger counts what crossed between them as bytes. "
-    up, down = (size_told(ledger.total(direction)) for direction in ("up", "down"))
+    up, down = (format_size(ledger.total(direction)) for direction in ("up", "down"))
     return (
         f"{said if simulated else ''}In all {up} left {len(ledger.by_site)} sites and {down} came to them "
         f"({ledger.n_rows:,} entries in ledger.csv, each with its name, shape and size; sizes are of the numbers "
@@ -136,4 +136,4 @@ def _methods(run: Run) -> list[str]:
 
 
 def _size(n_bytes: int) -> Cell:
-    return Cell(size_told(n_bytes), n_bytes)
+    return Cell(format_size(n_bytes), n_bytes)

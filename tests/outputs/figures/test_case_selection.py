@@ -17,28 +17,28 @@ def image_rows(n=40):
 
 
 def test_the_same_cases_are_chosen_whatever_the_scores_and_the_order():
-    chosen = [row["patient"] for row in case_selection.same_for_all(mask_rows(), 3)]
+    chosen = [row["patient"] for row in case_selection.select_common_cases(mask_rows(), 3)]
     assert len(set(chosen)) == 3
     other_scores = [row | {"dice": 0.8 - row["dice"]} for row in mask_rows()]
-    assert [row["patient"] for row in case_selection.same_for_all(other_scores[::-1], 3)] == chosen
+    assert [row["patient"] for row in case_selection.select_common_cases(other_scores[::-1], 3)] == chosen
     without = [name for name in "abcdefgh" if name not in chosen][0]
-    others = case_selection.same_for_all(mask_rows("abcdefgh".replace(without, "")), 3)
+    others = case_selection.select_common_cases(mask_rows("abcdefgh".replace(without, "")), 3)
     assert [row["patient"] for row in others] == chosen
 
 
 def test_seen_cases_are_not_chosen_and_few_are_all():
     seen = [row | {"role": "seen", "patient": "z"} for row in mask_rows()]
-    assert {row["patient"] for row in case_selection.same_for_all(seen + mask_rows("ab"), 3)} == {"a", "b"}
-    assert case_selection.same_for_all(seen, 3) == []
+    assert {row["patient"] for row in case_selection.select_common_cases(seen + mask_rows("ab"), 3)} == {"a", "b"}
+    assert case_selection.select_common_cases(seen, 3) == []
 
 
 def test_classes_take_turns_and_come_one_after_the_other():
-    found = [row["label"] for row in case_selection.same_for_all(image_rows(), 10)]
+    found = [row["label"] for row in case_selection.select_common_cases(image_rows(), 10)]
     assert found == ["often"] * 6 + ["rare"] * 4  # there are four rare ones
 
 
 def test_best_median_and_worst_are_by_mean_dice_and_of_equals_by_name():
-    assert case_selection.best_median_worst(mask_rows()) == {"best": "h", "median": "d", "worst": "a"}
+    assert case_selection.select_best_median_worst(mask_rows()) == {"best": "h", "median": "d", "worst": "a"}
     flat = [row | {"dice": 0.5} for row in mask_rows()]
-    assert case_selection.best_median_worst(flat)["best"] == "a"
-    assert case_selection.best_median_worst([row | {"dice": None} for row in mask_rows()]) == {}
+    assert case_selection.select_best_median_worst(flat)["best"] == "a"
+    assert case_selection.select_best_median_worst([row | {"dice": None} for row in mask_rows()]) == {}

@@ -55,7 +55,7 @@ def drawn(monkeypatch):
     """Keeps the figure, its title and where it would go, in place of saving it."""
     kept = {}
     for module in (boxes, curves, overlays, styles):
-        monkeypatch.setattr(module, "save", lambda figure, path, title: kept.update(figure=figure, title=title))
+        monkeypatch.setattr(module, "save_png", lambda figure, path, title: kept.update(figure=figure, title=title))
     return kept
 
 
@@ -75,11 +75,11 @@ def contour_centre(axes, which=0):
 
 def draw_each(folder, label="real data"):
     folder.mkdir()
-    curves.training_curves(HISTORY, folder / "curves.png", label)
-    boxes.site_boxes(ROWS, SCORING, folder / "boxes.png", label)
-    overlays.overlays([volume_case(), volume_case()], folder / "overlays.png", label)
+    curves.save_training_curves(HISTORY, folder / "curves.png", label)
+    boxes.save_site_boxes(ROWS, SCORING, folder / "boxes.png", label)
+    overlays.save_overlays([volume_case(), volume_case()], folder / "overlays.png", label)
     image = torch.rand(3, 16, 12, generator=torch.Generator().manual_seed(0))
-    styles.style_gallery(image, {"as at B": image / 2}, folder / "gallery.png", label)
+    styles.save_style_gallery(image, {"as at B": image / 2}, folder / "gallery.png", label)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -97,14 +97,14 @@ def test_each_picture_is_a_png_of_some_size_with_the_same_bytes_each_time(tmp_pa
 def test_each_title_says_what_the_data_are(monkeypatch, tmp_path):
     titles = []
     for module in (boxes, curves, overlays, styles):
-        monkeypatch.setattr(module, "save", lambda figure, path, title: (titles.append(title), path.touch()))
+        monkeypatch.setattr(module, "save_png", lambda figure, path, title: (titles.append(title), path.touch()))
     draw_each(tmp_path / "x", "synthetic phantom data")
     assert len(titles) == 4
     assert all("synthetic phantom data" in title for title in titles)
 
 
 def test_curves_skip_rounds_without_validation_and_have_a_line_a_site(drawn):
-    curves.training_curves(HISTORY, "x.png", "real data")
+    curves.save_training_curves(HISTORY, "x.png", "real data")
     loss, dice = drawn["figure"].axes
     assert [line.get_label() for line in loss.lines] == ["mean over sites"]
     lines = {line.get_label(): line.get_xydata().tolist() for line in dice.lines}
@@ -113,12 +113,12 @@ def test_curves_skip_rounds_without_validation_and_have_a_line_a_site(drawn):
 
 
 def test_curves_of_one_round_without_validation_say_so(drawn):
-    curves.training_curves([{"round": 1, "train_loss": 0.5, "validation_score": None}], "x.png", "real data")
+    curves.save_training_curves([{"round": 1, "train_loss": 0.5, "validation_score": None}], "x.png", "real data")
     assert drawn["figure"].axes[1].texts[0].get_text() == "none recorded"
 
 
 def test_boxes_have_seen_sites_first_and_a_cross_for_each_failure(drawn):
-    boxes.site_boxes(ROWS, SCORING, "x.png", "real data")
+    boxes.save_site_boxes(ROWS, SCORING, "x.png", "real data")
     left, right = drawn["figure"].axes
     names = [tick.get_text() for tick in left.get_xticklabels()]
     assert names == ["Z\nseen, n=2", "A\nunseen, n=2"]
@@ -131,13 +131,13 @@ def test_boxes_have_seen_sites_first_and_a_cross_for_each_failure(drawn):
 def test_boxes_of_cases_in_different_units_are_in_voxels(drawn):
     rows = [r | {"hd95_pooled_vx": 4.0} for r in ROWS[:3]]
     rows[0] |= {"hd95_px": None, "hd95_mm": 2.0}
-    boxes.site_boxes(rows, SCORING, "x.png", "real data")
+    boxes.save_site_boxes(rows, SCORING, "x.png", "real data")
     assert drawn["figure"].axes[1].get_ylabel() == "HD95 (voxels, pooled)"
 
 
 def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(drawn):
     """The reference is in slices 1 to 5 of 0 to 5: near its ends and in its middle are 1, 3 and 5."""
-    overlays.overlays([volume_case()], "x.png", "real data")
+    overlays.save_overlays([volume_case()], "x.png", "real data")
     panels = drawn["figure"].axes
     assert [axes.get_xlabel() for axes in panels] == ["slice 2 of 6", "slice 4 of 6", "slice 6 of 6"]
     for axes in panels:
@@ -148,15 +148,15 @@ def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(drawn):
 
 def test_an_affine_turns_the_patient_front_up_and_right_to_the_left(drawn):
     """With axes towards right and front, both are seen from the other end: 7 - 5 from above, 11 - 2 from the left."""
-    overlays.overlays([volume_case(affine=torch.diag(torch.tensor([0.5, 1.5, 3, 1])))], "x.png", "real data")
+    overlays.save_overlays([volume_case(affine=torch.diag(torch.tensor([0.5, 1.5, 3, 1])))], "x.png", "real data")
     assert bright(drawn["figure"].axes[0]) == (2, 9)
     assert contour_centre(drawn["figure"].axes[0]) == (2, 9)
-    overlays.overlays([volume_case(affine=np.diag([-0.5, -1.5, 3, 1]))], "x.png", "real data")
+    overlays.save_overlays([volume_case(affine=np.diag([-0.5, -1.5, 3, 1]))], "x.png", "real data")
     assert bright(drawn["figure"].axes[0]) == (5, 2)
 
 
 def test_pictures_keep_their_rows_stand_side_by_side_and_say_what_was_missed(drawn):
-    overlays.overlays([picture_case(), picture_case()], "x.png", "real data")
+    overlays.save_overlays([picture_case(), picture_case()], "x.png", "real data")
     first, second = drawn["figure"].axes
     assert bright(first) == (3, 9)
     assert first.get_xlabel() == "no prediction"
@@ -166,7 +166,7 @@ def test_pictures_keep_their_rows_stand_side_by_side_and_say_what_was_missed(dra
 
 def test_a_case_without_any_mask_is_shown_whole(drawn):
     empty = torch.zeros(1, 12, 8, 6, dtype=torch.uint8)
-    overlays.overlays([volume_case(reference=empty, prediction=empty)], "x.png", "real data")
+    overlays.save_overlays([volume_case(reference=empty, prediction=empty)], "x.png", "real data")
     axes = drawn["figure"].axes[1]
     assert (axes.get_xlim(), axes.get_ylim()) == ((-0.5, 11.5), (7.5, -0.5))
     assert axes.get_xlabel() == "slice 3 of 6, no reference, no prediction"
@@ -175,7 +175,7 @@ def test_a_case_without_any_mask_is_shown_whole(drawn):
 def test_a_far_false_positive_is_inside_the_shown_region(drawn):
     case = volume_case()
     case["prediction"][0, 11, 0, 0] = 1
-    overlays.overlays([case], "x.png", "real data")
+    overlays.save_overlays([case], "x.png", "real data")
     assert drawn["figure"].axes[0].get_xlim()[1] >= 11
 
 
@@ -188,7 +188,8 @@ def test_the_same_case_is_on_the_same_pixels_whatever_was_predicted(tmp_path):
     shown = []
     for name, prediction in (("a", case["reference"]), ("b", far), ("c", 0 * far)):
         told = {"title": "A 1\nDice 0.500", "prediction": prediction}
-        overlays.overlays([volume_case() | case | told, picture_case()], tmp_path / name, "real data", same=True)
+        overlays.save_overlays([volume_case() | case | told, picture_case()], tmp_path / name, "real data",
+                               common_cases=True)
         shown.append(np.asarray(Image.open(tmp_path / name).convert("RGB")).astype(int))
     for other in shown[1:]:
         assert other.shape == shown[0].shape
@@ -200,20 +201,20 @@ def test_of_the_same_cases_the_slice_is_that_with_most_of_the_reference(drawn):
     case["reference"][0, 2:5, 4:7, 2] = 1
     case["prediction"] = torch.zeros_like(case["reference"])
     case["prediction"][0, 0, 0, 2] = 1
-    overlays.overlays([case, picture_case()], "x.png", "real data", same=True)
+    overlays.save_overlays([case, picture_case()], "x.png", "real data", common_cases=True)
     volume, picture = drawn["figure"].axes
     assert volume.get_xlabel() == "slice 3 of 6" and picture.get_xlabel() == "no prediction"
     wide = volume_case(**{key: torch.zeros(1, 60, 60, 6) for key in ("image", "reference", "prediction")})
     wide["reference"][0, 30, 30, 2] = 1
     wide["prediction"][0, 1, 1, 2] = 1
-    overlays.overlays([wide], "x.png", "real data", same=True)
+    overlays.save_overlays([wide], "x.png", "real data", common_cases=True)
     assert drawn["figure"].axes[0].get_xlabel() == "slice 3 of 6, prediction goes on outside"
     assert drawn["figure"].axes[0].get_xlim()[0] > 20
 
 
 def test_boundary_distances_have_a_panel_and_a_point_for_who_took_no_part(drawn):
     history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
-    curves.training_curves(history, "x.png", "real data", {"U": (6, 0.3)})
+    curves.save_training_curves(history, "x.png", "real data", {"U": (6, 0.3)})
     panel = drawn["figure"].axes[2]
     assert [line.get_label() for line in panel.lines] == ["mean over sites", "U, took no part"]
     assert panel.lines[1].get_xydata().tolist() == [[6, 0.3]]
@@ -223,7 +224,7 @@ def test_the_gallery_shows_every_style_and_what_changed(drawn):
     """Half the intensity of an image of 0.8 is a change of -0.4 everywhere."""
     image = torch.full((1, 6, 4), 0.8)
     image[0, 1, 3] = 1
-    styles.style_gallery(image, {"B": image - 0.4, "C": image}, "x.png", "real data")
+    styles.save_style_gallery(image, {"B": image - 0.4, "C": image}, "x.png", "real data")
     panels = drawn["figure"].axes
     assert [axes.get_title() for axes in panels[:3]] == ["original", "B", "C"]
     changes = [np.asarray(axes.images[0].get_array()) for axes in panels[4:6]]
@@ -235,7 +236,7 @@ def test_the_gallery_shows_every_style_and_what_changed(drawn):
 def test_the_gallery_turns_slices_of_volumes_upright(drawn):
     image = torch.zeros(1, 6, 4)
     image[0, 1, 3] = 1
-    styles.style_gallery(image, {"B": image}, "x.png", "real data", axes="RA")
+    styles.save_style_gallery(image, {"B": image}, "x.png", "real data", axes="RA")
     assert bright(drawn["figure"].axes[0]) == (0, 4)
 
 
@@ -248,5 +249,5 @@ def test_importing_the_module_does_not_import_matplotlib():
 def test_a_grid_has_a_row_a_site_and_a_column_a_style(tmp_path):
     image = np.random.default_rng(0).random((1, 8, 8))
     rows = {"A": (image, {"A": image, "B": image}), "B": (image, {"B": image})}
-    styles.style_grid(rows, tmp_path / "grid.png", "real data", axes="RA")
+    styles.save_style_grid(rows, tmp_path / "grid.png", "real data", axes="RA")
     assert (tmp_path / "grid.png").stat().st_size > 5000

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from medfed.outputs.figures import style_map
-from medfed.outputs.figures.style_map import Restyled, describe, told_apart
+from medfed.outputs.figures.style_map import RestyledImages, describe_style, site_separability
 
 
 def images(brightness, n=12, seed=0, size=24):
@@ -19,23 +19,23 @@ def sites(exchanged=True):
     dark, bright = images(0.1), images(0.7, seed=1)
     shift = 0.6 if exchanged else 0.0
     people = [k // 2 for k in range(12)]
-    return {"dark": Restyled(dark, {"bright": dark + shift}, people),
-            "bright": Restyled(bright, {"dark": bright - shift}, people)}  # fmt: skip
+    return {"dark": RestyledImages(dark, {"bright": dark + shift}, people),
+            "bright": RestyledImages(bright, {"dark": bright - shift}, people)}  # fmt: skip
 
 
 def test_a_style_knows_no_position():
     """Moving an image around its borders changes no amplitude, mean or percentile."""
     image = np.random.default_rng(0).random((2, 3, 16, 20))
     moved = np.roll(image, (5, 3), axis=(2, 3))
-    assert describe(moved) == pytest.approx(describe(image))
-    assert not np.allclose(describe(image**2), describe(image))
+    assert describe_style(moved) == pytest.approx(describe_style(image))
+    assert not np.allclose(describe_style(image**2), describe_style(image))
 
 
 def test_brightness_contrast_and_sharpness_each_change_the_description():
     image = np.random.default_rng(0).random((1, 1, 32, 32))
     smooth = (image + np.roll(image, 1, axis=2) + np.roll(image, 1, axis=3)) / 3
     for other in (image + 0.1, 0.5 + 0.5 * (image - 0.5), smooth):
-        assert np.abs(describe(other) - describe(image)).max() > 0.05
+        assert np.abs(describe_style(other) - describe_style(image)).max() > 0.05
 
 
 def test_nearest_neighbours_are_of_other_people():
@@ -43,27 +43,28 @@ def test_nearest_neighbours_are_of_other_people():
     points = np.array([[0.0], [0.01], [1.0], [1.01], [2.0], [2.01], [3.0], [3.01]])
     labels = np.array([0, 0, 1, 1, 0, 0, 1, 1])
     people = [("A", 1)] * 2 + [("B", 1)] * 2 + [("A", 2)] * 2 + [("B", 2)] * 2
-    assert told_apart(points, labels, people) == 0
-    assert told_apart(points, labels, list(range(8))) == 1
+    assert site_separability(points, labels, people) == 0
+    assert site_separability(points, labels, list(range(8))) == 1
 
 
 def test_styles_take_turns():
-    found = Restyled(np.zeros((4, 1, 2, 2)), {"a": np.ones((4, 1, 2, 2)), "b": 2 * np.ones((4, 1, 2, 2))}, [1, 2, 3, 4])
-    assert found.in_turn()[:, 0, 0, 0].tolist() == [1, 2, 1, 2]
+    styled = {"a": np.ones((4, 1, 2, 2)), "b": 2 * np.ones((4, 1, 2, 2))}
+    images = RestyledImages(np.zeros((4, 1, 2, 2)), styled, [1, 2, 3, 4])
+    assert images.one_style_per_image()[:, 0, 0, 0].tolist() == [1, 2, 1, 2]
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     pytest.importorskip("sklearn")
     kept = {}
-    monkeypatch.setattr(style_map, "save", lambda figure, path, title: kept.update(figure=figure, title=title))
+    monkeypatch.setattr(style_map, "save_png", lambda figure, path, title: kept.update(figure=figure, title=title))
     return kept
 
 
 @pytest.mark.parametrize("exchanged", [True, False])
 def test_the_titles_say_how_far_sites_are_told_apart(drawn, exchanged):
     """Sites as different as these are told every time, until their copies lie among the other's images."""
-    style_map.style_map(sites(exchanged), "x.png", "synthetic phantom data")
+    style_map.save_style_map(sites(exchanged), "x.png", "synthetic phantom data")
     before, together = (axes.get_title() for axes in drawn["figure"].axes)
     assert before.endswith("100 % (chance 50 %)")
     assert together.endswith("100 % (chance 50 %)") is not exchanged
@@ -71,7 +72,7 @@ def test_the_titles_say_how_far_sites_are_told_apart(drawn, exchanged):
 
 
 def test_every_image_is_a_point_and_every_copy_too(drawn):
-    style_map.style_map(sites(), "x.png", "real data")
+    style_map.save_style_map(sites(), "x.png", "real data")
     left, right = drawn["figure"].axes
     assert [len(points.get_offsets()) for points in left.collections] == [12, 12]
     assert [len(points.get_offsets()) for points in right.collections] == [12] * 4
@@ -81,7 +82,7 @@ def test_every_image_is_a_point_and_every_copy_too(drawn):
 def test_the_same_bytes_each_time(tmp_path):
     pytest.importorskip("sklearn")
     for name in ("a.png", "b.png"):
-        style_map.style_map(sites(), tmp_path / name, "real data")
+        style_map.save_style_map(sites(), tmp_path / name, "real data")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 

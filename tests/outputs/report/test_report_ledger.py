@@ -9,7 +9,7 @@ from made_runs import letters, made_run
 from medfed.federation.ledger import COLUMNS
 from medfed.outputs.report import ledger_section
 from medfed.outputs.report.ledger_descriptions import UNKNOWN, words_for
-from medfed.outputs.report.ledger_section import size_told
+from medfed.outputs.report.ledger_section import format_size
 from medfed.outputs.report.ledger_totals import NORMALISATION, WEIGHTS, Key, read_ledger
 from medfed.outputs.report.run_data import read_run
 from medfed.outputs.run_folder import _as_csv
@@ -72,7 +72,7 @@ SIZES = [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.00 kB"), (12345, "12.3 kB
 
 @pytest.mark.parametrize(("n", "told"), SIZES)
 def test_sizes_have_three_digits(n, told):
-    assert size_told(n) == told
+    assert format_size(n) == told
 
 
 def test_a_tensor_that_nobody_knows_is_told_as_unknown_also_if_its_name_is_known_of_another_method():

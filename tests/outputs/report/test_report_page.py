@@ -13,7 +13,7 @@ from medfed.outputs.report import page as page_module
 from medfed.outputs.report.figures import Budget
 from medfed.outputs.report.markup import VOID, Markup, escaped, in_script_or_style, tag
 from medfed.outputs.report.page import build_page
-from medfed.outputs.report.run_data import read_all
+from medfed.outputs.report.run_data import read_runs
 
 EVIL = "<b>\"x'&</script>"
 
@@ -52,7 +52,7 @@ class Page(HTMLParser):
 
 
 def page_of(*folders):
-    return build_page(*read_all(folders))
+    return build_page(*read_runs(folders))
 
 
 @pytest.fixture(scope="module")

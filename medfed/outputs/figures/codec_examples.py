@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from medfed.outputs.figures.figure import save, sheet
+from medfed.outputs.figures.figure import new_figure, save_png
 
 
-def style_sheet(contents: Sequence, reconstructions: Sequence, styles: Sequence, styled: Sequence[Sequence],
+def save_codec_examples(contents: Sequence, reconstructions: Sequence, styles: Sequence, styled: Sequence[Sequence],
                 path: str | Path, data_label: str) -> None:
     """Write a PNG: a row a content, a column a style; the images as they are and encoded and decoded stand on the left.
 
@@ -21,7 +21,7 @@ def style_sheet(contents: Sequence, reconstructions: Sequence, styles: Sequence,
         styled: N rows of M images.
         data_label: what the images are; in the title.
     """
-    figure = sheet(1.5 * (len(styles) + 2) + 0.2, 1.55 * (len(contents) + 1) + 0.5)
+    figure = new_figure(1.5 * (len(styles) + 2) + 0.2, 1.55 * (len(contents) + 1) + 0.5)
     panels = figure.subplots(len(contents) + 1, len(styles) + 2, squeeze=False)
     rows = [[None, None, *styles], *([a, b, *c] for a, b, c in zip(contents, reconstructions, styled, strict=True))]
     for line, images in zip(panels, rows, strict=True):
@@ -33,7 +33,7 @@ def style_sheet(contents: Sequence, reconstructions: Sequence, styles: Sequence,
         axes.set_title(title, fontsize=8)
     for axes in panels[0, 2:]:
         axes.set_title("style", fontsize=8)
-    save(figure, path, f"Images in other styles ({data_label})")
+    save_png(figure, path, f"Images in other styles ({data_label})")
 
 
 def _rgb(image: Any) -> np.ndarray:
