@@ -69,8 +69,9 @@ def check_method(
         ContractError: if the method breaks a rule. It is an AssertionError.
         ValueError: if `tasks` names an unknown task.
 
-    >>> from medfed.methods import FedProx
-    >>> check_method(FedProx, tasks=["segmentation"])
+    Example::
+
+        medfed.testing.check_method(MyMethod, tasks=["segmentation"])
     """
     for _, check in method_checks(method, network=network, tasks=tasks):
         check()
@@ -88,6 +89,10 @@ def method_checks(
     Yields:
         (name, check): a name such as `restart-segmentation-stack`, and a function without arguments that raises
         ContractError if the rule is broken. Checks of one task share a training run, which the first one starts.
+
+    >>> from medfed.methods import FedProx
+    >>> [name for name, _ in method_checks(FedProx, tasks=["segmentation"])][:3]
+    ['settings', 'wrap_network-segmentation', 'messages-segmentation']
     """
     if unknown := [task for task in tasks if task not in TOYS] or not tasks:
         raise ValueError(f"tasks must be some of {', '.join(TOYS)}, got {unknown or list(tasks)}")
@@ -285,7 +290,7 @@ def _check_sharing(trial: Trial) -> None:
         f"`shares` is '{trial.method.shares}', but sites were asked to share in rounds {sorted(rounds)}",
     )
     sent = {row["name"] for row in rows if row["direction"] == "up"}
-    site = trial.toy.engine(trial.method).members[0]
+    site = trial.toy.engine(trial.method).local_sites[0]
     shown = {row["name"] for row in dry_run(site, trial.start, 0) if row["kind"] == "share"}
     unsent = sorted(shown - sent)
     _require(not unsent, f"a dry run shows statistics that a run does not send: {', '.join(unsent[:3])}")

@@ -67,7 +67,7 @@ class BigAugRanges:
     deformation: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
 
 
-def big_aug(
+def build_big_aug(
     ranges: BigAugRanges, size: int, probability: float, pictures: Sequence[str] = (), masks: Sequence[str] = ()
 ) -> Compose:
     """The nine, each with its own coin, for a dictionary that holds an "image" (C, size, size) in [0, 1].
