@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from medfed.auditing.audit import GALLERY, IMAGES, audit
+from medfed.auditing.audit import N_GALLERY, N_IMAGES, audit
 from medfed.auditing.page import build_page
 from medfed.auditing.report_text import to_text
 from medfed.cli.program import overrides, run_program
@@ -22,10 +22,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m medfed.audit", description=__doc__)
     parser.add_argument("config", type=Path, help="a YAML file, for example configs/prostate.yaml")
     parser.add_argument("--site", metavar="NAME", help="whose images; default: the first source site")
-    parser.add_argument("--images", type=int, default=IMAGES, metavar="N",
-                        help=f"images to reconstruct (default {IMAGES}; some ten seconds each)")
-    parser.add_argument("--gallery", type=int, default=GALLERY, metavar="N",
-                        help=f"images to find a second look among (default {GALLERY})")
+    parser.add_argument("--images", type=int, default=N_IMAGES, metavar="N",
+                        help=f"images to reconstruct (default {N_IMAGES}; some ten seconds each)")
+    parser.add_argument("--gallery", type=int, default=N_GALLERY, metavar="N",
+                        help=f"images to find a second look among (default {N_GALLERY})")
     parser.add_argument("--out", type=Path, metavar="FOLDER",
                         help="for audit.json and audit.html (default: runs/audit_CONFIG)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",

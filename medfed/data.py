@@ -17,7 +17,7 @@ from medfed.datasets.check_report import to_json, to_text
 from medfed.datasets.checking import check
 from medfed.datasets.fetching import download
 from medfed.datasets.recognition import recognise
-from medfed.outputs.dataset_cards import card_text, config_block, listing, paragraph
+from medfed.outputs.dataset_cards import all_cards, format_card, format_data_block, format_paragraph
 from medfed.phantoms.synthetic import SyntheticDataset
 
 
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    print(card_text(args.name) if args.command else listing())
+    print(format_card(args.name) if args.command else all_cards())
     return 0
 
 
@@ -51,7 +51,7 @@ def _check(args: argparse.Namespace) -> int:
         dataset = load(args.path).data.ready(_bar("making the phantom", args.quiet))
     else:
         dataset = recognise(args.path, args.dataset)
-    print(config_block(dataset))
+    print(format_data_block(dataset))
     report = check(dataset, args.allow_duplicates, _bar("reading", args.quiet))
     print(to_text(report))
     if args.json is not None:
@@ -68,12 +68,12 @@ def _fetch(args: argparse.Namespace) -> int:
         dataset.ready(_bar("making the phantom", args.quiet))
         print(f"The phantom is in {folder}.")
     elif card.address is None:
-        print(f"There is no plain download of {args.name}.\n{paragraph('how to get', card.where)}")
-        print(paragraph("licence", card.licence))
+        print(f"There is no plain download of {args.name}.\n{format_paragraph('how to get', card.where)}")
+        print(format_paragraph("licence", card.licence))
     else:
         target = folder / card.address.rpartition("/")[2]
         digest = download(card.address, target, card.sha256, args.quiet)
-        print(f"{target} (SHA-256 {digest})\n{paragraph('layout', card.layout)}")
+        print(f"{target} (SHA-256 {digest})\n{format_paragraph('layout', card.layout)}")
     return 0
 
 

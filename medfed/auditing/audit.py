@@ -8,8 +8,8 @@ from collections.abc import Callable
 from tqdm import tqdm
 
 from medfed.auditing import linkage, membership, reconstruction, site_identification
-from medfed.auditing.report_text import HOW, NOT_TRIED
-from medfed.auditing.sharing import Sharing
+from medfed.auditing.report_text import METHOD_NOTES, NOT_TRIED
+from medfed.auditing.sharing import SharedStatistics
 from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.registry import suggestion
@@ -21,13 +21,17 @@ from medfed.federation.local_round import Samples
 from medfed.outputs.environment import versions
 from medfed.tasks.task import Task
 
-IMAGES, GALLERY = 3, 60  # how many images are reconstructed, and searched through, by default
+N_IMAGES, N_GALLERY = 3, 60  # how many images are reconstructed, and searched through, by default
 
 
 def audit(
-    config: Config, experiment: Experiment, name: str | None = None, n_images: int = IMAGES, n_gallery: int = GALLERY,
+    config: Config,
+    experiment: Experiment,
+    name: str | None = None,
+    n_images: int = N_IMAGES,
+    n_gallery: int = N_GALLERY,
     quiet: bool = True,
-) -> tuple[dict, list[reconstruction.Found]]:
+) -> tuple[dict, list[reconstruction.Reconstruction]]:
     """What the site's statistics reveal, as plain JSON values, and the images that were reconstructed.
 
     Raises:
@@ -38,9 +42,9 @@ def audit(
     if name is not None and name not in known:
         raise UserError(f"--site {name}: takes no part in training. {suggestion(name, known)}")
     members.sort(key=lambda member: member.name != (name or known[0]))
-    sites = [Sharing.of(member, experiment.start.weights) for member in members]
+    sites = [SharedStatistics.of(member, experiment.start.weights) for member in members]
     own, others = sites[0], sites[1:]
-    if not len(own.rows(own.sent)):
+    if not len(own.vectors(own.sent)):
         raise UserError(
             f"{config.source}: method.name: at {own.site.name} '{config.method_name}' shares no statistics of images, "
             "so there is nothing to measure (weights are not measured here); choose another method, such as elcfs"
@@ -50,9 +54,9 @@ def audit(
     steps = (
         n_images
         + n_gallery
-        + membership.n_patients_tested(own, held_out)
-        + site_identification.REPEATS
-        + site_identification.LEFT_OUT
+        + membership.n_tested_patients(own, held_out)
+        + site_identification.N_REPEATS
+        + site_identification.MAX_LEFT_OUT
     )
     with warnings.catch_warnings(), tqdm(
         total=steps, desc="auditing", unit="step", disable=quiet, dynamic_ncols=True, leave=False
@@ -67,18 +71,23 @@ def audit(
         "seed": config.seed,
         "n_images": len(own.site.training),
         "n_patients": own.site.training.n_patients,
-        "sent": {"bytes": own.n_bytes, "entries": own.entries(), "row_for_each_image": bool(own.growing)},
+        "sent": {"bytes": own.n_bytes, "entries": own.entries(), "row_for_each_image": bool(own.per_image_entries)},
         **measured,
-        "how": list(HOW),
+        "how": list(METHOD_NOTES),
         "not_tried": list(NOT_TRIED),
         "versions": versions(),
     }, found
 
 
 def _measure(
-    own: Sharing, others: list[Sharing], held_out: Samples | None, n_images: int, n_gallery: int, mirror_axis: int,
+    own: SharedStatistics,
+    others: list[SharedStatistics],
+    held_out: Samples | None,
+    n_images: int,
+    n_gallery: int,
+    mirror_axis: int,
     tick: Callable[[], object],
-) -> tuple[dict, list[reconstruction.Found]]:
+) -> tuple[dict, list[reconstruction.Reconstruction]]:
     found = reconstruction.reconstruct(own, n_images, tick=tick)
     return {
         "reconstruction": [one.scores for one in found],

@@ -21,21 +21,21 @@ class StandardizedDistance:
     spread: Tensor
 
     @classmethod
-    def over(cls, *examples: Tensor) -> StandardizedDistance:
+    def fit(cls, *examples: Tensor) -> StandardizedDistance:
         """Of vectors (R, D), of which there must be two in all."""
         rows = torch.cat(examples)
         logarithmic = (rows > 0).all(dim=0)
         scaled = _scaled(rows, logarithmic)
         return cls(logarithmic, scaled.mean(dim=0), scaled.std(dim=0))
 
-    def standardised(self, rows: Tensor) -> Tensor:
+    def standardize(self, rows: Tensor) -> Tensor:
         """(R, D) to (R, d)."""
         varies = self.spread > 1e-9 * (1 + self.mean.abs())
         return ((_scaled(rows, self.logarithmic) - self.mean) / self.spread)[:, varies]
 
-    def distances(self, a: Tensor, b: Tensor) -> Tensor:
+    def pairwise(self, a: Tensor, b: Tensor) -> Tensor:
         """(A, D) and (B, D) to (A, B)."""
-        return torch.cdist(self.standardised(a), self.standardised(b))
+        return torch.cdist(self.standardize(a), self.standardize(b))
 
 
 def _scaled(rows: Tensor, logarithmic: Tensor) -> Tensor:

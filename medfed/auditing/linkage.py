@@ -10,15 +10,15 @@ from torch import Tensor
 
 from medfed.auditing.distance import StandardizedDistance
 from medfed.auditing.perturbations import perturbations
-from medfed.auditing.sharing import Sharing, images_by_patient
+from medfed.auditing.sharing import SharedStatistics, images_by_patient
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 
-SCANNED = 20  # times as many images are looked at as are wanted, where only some were drawn to be shared
+MAX_SCANNED_RATIO = 20  # times as many images are looked at as are wanted, where only some were drawn to be shared
 
 
 def reidentify(
-    sharing: Sharing, n_images: int, mirror_axis: int, tick: Callable[[], object] = lambda: None
+    sharing: SharedStatistics, n_images: int, mirror_axis: int, tick: Callable[[], object] = lambda: None
 ) -> dict | None:
     """How often the nearest of N shared rows is that of the image that was looked at again.
 
@@ -31,12 +31,12 @@ def reidentify(
         than two such rows are found. The perturbation "neighbour" is another image of the same patient (in a volume the
         next slice); it is right where the nearest of the other images is of that patient.
     """
-    if not sharing.growing:
+    if not sharing.per_image_entries:
         return None
     places, gallery = _gallery(sharing, n_images)
     if len(places) < 2:
         return None
-    distance = StandardizedDistance.over(gallery)
+    distance = StandardizedDistance.fit(gallery)
     found: dict[str, list[tuple[bool, float]]] = {}
     patient = {place: who for who, one in enumerate(images_by_patient(sharing.site.training)) for place in one}
     kinds = perturbations(mirror_axis)
@@ -55,13 +55,13 @@ def reidentify(
     }}  # fmt: skip
 
 
-def _gallery(sharing: Sharing, n_images: int) -> tuple[list[int], Tensor]:
+def _gallery(sharing: SharedStatistics, n_images: int) -> tuple[list[int], Tensor]:
     """Places of images whose row is among those that were sent, and these rows (N, D)."""
-    sent = sharing.rows(sharing.sent)
+    sent = sharing.vectors(sharing.sent)
     order = torch.randperm(len(sharing.site.training), generator=stream(sharing.site.seed, "gallery")).tolist()
     places, rows = [], []
-    for place in order[: SCANNED * n_images]:
-        row = sharing.rows(sharing.again(sharing.site.training.batch([place]), "gallery", place))
+    for place in order[: MAX_SCANNED_RATIO * n_images]:
+        row = sharing.vectors(sharing.share_of(sharing.site.training.batch([place]), "gallery", place))
         if len(row) and float((sent - row).abs().amax(dim=1).min()) <= 1e-4 * float(row.abs().max()):
             places.append(place)
             rows.append(row)
@@ -71,8 +71,13 @@ def _gallery(sharing: Sharing, n_images: int) -> tuple[list[int], Tensor]:
 
 
 def _add_neighbour(
-    sharing: Sharing, distance: StandardizedDistance, places: list[int], gallery: Tensor, patient: dict[int, int],
-    index: int, found: dict[str, list[tuple[bool, float]]],
+    sharing: SharedStatistics,
+    distance: StandardizedDistance,
+    places: list[int],
+    gallery: Tensor,
+    patient: dict[int, int],
+    index: int,
+    found: dict[str, list[tuple[bool, float]]],
 ) -> None:
     """The next image of the patient, or the one before; its own row, if it is among the N, does not count."""
     place = places[index]
@@ -90,8 +95,13 @@ def _add_neighbour(
 
 
 def _distances(
-    sharing: Sharing, distance: StandardizedDistance, gallery: Tensor, image: Tensor, label: Tensor, *purpose: str | int
+    sharing: SharedStatistics,
+    distance: StandardizedDistance,
+    gallery: Tensor,
+    image: Tensor,
+    label: Tensor,
+    *purpose: str | int,
 ) -> Tensor | None:
     """(N,): how far the statistic of one image (1, C, H, W) is from each of the rows; None if it has none."""
-    row = sharing.rows(sharing.again(Batch(image, label), *purpose))
-    return distance.distances(row, gallery)[0] if len(row) else None
+    row = sharing.vectors(sharing.share_of(Batch(image, label), *purpose))
+    return distance.pairwise(row, gallery)[0] if len(row) else None

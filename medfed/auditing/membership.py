@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from medfed.auditing.distance import StandardizedDistance
-from medfed.auditing.perturbations import copied
-from medfed.auditing.sharing import Sharing, images_by_patient, spread_out
+from medfed.auditing.perturbations import degraded_copy
+from medfed.auditing.sharing import SharedStatistics, evenly_spaced, images_by_patient
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.local_round import Samples
 
 MAX_PATIENTS, MAX_IMAGES = 40, 24  # of either group; of a patient
-DRAWS, LEVEL = 2000, 0.95  # of the bootstrap, and its interval
+N_BOOTSTRAP, LEVEL = 2000, 0.95  # of the bootstrap, and its interval
 VIEWS = ("same_images", "second_look")
 
 
 def membership(
-    sharing: Sharing, held_out: Samples | None, tick: Callable[[], object] = lambda: None
+    sharing: SharedStatistics, held_out: Samples | None, tick: Callable[[], object] = lambda: None
 ) -> dict | None:
     """The test says "member" where a patient's own statistic lies near what was sent.
 
@@ -33,7 +33,7 @@ def membership(
     """
     if held_out is None:
         return None
-    groups = [(samples, spread_out(images_by_patient(samples), MAX_PATIENTS))
+    groups = [(samples, evenly_spaced(images_by_patient(samples), MAX_PATIENTS))
               for samples in (sharing.site.training, held_out)]  # fmt: skip
     n_members, n_others = (len(patients) for _, patients in groups)
     if min(n_members, n_others) < 2:
@@ -41,17 +41,17 @@ def membership(
     found: dict[str, list[list[Tensor]]] = {view: [[], []] for view in VIEWS}
     for group, (samples, patients) in enumerate(groups):
         for who, places in enumerate(patients):
-            batch = samples.batch(spread_out(places, MAX_IMAGES))
+            batch = samples.batch(evenly_spaced(places, MAX_IMAGES))
             again = Batch(_copies(batch.image, stream(sharing.site.seed, "copies", group, who)), batch.label)
             for view, seen in zip(VIEWS, (batch, again), strict=True):
-                if len(rows := sharing.rows(sharing.again(seen, view, group, who))):
+                if len(rows := sharing.vectors(sharing.share_of(seen, view, group, who))):
                     found[view][group].append(rows)
             tick()
     tested = {view: _tested(sharing, members, others, view) for view, (members, others) in found.items()}
     return {"members": n_members, "others": n_others, **tested}
 
 
-def n_patients_tested(sharing: Sharing, held_out: Samples | None) -> int:
+def n_tested_patients(sharing: SharedStatistics, held_out: Samples | None) -> int:
     """How many patients `membership` tests."""
     return sum(min(MAX_PATIENTS, len(images_by_patient(one))) for one in (sharing.site.training, held_out) if one)
 
@@ -62,26 +62,26 @@ def auc(members: Tensor, others: Tensor) -> Tensor:
     return (higher + 0.5 * (members[..., :, None] == others[..., None, :])).mean(dim=(-2, -1))
 
 
-def interval(members: Tensor, others: Tensor, rng: torch.Generator) -> tuple[float, float]:
+def bootstrap_interval(members: Tensor, others: Tensor, rng: torch.Generator) -> tuple[float, float]:
     """The middle 95 % of the AUC over patients drawn again with replacement, members and others by themselves."""
-    again = [group[torch.randint(len(group), (DRAWS, len(group)), generator=rng)] for group in (members, others)]
+    again = [group[torch.randint(len(group), (N_BOOTSTRAP, len(group)), generator=rng)] for group in (members, others)]
     edge = (1 - LEVEL) / 2
     low, high = auc(again[0], again[1]).quantile(torch.tensor([edge, 1 - edge], dtype=torch.float64)).tolist()
     return low, high
 
 
-def _tested(sharing: Sharing, members: Sequence[Tensor], others: Sequence[Tensor], view: str) -> dict | None:
+def _tested(sharing: SharedStatistics, members: Sequence[Tensor], others: Sequence[Tensor], view: str) -> dict | None:
     if min(len(members), len(others)) < 2:
         return None
-    sent = sharing.rows(sharing.sent)
-    distance = StandardizedDistance.over(*members, *others)
+    sent = sharing.vectors(sharing.sent)
+    distance = StandardizedDistance.fit(*members, *others)
     of_members, of_others = (
-        torch.stack([-distance.distances(rows, sent).amin(dim=1).mean() for rows in group])
+        torch.stack([-distance.pairwise(rows, sent).amin(dim=1).mean() for rows in group])
         for group in (members, others)
     )
-    low, high = interval(of_members, of_others, stream(sharing.site.seed, "bootstrap", view))
+    low, high = bootstrap_interval(of_members, of_others, stream(sharing.site.seed, "bootstrap", view))
     return {"auc": float(auc(of_members, of_others)), "low": low, "high": high}
 
 
 def _copies(images: Tensor, rng: torch.Generator) -> Tensor:
-    return torch.stack([copied(image, rng) for image in images])
+    return torch.stack([degraded_copy(image, rng) for image in images])

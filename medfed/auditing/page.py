@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from medfed.auditing.reconstruction import Found
-from medfed.auditing.report_text import CAUTION, HOW, KIND_WORDS, NOT_TRIED, sent_words, table_rows
+from medfed.auditing.reconstruction import Reconstruction
+from medfed.auditing.report_text import CAUTION, KIND_LABELS, METHOD_NOTES, NOT_TRIED, describe_sent, table_rows
 from medfed.outputs.figures.figure import as_array, to_display_orientation
 from medfed.outputs.report.blocks import figure_block, table_block
 from medfed.outputs.report.markup import Markup, in_script_or_style, lines, tag
@@ -25,7 +25,7 @@ OWN_STYLE = Path(__file__).with_name("audit.css")
 REAL = "REAL data: the pictures below show images of patients; keep this page as you keep those."
 
 
-def build_page(result: Mapping[str, Any], found: Sequence[Found], axes: str | None) -> str:
+def build_page(result: Mapping[str, Any], found: Sequence[Reconstruction], axes: str | None) -> str:
     """The whole page as text: the same for the same audit.
 
     Args:
@@ -38,7 +38,7 @@ def build_page(result: Mapping[str, Any], found: Sequence[Found], axes: str | No
         ("what", "What would leave", _leaving(result, label)),
         ("numbers", "What it reveals", _numbers(result, label)),
         ("pictures", "What could be drawn from it", _pictures(found, label, axes)),
-        ("how", "How the numbers were found", tag("ul", *(tag("li", text) for text in HOW), class_="notes")),
+        ("how", "How the numbers were found", tag("ul", *(tag("li", text) for text in METHOD_NOTES), class_="notes")),
         ("not", "What was not tried", tag("ul", *(tag("li", text) for text in NOT_TRIED), class_="notes")),
     ]
     title = f"{result['method']} at {result['site']}, {result['dataset']}"
@@ -52,7 +52,7 @@ def _leaving(result: Mapping[str, Any], label: str) -> Markup:
         ("Site", result["site"]),
         ("Images and patients in training", f"{result['n_images']} images of {result['n_patients']} patients"),
         ("Method", result["method"]),
-        ("Before training", sent_words(result).removeprefix("before training ")),
+        ("Before training", describe_sent(result).removeprefix("before training ")),
         ("In every round", "the weights of the network, which are not measured here"),
         ("Seed", result["seed"]),
         ("Versions", ", ".join(f"{name} {number}" for name, number in result["versions"].items())),
@@ -70,14 +70,14 @@ def _numbers(result: Mapping[str, Any], label: str) -> Markup:
     return lines(tag("div", table, class_="wide"), tag("p", CAUTION, class_="warning"))
 
 
-def _pictures(found: Sequence[Found], label: str, axes: str | None) -> Markup:
+def _pictures(found: Sequence[Reconstruction], label: str, axes: str | None) -> Markup:
     if not found:
         return tag("p", "None of the images that were to be tried gives a statistic.", class_="note")
     figures = []
     for place, one in enumerate(found, start=1):
         cells = [_cell(one.original, "original", None, axes)]
         cells += [_cell(one.images[kind], words, one.scores[kind], axes)
-                  for kind, words in KIND_WORDS.items() if kind in one.images]  # fmt: skip
+                  for kind, words in KIND_LABELS.items() if kind in one.images]  # fmt: skip
         caption = f"Image {place} of {len(found)}, and what was made of what an attacker would have"
         figures.append(figure_block(caption, label, tag("div", *cells, class_="tried"), class_="attempts"))
     return lines(*figures)

@@ -21,19 +21,19 @@ def perturbations(mirror_axis: int) -> dict[str, Perturbation]:
     mirror_axis: the axis from left to right.
     """
     return {
-        "noise": noisy,
+        "noise": add_noise,
         "mirrored": lambda image, rng: image.flip(mirror_axis),
-        "shifted": shifted,
-        "JPEG": lambda image, rng: jpeg(image),
-        "copy": copied,
+        "shifted": random_shift,
+        "JPEG": lambda image, rng: jpeg_compressed(image),
+        "copy": degraded_copy,
     }
 
 
-def noisy(image: Tensor, rng: torch.Generator) -> Tensor:
+def add_noise(image: Tensor, rng: torch.Generator) -> Tensor:
     return (image + NOISE * torch.randn(image.shape, generator=rng)).clamp(0, 1)
 
 
-def shifted(image: Tensor, rng: torch.Generator) -> Tensor:
+def random_shift(image: Tensor, rng: torch.Generator) -> Tensor:
     """By 3 % of the side along both axes, each either way; the border goes on by its own value."""
     reach = max(1, round(SHIFT * min(image.shape[1:])))
     down, right = (2 * reach * torch.randint(2, (2,), generator=rng)).tolist()
@@ -41,7 +41,7 @@ def shifted(image: Tensor, rng: torch.Generator) -> Tensor:
     return wide[:, down : down + image.shape[1], right : right + image.shape[2]]
 
 
-def jpeg(image: Tensor) -> Tensor:
+def jpeg_compressed(image: Tensor) -> Tensor:
     """Through JPEG of quality 75; channels by themselves unless there are three."""
     pixels = (image * 255).round().to(torch.uint8).numpy()
     if len(pixels) == 3:
@@ -49,10 +49,10 @@ def jpeg(image: Tensor) -> Tensor:
     return torch.from_numpy(np.stack([_through_jpeg(channel) for channel in pixels])).float() / 255
 
 
-def copied(image: Tensor, rng: torch.Generator) -> Tensor:
+def degraded_copy(image: Tensor, rng: torch.Generator) -> Tensor:
     """Up to 5 % brighter or darker, shifted, noisy, and through JPEG."""
     gain = 1 + GAIN * (2 * torch.rand((), generator=rng) - 1)
-    return jpeg(noisy(shifted((gain * image).clamp(0, 1), rng), rng))
+    return jpeg_compressed(add_noise(random_shift((gain * image).clamp(0, 1), rng), rng))
 
 
 def _through_jpeg(pixels: np.ndarray) -> np.ndarray:

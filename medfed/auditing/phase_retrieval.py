@@ -20,22 +20,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-REDUCING = 200  # the last steps of a start reduce the error alone
-LOOK_EVERY, EXACT = 250, 1e-3  # after so many steps a start that fits this well ends the search
-FITS = 5e-3  # where no start fits this well, others are tried: of images of 32 to 80 pixels, two in three starts do
+N_ERROR_REDUCTION = 200  # the last steps of a start reduce the error alone
+CHECK_EVERY, EXACT_RESIDUAL = 250, 1e-3  # after so many steps a start that fits this well ends the search
+ACCEPTED_RESIDUAL = (
+    5e-3  # where no start fits this well, others are tried: of images of 32 to 80 pixels, two in three starts do
+)
 
 
-class Retrieved(NamedTuple):
+class ImageEstimate(NamedTuple):
     """image: (H, W), 0 outside the support, in [0, 1]. residual: relative error of its known amplitudes."""
 
     image: Tensor
     residual: float
 
 
-def retrieve(
+def retrieve_phase(
     amplitude: Tensor, known: Tensor, support: Tensor, rng: torch.Generator, n_steps: int = 4000, n_starts: int = 4,
     n_waves: int = 4, beta: float = 0.6,
-) -> Retrieved:
+) -> ImageEstimate:
     """The image that fits the amplitudes best, from several random starts; the choice needs no original.
 
     Args:
@@ -60,17 +62,17 @@ def retrieve(
         raise ValueError("no amplitude is known")
     if n_waves < 1:
         raise ValueError(f"n_waves must be at least 1, got {n_waves}")
-    best = Retrieved(torch.zeros_like(support, dtype=amplitude.dtype), math.inf)
+    best = ImageEstimate(torch.zeros_like(support, dtype=amplitude.dtype), math.inf)
     for _ in range(n_waves):
         starts = torch.rand(n_starts, height, width, generator=rng, dtype=amplitude.dtype) * support
-        found = _wave(starts, amplitude, known, support, n_steps, beta)
+        found = _run_starts(starts, amplitude, known, support, n_steps, beta)
         best = found if found.residual < best.residual else best
-        if best.residual < FITS:
+        if best.residual < ACCEPTED_RESIDUAL:
             break
     return best
 
 
-def aligned(found: Tensor, original: Tensor) -> Tensor:
+def align(found: Tensor, original: Tensor) -> Tensor:
     """`found` (H, W), moved in a circle and turned by half a turn where that brings it nearer to `original` (H, W)."""
     centred = torch.fft.rfft2(original - original.mean())
     best, likest = found, -math.inf
@@ -84,7 +86,7 @@ def aligned(found: Tensor, original: Tensor) -> Tensor:
     return best
 
 
-def detail(image: Tensor, sigma_px: float) -> Tensor:
+def image_detail(image: Tensor, sigma_px: float) -> Tensor:
     """What a Gaussian blur takes away from (H, W): edges, vessels, texture. Borders go on by their own value."""
     reach = max(1, math.ceil(3 * sigma_px))
     places = torch.arange(-reach, reach + 1, dtype=image.dtype)
@@ -108,21 +110,26 @@ def detail_correlation(found: Tensor, original: Tensor, inside: Tensor, sigma_px
     reach = max(1, math.ceil(2 * sigma_px))
     outside = functional.max_pool2d((~inside).to(found)[None, None], 2 * reach + 1, 1, reach)[0, 0]
     core = outside == 0
-    return correlation(detail(found, sigma_px), detail(original, sigma_px), core if int(core.sum()) > 16 else inside)
+    return correlation(
+        image_detail(found, sigma_px), image_detail(original, sigma_px), core if int(core.sum()) > 16 else inside
+    )
 
 
-def _wave(
+def _run_starts(
     image: Tensor, amplitude: Tensor, known: Tensor, support: Tensor, n_steps: int, beta: float
-) -> Retrieved:
+) -> ImageEstimate:
     """The best of the starts (B, H, W) after `n_steps`, or as soon as one fits."""
     for step in range(1, n_steps + 1):
-        image = _step(image, amplitude, known, support, None if step > n_steps - REDUCING else beta)
-        if step % LOOK_EVERY == 0 and min(_residuals(_kept(image, support), amplitude, known)) < EXACT:
+        image = _step(image, amplitude, known, support, None if step > n_steps - N_ERROR_REDUCTION else beta)
+        if (
+            step % CHECK_EVERY == 0
+            and min(_residuals(_apply_constraints(image, support), amplitude, known)) < EXACT_RESIDUAL
+        ):
             break
-    image = _kept(image, support)
+    image = _apply_constraints(image, support)
     errors = _residuals(image, amplitude, known)
     best = min(range(len(image)), key=errors.__getitem__)
-    return Retrieved(image[best], errors[best])
+    return ImageEstimate(image[best], errors[best])
 
 
 def _step(image: Tensor, amplitude: Tensor, known: Tensor, support: Tensor, beta: float | None) -> Tensor:
@@ -135,7 +142,7 @@ def _step(image: Tensor, amplitude: Tensor, known: Tensor, support: Tensor, beta
     return torch.where(allowed, proposed, 0.0 if beta is None else image - beta * proposed)
 
 
-def _kept(image: Tensor, support: Tensor) -> Tensor:
+def _apply_constraints(image: Tensor, support: Tensor) -> Tensor:
     return (image * support).clamp(0, 1)
 
 

@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from medfed.auditing.membership import DRAWS
+from medfed.auditing.membership import N_BOOTSTRAP
 from medfed.auditing.perturbations import GAIN, NOISE, QUALITY, SHIFT
 from medfed.auditing.reconstruction import FIT_STEPS, MAX_SIDE
 
 CAUTION = ("A number near its control or chance says that this attack failed on these images; it does not say that "
            "none can succeed.")  # fmt: skip
-KIND_WORDS = {
+KIND_LABELS = {
     "full": "from the full spectrum of the padded image",
     "window": "from what is sent: phase retrieval",
     "fitted": "from what is sent: fitted by gradient",
     "mean": "mean image of the site's other patients",
 }
 REFERENCE = {"full": "positive control", "window": "", "fitted": "", "mean": "negative control"}
-HOW = (
+METHOD_NOTES = (
     "Everything that is called sent, or a statistic, is the answer of the method's own code to the coordinator's "
     "question before the first round, with the network's first weights.",
     "Detail correlation: Pearson's correlation of two images from which a Gaussian blur (3 pixels of 128) is taken "
@@ -40,9 +40,8 @@ HOW = (
     "that of the other half of the same site.",
     "One patient left out: the Euclidean change of the site's statistic, as a share of its length.",
     "Membership: a patient counts as a member by how near the patient's own statistic is to the nearest of those sent; "
-    f"AUC over patients of the training part and of the parts held out, 95 % interval of {DRAWS} bootstrap draws of "
-    "patients; "
-    "of few patients it is too narrow.",
+    f"AUC over patients of the training part and of the parts held out, 95 % interval of {N_BOOTSTRAP} bootstrap "
+    "draws of patients; of few patients it is too narrow.",
 )
 NOT_TRIED = (
     "the weights and gradients that leave in every round, and whatever the method sends with them",
@@ -66,13 +65,13 @@ def to_text(result: Mapping[str, Any]) -> str:
     widths = [max(len(row[place]) for row in rows) for place in range(2)]
     head = f"audit of {result['site']}, {result['method']}, {result['dataset']} ({result['data']} data)"
     return "\n".join([
-        head, sent_words(result),
+        head, describe_sent(result),
         *(f"  {what:<{widths[0]}}  {number:>{widths[1]}}  {against}".rstrip() for what, number, against in rows),
         CAUTION,
     ])  # fmt: skip
 
 
-def sent_words(result: Mapping[str, Any]) -> str:
+def describe_sent(result: Mapping[str, Any]) -> str:
     """One sentence about what would leave."""
     sent = result["sent"]
     entries = ", ".join(f"{entry['name']} {tuple(entry['shape'])}" for entry in sent["entries"])
@@ -82,7 +81,7 @@ def sent_words(result: Mapping[str, Any]) -> str:
 
 def _reconstruction(images: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     rows = []
-    for kind, words in KIND_WORDS.items():
+    for kind, words in KIND_LABELS.items():
         values = [one[kind]["detail_correlation"] for one in images if kind in one]
         if values:
             spread = f"from {min(values):z.2f} to {max(values):z.2f}" if len(values) > 1 else ""

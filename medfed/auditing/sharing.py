@@ -19,7 +19,7 @@ from medfed.federation.site import Site
 
 
 @dataclass(frozen=True)
-class Pile:
+class ImageSet:
     """Some images (N, C, H, W) with their labels, as `share` takes them."""
 
     images: Tensor
@@ -35,7 +35,7 @@ class Pile:
 
 
 @dataclass(frozen=True)
-class Sharing:
+class SharedStatistics:
     """A site and what it would send before the first round.
 
     sent: the tensors, as they would leave.
@@ -47,48 +47,56 @@ class Sharing:
     weights: Tensors
     sent: Tensors
     n_bytes: int
-    growing: frozenset[str]
+    per_image_entries: frozenset[str]
 
     @classmethod
-    def of(cls, site: Site, weights: Tensors) -> Sharing:
+    def of(cls, site: Site, weights: Tensors) -> SharedStatistics:
         """Ask the site as the coordinator would, and once more about a single image, to see which entries grow."""
-        answer = site.answer(_question(weights))
+        answer = site.answer(_share_request(weights))
         whole = cls(site, weights, answer.tensors, len(answer.to_bytes()), frozenset())
-        one = whole.again(site.training.batch([int(len(site.training) / 2)])) if answer.tensors else {}
-        growing = {n for n, entry in one.items() if n in whole.sent and _grows(entry.shape, whole.sent[n].shape)}
-        return replace(whole, growing=frozenset(growing))
+        one = whole.share_of(site.training.batch([int(len(site.training) / 2)])) if answer.tensors else {}
+        per_image_entries = {
+            n
+            for n, entry in one.items()
+            if n in whole.sent and _has_one_row_per_image(entry.shape, whole.sent[n].shape)
+        }
+        return replace(whole, per_image_entries=frozenset(per_image_entries))
 
-    def again(self, batch: Batch, *purpose: str | int) -> Tensors:
+    def share_of(self, batch: Batch, *purpose: str | int) -> Tensors:
         """What the site would send if these were its training images; empty if they say nothing (blank ones).
 
         The site's own patient count is reported; otherwise the method's `min_patients` rule would suppress the
         candidate's statistic. What the method draws follows from `purpose`.
         """
-        pile = Pile(batch.image, batch.label, self.site.training.n_patients)
+        pile = ImageSet(batch.image, batch.label, self.site.training.n_patients)
         seed = number(self.site.seed, "audit", *purpose)
-        return replace(self.site, training=pile, validation=None, seed=seed).answer(_question(self.weights)).tensors
+        return (
+            replace(self.site, training=pile, validation=None, seed=seed).answer(_share_request(self.weights)).tensors
+        )
 
-    def rows(self, tensors: Tensors) -> Tensor:
+    def vectors(self, tensors: Tensors) -> Tensor:
         """As vectors (R, D), float64: a row for each image where the method sends such, else one; (0, 0) of nothing."""
         entries = [entry.detach().double().cpu() for name, entry in sorted(tensors.items())
-                   if entry.is_floating_point() and (not self.growing or name in self.growing)]
+                   if entry.is_floating_point() and (not self.per_image_entries or name in self.per_image_entries)]
         if not entries:
             return torch.zeros(0, 0, dtype=torch.float64)
-        return torch.cat([entry.flatten(1) if self.growing else entry.flatten()[None] for entry in entries], dim=1)
+        return torch.cat(
+            [entry.flatten(1) if self.per_image_entries else entry.flatten()[None] for entry in entries], dim=1
+        )
 
-    def centre(self, batch: Batch, *purpose: str | int) -> Tensor:
+    def mean_vector(self, batch: Batch, *purpose: str | int) -> Tensor:
         """(1, D): what the site would send of these, as one vector; (0, 0) if they say nothing."""
-        rows = self.rows(self.again(batch, *purpose))
+        rows = self.vectors(self.share_of(batch, *purpose))
         return rows.mean(dim=0, keepdim=True) if len(rows) else rows
 
     def entries(self) -> list[dict]:
         """Name, shape, type and bytes of each tensor."""
         return [{"name": name, "shape": list(entry.shape), "type": str(entry.dtype).removeprefix("torch."),
-                 "bytes": entry.numel() * entry.element_size(), "row_for_each_image": name in self.growing}
+                 "bytes": entry.numel() * entry.element_size(), "row_for_each_image": name in self.per_image_entries}
                 for name, entry in sorted(self.sent.items())]
 
 
-class WithGradient(TorchFunctionMode):
+class ForceGradients(TorchFunctionMode):
     """Inside, gradients pass `no_grad` and `detach`: a method's own `share` can then be differentiated as it stands."""
 
     def __torch_function__(
@@ -110,14 +118,14 @@ def images_by_patient(samples: Samples) -> list[list[int]]:
     return [[place for place, name in enumerate(names) if name == one] for one in dict.fromkeys(names)]
 
 
-def spread_out(items: Sequence, n: int) -> list:
+def evenly_spaced(items: Sequence, n: int) -> list:
     """At most n of them, evenly over their order."""
     return [items[(2 * place + 1) * len(items) // (2 * n)] for place in range(n)] if n < len(items) else list(items)
 
 
-def _question(weights: Tensors) -> Message:
+def _share_request(weights: Tensors) -> Message:
     return Message("share", weights, {}, {"round": 1})
 
 
-def _grows(one: torch.Size, all_of_them: torch.Size) -> bool:
+def _has_one_row_per_image(one: torch.Size, all_of_them: torch.Size) -> bool:
     return len(one) > 1 and one[1:] == all_of_them[1:] and one[0] < all_of_them[0]

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from medfed.auditing.distance import StandardizedDistance
-from medfed.auditing.sharing import Sharing, images_by_patient, spread_out
+from medfed.auditing.sharing import SharedStatistics, evenly_spaced, images_by_patient
 from medfed.core.seeds import stream
 
-REPEATS = 5  # halvings of every site's patients
+N_REPEATS = 5  # halvings of every site's patients
 MAX_IMAGES = 400  # of a half
-LEFT_OUT = 12  # patients, at most
+MAX_LEFT_OUT = 12  # patients, at most
 
 
-def identify_sites(sites: Sequence[Sharing], tick: Callable[[], object] = lambda: None) -> dict | None:
+def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None) -> dict | None:
     """How often the statistic of half of a site's patients is nearest to that of the other half of the same site.
 
     tick: called for each halving of all sites.
@@ -29,19 +29,19 @@ def identify_sites(sites: Sequence[Sharing], tick: Callable[[], object] = lambda
     if len(able) < 2 or able[0] is not sites[0]:
         return None
     right = []
-    for repeat in range(REPEATS):
+    for repeat in range(N_REPEATS):
         halves = [_halves(one, repeat) for one in able]
         known, sought = (torch.cat(one) for one in zip(*halves, strict=True))
-        nearest = StandardizedDistance.over(known, sought).distances(sought, known).argmin(dim=1)
+        nearest = StandardizedDistance.fit(known, sought).pairwise(sought, known).argmin(dim=1)
         right.append((nearest == torch.arange(len(able))).double())
         tick()
     rate = torch.stack(right)
-    return {"sites": len(able), "halvings": REPEATS, "top_1": float(rate.mean()), "chance": 1 / len(able),
+    return {"sites": len(able), "halvings": N_REPEATS, "top_1": float(rate.mean()), "chance": 1 / len(able),
             "own": float(rate[:, 0].mean())}
 
 
 def leave_one_out(
-    sharing: Sharing, others: Sequence[Sharing], tick: Callable[[], object] = lambda: None
+    sharing: SharedStatistics, others: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None
 ) -> dict | None:
     """How far the site's statistic moves when one patient's images are taken away.
 
@@ -53,30 +53,30 @@ def leave_one_out(
     everyone = images_by_patient(sharing.site.training)
     if len(everyone) < 3:
         return None
-    whole, without = _centre_of(sharing, everyone, "whole"), []
-    for who in spread_out(range(len(everyone)), LEFT_OUT):
-        without.append(_centre_of(sharing, everyone[:who] + everyone[who + 1 :], who))
+    whole, without = _mean_vector(sharing, everyone, "whole"), []
+    for who in evenly_spaced(range(len(everyone)), MAX_LEFT_OUT):
+        without.append(_mean_vector(sharing, everyone[:who] + everyone[who + 1 :], who))
         tick()
     changes = torch.cat([(one - whole).norm(dim=1) / whole.norm() for one in without])
     found = {"patients": len(without), "mean_change": float(changes.mean()), "largest_change": float(changes.max())}
-    elsewhere = [_centre_of(one, images_by_patient(one.site.training), "whole") for one in others if one.sent]
+    elsewhere = [_mean_vector(one, images_by_patient(one.site.training), "whole") for one in others if one.sent]
     if len(elsewhere) > 1:
-        distance = StandardizedDistance.over(whole, *elsewhere)
-        moved = distance.distances(torch.cat(without), whole).max()
-        found["of_distance"] = float(moved / distance.distances(torch.cat(elsewhere), whole).median())
+        distance = StandardizedDistance.fit(whole, *elsewhere)
+        moved = distance.pairwise(torch.cat(without), whole).max()
+        found["of_distance"] = float(moved / distance.pairwise(torch.cat(elsewhere), whole).median())
     return found
 
 
-def _halves(sharing: Sharing, repeat: int) -> tuple[Tensor, Tensor]:
+def _halves(sharing: SharedStatistics, repeat: int) -> tuple[Tensor, Tensor]:
     everyone = images_by_patient(sharing.site.training)
     rng = stream(sharing.site.seed, "halves", sharing.site.name, repeat)
     order = torch.randperm(len(everyone), generator=rng).tolist()
     middle = len(order) // 2
     first, second = ([everyone[who] for who in half] for half in (order[:middle], order[middle:]))
-    return _centre_of(sharing, first, "first half", repeat), _centre_of(sharing, second, "second half", repeat)
+    return _mean_vector(sharing, first, "first half", repeat), _mean_vector(sharing, second, "second half", repeat)
 
 
-def _centre_of(sharing: Sharing, everyone: Sequence[list[int]], *purpose: str | int) -> Tensor:
+def _mean_vector(sharing: SharedStatistics, everyone: Sequence[list[int]], *purpose: str | int) -> Tensor:
     """(1, D): of these patients's images; of a great many, some."""
-    places = spread_out([place for one in everyone for place in one], MAX_IMAGES)
-    return sharing.centre(sharing.site.training.batch(places), *purpose)
+    places = evenly_spaced([place for one in everyone for place in one], MAX_IMAGES)
+    return sharing.mean_vector(sharing.site.training.batch(places), *purpose)

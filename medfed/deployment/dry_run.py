@@ -16,7 +16,7 @@ from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
-from medfed.outputs.tables.table import aligned
+from medfed.outputs.tables.table import align_columns
 
 N_BATCHES = 2  # of training, in a dry run
 Row = Mapping[str, Any]  # of the ledger
@@ -110,5 +110,5 @@ def format_report(rows: Sequence[Row], site: Site | ValidationSite, method: str,
                    "they were made from; python -m medfed.audit measures how much.")  # fmt: skip
     head = (f"What would leave {site.name}, to the coordinator, in a round of {method} "
             f"({n_rounds} rounds; {stays}):\n")
-    table = aligned([[(word, "") for word in line] for line in shown], False, n_left=4)
+    table = align_columns([[(word, "") for word in line] for line in shown], False, n_left=4)
     return "\n".join([head, table, "\n" + meaning])

@@ -16,7 +16,7 @@ from medfed.datasets.base import Dataset
 from medfed.experiments.cohorts import participating_sites
 from medfed.experiments.setup import check_local_entries, task_of
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import BASELINE, Row
+from medfed.outputs.tables.comparison_row import BASELINE, ComparisonRow
 
 FIXED = {  # what no --vary may change, and why
     "method.name": "--methods says which methods are compared",
@@ -33,7 +33,7 @@ Varied = tuple[Override, ...]
 class Fold:
     """One cell of the grid: one row, one unseen site, one seed."""
 
-    row: Row
+    row: ComparisonRow
     site: str
     config: Config
     folder: RunFolder
@@ -115,7 +115,7 @@ class Grid:
             changes |= {f"method.{one.key}": one.value for one in settings}
         return changed(self.base, changes, varied)
 
-    def _rows(self, methods: Sequence[str], varied: Sequence[Sequence[Override]]) -> list[tuple[Row, Varied]]:
+    def _rows(self, methods: Sequence[str], varied: Sequence[Sequence[Override]]) -> list[tuple[ComparisonRow, Varied]]:
         """Rows with their varied values.
 
         A method is not varied in a setting of methods that it lacks and another has: FedAvg beside CCST has one row,
@@ -130,9 +130,9 @@ class Grid:
         rows = []
         for method in methods:
             own = [values for values in varied if _takes(values[0], known[method])]
-            if twice := [values[0].key for values in own if values[0].key in Row(method).changes]:
+            if twice := [values[0].key for values in own if values[0].key in ComparisonRow(method).changes]:
                 raise UserError(f"--vary {twice[0]}: --methods {method} sets it too; say it in one of them")
-            rows += [(Row(method, tuple(one.text for one in values)), values) for values in product(*own)]
+            rows += [(ComparisonRow(method, tuple(one.text for one in values)), values) for values in product(*own)]
         folders = [row.folder.casefold() for row, _ in rows]
         if twice := [row.label for row, _ in rows if folders.count(row.folder.casefold()) > 1]:
             raise UserError(f"--methods: {' and '.join(map(repr, twice))} would share a folder; leave one out")

@@ -12,12 +12,12 @@ from medfed.core.files import write_atomically
 from medfed.experiments.grid import Fold
 from medfed.experiments.resume import check_run_folder
 from medfed.experiments.run import run
-from medfed.outputs.published.section import Ran, to_published_markdown
-from medfed.outputs.run_folder import RunIsBusy
+from medfed.outputs.published.section import CompletedRun, to_published_markdown
+from medfed.outputs.run_folder import RunFolderLockedError
 from medfed.outputs.tables.comparison import Table, build_table
-from medfed.outputs.tables.cost import NOTE, Cost, cost_csv, cost_lines, cost_of, mean_cost
+from medfed.outputs.tables.cost import NOTE, Cost, cost_csv, cost_rows, mean_cost, read_cost
 from medfed.outputs.tables.latex import to_latex
-from medfed.outputs.tables.table import aligned, to_csv, to_json, to_markdown, to_text
+from medfed.outputs.tables.table import align_columns, to_csv, to_json, to_markdown, to_text
 from medfed.tasks.known import scoring_of
 
 
@@ -34,7 +34,7 @@ def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
                     check_run_folder(fold.folder, resolved(fold.config), resume=started)
                     fold.row.write(fold.folder.path)
                     run(fold.config, fold.folder, quiet)
-            except RunIsBusy:
+            except RunFolderLockedError:
                 busy.append(fold)
             bar.update(not was_done)
     return busy
@@ -60,23 +60,24 @@ def write_table(folds: list[Fold], out: Path, two_out: bool = False) -> str:
         write_atomically(out / "validation.json", to_json(table))
     costs = _costs(finished)
     write_atomically(out / "cost.csv", cost_csv(costs))
-    head, *lines = cost_lines(costs)
+    head, *lines = cost_rows(costs)
     ruled = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
     written = "\n".join(f"| {' | '.join(line)} |" for line in ruled)
     published = to_published_markdown(resolved(finished[0].config)["data"], table.data, list(map(_ran, finished)))
     write_atomically(out / "table.md", f"{markdown}\n### Cost\n\n{written}\n\n- {NOTE}\n{published}")
-    return f"{text}\n\ncost\n{aligned([[(word, '') for word in line] for line in (head, *lines)], False)}\nnote: {NOTE}"
+    cost_table = align_columns([[(word, "") for word in line] for line in (head, *lines)], False)
+    return f"{text}\n\ncost\n{cost_table}\nnote: {NOTE}"
 
 
-def _ran(fold: Fold) -> Ran:
-    return Ran(fold.config.method_name, fold.row.changes, resolved(fold.config)["method"])
+def _ran(fold: Fold) -> CompletedRun:
+    return CompletedRun(fold.config.method_name, fold.row.changes, resolved(fold.config)["method"])
 
 
 def _costs(finished: list[Fold]) -> dict[str, Cost]:
     """By row, the mean over its runs."""
     found: dict[str, list[Cost]] = {}
     for fold in finished:
-        found.setdefault(fold.row.label, []).append(cost_of(fold.folder))
+        found.setdefault(fold.row.label, []).append(read_cost(fold.folder))
     return {label: mean_cost(costs) for label, costs in found.items()}
 
 

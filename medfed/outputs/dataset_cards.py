@@ -12,26 +12,28 @@ from medfed.datasets.base import Card, Dataset
 WIDTH = 100
 
 
-def listing() -> str:
+def all_cards() -> str:
     """All cards, a few lines each."""
     blocks = []
     for name, line in registry.known_names("datasets").items():
         card = _card(name)
-        blocks.append(f"{name}: {line}\n" + paragraph("what", card.what) + "\n" + paragraph("licence", card.licence))
+        blocks.append(
+            f"{name}: {line}\n" + format_paragraph("what", card.what) + "\n" + format_paragraph("licence", card.licence)
+        )
     return "\n\n".join([*blocks, "`python -m medfed.data card NAME` tells how to get one."])
 
 
-def card_text(name: str) -> str:
+def format_card(name: str) -> str:
     """One card, whole."""
     card = _card(name)
     parts = {
         "what": card.what, "licence": card.licence, "how to get": card.where, "address": card.address,
         "layout": card.layout, "cite": card.citation,
     }  # fmt: skip
-    return "\n".join([card.title, *(paragraph(title, text) for title, text in parts.items() if text)])
+    return "\n".join([card.title, *(format_paragraph(title, text) for title, text in parts.items() if text)])
 
 
-def config_block(dataset: Dataset) -> str:
+def format_data_block(dataset: Dataset) -> str:
     """The dataset as the `data` block of a config, without what is default."""
     written = {"name": registry.name_of("datasets", type(dataset))}
     for entry in validation.written_fields(type(dataset)):
@@ -47,5 +49,5 @@ def _card(name: str) -> Card:
     return found.card
 
 
-def paragraph(title: str, text: str) -> str:
+def format_paragraph(title: str, text: str) -> str:
     return textwrap.fill(text, WIDTH, initial_indent=f"  {title + ':':<12}", subsequent_indent=" " * 14)

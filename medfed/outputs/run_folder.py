@@ -21,13 +21,13 @@ from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
 
-KEPT_STATES = 2
+N_KEPT_CHECKPOINTS = 2
 FIGURES = "figures"  # the folder of PNGs
 TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # seconds, of all clients together
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # a column a site follows
 
 
-class RunIsBusy(UserError):
+class RunFolderLockedError(UserError):
     """Another process works in the folder."""
 
 
@@ -51,15 +51,17 @@ class RunFolder:
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(exclusive_lock(self.path / "run.lock", self._busy))
+                stack.enter_context(exclusive_lock(self.path / "run.lock", self._locked_error))
             except OSError as error:
                 raise UserError(
                     f"{self.path}: cannot write here ({error.strerror}); choose another folder with --out"
                 ) from error
             yield self
 
-    def _busy(self, holder: str) -> RunIsBusy:
-        return RunIsBusy(f"{self.path}: {holder} is running here; wait for it, or choose another folder with --out")
+    def _locked_error(self, holder: str) -> RunFolderLockedError:
+        return RunFolderLockedError(
+            f"{self.path}: {holder} is running here; wait for it, or choose another folder with --out"
+        )
 
     def rounds(self) -> list[int]:
         """The rounds with a checkpoint, oldest first."""
@@ -82,7 +84,7 @@ class RunFolder:
         append_rows(self.path / "timings.csv", TIMING_COLUMNS, [timing])
         self.write_history([*self.history(), done.history])
         self.save_state(done.state)
-        for old in self.rounds()[:-KEPT_STATES]:
+        for old in self.rounds()[:-N_KEPT_CHECKPOINTS]:
             if old != best_round:
                 self._state_path(old).unlink()
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from medfed.datasets.base import Card
 from medfed.datasets.camelyon17 import TABLE, Camelyon17
 from medfed.phantoms.synthesis.histology import VERSION, make_histology_phantom
-from medfed.phantoms.synthetic import Count, SyntheticDataset
+from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
             )
 
     @property
-    def facts(self) -> dict[str, object]:
+    def generator_settings(self) -> dict[str, object]:
         return {
             "generator": "medfed histology phantom", "version": VERSION, "seed": self.phantom_seed,
             "patches_per_site": self.patches_per_site, "patients_per_site": self.patients_per_site, "severity": 1.0,
         }  # fmt: skip
 
     @property
-    def own_names(self) -> frozenset[str]:
+    def expected_names(self) -> frozenset[str]:
         return frozenset({TABLE, "patches"})
 
-    def make(self, folder: Path, count: Count | None) -> None:
+    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         make_histology_phantom(folder, self.patches_per_site, self.patients_per_site, self.phantom_seed, count)

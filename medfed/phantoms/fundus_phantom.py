@@ -10,7 +10,7 @@ from medfed.datasets.base import Card
 from medfed.datasets.fundus import Fundus
 from medfed.phantoms.synthesis import fundus_sites
 from medfed.phantoms.synthesis.fundus import VERSION, make_fundus_phantom
-from medfed.phantoms.synthetic import Count, SyntheticDataset
+from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ class FundusPhantom(SyntheticDataset, Fundus):
             )
 
     @property
-    def facts(self) -> dict[str, object]:
+    def generator_settings(self) -> dict[str, object]:
         return {
             "generator": "medfed fundus phantom", "version": VERSION, "seed": self.phantom_seed, "size": self.size,
             "images_per_site": self.images_per_site, "severity": 1.0,
         }  # fmt: skip
 
     @property
-    def own_names(self) -> frozenset[str]:
+    def expected_names(self) -> frozenset[str]:
         return frozenset(site.folder for site in fundus_sites.SITES.values())
 
-    def make(self, folder: Path, count: Count | None) -> None:
+    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         make_fundus_phantom(folder, self.images_per_site, self.size, self.phantom_seed, count)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from medfed.datasets.base import Card
 from medfed.datasets.prostate import SITES, Prostate
 from medfed.phantoms.synthesis.prostate import VERSION, make_prostate_phantom
-from medfed.phantoms.synthetic import Count, SyntheticDataset
+from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class ProstatePhantom(SyntheticDataset, Prostate):
             )
 
     @property
-    def facts(self) -> dict[str, object]:
+    def generator_settings(self) -> dict[str, object]:
         return {
             "version": VERSION, "seed": self.phantom_seed, "matrix": self.matrix, "cases_per_site": self.cases_per_site,
             "severity": 1.0,
         }  # fmt: skip
 
     @property
-    def own_names(self) -> frozenset[str]:
+    def expected_names(self) -> frozenset[str]:
         return frozenset(SITES)
 
-    def make(self, folder: Path, count: Count | None) -> None:
+    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         make_prostate_phantom(folder, self.cases_per_site, self.matrix, self.phantom_seed, count)

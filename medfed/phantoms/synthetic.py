@@ -15,7 +15,7 @@ from pathlib import Path
 from medfed.core.errors import UserError
 from medfed.datasets.base import PHANTOM_MARK, Dataset, Progress
 
-Count = Callable[[int, int], None]  # called with (cases done, cases in all)
+ProgressCount = Callable[[int, int], None]  # called with (cases done, cases in all)
 
 
 class SyntheticDataset(ABC):
@@ -25,16 +25,16 @@ class SyntheticDataset(ABC):
 
     @property
     @abstractmethod
-    def facts(self) -> Mapping[str, object]:
+    def generator_settings(self) -> Mapping[str, object]:
         """What the mark of a collection says if it was made with these values; another one is replaced."""
 
     @property
     @abstractmethod
-    def own_names(self) -> frozenset[str]:
+    def expected_names(self) -> frozenset[str]:
         """The files and folders that may lie directly under `root`, beside the mark."""
 
     @abstractmethod
-    def make(self, folder: Path, count: Count | None) -> None:
+    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         """Write the collection to a folder that does not exist yet."""
 
     @classmethod
@@ -47,11 +47,11 @@ class SyntheticDataset(ABC):
         return True
 
     def ready(self, progress: Progress | None = None) -> Dataset:
-        self.ensure(progress)
+        self.create_if_missing(progress)
         assert isinstance(self, Dataset), "a phantom inherits from its real dataset too"
         return self
 
-    def ensure(self, progress: Progress | None = None) -> None:
+    def create_if_missing(self, progress: Progress | None = None) -> None:
         """Make the collection unless it is there already; an older one, made with other values, is replaced.
 
         Raises:
@@ -59,33 +59,33 @@ class SyntheticDataset(ABC):
         """
         root = Path(self.root)
         if root.is_dir() and any(root.iterdir()):
-            if self._is_made():
+            if self._is_up_to_date():
                 return
             self._check_replaceable(root)
         root.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as workshop:
             made, old = Path(workshop) / "made", Path(workshop) / "old"
-            self.make(made, _counter(progress))
+            self.write_collection(made, _as_counter(progress))
             if root.exists():
                 root.rename(old)
             made.rename(root)
             shutil.rmtree(old, ignore_errors=True)
 
-    def _is_made(self) -> bool:
+    def _is_up_to_date(self) -> bool:
         try:
             found = json.loads((Path(self.root) / PHANTOM_MARK).read_text())
         except (OSError, ValueError):
             return False
-        return isinstance(found, dict) and self.facts.items() <= found.items()
+        return isinstance(found, dict) and self.generator_settings.items() <= found.items()
 
     def _check_replaceable(self, root: Path) -> None:
-        strange = sorted({path.name for path in root.iterdir()} - {PHANTOM_MARK, *self.own_names})
+        strange = sorted({path.name for path in root.iterdir()} - {PHANTOM_MARK, *self.expected_names})
         if strange or not (root / PHANTOM_MARK).is_file():
             found = f"found {strange[0]}" if strange else f"found no {PHANTOM_MARK}"
             raise UserError(f"{root}: {found}, so this is not a phantom that could be replaced; name another data.root")
 
 
-def _counter(progress: Progress | None) -> Count | None:
+def _as_counter(progress: Progress | None) -> ProgressCount | None:
     """From "wrap what you walk through" to "call me with how many are done, of how many"."""
     if progress is None:
         return None

@@ -17,8 +17,8 @@ from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.datasets.pictures import SUFFIXES, read_picture
 from medfed.phantoms.synthesis import fundus, fundus_sites, histology, prostate_sites
-from medfed.phantoms.synthesis.prostate import examine
-from medfed.phantoms.synthesis.textures import texture
+from medfed.phantoms.synthesis.prostate import simulate_examination
+from medfed.phantoms.synthesis.textures import random_texture
 
 Progress = Callable[[Iterable], Iterable]
 N_TEXTURES = 480
@@ -62,16 +62,18 @@ def synthetic_pool(
     """
     side = round(size * LARGER)
     made: dict[str, list[np.ndarray]] = {}
-    made["procedural textures"] = [texture(seed, number, side) for number in progress(range(n_textures))]
+    made["procedural textures"] = [random_texture(seed, number, side) for number in progress(range(n_textures))]
     prostates = [(name, number) for name, site in prostate_sites.SITES.items() for number in site.numbers[:cases]]
     slices = [one for name, number in progress(prostates) for one in _slices(name, number, max(32, side), seed)]
     made["slices of prostate phantoms"] = slices[:: -(-3 * len(slices) // n_textures)] if n_textures else slices
     fundi = [(name, number) for name, site in fundus_sites.SITES.items() for number in site.numbers[:cases]]
-    fundus_images = (fundus.take(name, number, max(32, side), seed).image for name, number in progress(fundi))
+    fundus_images = (
+        fundus.simulate_photograph(name, number, max(32, side), seed).image for name, number in progress(fundi)
+    )
     made["fundus phantoms"] = [_fit(image / 255, side) for image in fundus_images]
-    patches = list(histology.rows(4 * cases, cases, seed))
+    patches = list(histology.patch_table(4 * cases, cases, seed))
     made["histology phantoms"] = [
-        _fit(histology.patch(row.patient, number, row.tumour, seed)[0] / 255, max(size, histology.SIDE))
+        _fit(histology.simulate_patch(row.patient, number, row.tumour, seed)[0] / 255, max(size, histology.SIDE))
         for number, row in enumerate(progress(patches))
     ]
     images = tuple(_as_bytes(picture) for pictures in made.values() for picture in pictures)
@@ -129,7 +131,7 @@ def _fit(picture: np.ndarray, side: int) -> np.ndarray:
 
 
 def _slices(site: str, number: int, side: int, seed: int) -> list[np.ndarray]:
-    volume = examine(site, number, side, seed).image
+    volume = simulate_examination(site, number, side, seed).image
     low, high = np.percentile(volume, (0.5, 99.5))
     grey = np.clip((volume - low) / max(high - low, 1e-6), 0, 1)
     return [np.broadcast_to(grey[:, :, index].T, (3, side, side)) for index in range(grey.shape[2])]

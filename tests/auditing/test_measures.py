@@ -4,18 +4,18 @@ import pytest
 import torch
 
 from medfed.auditing.linkage import reidentify
-from medfed.auditing.membership import auc, interval, membership
+from medfed.auditing.membership import auc, bootstrap_interval, membership
 from medfed.auditing.reconstruction import reconstruct
-from medfed.auditing.sharing import Sharing
+from medfed.auditing.sharing import SharedStatistics
 from medfed.auditing.site_identification import identify_sites, leave_one_out
 from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.harmofl import HarmoFL
 
 
-def sharings(toy, method) -> list[Sharing]:
+def sharings(toy, method) -> list[SharedStatistics]:
     weights = toy.start(method).weights
-    return [Sharing.of(site, weights) for site in toy.engine(method).members]
+    return [SharedStatistics.of(site, weights) for site in toy.engine(method).members]
 
 
 def test_an_image_is_found_by_its_own_window_among_ten(toy):
@@ -53,7 +53,7 @@ def test_the_interval_holds_the_auc_and_narrows_with_people():
     widths = []
     for n in (6, 60):
         members, others = torch.randn(n, generator=rng) + 0.5, torch.randn(n, generator=rng)
-        low, high = interval(members, others, rng)
+        low, high = bootstrap_interval(members, others, rng)
         assert low <= float(auc(members, others)) <= high
         widths.append(high - low)
     assert widths[1] < widths[0] / 2
@@ -79,7 +79,7 @@ def test_leaving_one_out_of_five_moves_a_mean_by_what_can_be_worked_out(toy):
     """Windows are averaged: without patient p the mean moves by (mean of the others - mean of all)."""
     sharing, *others = sharings(toy, HarmoFL(half_width=2))
     found = leave_one_out(sharing, others)
-    rows = torch.cat([sharing.rows(sharing.again(sharing.site.training.batch([place]))) for place in range(10)])
+    rows = torch.cat([sharing.vectors(sharing.share_of(sharing.site.training.batch([place]))) for place in range(10)])
     without = [torch.cat([rows[: 2 * p], rows[2 * p + 2 :]]).mean(dim=0) for p in range(5)]
     changes = torch.stack([(one - rows.mean(dim=0)).norm() for one in without]) / rows.mean(dim=0).norm()
     assert found["patients"] == 5

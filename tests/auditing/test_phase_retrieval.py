@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from medfed.auditing.phase_retrieval import aligned, correlation, detail, detail_correlation, retrieve
+from medfed.auditing.phase_retrieval import align, correlation, detail_correlation, image_detail, retrieve_phase
 
 
 def image_of(side: int = 12) -> torch.Tensor:
@@ -25,8 +25,8 @@ def test_the_full_spectrum_of_a_padded_image_gives_it_back():
     image = image_of()
     padded, amplitude, support = padded_problem(image)
     known = torch.ones_like(amplitude, dtype=torch.bool)
-    found = retrieve(amplitude, known, support, torch.Generator().manual_seed(0), n_steps=2000, n_starts=6)
-    again = aligned(found.image, padded)[:12, :12]
+    found = retrieve_phase(amplitude, known, support, torch.Generator().manual_seed(0), n_steps=2000, n_starts=6)
+    again = align(found.image, padded)[:12, :12]
     assert found.residual < 1e-3 and found.image.dtype == torch.float64
     assert detail_correlation(again, image, image > -1, 1.0) > 0.99
 
@@ -36,10 +36,10 @@ def test_a_few_low_frequencies_do_not_though_they_are_met_exactly():
     amplitude = torch.fft.rfft2(image).abs()
     known = torch.zeros_like(amplitude, dtype=torch.bool)
     known[:3, :3] = known[-2:, :3] = True
-    found = retrieve(amplitude, known, image > -1, torch.Generator().manual_seed(0), n_steps=400, n_starts=3)
+    found = retrieve_phase(amplitude, known, image > -1, torch.Generator().manual_seed(0), n_steps=400, n_starts=3)
     assert found.residual < 1e-3
     torch.testing.assert_close(torch.fft.rfft2(found.image).abs()[0, 0], amplitude[0, 0], rtol=1e-3, atol=0)  # the mean
-    assert abs(detail_correlation(aligned(found.image, image), image, image > -1, 1.0)) < 0.15
+    assert abs(detail_correlation(align(found.image, image), image, image > -1, 1.0)) < 0.15
 
 
 def test_amplitudes_that_are_not_known_are_not_looked_at():
@@ -48,7 +48,7 @@ def test_amplitudes_that_are_not_known_are_not_looked_at():
     known = torch.zeros_like(amplitude, dtype=torch.bool)
     known[0, 0] = True
     wrong = torch.where(known, amplitude, float("nan"))
-    found = retrieve(wrong, known, support, torch.Generator().manual_seed(0), n_steps=250, n_starts=1)
+    found = retrieve_phase(wrong, known, support, torch.Generator().manual_seed(0), n_steps=250, n_starts=1)
     assert bool(found.image.isfinite().all())
     assert float(found.image.mean()) == pytest.approx(float(image.mean()), rel=1e-6)
 
@@ -57,14 +57,14 @@ def test_the_same_seed_gives_the_same_image():
     _, amplitude, support = padded_problem(image_of())
     known = torch.ones_like(amplitude, dtype=torch.bool)
     rngs = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
-    once, again, other = (retrieve(amplitude, known, support, rng, 50, 2) for rng in rngs)
+    once, again, other = (retrieve_phase(amplitude, known, support, rng, 50, 2) for rng in rngs)
     assert torch.equal(once.image, again.image) and not torch.equal(once.image, other.image)
 
 
 def test_nothing_lies_outside_the_support_or_the_range():
     _, amplitude, support = padded_problem(image_of())
     known = torch.ones_like(amplitude, dtype=torch.bool)
-    found = retrieve(amplitude, known, support, torch.Generator().manual_seed(0), 60, 2).image
+    found = retrieve_phase(amplitude, known, support, torch.Generator().manual_seed(0), 60, 2).image
     assert float(found[~support].abs().max()) == 0 and 0 <= float(found.min()) <= float(found.max()) <= 1
 
 
@@ -72,16 +72,16 @@ def test_nothing_lies_outside_the_support_or_the_range():
 def test_a_shift_and_half_a_turn_are_undone(turned):
     image = image_of()
     moved = (image.flip(0, 1) if turned else image).roll((3, 5), (0, 1))
-    torch.testing.assert_close(aligned(moved, image), image, rtol=0, atol=0)
+    torch.testing.assert_close(align(moved, image), image, rtol=0, atol=0)
 
 
 def test_detail_is_what_the_blur_takes_away():
     """A constant has none; a single pixel keeps 1 minus the blur's middle weight, (1 / (1 + 2 sum e^{-k^2/2}))^2."""
-    assert float(detail(torch.full((9, 9), 0.4, dtype=torch.float64), 1.0).abs().max()) < 1e-15
+    assert float(image_detail(torch.full((9, 9), 0.4, dtype=torch.float64), 1.0).abs().max()) < 1e-15
     point = torch.zeros(9, 9, dtype=torch.float64)
     point[4, 4] = 1
     middle = 1 / (1 + 2 * (0.6065306597 + 0.1353352832 + 0.0111089965))
-    assert float(detail(point, 1.0)[4, 4]) == pytest.approx(1 - middle**2, abs=1e-9)
+    assert float(image_detail(point, 1.0)[4, 4]) == pytest.approx(1 - middle**2, abs=1e-9)
 
 
 def test_correlation_of_known_numbers():
@@ -105,9 +105,9 @@ def test_a_black_ground_does_not_count_as_detail():
 def test_shapes_that_do_not_fit_are_refused():
     support = torch.ones(8, 8, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"must be \(8, 5\), got \(8, 8\)"):
-        retrieve(torch.ones(8, 8), torch.ones(8, 8, dtype=torch.bool), support, torch.Generator())
+        retrieve_phase(torch.ones(8, 8), torch.ones(8, 8, dtype=torch.bool), support, torch.Generator())
     with pytest.raises(ValueError, match="no amplitude is known"):
-        retrieve(torch.ones(8, 5), torch.zeros(8, 5, dtype=torch.bool), support, torch.Generator())
+        retrieve_phase(torch.ones(8, 5), torch.zeros(8, 5, dtype=torch.bool), support, torch.Generator())
 
 
 def test_starts_go_on_until_one_fits_and_no_longer():
@@ -115,9 +115,11 @@ def test_starts_go_on_until_one_fits_and_no_longer():
     _, amplitude, support = padded_problem(image_of())
     known = torch.ones_like(amplitude, dtype=torch.bool)
     for seed in range(6):
-        found = retrieve(amplitude, known, support, torch.Generator().manual_seed(seed), 300, n_starts=1, n_waves=40)
+        found = retrieve_phase(
+            amplitude, known, support, torch.Generator().manual_seed(seed), 300, n_starts=1, n_waves=40
+        )
         assert found.residual < 5e-3
     rng, spent = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
-    retrieve(amplitude, known, support, rng, n_steps=10, n_starts=1, n_waves=3)
+    retrieve_phase(amplitude, known, support, rng, n_steps=10, n_starts=1, n_waves=3)
     torch.rand(3, *support.shape, generator=spent, dtype=amplitude.dtype)  # nothing fits in ten steps
     assert torch.equal(rng.get_state(), spent.get_state())

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from medfed.auditing.distance import StandardizedDistance
-from medfed.auditing.perturbations import copied, jpeg, perturbations, shifted
-from medfed.auditing.reconstruction import WINDOWS, from_window
-from medfed.auditing.sharing import Sharing, WithGradient, images_by_patient, spread_out
+from medfed.auditing.perturbations import degraded_copy, jpeg_compressed, perturbations, random_shift
+from medfed.auditing.reconstruction import WINDOWS, reconstruct_from_window
+from medfed.auditing.sharing import ForceGradients, SharedStatistics, evenly_spaced, images_by_patient
 from medfed.core.batch import Batch
 from medfed.federation.message import Message
 from medfed.functional.fourier import low_frequency_window
@@ -29,9 +29,9 @@ METHODS = {
 GROWS = {"elcfs": {"windows"}, "single": {"mean", "std"}}
 
 
-def sharing_of(toy, method) -> Sharing:
+def sharing_of(toy, method) -> SharedStatistics:
     site = toy.engine(method).members[0]
-    return Sharing.of(site, toy.start(method).weights)
+    return SharedStatistics.of(site, toy.start(method).weights)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -42,28 +42,28 @@ def test_what_is_audited_is_what_the_coordinator_gets(toy, name):
     assert sharing.sent.keys() == answer.tensors.keys()
     assert all(torch.equal(sharing.sent[entry], answer.tensors[entry]) for entry in sharing.sent)
     assert sharing.n_bytes == len(answer.to_bytes())
-    assert sharing.growing == GROWS.get(name, set())
+    assert sharing.per_image_entries == GROWS.get(name, set())
     assert sum(entry["bytes"] for entry in sharing.entries()) < sharing.n_bytes
 
 
 def test_rows_are_of_images_where_they_are_sent_and_of_the_site_elsewhere(toy):
-    assert sharing_of(toy, METHODS["elcfs"]).rows(sharing_of(toy, METHODS["elcfs"]).sent).shape == (10, 25)
+    assert sharing_of(toy, METHODS["elcfs"]).vectors(sharing_of(toy, METHODS["elcfs"]).sent).shape == (10, 25)
     harmofl = sharing_of(toy, METHODS["harmofl"])
-    assert harmofl.rows(harmofl.sent).shape == (1, 13)
+    assert harmofl.vectors(harmofl.sent).shape == (1, 13)
     fisc = sharing_of(toy, METHODS["fisc"])
-    assert fisc.rows(fisc.sent).shape == (1, 2)  # not the number of clusters, which is no real number
+    assert fisc.vectors(fisc.sent).shape == (1, 2)  # not the number of clusters, which is no real number
 
 
 def test_the_number_of_patients_that_a_site_needs_does_not_hide_a_single_image(toy):
     sharing = sharing_of(toy, ELCFS(alpha=0.1, min_patients=5))
-    assert len(sharing.rows(sharing.again(sharing.site.training.batch([3])))) == 1
+    assert len(sharing.vectors(sharing.share_of(sharing.site.training.batch([3])))) == 1
     silent = sharing_of(toy, ELCFS(alpha=0.1, min_patients=6))
-    assert silent.sent == {} and len(silent.rows(silent.sent)) == 0
+    assert silent.sent == {} and len(silent.vectors(silent.sent)) == 0
 
 
 def test_a_method_that_shares_nothing_has_no_rows(toy):
     sharing = sharing_of(toy, FedAvg())
-    assert sharing.sent == {} and sharing.rows(sharing.sent).shape == (0, 0)
+    assert sharing.sent == {} and sharing.vectors(sharing.sent).shape == (0, 0)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -73,12 +73,14 @@ def test_the_methods_own_share_can_be_differentiated_and_gives_the_same_numbers(
     sharing.site.network.requires_grad_(False)
     batch = sharing.site.training.batch([2])
     image = batch.image.clone().requires_grad_()
-    with WithGradient():
-        rows = sharing.rows(sharing.again(Batch(image, batch.label)))
+    with ForceGradients():
+        rows = sharing.vectors(sharing.share_of(Batch(image, batch.label)))
         (gradient,) = torch.autograd.grad(rows.sum(), [image])
-    torch.testing.assert_close(rows.detach(), sharing.rows(sharing.again(batch)), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(rows.detach(), sharing.vectors(sharing.share_of(batch)), rtol=1e-6, atol=1e-7)
     direction = gradient * 2e-3 / gradient.abs().max()  # the steepest, so that rounding does not hide it
-    ends = [float(sharing.rows(sharing.again(Batch(batch.image + s * direction, batch.label))).sum()) for s in (-1, 1)]
+    ends = [
+        float(sharing.vectors(sharing.share_of(Batch(batch.image + s * direction, batch.label))).sum()) for s in (-1, 1)
+    ]
     assert (ends[1] - ends[0]) / 2 == pytest.approx(float((gradient * direction).sum()), rel=0.05)
 
 
@@ -86,7 +88,7 @@ def test_a_window_that_is_sent_is_put_where_its_frequencies_are(toy):
     """The image that is found has the amplitudes that were sent, mean brightness in the middle."""
     image = toy.samples("north").batch([0]).image.double()
     window = low_frequency_window(image, 0.1)
-    found = from_window(window[0, 0], (32, 32), torch.Generator().manual_seed(0), 300)
+    found = reconstruct_from_window(window[0, 0], (32, 32), torch.Generator().manual_seed(0), 300)
     assert found.residual < 1e-3
     torch.testing.assert_close(low_frequency_window(found.image[None, None], 0.1), window, rtol=0, atol=2e-4)
     assert set(WINDOWS) == {"windows", "amplitude"}
@@ -94,14 +96,14 @@ def test_a_window_that_is_sent_is_put_where_its_frequencies_are(toy):
 
 def test_people_keep_their_images_together(toy):
     assert images_by_patient(toy.samples("north", 6)) == [[0, 1], [2, 3], [4, 5]]
-    assert spread_out(range(10), 2) == [2, 7] and spread_out([1, 2], 5) == [1, 2]
+    assert evenly_spaced(range(10), 2) == [2, 7] and evenly_spaced([1, 2], 5) == [1, 2]
 
 
 def test_a_ruler_counts_large_and_small_numbers_alike_and_leaves_out_what_does_not_vary():
     rows = torch.tensor([[1e6, -1e-6, 3.0], [2e6, 1e-6, 3.0]], dtype=torch.float64)
-    distance = StandardizedDistance.over(rows)
-    assert distance.standardised(rows).shape == (2, 2)
-    torch.testing.assert_close(distance.distances(rows[:1], rows[1:]), torch.full((1, 1), 2.0, dtype=torch.float64))
+    distance = StandardizedDistance.fit(rows)
+    assert distance.standardize(rows).shape == (2, 2)
+    torch.testing.assert_close(distance.pairwise(rows[:1], rows[1:]), torch.full((1, 1), 2.0, dtype=torch.float64))
 
 
 def test_perturbations_keep_the_shape_and_the_range(toy):
@@ -112,10 +114,15 @@ def test_perturbations_keep_the_shape_and_the_range(toy):
             seen = look(image, rng)
             assert seen.shape == image.shape and 0 <= float(seen.min()) <= float(seen.max()) <= 1
             assert not torch.equal(seen, image)
-    assert float((jpeg(image) - image).abs().mean()) < 0.05 and float((copied(image, rng) - image).abs().mean()) < 0.1
+    assert (
+        float((jpeg_compressed(image) - image).abs().mean()) < 0.05
+        and float((degraded_copy(image, rng) - image).abs().mean()) < 0.1
+    )
 
 
 def test_a_shift_moves_all_and_repeats_the_border():
     image = torch.arange(64.0)[None, None, :].expand(1, 64, 64) / 64
-    moved = {round(float((shifted(image, torch.Generator().manual_seed(s)) - image)[0, 32, 32]) * 64) for s in range(8)}
+    moved = {
+        round(float((random_shift(image, torch.Generator().manual_seed(s)) - image)[0, 32, 32]) * 64) for s in range(8)
+    }
     assert moved == {-2, 2}

@@ -12,7 +12,7 @@ from medfed.experiments.unseen_batch_norm import nearest, policy
 from medfed.federation.rounds import federate
 from medfed.metrics.mask_metric import score
 from medfed.networks.unet import UNet
-from medfed.outputs.bundle.model_card import notes
+from medfed.outputs.bundle.model_card import card_notes
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_table import closing_table
 from medfed.tasks.mask_scoring import MASK_METRICS
@@ -115,7 +115,7 @@ def test_results_say_what_looked_at_test_images(tmp_path, tiny_phantom, unseen_b
     assert found == json.loads((tmp_path / "run" / "summary.json").read_text())
     assert found["transductive"] is transductive and found["sites_kept_entries"]
     assert told in closing_table(found) and ("TRANSDUCTIVE" in closing_table(found)) is transductive
-    assert ("transductive" in notes(found)) is transductive and "the bundle has their average" in notes(found)
+    assert ("transductive" in card_notes(found)) is transductive and "the bundle has their average" in card_notes(found)
     assert any("is tested with the BatchNorm of" in text for text in found["notices"]) is (unseen_bn == "nearest")
 
 

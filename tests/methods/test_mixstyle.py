@@ -12,7 +12,7 @@ from medfed.methods.mixstyle import MixStyle
 from medfed.methods.stack import Stack
 from medfed.networks.style_layers import MixStyle as Layer
 from medfed.networks.unet import UNet
-from medfed.outputs.bundle.export import what_predicts
+from medfed.outputs.bundle.export import select_inference_weights
 
 
 def first_round(toy, method):
@@ -50,7 +50,7 @@ def test_nothing_beside_the_weights_is_shared(any_toy):
 def test_a_bundle_of_its_model_is_the_plain_network(any_toy):
     method = MixStyle(probability=1.0)
     weights = any_toy.start(method).weights
-    kept, wrap = what_predicts(method, any_toy.architecture, any_toy.task, weights)
+    kept, wrap = select_inference_weights(method, any_toy.architecture, any_toy.task, weights)
     assert wrap is None and kept.keys() == any_toy.start(FedAvg()).weights.keys()
 
 

@@ -9,7 +9,7 @@ from medfed.networks.densenet import DenseNetwork
 from medfed.networks.efficientnet_lite import EfficientNetLite
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.stochastic import NAME, ClassGaussians, attach
-from medfed.outputs.bundle.write import _compiled
+from medfed.outputs.bundle.write import _to_torchscript
 
 SMALL = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
 KINDS = [SMALL, ResidualNetwork(depth=10, width=4), ResidualNetwork(depth=10, width=4, embedding_size=6),
@@ -97,7 +97,7 @@ def test_a_copy_runs_on_its_own_layer():
 
 
 def test_it_is_traced_for_a_bundle():
-    script = _compiled(build(SMALL).eval(), torch.rand(2, 3, 32, 32))
+    script = _to_torchscript(build(SMALL).eval(), torch.rand(2, 3, 32, 32))
     assert torch.allclose(script(IMAGES), logits(build(SMALL)), atol=1e-5)
 
 

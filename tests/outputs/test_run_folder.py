@@ -9,7 +9,7 @@ from medfed.core import files
 from medfed.core.errors import UserError
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
-from medfed.outputs.run_folder import RunFolder, RunIsBusy
+from medfed.outputs.run_folder import RunFolder, RunFolderLockedError
 
 
 def done(number: int, value: float = 0.0) -> Round:
@@ -31,7 +31,10 @@ def test_a_second_run_in_a_busy_folder_is_refused_and_a_dead_one_is_not_in_the_w
     other = context.Process(target=hold, args=(tmp_path, held, release))
     other.start()
     assert held.wait(20)
-    with pytest.raises(RunIsBusy, match=f"process {other.pid} is running here"), RunFolder(tmp_path).locked():
+    with (
+        pytest.raises(RunFolderLockedError, match=f"process {other.pid} is running here"),
+        RunFolder(tmp_path).locked(),
+    ):
         pass
     other.kill()
     other.join()

@@ -15,12 +15,12 @@ from medfed.datasets.base import PHANTOM_MARK
 from medfed.datasets.fundus import Fundus
 from medfed.phantoms.fundus_phantom import FundusPhantom
 from medfed.phantoms.synthesis.collection import stream
-from medfed.phantoms.synthesis.fundus import CUP, OUTSIDE, RIM, make_fundus_phantom, take
-from medfed.phantoms.synthesis.fundus_camera import photograph
+from medfed.phantoms.synthesis.fundus import CUP, OUTSIDE, RIM, make_fundus_phantom, simulate_photograph
+from medfed.phantoms.synthesis.fundus_camera import take_photograph
 from medfed.phantoms.synthesis.fundus_sites import REFERENCE, SITES
 from medfed.phantoms.synthesis.retina_anatomy import outlines, reflectance
 from medfed.phantoms.synthesis.retina_eye import Eye
-from medfed.phantoms.synthesis.retina_vessels import Vessel, blood
+from medfed.phantoms.synthesis.retina_vessels import Vessel, vessel_absorption
 from medfed.phantoms.synthesis.shapes import regular_grid
 
 SIZE = 48
@@ -36,12 +36,12 @@ def collection(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def photographs() -> dict:
     """Six cases of every site, in memory."""
-    return {name: [take(name, number, SIZE) for number in range(1, 7)] for name in SITES}
+    return {name: [simulate_photograph(name, number, SIZE) for number in range(1, 7)] for name in SITES}
 
 
 @pytest.fixture(scope="module")
 def eyes() -> list[Eye]:
-    return [Eye.draw(stream(0, "test", k)) for k in range(60)]
+    return [Eye.sample(stream(0, "test", k)) for k in range(60)]
 
 
 def field_of(pixel_mm: float = 0.02, half_mm: float = 1.6):
@@ -67,7 +67,7 @@ def test_the_layout_is_the_published_one(collection):
 def test_the_published_numbers_are_those_of_the_real_collection():
     assert {name: len(site.numbers) for name, site in SITES.items()} == Fundus.published_counts
     for site in SITES.values():
-        parts = [site.part(number) for number in site.numbers]
+        parts = [site.published_part(number) for number in site.numbers]
         assert (parts.count("train"), parts.count("test"), parts[0]) == (site.train, site.test, "train")
 
 
@@ -86,11 +86,14 @@ def test_the_same_arguments_give_the_same_bytes(collection, tmp_path):
 
 def test_a_case_does_not_depend_on_how_many_are_made(collection):
     stored = np.asarray(Image.open(next((collection / "Domain4").rglob("image/V0003.png"))))
-    np.testing.assert_array_equal(stored, take("REFUGE-val", 3, SIZE, seed=5).image)
+    np.testing.assert_array_equal(stored, simulate_photograph("REFUGE-val", 3, SIZE, seed=5).image)
 
 
 def test_another_seed_is_another_eye():
-    assert take("RIM-ONE-r3", 1, SIZE, seed=0).eye.disc_mm != take("RIM-ONE-r3", 1, SIZE, seed=1).eye.disc_mm
+    assert (
+        simulate_photograph("RIM-ONE-r3", 1, SIZE, seed=0).eye.disc_mm
+        != simulate_photograph("RIM-ONE-r3", 1, SIZE, seed=1).eye.disc_mm
+    )
 
 
 def test_the_cup_lies_within_the_disc_and_the_disc_within_the_picture(photographs):
@@ -119,7 +122,7 @@ def test_cups_of_all_sizes_occur(eyes):
 
 
 def test_an_eye_is_the_same_at_any_resolution():
-    coarse, fine = take("DRISHTI-GS", 1, 64), take("DRISHTI-GS", 1, 128)
+    coarse, fine = simulate_photograph("DRISHTI-GS", 1, 64), simulate_photograph("DRISHTI-GS", 1, 128)
     assert (coarse.mask == RIM).mean() == pytest.approx((fine.mask == RIM).mean(), rel=0.05)
     blocks = fine.image.reshape(64, 2, 64, 2, 3).mean((1, 3))
     assert np.abs(blocks - coarse.image).mean() < 6
@@ -143,17 +146,17 @@ def test_cameras_are_told_by_their_colours(photographs):
 
 
 def test_eyes_are_drawn_without_regard_to_the_camera():
-    zeiss, canon = (Eye.draw(stream(0, "any")) for _ in range(2))
+    zeiss, canon = (Eye.sample(stream(0, "any")) for _ in range(2))
     assert zeiss.cup_ratio == canon.cup_ratio
-    dark, fair = (Eye.draw(stream(0, "any"), shift) for shift in (0.1, -0.1))
+    dark, fair = (Eye.sample(stream(0, "any"), shift) for shift in (0.1, -0.1))
     assert dark.melanin > fair.melanin and dark.cup_ratio == fair.cup_ratio
 
 
 def test_severity_zero_removes_the_camera_differences():
     for site in SITES.values():
-        np.testing.assert_allclose(site.camera.departed(REFERENCE, 0.0).colours, REFERENCE.colours)
-        assert site.camera.departed(REFERENCE, 0.0).gamma == pytest.approx(REFERENCE.gamma)
-        assert site.camera.departed(REFERENCE, 1.0).noise == pytest.approx(site.camera.noise)
+        np.testing.assert_allclose(site.camera.interpolate_from(REFERENCE, 0.0).colours, REFERENCE.colours)
+        assert site.camera.interpolate_from(REFERENCE, 0.0).gamma == pytest.approx(REFERENCE.gamma)
+        assert site.camera.interpolate_from(REFERENCE, 1.0).noise == pytest.approx(site.camera.noise)
 
 
 def test_melanin_darkens_and_an_old_lens_takes_blue(eyes):
@@ -172,7 +175,7 @@ def test_blood_is_deepest_in_the_middle_of_a_vessel():
     along = np.arange(-1, 1, 0.005)
     vein = Vessel(False, np.column_stack([along, 0 * along, 0 * along + 0.07]))
     y = np.array([[0.0, 0.035, 0.08]])
-    seen = blood((vein,), np.zeros_like(y), y, 0.01)
+    seen = vessel_absorption((vein,), np.zeros_like(y), y, 0.01)
     np.testing.assert_allclose(seen.vein, [[1, 0.866, 0]], atol=0.01)
     assert not seen.artery.any() and seen.reflex[0, 0] > seen.reflex[0, 1]
 
@@ -187,7 +190,7 @@ def picture_of(light: float | np.ndarray, **changes) -> np.ndarray:
     grid = field_of(0.1)
     card = np.ones((*grid.x[0].shape, 3), np.float32) * np.float32(light)
     camera = replace(REFERENCE, **(plain | changes))
-    return photograph(card, camera, grid.x[0], grid.y[0], np.random.default_rng(0)).astype(float)
+    return take_photograph(card, camera, grid.x[0], grid.y[0], np.random.default_rng(0)).astype(float)
 
 
 def test_a_grey_card_by_hand():

@@ -16,17 +16,17 @@ from medfed.core.errors import UserError
 from medfed.datasets.base import PHANTOM_MARK
 from medfed.datasets.camelyon17 import Camelyon17
 from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
-from medfed.phantoms.synthesis import histology_ground
+from medfed.phantoms.synthesis import histology_background
 from medfed.phantoms.synthesis.collection import stream
-from medfed.phantoms.synthesis.histology import make_histology_phantom, patch, rows
-from medfed.phantoms.synthesis.histology_cells import Kind, draw, scattered
-from medfed.phantoms.synthesis.histology_fields import smooth
-from medfed.phantoms.synthesis.histology_microscope import photograph, stain_vectors, transmitted
+from medfed.phantoms.synthesis.histology import make_histology_phantom, patch_table, simulate_patch
+from medfed.phantoms.synthesis.histology_cells import NucleusType, draw_nuclei, jittered_lattice
+from medfed.phantoms.synthesis.histology_fields import smooth_field
+from medfed.phantoms.synthesis.histology_microscope import scan_slide, stain_vectors, transmittance
 from medfed.phantoms.synthesis.histology_patient import Patient
-from medfed.phantoms.synthesis.histology_section import cut
-from medfed.phantoms.synthesis.histology_sites import HOSPITALS, Hospital
+from medfed.phantoms.synthesis.histology_section import make_section
+from medfed.phantoms.synthesis.histology_sites import SITES, HistologySite
 
-REFERENCE = Hospital()
+REFERENCE = HistologySite()
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def collection(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def patches() -> list:
     """(picture, tumour, label) of 16 patches of each hospital."""
-    return [(*patch(20 * h + k % 4, k, k % 2), k % 2) for h in range(5) for k in range(16)]
+    return [(*simulate_patch(20 * h + k % 4, k, k % 2), k % 2) for h in range(5) for k in range(16)]
 
 
 def digests(root: Path) -> dict[str, str]:
@@ -49,7 +49,7 @@ def digests(root: Path) -> dict[str, str]:
 
 def test_the_reader_of_the_real_collection_reads_it(collection):
     data = Camelyon17(root=str(collection))
-    assert data.site_names() == sorted(HOSPITALS) and data.is_phantom
+    assert data.site_names() == sorted(SITES) and data.is_phantom
     cases = data.cases("hospital_3")
     assert [case.label for case in cases].count(1) == 4 and {case.subject for case in cases} == {"040", "041"}
     notices = []
@@ -79,7 +79,7 @@ def test_more_patches_move_nobody(tmp_path, collection):
 
 
 def test_other_seeds_give_other_patches():
-    assert not np.array_equal(patch(0, 0, 0, seed=0)[0], patch(0, 0, 0, seed=1)[0])
+    assert not np.array_equal(simulate_patch(0, 0, 0, seed=0)[0], simulate_patch(0, 0, 0, seed=1)[0])
 
 
 def test_the_class_is_that_of_the_central_third(patches):
@@ -90,22 +90,24 @@ def test_the_class_is_that_of_the_central_third(patches):
 
 def test_the_mean_colour_of_a_patch_does_not_tell_its_class():
     """A threshold on any one colour channel, chosen on the very patches, gets less than 85 % of them right."""
-    means = {label: np.array([patch(k % 6, k, label)[0].mean((0, 1)) for k in range(30)]) for label in (0, 1)}
+    means = {label: np.array([simulate_patch(k % 6, k, label)[0].mean((0, 1)) for k in range(30)]) for label in (0, 1)}
     for channel in range(3):
         values = np.r_[means[0][:, channel], means[1][:, channel]]
         truth = np.repeat([0, 1], 30)
-        right = [max(np.mean((values > cut) == truth), np.mean((values <= cut) == truth)) for cut in values]
+        right = [
+            max(np.mean((values > threshold) == truth), np.mean((values <= threshold) == truth)) for threshold in values
+        ]
         assert max(right) < 0.85
 
 
 def test_tumour_nuclei_are_larger_than_lymphocytes():
     """Connected dark spots: their median area, drawn sparsely enough to stand apart."""
-    patient = Patient.draw(stream(0, "test"))
+    patient = Patient.sample(stream(0, "test"))
 
     def median_area(radius_um: float) -> float:
         canvas = np.zeros((192, 192), np.float32)
-        kind = Kind(radius_um, 0.1, (1, 1.3), 0.1, 1.0, 0.1)
-        draw(canvas, scattered(stream(1, "places"), 96, 22), kind, 0.5, stream(2, "looks"))
+        kind = NucleusType(radius_um, 0.1, (1, 1.3), 0.1, 1.0, 0.1)
+        draw_nuclei(canvas, jittered_lattice(stream(1, "places"), 96, 22), kind, 0.5, stream(2, "looks"))
         pieces, _ = connected(canvas > 0.5)
         return float(np.median(np.bincount(pieces.ravel())[1:]))
 
@@ -115,30 +117,30 @@ def test_tumour_nuclei_are_larger_than_lymphocytes():
 def test_a_round_nucleus_has_the_area_of_its_circle():
     """pi * 4^2 um^2 / (0.25 um^2 a pixel) = 201 pixels."""
     canvas = np.zeros((64, 64), np.float32)
-    draw(canvas, np.array([[16.2, 15.9]]), Kind(4.0, 0.0, (1, 1), 0.0, 1.0, 0.0), 0.5, stream(0, "one"))
+    draw_nuclei(canvas, np.array([[16.2, 15.9]]), NucleusType(4.0, 0.0, (1, 1), 0.0, 1.0, 0.0), 0.5, stream(0, "one"))
     assert (canvas / canvas.max()).sum() == pytest.approx(201, rel=0.03)
 
 
-@pytest.mark.parametrize("name", sorted(histology_ground.GROUNDS))
+@pytest.mark.parametrize("name", sorted(histology_background.BACKGROUNDS))
 def test_every_ground_is_finite_and_not_negative_where_it_is_stain(name):
-    ground = histology_ground.draw(name, Patient.draw(stream(0, name)), stream(1, name), 192, 0.5)
-    assert all(np.isfinite(one).all() for one in (ground.lymphocytes, ground.spindle, ground.large))
-    assert min(ground.eosin.min(), ground.blood.min()) >= 0 and ground.eosin.shape == (192, 192)
+    background = histology_background.make_background(name, Patient.sample(stream(0, name)), stream(1, name), 192, 0.5)
+    assert all(np.isfinite(one).all() for one in (background.lymphocytes, background.spindle, background.large))
+    assert min(background.eosin.min(), background.blood.min()) >= 0 and background.eosin.shape == (192, 192)
 
 
 def test_stain_is_never_negative():
-    patient = Patient.draw(stream(0, "stain"))
+    patient = Patient.sample(stream(0, "stain"))
     for k in range(12):
-        stain = cut(patient, k % 2, stream(k, "section"), 192, 0.5).stain
+        stain = make_section(patient, k % 2, stream(k, "section"), 192, 0.5).stain
         assert stain.dtype == np.float32 and stain.min() >= 0 and np.isfinite(stain).all()
 
 
 def test_light_follows_beer_and_lambert():
     """Twice the stain squares the share of light that passes; no stain lets all through."""
     vectors = stain_vectors(REFERENCE)
-    once = transmitted(np.array([[[0.7, 0.2, 0.0]]]), vectors)
-    np.testing.assert_allclose(transmitted(np.array([[[1.4, 0.4, 0.0]]]), vectors), once**2, rtol=1e-12)
-    np.testing.assert_array_equal(transmitted(np.zeros((1, 1, 3)), vectors), 1)
+    once = transmittance(np.array([[[0.7, 0.2, 0.0]]]), vectors)
+    np.testing.assert_allclose(transmittance(np.array([[[1.4, 0.4, 0.0]]]), vectors), once**2, rtol=1e-12)
+    np.testing.assert_array_equal(transmittance(np.zeros((1, 1, 3)), vectors), 1)
 
 
 def test_haematoxylin_is_blue_and_eosin_pink():
@@ -151,39 +153,41 @@ def test_haematoxylin_is_blue_and_eosin_pink():
 
 
 def test_empty_glass_has_the_white_of_the_scanner():
-    for hospital in HOSPITALS.values():
+    for hospital in SITES.values():
         quiet = replace(hospital, noise=0.0, gamma=1.0, saturation=1.0, jpeg_quality=95)
-        picture = photograph(np.ones((96, 96, 3), np.float32), quiet, stream(0, "glass"))
+        picture = scan_slide(np.ones((96, 96, 3), np.float32), quiet, stream(0, "glass"))
         np.testing.assert_allclose(picture.mean((0, 1)) / 255, hospital.white, atol=0.01)
 
 
 def test_severity_zero_makes_all_hospitals_one():
-    assert all(hospital.departed(0.0) == REFERENCE for hospital in HOSPITALS.values())
-    for hospital in HOSPITALS.values():
-        assert hospital.departed(1.0).um_per_pixel == pytest.approx(hospital.um_per_pixel)
+    assert all(hospital.at_severity(0.0) == REFERENCE for hospital in SITES.values())
+    for hospital in SITES.values():
+        assert hospital.at_severity(1.0).um_per_pixel == pytest.approx(hospital.um_per_pixel)
 
 
 def test_hospitals_differ_in_colour_more_than_their_patients_do(patches):
     """Median colour of each hospital's patches; the reference for all leaves only the patients."""
     def spread(severity: float) -> float:
-        medians = [np.median([patch(20 * h + k % 4, k, k % 2, 0, severity)[0].mean((0, 1)) for k in range(8)], axis=0)
-                   for h in range(5)]
+        medians = [
+            np.median([simulate_patch(20 * h + k % 4, k, k % 2, 0, severity)[0].mean((0, 1)) for k in range(8)], axis=0)
+            for h in range(5)
+        ]
         return float(np.std(medians, axis=0).mean())
 
     assert spread(1.0) > 1.5 * spread(0.0)
 
 
 def test_smooth_fields_are_standard():
-    field = smooth(stream(0, "field"), 192, 6.0)
+    field = smooth_field(stream(0, "field"), 192, 6.0)
     assert abs(field.mean()) < 0.15 and field.std() == pytest.approx(1, abs=0.12)
     assert np.abs(np.diff(field, axis=0)).mean() < 0.3
 
 
 def test_rows_are_dealt_to_the_patients_in_turn():
-    table = list(rows(7, 3, 0))
+    table = list(patch_table(7, 3, 0))
     first = [row for row in table if row.centre == 0]
     assert [sum(row.patient == k for row in first) for k in range(3)] == [3, 2, 2]
-    assert len({row.file for row in table}) == 35 and {row.split for row in rows(60, 3, 0)} == {0, 1}
+    assert len({row.file for row in table}) == 35 and {row.split for row in patch_table(60, 3, 0)} == {0, 1}
 
 
 def test_it_is_made_once_and_replaced_when_other_values_are_asked_for(tmp_path):

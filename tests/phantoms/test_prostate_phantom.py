@@ -13,12 +13,12 @@ import pytest
 from medfed.core.errors import UserError
 from medfed.datasets.base import PHANTOM_MARK
 from medfed.phantoms.synthesis.collection import stream
-from medfed.phantoms.synthesis.mri_scanner import Scanner, acquire, average_slices, stored_units, tissue_signal
-from medfed.phantoms.synthesis.prostate import VERSION, examine, make_prostate_phantom
-from medfed.phantoms.synthesis.prostate_anatomy import anatomy, textured, zones
+from medfed.phantoms.synthesis.mri_scanner import Scanner, acquire, average_slices, tissue_signal, to_stored_units
+from medfed.phantoms.synthesis.prostate import VERSION, make_prostate_phantom, simulate_examination
+from medfed.phantoms.synthesis.prostate_anatomy import add_textures, anatomy, zone_coverage
 from medfed.phantoms.synthesis.prostate_patient import Patient
 from medfed.phantoms.synthesis.prostate_sites import REFERENCE, SITES
-from medfed.phantoms.synthesis.shapes import ellipse, random_field, regular_grid, share
+from medfed.phantoms.synthesis.shapes import coverage, ellipse, random_field, regular_grid
 from medfed.phantoms.synthesis.tissues import TISSUES, Tissue
 
 MATRIX = 64
@@ -35,7 +35,10 @@ def collection(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def examinations() -> dict:
     """Three cases of every site, in memory."""
-    return {name: [examine(name, number, MATRIX) for number in site.numbers[:3]] for name, site in SITES.items()}
+    return {
+        name: [simulate_examination(name, number, MATRIX) for number in site.numbers[:3]]
+        for name, site in SITES.items()
+    }
 
 
 def volume_ml(examination) -> float:
@@ -81,12 +84,14 @@ def test_the_same_arguments_give_the_same_bytes(collection, tmp_path):
 
 
 def test_another_seed_is_another_patient():
-    assert not np.array_equal(examine("HK", 38, MATRIX, seed=0).mask, examine("HK", 38, MATRIX, seed=1).mask)
+    assert not np.array_equal(
+        simulate_examination("HK", 38, MATRIX, seed=0).mask, simulate_examination("HK", 38, MATRIX, seed=1).mask
+    )
 
 
 def test_a_case_does_not_depend_on_how_many_are_made(collection):
     stored = np.asarray(nib.load(collection / "UCL" / "Case26.nii.gz").dataobj)
-    np.testing.assert_array_equal(stored, examine("UCL", 26, MATRIX, seed=5).image)
+    np.testing.assert_array_equal(stored, simulate_examination("UCL", 26, MATRIX, seed=5).image)
 
 
 def test_files_agree_with_each_other_and_state_true_spacing(collection):
@@ -145,7 +150,7 @@ def test_glands_are_as_large_as_mens(examinations):
 
 
 def test_a_patient_is_the_same_at_any_resolution():
-    coarse, fine = examine("BIDMC", 3, 64), examine("BIDMC", 3, 128)
+    coarse, fine = simulate_examination("BIDMC", 3, 64), simulate_examination("BIDMC", 3, 128)
     assert volume_ml(coarse) == pytest.approx(volume_ml(fine), rel=0.03)
     np.testing.assert_allclose(coarse.affine[:3, 2], fine.affine[:3, 2])
 
@@ -173,7 +178,7 @@ def test_an_endorectal_coil_makes_the_rectal_side_bright_and_the_front_dark(exam
 
 def test_a_balloon_flattens_the_gland():
     def thickness(balloon: bool) -> float:
-        men = [Patient.draw(stream(0, "test", k), balloon) for k in range(40)]
+        men = [Patient.sample(stream(0, "test", k), balloon) for k in range(40)]
         return np.mean([man.gland_mm[1] / man.gland_mm[0] for man in men])
 
     assert thickness(True) < 0.9 * thickness(False)
@@ -187,12 +192,14 @@ def test_a_narrow_field_of_view_makes_the_gland_large_in_pixels(examinations):
 
 
 def test_severity_zero_removes_the_scanner_differences():
-    assert all(scanner.departed(REFERENCE, 0.0) == REFERENCE for site in SITES.values() for scanner in site.scanners)
+    assert all(
+        scanner.interpolate_from(REFERENCE, 0.0) == REFERENCE for site in SITES.values() for scanner in site.scanners
+    )
 
 
 def test_severity_goes_through_the_published_site_and_beyond():
     philips = SITES["BMC"].scanners[0]
-    whole, half, double = (philips.departed(REFERENCE, severity) for severity in (1.0, 0.5, 2.0))
+    whole, half, double = (philips.interpolate_from(REFERENCE, severity) for severity in (1.0, 0.5, 2.0))
     assert whole.te_ms == pytest.approx(132) and whole.flare == pytest.approx(0.52)
     assert half.te_ms == pytest.approx((104 * 132) ** 0.5) and half.flare == pytest.approx(0.26)
     assert double.te_ms == pytest.approx(132**2 / 104) and double.flare == pytest.approx(1.04)
@@ -237,7 +244,7 @@ def test_a_cut_k_space_blurs_an_edge():
 def test_stored_units_keep_fat_where_it_is_whatever_the_curve():
     fat = np.float32(tissue_signal(TISSUES["fat"], REFERENCE)[0])
     for gamma in (0.7, 1.0, 1.3):
-        stored = stored_units(np.array([fat]), replace(REFERENCE, gamma=gamma))
+        stored = to_stored_units(np.array([fat]), replace(REFERENCE, gamma=gamma))
         assert stored[0] == pytest.approx(fat * REFERENCE.gain, abs=1)
 
 
@@ -249,8 +256,8 @@ def test_slices_are_weighted_means_of_their_sub_slices():
 def test_shapes_fill_the_area_that_geometry_says():
     axis = np.arange(-20, 20.1, 0.5)
     grid = regular_grid(np.zeros(1), axis, axis, 0.5)
-    assert share(ellipse(grid, (0, 0), (10, 10)), 0.5).sum() * 0.25 == pytest.approx(np.pi * 100, rel=0.01)
-    assert share(ellipse(grid, (3, 2), (12, 6), 30), 0.5).sum() * 0.25 == pytest.approx(np.pi * 72, rel=0.03)
+    assert coverage(ellipse(grid, (0, 0), (10, 10)), 0.5).sum() * 0.25 == pytest.approx(np.pi * 100, rel=0.01)
+    assert coverage(ellipse(grid, (3, 2), (12, 6), 30), 0.5).sum() * 0.25 == pytest.approx(np.pi * 72, rel=0.03)
 
 
 def test_a_cropped_grid_knows_where_it_lies():
@@ -273,9 +280,9 @@ def test_random_fields_are_standard_smooth_and_the_same_on_a_finer_grid():
 
 
 def test_every_part_is_a_known_tissue_and_covers_from_none_to_all():
-    patient = Patient.draw(stream(0, "test", "parts"))
+    patient = Patient.sample(stream(0, "test", "parts"))
     axis = np.arange(-90, 91, 3.0)
-    grid = textured(patient, regular_grid(np.arange(-30, 31, 5.0), axis, axis, 3.0))
+    grid = add_textures(patient, regular_grid(np.arange(-30, 31, 5.0), axis, axis, 3.0))
     seen = set()
     for part in anatomy(patient, grid):
         seen.add(part.tissue)
@@ -285,9 +292,11 @@ def test_every_part_is_a_known_tissue_and_covers_from_none_to_all():
 
 
 def test_the_transition_zone_lies_within_the_gland():
-    patient = Patient.draw(stream(0, "test", "zones"))
+    patient = Patient.sample(stream(0, "test", "zones"))
     axis = np.arange(-50, 51, 1.0)
-    whole, transition = zones(patient, textured(patient, regular_grid(np.arange(-30, 31, 3.0), axis, axis, 1.0)))
+    whole, transition = zone_coverage(
+        patient, add_textures(patient, regular_grid(np.arange(-30, 31, 3.0), axis, axis, 1.0))
+    )
     assert (transition <= whole + 1e-6).all() and 0.2 < transition.sum() / whole.sum() < 0.6
 
 

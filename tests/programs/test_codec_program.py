@@ -12,7 +12,7 @@ from medfed import codec
 from medfed.core.errors import UserError
 from medfed.networks.adain import load_codec
 from medfed.networks.vgg import Decoder, VGGEncoder
-from medfed.phantoms.synthesis.textures import texture
+from medfed.phantoms.synthesis.textures import random_texture
 from medfed.style_codec.images import crop_rng, folder_pool, synthetic_pool
 from medfed.style_codec.training import SMALL, CodecTraining, Recipe
 
@@ -38,7 +38,7 @@ def pictures(tmp_path):
     folder = tmp_path / "pictures"
     folder.mkdir()
     for number, (height, width) in enumerate(((40, 30), (24, 50), (33, 33))):
-        pixels = np.round(255 * texture(1, number, 50)[:, :height, :width]).astype(np.uint8).transpose(1, 2, 0)
+        pixels = np.round(255 * random_texture(1, number, 50)[:, :height, :width]).astype(np.uint8).transpose(1, 2, 0)
         Image.fromarray(pixels if number else pixels[..., 0]).save(folder / f"{number}.png")
     return folder
 
@@ -156,11 +156,11 @@ def test_a_pool_is_its_seed_and_crops_are_their_name():
 
 
 def test_textures_are_named_by_seed_and_number():
-    pictures = [texture(0, number, 24) for number in range(12)]
+    pictures = [random_texture(0, number, 24) for number in range(12)]
     assert all(one.shape == (3, 24, 24) and one.min() >= 0 and one.max() <= 1 and one.std() > 0 for one in pictures)
-    assert np.array_equal(pictures[5], texture(0, 5, 24)) and not np.array_equal(pictures[5], pictures[6])
+    assert np.array_equal(pictures[5], random_texture(0, 5, 24)) and not np.array_equal(pictures[5], pictures[6])
     with pytest.raises(ValueError, match="at least 8"):
-        texture(0, 0, 7)
+        random_texture(0, 0, 7)
 
 
 def test_show_draws_a_sheet_and_tells_the_error_of_each(tmp_path, pictures, capsys):

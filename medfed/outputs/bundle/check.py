@@ -17,7 +17,7 @@ from typing import Any
 import jsonschema
 
 from medfed.core.errors import UserError
-from medfed.outputs.bundle.files import BundleFiles, opened
+from medfed.outputs.bundle.files import BundleFiles, open_bundle
 from medfed.tasks.bundle_template import CONVERTERS, INTERPOLATE, PREDICTIONS
 
 FILES = (
@@ -70,7 +70,7 @@ _REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
 
 def check_bundle(path: Path) -> None:
     """Raise UserError, naming the file or key, unless `path` (a folder or a zip) is such a bundle."""
-    with opened(path) as files:
+    with open_bundle(path) as files:
         for name in files.names:
             if name not in FILES:
                 raise UserError(f"{path}: holds '{name}', which no bundle of medfed has; expected {', '.join(FILES)}")
@@ -124,7 +124,7 @@ def check_inference(content: Any, source: str) -> None:
             _check_keys(value, f"{source}: {key}")
         if isinstance(value, str) and value.startswith("%"):
             raise UserError(f"{source}: {key}: '{value}' copies from elsewhere; write the value itself")
-        if isinstance(value, str) and value.startswith("$") and not is_plain_expression(value):
+        if isinstance(value, str) and value.startswith("$") and not is_allowed_expression(value):
             raise UserError(f"{source}: {key}: the expression '{value}' is not allowed; only references, paths, lists, "
                             f"{', '.join(sorted(CALLS))} and '{IMPORTS[0]}' are")
 
@@ -142,39 +142,39 @@ def _check_keys(content: dict[str, Any], source: str) -> None:
         raise UserError(f"{source}: {LAMBDA} may call {INTERPOLATE} and nothing else, found '{func}'; export it anew")
 
 
-def is_plain_expression(text: str) -> bool:
+def is_allowed_expression(text: str) -> bool:
     """Whether a `$` expression only puts values together: no imports, no attributes or calls but the known ones."""
     if text in (*IMPORTS, *CONVERTERS.values()):
         return True
     try:
-        return _is_plain(ast.parse(_REFERENCE.sub("REF", text[1:]), mode="eval").body, VALUES)
+        return _is_allowed(ast.parse(_REFERENCE.sub("REF", text[1:]), mode="eval").body, VALUES)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 
 
-def _is_plain(node: ast.expr, values: frozenset[str]) -> bool:
+def _is_allowed(node: ast.expr, values: frozenset[str]) -> bool:
     match node:
         case ast.Constant(value=value):
             return value is None or isinstance(value, (str, int, float))
         case ast.Name() | ast.Attribute():
             return ast.unparse(node) in values
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return all(_is_plain(part, values) for part in parts)
+            return all(_is_allowed(part, values) for part in parts)
         case ast.Dict(keys=keys, values=parts):
-            return all(part is not None and _is_plain(part, values) for part in [*keys, *parts])
+            return all(part is not None and _is_allowed(part, values) for part in [*keys, *parts])
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _is_plain(left, values) and _is_plain(right, values)
+            return _is_allowed(left, values) and _is_allowed(right, values)
         case ast.BoolOp(op=ast.Or(), values=parts):
-            return all(_is_plain(part, values) for part in parts)
+            return all(_is_allowed(part, values) for part in parts)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _is_plain(operand, values)
+            return _is_allowed(operand, values)
         case ast.IfExp(test=test, body=body, orelse=otherwise):
-            return all(_is_plain(part, values) for part in (test, body, otherwise))
+            return all(_is_allowed(part, values) for part in (test, body, otherwise))
         case ast.Call(func=called, args=arguments, keywords=[]):
-            return ast.unparse(called) in CALLS and all(_is_plain(argument, values) for argument in arguments)
+            return ast.unparse(called) in CALLS and all(_is_allowed(argument, values) for argument in arguments)
         case ast.ListComp(elt=element, generators=[ast.comprehension(ast.Name(id=name), source, [], 0)]):
             shadows = name in {word.partition(".")[0] for word in CALLS | VALUES}
-            return not shadows and _is_plain(source, values) and _is_plain(element, values | {name})
+            return not shadows and _is_allowed(source, values) and _is_allowed(element, values | {name})
     return False
 
 

@@ -17,7 +17,7 @@ from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.federation.method import Method
 from medfed.networks.base import NetworkSettings
-from medfed.outputs.bundle.write import Wrap, write_bundle
+from medfed.outputs.bundle.write import NetworkWrapper, write_bundle
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.known import task_of_images
 from medfed.tasks.task import Task
@@ -44,7 +44,9 @@ def export(run: Path, out: Path | None = None) -> Path:
     images = summary["images"]
     task = task_of_images(images, config.data.image_size, config.evaluation)
     input_is_2d = images["pictures"]
-    weights, wrap = what_predicts(config.method, config.network, task, _read_model(run / "model.safetensors"))
+    weights, wrap = select_inference_weights(
+        config.method, config.network, task, _read_model(run / "model.safetensors")
+    )
     return write_bundle(
         out or run / "bundle" / task.bundle(input_is_2d).name,
         network=config.network,
@@ -71,9 +73,9 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def what_predicts(
+def select_inference_weights(
     method: Method, network: NetworkSettings, task: Task, weights: dict[str, Tensor]
-) -> tuple[dict[str, Tensor], Wrap | None]:
+) -> tuple[dict[str, Tensor], NetworkWrapper | None]:
     """The weights without what the method added to the network, if that is for training only.
 
     Otherwise (StableFDG's attention) all of them, and what adds it: the plain network would not show the results.

@@ -54,7 +54,7 @@ class BundleFiles:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BundleFiles]:
+def open_bundle(path: Path) -> Iterator[BundleFiles]:
     """The bundle's files while the block lasts.
 
     Raises:

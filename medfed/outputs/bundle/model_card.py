@@ -64,7 +64,7 @@ def model_card(
         "selected_round": provenance.get("selected_round", UNKNOWN),
         "selection": provenance.get("selection", UNKNOWN),
         "seed": provenance.get("seed", UNKNOWN),
-        "notes": notes(summary),
+        "notes": card_notes(summary),
         "facts": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {_fact(value)}" for name, value in facts.items()),
         "scores": scores_table(summary),
         "image_size": image_size,
@@ -74,7 +74,7 @@ def model_card(
     return text.format(**values, **bundle.card_values(module))
 
 
-def notes(summary: Mapping[str, Any]) -> str:
+def card_notes(summary: Mapping[str, Any]) -> str:
     """What a reader of the scores must know beside them, a paragraph each, or nothing."""
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     found = [TRANSDUCTIVE[name] for name in by] + [KEPT] * bool(summary.get("sites_kept_entries"))
@@ -115,12 +115,12 @@ def scores_table(summary: Mapping[str, Any]) -> str:
     scoring = scoring_of(summary)
     if not any(summary.get(role, {}).get("sites") for role in ROLES):
         return "No scores were kept with this run."
-    head, *rows = run_table.lines(scoring, summary, with_interval=True)
+    head, *rows = run_table.score_rows(scoring, summary, with_interval=True)
     n_texts = 1 + scoring.has_structures
     ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *rows]
     written = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled]
-    notes = " ".join(f"{note}." for note in (scoring.interval, *scoring.notes_of(RUN_TABLE)))
-    return "\n".join([*written, "", notes])
+    card_notes = " ".join(f"{note}." for note in (scoring.interval, *scoring.notes_of(RUN_TABLE)))
+    return "\n".join([*written, "", card_notes])
 
 
 def _fact(value: object) -> str:

@@ -30,7 +30,7 @@ from medfed.tasks.task import Task
 PACKAGE = Path(__file__).parent.parent.parent
 SHOWN_DIFFERENCES = 5
 
-Wrap = Callable[[nn.Module], nn.Module]
+NetworkWrapper = Callable[[nn.Module], nn.Module]
 
 
 def write_bundle(
@@ -42,7 +42,7 @@ def write_bundle(
     provenance: dict[str, Any],
     summary: dict[str, Any],
     input_is_2d: bool,
-    wrap: Wrap | None = None,
+    wrap: NetworkWrapper | None = None,
 ) -> Path:
     """Write the bundle's folder, whole or not at all, and return it.
 
@@ -69,13 +69,13 @@ def write_bundle(
     bundle = task.bundle(input_is_2d)
     template = template_folder(bundle.folder)
     definition = None if wrap else network.definition(task.channels, task.out_channels)
-    module = trained(network, weights, task, wrap)
+    module = load_trained_network(network, weights, task, wrap)
     facts = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
     configs = {
         "inference": inference_config(template, bundle, definition),
         "metadata": metadata(template, bundle, facts, scores(summary)),
     }
-    with _appearing(out) as folder:
+    with _atomic_folder(out) as folder:
         for name, content in configs.items():
             _write(folder / "configs" / f"{name}.json", json.dumps(content, indent=4, allow_nan=False) + "\n")
         (folder / "models").mkdir()
@@ -99,11 +99,11 @@ def template_folder(name: str) -> Path:
     raise UserError(f"the bundle template is neither in {places[0]} nor in {places[1]}; install medfed again")
 
 
-def trained(
+def load_trained_network(
     network: NetworkSettings,
     weights: Mapping[str, Tensor],
     task: Task,
-    wrap: Wrap | None = None,
+    wrap: NetworkWrapper | None = None,
 ) -> nn.Module:
     """The network with these weights, in evaluation mode, on the CPU; `wrap` as in `write_bundle`.
 
@@ -141,7 +141,7 @@ def _save_script(
     probe = torch.zeros(2, task.channels, task.image_size, task.image_size)
     probe[0, ..., ::3], probe[1, ..., ::2] = 1, 1  # two, as statistics of a batch may need more than one
     try:
-        script = _compiled(module, probe)
+        script = _to_torchscript(module, probe)
     except Exception as error:  # TorchScript raises whatever it meets: its own errors, NotSupportedError, OSError, ...
         reason = str(error).strip().partition("\n")[0]
         if needed:
@@ -157,7 +157,7 @@ def _save_script(
 
 
 @torch.no_grad()
-def _compiled(module: nn.Module, probe: Tensor) -> torch.jit.ScriptModule:
+def _to_torchscript(module: nn.Module, probe: Tensor) -> torch.jit.ScriptModule:
     """TorchScript of the same answers: scripted, or traced where layers hang on hooks, which cannot be scripted."""
     images = [probe, probe[:1], probe.mT.repeat(2, 1, 1, 1)]
     if has_hooks := any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
@@ -172,7 +172,7 @@ def _compiled(module: nn.Module, probe: Tensor) -> torch.jit.ScriptModule:
 
 
 @contextmanager
-def _appearing(out: Path) -> Iterator[Path]:
+def _atomic_folder(out: Path) -> Iterator[Path]:
     """A folder beside `out` that takes its name when the block ends well, and vanishes when it does not."""
     unfinished = out.with_name(f".{out.name}.unfinished")
     try:

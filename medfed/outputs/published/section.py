@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from medfed.config import strict_yaml
-from medfed.outputs.published.tables import PublishedBlock, PublishedRow, PublishedTable, known, load
+from medfed.outputs.published.tables import PublishedBlock, PublishedRow, PublishedTable, load_table, table_names
 from medfed.outputs.tables.comparison import PHANTOM
 
 DATASETS = {  # the data set of a config, or the real twin of a phantom, as the published blocks call it
@@ -31,12 +31,14 @@ WARNING = (
     "Numbers of different papers or protocols (network, split, rounds, who ran the baselines) are not to be ranked "
     "together, nor with those of this comparison."
 )
-OF_PHANTOM = f"This comparison is of {PHANTOM.partition(':')[0]}: its numbers cannot be compared with any of these."
-HERE = " (also run here)"
+PHANTOM_WARNING = (
+    f"This comparison is of {PHANTOM.partition(':')[0]}: its numbers cannot be compared with any of these."
+)
+ALSO_RUN_HERE = " (also run here)"
 
 
 @dataclass(frozen=True)
-class Ran:
+class CompletedRun:
     """What was run, to be found again among the published rows.
 
     name: of the method in the config.
@@ -48,7 +50,7 @@ class Ran:
     changes: tuple[str, ...]
     settings: Mapping[str, Any]
 
-    def is_of(self, row: PublishedRow) -> bool:
+    def matches(self, row: PublishedRow) -> bool:
         """Whether it has the settings that a published row names, and was changed in no other."""
         name, _, written = row.method.partition(":")
         wanted = dict(setting.split("=", 1) for setting in written.split(",") if setting)
@@ -59,48 +61,48 @@ class Ran:
         return name == self.name and same and set(self.changes) <= {f"method.{key}" for key in wanted}
 
 
-def dataset_of(data: Mapping[str, Any]) -> str | None:
+def published_name_of(data: Mapping[str, Any]) -> str | None:
     """The name that published blocks have for a config's `data`; None if no paper's tables are known to be of it."""
     if data.get("name") == "folder_classes":
         return FOLDERS.get(re.sub("[^a-z0-9]", "", Path(str(data.get("root", ""))).name.lower()))
     return DATASETS.get(str(data.get("name")))
 
 
-def tables_of(dataset: str | None) -> list[PublishedTable]:
+def tables_of_dataset(dataset: str | None) -> list[PublishedTable]:
     """The tables that have blocks of a data set, with these blocks alone."""
     found = []
-    for table in map(load, known()) if dataset else ():
+    for table in map(load_table, table_names()) if dataset else ():
         blocks = tuple(block for block in table.blocks if block.dataset == dataset)
         if blocks:
             found.append(replace(table, blocks=blocks))
     return found
 
 
-def warnings_of(data: str) -> tuple[str, ...]:
+def comparison_warnings(data: str) -> tuple[str, ...]:
     """What stands above the tables; `data` is "phantom" or "real"."""
-    return (WARNING, OF_PHANTOM) if data == "phantom" else (WARNING,)
+    return (WARNING, PHANTOM_WARNING) if data == "phantom" else (WARNING,)
 
 
-def facts(table: PublishedTable) -> tuple[str, ...]:
+def table_facts(table: PublishedTable) -> tuple[str, ...]:
     """Where a table is from, and how its numbers came about."""
     return (table.citation, f"network: {table.backbone}", f"split: {table.split}", f"who ran it: {table.baselines}",
             *table.notes)  # fmt: skip
 
 
-def title(block: PublishedBlock) -> str:
+def block_title(block: PublishedBlock) -> str:
     """The block's title, unit and direction, and what a column is."""
     part = f", {block.part}" if block.part and block.part not in block.title.lower() else ""
     metric = "" if block.metric.lower() in block.title.lower().split() else f"{block.metric} "
     return f"{block.title}{part} ({metric}{block.unit}), {block.direction} is better; a column: {block.column}"
 
 
-def lines(table: PublishedTable, block: PublishedBlock, ran: Iterable[Ran]) -> list[list[str]]:
+def block_rows(table: PublishedTable, block: PublishedBlock, ran: Iterable[CompletedRun]) -> list[list[str]]:
     """Head and rows as text; a row that was also run says so, and a misprinted average has a mark."""
     ran, wrong = list(ran), {misprint.method for misprint in table.misprints if misprint.block == block.title}
     averaged = any(row.average is not None for row in block.rows)
     found = [["method", "printed as", *block.columns, *["average"] * averaged]]
     for row in block.rows:
-        here = HERE if any(one.is_of(row) for one in ran) else ""
+        here = ALSO_RUN_HERE if any(one.matches(row) for one in ran) else ""
         mark = "†" if row.method in wrong else ""
         average = "-" if row.average is None else _printed(row.average, row) + mark
         values = [_printed(value, row) for value in row.values]
@@ -118,7 +120,7 @@ def footnotes(table: PublishedTable, block: PublishedBlock) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def to_published_markdown(data: Mapping[str, Any], kind: str, ran: Sequence[Ran]) -> str:
+def to_published_markdown(data: Mapping[str, Any], kind: str, ran: Sequence[CompletedRun]) -> str:
     """The section "As published", with an empty line before it; nothing where no table is known.
 
     Args:
@@ -126,14 +128,14 @@ def to_published_markdown(data: Mapping[str, Any], kind: str, ran: Sequence[Ran]
         kind: "phantom" or "real".
         ran: what the comparison ran.
     """
-    tables = tables_of(dataset_of(data))
-    parts = ["", "## As published", "  \n".join(warnings_of(kind))]
+    tables = tables_of_dataset(published_name_of(data))
+    parts = ["", "## As published", "  \n".join(comparison_warnings(kind))]
     for table in tables:
-        parts += [f"### {table.paper}, Table {table.table}", _listed(facts(table))]
+        parts += [f"### {table.paper}, Table {table.table}", _listed(table_facts(table))]
         for block in table.blocks:
-            head, *rows = lines(table, block, ran)
+            head, *rows = block_rows(table, block, ran)
             ruled = [head, ["---", "---", *["---:"] * (len(head) - 2)], *rows]
-            parts += [f"#### {title(block)}", "\n".join(f"| {' | '.join(line)} |" for line in ruled)]
+            parts += [f"#### {block_title(block)}", "\n".join(f"| {' | '.join(line)} |" for line in ruled)]
             parts += filter(None, [_listed(footnotes(table, block))])
     return "\n\n".join(parts)[1:] + "\n" if tables else ""
 

@@ -41,7 +41,7 @@ class PublishedRow:
         """What the average should be, from the printed decimals."""
         return sum((Decimal(repr(value)) for value in self.values), Decimal(0)) / len(self.values)
 
-    def is_wrong(self) -> bool:
+    def average_is_wrong(self) -> bool:
         """Whether the printed average is further from the mean of the row than rounding explains."""
         if self.average is None:
             return False
@@ -121,16 +121,16 @@ class PublishedTable:
             Misprint(block.title, row.method, row.average, float(row.mean().quantize(CENT, ROUND_HALF_UP)))
             for block in self.blocks
             for row in block.rows
-            if row.average is not None and row.is_wrong()
+            if row.average is not None and row.average_is_wrong()
         )
 
 
-def known() -> tuple[str, ...]:
+def table_names() -> tuple[str, ...]:
     """Names of the tables, such as "ccst_table_1"."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
-def load(name: str) -> PublishedTable:
+def load_table(name: str) -> PublishedTable:
     """A table by its name.
 
     Raises:

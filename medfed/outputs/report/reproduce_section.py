@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from medfed.outputs.report.markup import Markup, lines, tag
 from medfed.outputs.report.run_data import Comparison, Run
-from medfed.outputs.tables.comparison_row import Row
+from medfed.outputs.tables.comparison_row import ComparisonRow
 
 SAME_BITS = (
     "Save the config as config.yaml, with its data where data.root says. The same versions on the same machine with "
@@ -41,7 +41,7 @@ def _of_comparison(found: Comparison) -> Markup:
     return lines(tag("h3", found.name), _code(shlex.join(words)), tag("p", said), *map(_config, first.values()))
 
 
-def _vary(rows: Sequence[Row]) -> list[str]:
+def _vary(rows: Sequence[ComparisonRow]) -> list[str]:
     """`--vary KEY=V1,V2` for each varied setting."""
     values: dict[str, dict[str, None]] = {}
     for key, _, value in (one.partition("=") for row in rows for one in row.varied):

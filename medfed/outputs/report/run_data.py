@@ -14,7 +14,7 @@ from medfed.core.errors import UserError
 from medfed.outputs.report.ledger_totals import Ledger, read_ledger
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison import Table, build_table
-from medfed.outputs.tables.comparison_row import FILE, Row, read_row, row_of_folder
+from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, read_row, row_from_folder_name
 from medfed.tasks.known import scoring_of
 from medfed.tasks.scoring import Scoring
 
@@ -34,7 +34,7 @@ class Run:
     rows: list[dict]
     history: list[dict]
     ledger: Ledger
-    row: Row
+    row: ComparisonRow
     scoring: Scoring
 
     @property
@@ -72,7 +72,7 @@ class Comparison:
     n_unfinished: int = 0
 
 
-def read_run(path: Path, row: Row | None = None) -> Run:
+def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
     """Read a run's folder.
 
     Args:
@@ -144,9 +144,9 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
     return single, comparisons
 
 
-def _older_row(comparison: Path, fold: Path) -> Row | None:
+def _older_row(comparison: Path, fold: Path) -> ComparisonRow | None:
     """Of a fold that has no file to tell its row."""
-    return None if (fold / FILE).is_file() else row_of_folder(fold.relative_to(comparison).parts[0])
+    return None if (fold / ROW_FILE).is_file() else row_from_folder_name(fold.relative_to(comparison).parts[0])
 
 
 def _told_apart(runs: list[Run]) -> list[Run]:

@@ -11,7 +11,7 @@ from medfed.outputs.report.markup import Markup, lines, tag
 from medfed.outputs.report.run_data import ROLES, Comparison, Run
 from medfed.outputs.tables import run_table
 from medfed.outputs.tables.comparison import Table
-from medfed.outputs.tables.table import block_title, cells
+from medfed.outputs.tables.table import block_rows, block_title
 from medfed.tasks.scoring import RUN_TABLE, Scoring
 
 SHOWN = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
@@ -20,7 +20,7 @@ SHOWN = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
 def scores_of_run(run: Run) -> Markup:
     """A line a site (and structure), the means over sites below, and what the columns mean."""
     scoring, summary = run.scoring, run.summary
-    head = run_table.head(scoring, ("site", "role"))
+    head = run_table.header_row(scoring, ("site", "role"))
     body = [
         _line(scoring, site, role, *group)
         for role in ROLES
@@ -35,7 +35,7 @@ def scores_of_run(run: Run) -> Markup:
     texts = range(2 + scoring.has_structures)
     table = table_block(f"Scores by site: {run.method}, {_rule(run)}", run.data_label, head, body, foot, texts)
     notes = [f"{note}." for note in (scoring.interval, *scoring.notes_of(RUN_TABLE))]
-    return lines(table, _notes((*notes, *run_table.notes_on_weights(summary))))
+    return lines(table, _notes((*notes, *run_table.weights_notes(summary))))
 
 
 def compared(comparison: Comparison) -> list[Markup]:
@@ -43,7 +43,7 @@ def compared(comparison: Comparison) -> list[Markup]:
     label, found = comparison.runs[0].data_label, []
     for role, table in comparison.tables:
         for block in table.blocks:
-            head, *body = cells(table, block)
+            head, *body = block_rows(table, block)
             caption = f"Methods on {'sites left out' if role == 'unseen' else 'validation sites'}: {block_title(block)}"
             rows = [[Cell(text, _sorted_by(text), mark) for text, mark in row] for row in body]
             found.append(table_block(f"{caption}; rule '{table.selection}', {_seeds(table)}", label,
@@ -87,7 +87,7 @@ def _line(scoring: Scoring, site: str, role: str, structure: str, group: Mapping
 
 def _score(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Cell:
     """The mean with its interval, or its spread."""
-    column = run_table.column_shown(scoring, metric, group)
+    column = run_table.displayed_column(scoring, metric, group)
     if column is None:
         return Cell("-")
-    return Cell(run_table.score_text(group[column.key], column, with_interval=True), group[column.key]["mean"])
+    return Cell(run_table.format_score(group[column.key], column, with_interval=True), group[column.key]["mean"])

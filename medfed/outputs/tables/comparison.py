@@ -152,7 +152,7 @@ def _transductive(results: Sequence[dict]) -> list[str]:
             "labels" for method, by in sorted(found.items()) if by]  # fmt: skip
 
 
-def kind_of_data(data: str) -> str:
+def data_label(data: str) -> str:
     """The line that every result begins with."""
     return PHANTOM if data == "phantom" else f"{data} data"
 
@@ -228,7 +228,7 @@ def _head(
 ) -> tuple[str, ...]:
     spread = ", ± sd over seeds" if len(seeds) > 1 else ""
     return (
-        kind_of_data(data),
+        data_label(data),
         f"a column is {COLUMN[role]}; round chosen by the rule '{selection}'; seeds: {', '.join(map(str, seeds))}",
         f"mean over seeds of the {scoring.averaged}{spread}{_units(scoring, blocks)}",
         *scoring.notes_of(COMPARISON),

@@ -11,7 +11,7 @@ from pathlib import Path
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 
-FILE = "row.json"  # in the folder of each of its runs
+ROW_FILE = "row.json"  # in the folder of each of its runs
 BASELINE = "fedavg"
 LONGEST = 100  # of a folder's name; file systems take 255 bytes
 _SAFE = re.compile(r"\w[\w.,=+-]*", re.ASCII)
@@ -19,7 +19,7 @@ _UNSAFE = re.compile(r"[^\w.,=+-]", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One method, with one value of each varied setting.
 
     method: as `--methods` has it: `ccst:style=single`.
@@ -37,7 +37,7 @@ class Row:
     @property
     def baseline(self) -> str:
         """The label of what it is tested against: FedAvg with the same values, those of methods left aside."""
-        return Row(BASELINE, tuple(one for one in self.varied if not one.startswith("method."))).label
+        return ComparisonRow(BASELINE, tuple(one for one in self.varied if not one.startswith("method."))).label
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -55,10 +55,10 @@ class Row:
 
     def write(self, run: Path) -> None:
         """Into the folder of one of its runs."""
-        write_atomically(run / FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+        write_atomically(run / ROW_FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
 
-def read_row(run: Path, method: str) -> Row:
+def read_row(run: Path, method: str) -> ComparisonRow:
     """What `Row.write` left in the folder of a run.
 
     Args:
@@ -67,12 +67,12 @@ def read_row(run: Path, method: str) -> Row:
     Raises:
         UserError: if the file is damaged.
     """
-    path = run / FILE
+    path = run / ROW_FILE
     if not path.is_file():
-        return Row(method)
+        return ComparisonRow(method)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        row = Row(found["method"], tuple(found["varied"]))
+        row = ComparisonRow(found["method"], tuple(found["varied"]))
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise UserError(f"{path}: holds no row of a comparison ({error!r}); go on with medfed.evaluate --resume, which "
                         "writes it again") from error
@@ -81,6 +81,6 @@ def read_row(run: Path, method: str) -> Row:
     return row
 
 
-def row_of_folder(name: str) -> Row:
+def row_from_folder_name(name: str) -> ComparisonRow:
     """Of a comparison whose runs have no file: `ccst-k=1` was `ccst:k=1`."""
-    return Row("+".join(part.replace("-", ":", 1) for part in name.split("+")))
+    return ComparisonRow("+".join(part.replace("-", ":", 1) for part in name.split("+")))

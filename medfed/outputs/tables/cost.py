@@ -44,7 +44,7 @@ NOTE = ("a client's seconds and bytes in a round, beside validation; once: befor
         "beyond the others; measured in this comparison, on a machine that may have been busy")  # fmt: skip
 
 
-def cost_of(folder: RunFolder) -> Cost:
+def read_cost(folder: RunFolder) -> Cost:
     """From a run's `timings.csv` and `ledger.csv`."""
     timings = folder.timings()
     shares_every_round = sum(row["share"] is not None for row in timings) > 1
@@ -89,7 +89,7 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
     return Cost(**means)
 
 
-def cost_lines(costs: Mapping[str, Cost]) -> list[list[str]]:
+def cost_rows(costs: Mapping[str, Cost]) -> list[list[str]]:
     """Head and a line a method, as text."""
     lines = [["method", *HEAD.values()]]
     for method, cost in costs.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medfed.outputs.tables.comparison import Table
-from medfed.outputs.tables.table import Marked, block_title, cells
+from medfed.outputs.tables.table import MarkedText, block_rows, block_title
 
 SPECIAL = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -18,8 +18,8 @@ def to_latex(table: Table) -> str:
     """What the data are, and how to read the numbers, stands in comments above and in each caption."""
     parts = ["\n".join(f"% {line}" for line in (*table.head, *table.notes))]
     for block in table.blocks:
-        head, *lines = cells(table, block)
-        caption = escaped(f"{block_title(block)}. {table.head[0]}")
+        head, *lines = block_rows(table, block)
+        caption = escape_latex(f"{block_title(block)}. {table.head[0]}")
         parts.append("\n".join([
             r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule",
             _line(head), r"\midrule", *map(_line, lines), r"\bottomrule", r"\end{tabular}", r"\end{table}",
@@ -27,10 +27,10 @@ def to_latex(table: Table) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Text in which LaTeX finds no command."""
     return text.translate(SPECIAL)
 
 
-def _line(words: Sequence[Marked]) -> str:
-    return " & ".join(STYLES[mark].format(escaped(text)) for text, mark in words) + r" \\"
+def _line(words: Sequence[MarkedText]) -> str:
+    return " & ".join(STYLES[mark].format(escape_latex(text)) for text, mark in words) + r" \\"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medfed.metrics.metric import DISTANCE, Column, Metric, columns_of
-from medfed.outputs.tables.comparison import kind_of_data
-from medfed.outputs.tables.table import TRANSDUCTIVE, aligned
+from medfed.outputs.tables.comparison import data_label
+from medfed.outputs.tables.table import TRANSDUCTIVE, align_columns
 from medfed.tasks.known import scoring_of
 from medfed.tasks.scoring import GAP, RUN_TABLE, Scoring
 
@@ -23,19 +23,19 @@ def closing_table(summary: Mapping[str, Any]) -> str:
             `selected_round`, `rounds`, `clients` and `privacy` are printed where they are there.
     """
     scoring = scoring_of(summary)
-    found = [[(word, "") for word in line] for line in lines(scoring, summary, scoring.shows_interval)]
-    notes = [*scoring.summary_notes(summary), *notes_on_weights(summary)]
-    table = aligned(found, False, n_left=1 + scoring.has_structures)
+    found = [[(word, "") for word in line] for line in score_rows(scoring, summary, scoring.shows_interval)]
+    notes = [*scoring.summary_notes(summary), *weights_notes(summary)]
+    table = align_columns(found, False, n_left=1 + scoring.has_structures)
     return "\n".join([*_head(summary, scoring.spread), "", table, "", *notes])
 
 
-def lines(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool) -> list[tuple[str, ...]]:
+def score_rows(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool) -> list[tuple[str, ...]]:
     """The head, a line per site and structure, the means over sites, and the gap.
 
     Args:
         with_interval: whether a score has its 95 % interval, rather than its standard deviation.
     """
-    found = [head(scoring)]
+    found = [header_row(scoring)]
     for role, words in SITES:
         for site, of_site in summary.get(role, {}).get("sites", {}).items():
             found += [_line(scoring, words.format(site), name, group, with_interval) for name, group in of_site.items()]
@@ -47,7 +47,7 @@ def lines(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool) -> 
     return found
 
 
-def head(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
+def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
     """The heads of the columns that `values` fills, after those of `first`."""
     metrics = (
         metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
@@ -58,7 +58,7 @@ def head(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
     return (*first, *structure, *before, *metrics, *after)
 
 
-def score_text(scores: Mapping[str, Any], column: Column, with_interval: bool) -> str:
+def format_score(scores: Mapping[str, Any], column: Column, with_interval: bool) -> str:
     """The mean with its interval or its standard deviation, where they are known; "-" where the mean is unknown.
 
     A distance has its unit, as it depends on the data; of other metrics the head of the column has it.
@@ -76,7 +76,7 @@ def score_text(scores: Mapping[str, Any], column: Column, with_interval: bool) -
     return f"{mean}{unit}"
 
 
-def column_shown(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Column | None:
+def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Column | None:
     """The column of a metric in a group's line: a distance in the unit that all its cases (of a mean: sites) have."""
     main = group[scoring.columns[0].key]
     count = "n_sites" if "n_sites" in main else "n"
@@ -87,7 +87,7 @@ def column_shown(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> 
     return None
 
 
-def notes_on_weights(summary: Mapping[str, Any]) -> list[str]:
+def weights_notes(summary: Mapping[str, Any]) -> list[str]:
     """Which weights scored which sites, and what looked at test images while predicting."""
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     unseen = "those of the source site nearest to it" if "nearest" in by else "their average"
@@ -100,7 +100,7 @@ def _head(summary: Mapping[str, Any], spread: str) -> list[str]:
     method = f"{summary['method']}; " if "method" in summary else ""
     which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
     chosen = f"{method}round{which} by the rule '{summary['selection']}'; {spread}"
-    return [kind_of_data(summary["data"]), chosen, *_clients(summary), *_privacy(summary)]
+    return [data_label(summary["data"]), chosen, *_clients(summary), *_privacy(summary)]
 
 
 def _privacy(summary: Mapping[str, Any]) -> list[str]:
@@ -123,8 +123,8 @@ def _clients(summary: Mapping[str, Any]) -> list[str]:
 def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any], with_interval: bool) -> tuple:
     scores = []
     for metric in scoring.shown(RUN_TABLE):
-        column = column_shown(scoring, metric, group)
-        scores.append("-" if column is None else score_text(group[column.key], column, with_interval))
+        column = displayed_column(scoring, metric, group)
+        scores.append("-" if column is None else format_score(group[column.key], column, with_interval))
     before, after = ([str(group[key]) for key, _ in counts] for counts in (scoring.counts_before, scoring.counts_after))
     return (site, *[structure] * scoring.has_structures, *before, *scores, *after)
 

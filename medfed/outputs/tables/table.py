@@ -16,7 +16,7 @@ TRANSDUCTIVE = {
     "batch_stats": "at sites that took no part BatchNorm used the statistics of each batch of test images",
     "nearest": "in a weak sense, sites that took no part got the BatchNorm nearest to their unlabelled test images",
 }
-Marked = tuple[str, str]  # a cell's text; "best", "second" or ""
+MarkedText = tuple[str, str]  # a cell's text; "best", "second" or ""
 
 
 def to_markdown(table: Table) -> str:
@@ -24,7 +24,7 @@ def to_markdown(table: Table) -> str:
     styles = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
     parts = ["  \n".join(f"**{line}**" if line == PHANTOM else line for line in table.head)]
     for block in table.blocks:
-        head, *lines = cells(table, block)
+        head, *lines = block_rows(table, block)
         written = [[styles[mark].format(text.replace("|", "\\|")) for text, mark in line] for line in (head, *lines)]
         written.insert(1, ["---", *["---:"] * (len(head) - 1)])
         parts.append(f"### {block_title(block)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in written))
@@ -35,7 +35,7 @@ def to_markdown(table: Table) -> str:
 def to_text(table: Table, isatty: bool = False) -> str:
     """Aligned for the terminal; with bold and underline if that is what it is written to."""
     parts = ["\n".join(table.head)]
-    parts += [f"{block_title(block)}\n{aligned(cells(table, block), isatty)}" for block in table.blocks]
+    parts += [f"{block_title(block)}\n{align_columns(block_rows(table, block), isatty)}" for block in table.blocks]
     parts.append("\n".join(f"note: {note}" for note in table.notes))
     return "\n\n".join(filter(None, parts))
 
@@ -74,7 +74,7 @@ def block_title(block: Block) -> str:
     return f"{name}{unit}, {better} is better"
 
 
-def cells(table: Table, block: Block) -> list[list[Marked]]:
+def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
     """Head and lines as texts with marks."""
     head = ["method", *table.sites, "average", f"p against {table.baseline} (n)", table.failed]
     tested = any(line.n is not None for line in block.lines)
@@ -88,7 +88,7 @@ def cells(table: Table, block: Block) -> list[list[Marked]]:
     return table_of if tested else [[*line[:-2], line[-1]] for line in table_of]
 
 
-def _marked(column: Sequence[Cell | None], block: Block) -> list[Marked]:
+def _marked(column: Sequence[Cell | None], block: Block) -> list[MarkedText]:
     """Best and second by the value as printed, so that equal print shares a mark; nothing to mark for one method."""
     printed = [None if cell is None else round(cell.mean, block.decimals) for cell in column]
     ranked = sorted({value for value in printed if value is not None}, reverse=block.higher_is_better)
@@ -111,7 +111,7 @@ def _p(p: float | None) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def aligned(lines: Sequence[Sequence[Marked]], ansi: bool, n_left: int = 1) -> str:
+def align_columns(lines: Sequence[Sequence[MarkedText]], ansi: bool, n_left: int = 1) -> str:
     """Columns padded to their widest text; the first `n_left` to the left, numbers to the right."""
     widths = [max(len(text) for text, _ in column) for column in zip(*lines)]
     codes = {"best": "\033[1m{}\033[0m", "second": "\033[4m{}\033[0m"} if ansi else {}

@@ -24,7 +24,7 @@ def stream(seed: int, *purpose: object) -> np.random.Generator:
 
 
 @contextmanager
-def written_whole(root: Path, **facts: object) -> Iterator[Path]:
+def atomic_collection(root: Path, **facts: object) -> Iterator[Path]:
     """Give a draft folder to fill; it becomes `root`, with the mark in it, when all went well, and else it goes.
 
     Args:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy import ndarray
 from PIL import Image
 
-from medfed.phantoms.synthesis.collection import stream, written_whole
-from medfed.phantoms.synthesis.fundus_camera import photograph
+from medfed.phantoms.synthesis.collection import atomic_collection, stream
+from medfed.phantoms.synthesis.fundus_camera import take_photograph
 from medfed.phantoms.synthesis.fundus_sites import REFERENCE, SITES
 from medfed.phantoms.synthesis.retina_anatomy import outlines, reflectance
 from medfed.phantoms.synthesis.retina_eye import Eye
@@ -26,7 +26,7 @@ GLAUCOMA_RATIO = 0.6  # cup-to-disc ratio from which a file's name says glaucoma
 
 
 @dataclass(frozen=True, eq=False)
-class Photograph:
+class FundusCase:
     """One simulated case: image (Y, X, 3) uint8, mask (Y, X) uint8 of `CUP`, `RIM` and `OUTSIDE`, and whose it is."""
 
     image: ndarray
@@ -34,11 +34,13 @@ class Photograph:
     eye: Eye
 
 
-def take(site_name: str, number: int, size: int = 192, seed: int = 0, severity: float = 1.0) -> Photograph:
+def simulate_photograph(
+    site_name: str, number: int, size: int = 192, seed: int = 0, severity: float = 1.0
+) -> FundusCase:
     """Simulate one case of one site; see `make_fundus_phantom` for the arguments."""
     site, rng = SITES[site_name], stream(seed, "fundus camera", site_name, number)
-    eye = Eye.draw(stream(seed, "eye", site_name, number), site.melanin_shift)
-    camera = site.camera.departed(REFERENCE, severity).today(rng)
+    eye = Eye.sample(stream(seed, "eye", site_name, number), site.melanin_shift)
+    camera = site.camera.interpolate_from(REFERENCE, severity).sample_session(rng)
     pixel_mm = camera.field_mm / size
     across = (np.arange(size) - (size - 1) / 2) * pixel_mm
     right, down = rng.normal(0, 0.05 * camera.field_mm, 2).clip(-0.4, 0.4)  # crops are cut by a detector that errs
@@ -46,9 +48,9 @@ def take(site_name: str, number: int, size: int = 192, seed: int = 0, severity: 
     grid = regular_grid(np.zeros(1), across + down, (across + right) * to_the_temple, pixel_mm)
     x, y = grid.x[0], grid.y[0]
     shape = outlines(eye, x, y)
-    image = photograph(reflectance(eye, grid, shape), camera, x, y, rng)
+    image = take_photograph(reflectance(eye, grid, shape), camera, x, y, rng)
     mask = np.where(shape.cup < 0, CUP, np.where(shape.disc < 0, RIM, OUTSIDE)).astype(np.uint8)
-    return Photograph(image, mask, eye)
+    return FundusCase(image, mask, eye)
 
 
 def make_fundus_phantom(
@@ -80,17 +82,17 @@ def make_fundus_phantom(
              "version": VERSION, "seed": seed, "size": size, "images_per_site": images_per_site,
              "severity": severity}  # fmt: skip
     cases = [(name, number) for name, site in SITES.items() for number in site.numbers[:images_per_site]]
-    with written_whole(root, **facts) as draft:
+    with atomic_collection(root, **facts) as draft:
         for done, (name, number) in enumerate(cases, 1):
-            _write(draft, name, number, take(name, number, size, seed, severity))
+            _write(draft, name, number, simulate_photograph(name, number, size, seed, severity))
             if progress:
                 progress(done, len(cases))
 
 
-def _write(root: Path, site_name: str, number: int, case: Photograph) -> None:
+def _write(root: Path, site_name: str, number: int, case: FundusCase) -> None:
     site = SITES[site_name]
-    stem = site.stem(number, case.eye.cup_ratio >= GLAUCOMA_RATIO, case.eye.left)
+    stem = site.file_stem(number, case.eye.cup_ratio >= GLAUCOMA_RATIO, case.eye.left)
     for kind, pixels in (("image", case.image), ("mask", case.mask)):
-        folder = root / site.folder / site.part(number) / "ROIs" / kind
+        folder = root / site.folder / site.published_part(number) / "ROIs" / kind
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{stem}.png")

@@ -49,7 +49,7 @@ class Camera:
     noise: float
     jpeg_quality: float
 
-    def departed(self, reference: Camera, severity: float) -> Camera:
+    def interpolate_from(self, reference: Camera, severity: float) -> Camera:
         """From the reference (severity 0) to this camera (1), and beyond; what has a sign or may be 0 linearly."""
         values: dict[str, Any] = {}
         for field in fields(self):
@@ -60,7 +60,7 @@ class Camera:
         values |= {"jpeg_quality": min(values["jpeg_quality"], 95.0)}
         return Camera(**(values | {name: max(values[name], 0.0) for name in ("glare", "sharpening")}))
 
-    def today(self, rng: np.random.Generator) -> Camera:
+    def sample_session(self, rng: np.random.Generator) -> Camera:
         """The same camera with another operator, focus and flash setting."""
         spread = {"field_mm": 0.04, "exposure": 0.16, "gamma": 0.03, "gradient": 0.3, "blur_mm": 0.2, "noise": 0.1}
         changed = {name: getattr(self, name) * float(np.exp(rng.normal(0, sd))) for name, sd in spread.items()}
@@ -69,7 +69,7 @@ class Camera:
         return replace(self, **changed, glare=glare, white_balance=tuple(balance.tolist()))
 
 
-def photograph(light: ndarray, camera: Camera, x: ndarray, y: ndarray, rng: np.random.Generator) -> ndarray:
+def take_photograph(light: ndarray, camera: Camera, x: ndarray, y: ndarray, rng: np.random.Generator) -> ndarray:
     """A stored picture of what an eye sends back.
 
     Args:

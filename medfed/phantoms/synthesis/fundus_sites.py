@@ -35,12 +35,12 @@ class Site:
     def numbers(self) -> range:
         return range(1, self.train + self.test + 1)
 
-    def part(self, number: int) -> str:
+    def published_part(self, number: int) -> str:
         """train or test, in the published proportion however few are made; one picture alone is for training."""
         total = self.train + self.test
         return "train" if -(-number * self.train // total) > -(-(number - 1) * self.train // total) else "test"
 
-    def stem(self, number: int, has_glaucoma: bool, is_left: bool) -> str:
+    def file_stem(self, number: int, has_glaucoma: bool, is_left: bool) -> str:
         kind = self.kinds[0] if has_glaucoma else self.kinds[1]
         return self.names.format(number=number, kind=kind, side="L" if is_left else "R")
 

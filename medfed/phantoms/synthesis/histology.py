@@ -15,11 +15,11 @@ import numpy as np
 from numpy import ndarray
 from PIL import Image
 
-from medfed.phantoms.synthesis.collection import stream, written_whole
-from medfed.phantoms.synthesis.histology_microscope import photograph, stain_vectors, transmitted
+from medfed.phantoms.synthesis.collection import atomic_collection, stream
+from medfed.phantoms.synthesis.histology_microscope import scan_slide, stain_vectors, transmittance
 from medfed.phantoms.synthesis.histology_patient import Patient
-from medfed.phantoms.synthesis.histology_section import cut
-from medfed.phantoms.synthesis.histology_sites import HOSPITALS
+from medfed.phantoms.synthesis.histology_section import make_section
+from medfed.phantoms.synthesis.histology_sites import SITES
 
 VERSION = 1
 SIDE = 96      # of a patch, in pixels
@@ -31,7 +31,7 @@ _VALIDATION_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Row:
+class PatchRow:
     """One line of metadata.csv, but for its index."""
 
     patient: int
@@ -50,9 +50,9 @@ class Row:
         return Path(slide) / f"patch_{slide}_x_{self.x}_y_{self.y}.png"
 
 
-def rows(patches_per_site: int, patients_per_site: int, seed: int) -> Iterator[Row]:
+def patch_table(patches_per_site: int, patients_per_site: int, seed: int) -> Iterator[PatchRow]:
     """What the collection holds, slide by slide. Every other patch of a slide has tumour."""
-    for centre in range(len(HOSPITALS)):
+    for centre in range(len(SITES)):
         for k in range(patients_per_site):
             patient, slide = centre * _PATIENTS_PUBLISHED + k, centre * patients_per_site + k
             rng = stream(seed, "histology slide", patient)
@@ -61,18 +61,20 @@ def rows(patches_per_site: int, patients_per_site: int, seed: int) -> Iterator[R
                 n = index // patients_per_site
                 split = int(stream(seed, "histology split", patient, n).random() < _VALIDATION_SHARE)
                 x, y = (int(start) + SIDE * step for start, step in zip(corner, (n % 32, n // 32)))
-                yield Row(patient, node, x, y, n % 2, slide, centre, split)
+                yield PatchRow(patient, node, x, y, n % 2, slide, centre, split)
 
 
-def patch(patient: int, number: int, label: int, seed: int = 0, severity: float = 1.0) -> tuple[ndarray, ndarray]:
+def simulate_patch(
+    patient: int, number: int, label: int, seed: int = 0, severity: float = 1.0
+) -> tuple[ndarray, ndarray]:
     """A patch of a patient, (96, 96, 3) uint8, and where its tumour is, (96, 96) bool; `label` as `rows` have it."""
-    hospital = HOSPITALS[f"hospital_{patient // _PATIENTS_PUBLISHED + 1}"].departed(severity)
+    hospital = SITES[f"hospital_{patient // _PATIENTS_PUBLISHED + 1}"].at_severity(severity)
     person = _person(seed, patient, hospital.stain_spread)
-    section = cut(person, label, stream(seed, "histology section", patient, number), SIDE * FINER,
+    section = make_section(person, label, stream(seed, "histology section", patient, number), SIDE * FINER,
                   hospital.um_per_pixel / FINER)
     strength = np.array([hospital.haematoxylin * person.haematoxylin, hospital.eosin * person.eosin, 1], np.float32)
-    light = transmitted(section.stain * strength, stain_vectors(hospital))
-    picture = photograph(_pixels(light).mean(axis=0), hospital, stream(seed, "histology camera", patient, number))
+    light = transmittance(section.stain * strength, stain_vectors(hospital))
+    picture = scan_slide(_pixels(light).mean(axis=0), hospital, stream(seed, "histology camera", patient, number))
     return picture, np.asarray(_pixels(section.tumour).any(axis=0))
 
 
@@ -101,13 +103,13 @@ def make_histology_phantom(root: Path, patches_per_site: int = 240, patients_per
     facts = {"what": "drawn lymph nodes, stained and scanned by simulated laboratories; no patient",
              "generator": "medfed histology phantom", "version": VERSION, "seed": seed,
              "patches_per_site": patches_per_site, "patients_per_site": patients_per_site, "severity": severity}
-    table = list(rows(patches_per_site, patients_per_site, seed))
-    with written_whole(root, **facts) as folder:
+    table = list(patch_table(patches_per_site, patients_per_site, seed))
+    with atomic_collection(root, **facts) as folder:
         _write_table(folder / "metadata.csv", table)
         numbers: dict[int, int] = {}
         for done, row in enumerate(table, 1):
             number = numbers[row.patient] = numbers.get(row.patient, -1) + 1
-            picture, _ = patch(row.patient, number, row.tumour, seed, severity)
+            picture, _ = simulate_patch(row.patient, number, row.tumour, seed, severity)
             file = folder / "patches" / row.file
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(picture).convert("RGBA").save(file, compress_level=3)  # as published: RGBA, all opaque
@@ -120,7 +122,7 @@ def _pixels(fine: ndarray) -> ndarray:
     return np.stack([fine[row::FINER, column::FINER] for row in range(FINER) for column in range(FINER)])
 
 
-def _write_table(path: Path, table: list[Row]) -> None:
+def _write_table(path: Path, table: list[PatchRow]) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(HEADER)
@@ -132,4 +134,4 @@ def _write_table(path: Path, table: list[Row]) -> None:
 
 @lru_cache(maxsize=128)
 def _person(seed: int, patient: int, stain_spread: float) -> Patient:
-    return Patient.draw(stream(seed, "histology patient", patient), stain_spread)
+    return Patient.sample(stream(seed, "histology patient", patient), stain_spread)

@@ -9,7 +9,7 @@ from numpy import ndarray
 
 
 @dataclass(frozen=True)
-class Kind:
+class NucleusType:
     """How nuclei of one kind look. Lengths in micrometres.
 
     radius_um, spread: mean radius, and standard deviation of its logarithm.
@@ -27,7 +27,7 @@ class Kind:
     nucleoli: float = 0.0
 
 
-def scattered(rng: np.random.Generator, side_um: float, way_um: float, jitter: float = 0.30) -> ndarray:
+def jittered_lattice(rng: np.random.Generator, side_um: float, way_um: float, jitter: float = 0.30) -> ndarray:
     """(N, 2) places in micrometres, on shaken rows of triangles a way apart: nuclei do not overlap by much."""
     rows = np.arange(-way_um, side_um + way_um, way_um * 0.866)
     columns = np.arange(-way_um, side_um + way_um, way_um)
@@ -38,8 +38,8 @@ def scattered(rng: np.random.Generator, side_um: float, way_um: float, jitter: f
     return places + rng.normal(0, jitter / 2 * way_um, places.shape)
 
 
-def draw(
-    canvas: ndarray, places_um: ndarray, kind: Kind, um_per_pixel: float, rng: np.random.Generator,
+def draw_nuclei(
+    canvas: ndarray, places_um: ndarray, kind: NucleusType, um_per_pixel: float, rng: np.random.Generator,
     angle: float | None = None,
 ) -> None:
     """Put nuclei on a canvas of haematoxylin, in place; where two meet, the stronger stays.
@@ -64,7 +64,7 @@ def draw(
 
 
 def _stamps(
-    part: ndarray, half: int, radius: ndarray, ratio: ndarray, angles: ndarray, looks: ndarray, kind: Kind,
+    part: ndarray, half: int, radius: ndarray, ratio: ndarray, angles: ndarray, looks: ndarray, kind: NucleusType,
 ) -> ndarray:
     """(N, w, w) float32, the stain of each nucleus in its own window."""
     axis = np.arange(-half, half + 1, dtype=np.float32)

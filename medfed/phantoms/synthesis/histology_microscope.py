@@ -9,7 +9,7 @@ from numpy import ndarray
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from medfed.phantoms.synthesis.histology_sites import Hospital
+from medfed.phantoms.synthesis.histology_sites import HistologySite
 
 # optical density of red, green, blue a unit of stain (after Ruifrok and Johnston, 2001); the third is haemoglobin
 HAEMATOXYLIN, EOSIN, BLOOD = np.array([[0.65, 0.70, 0.29], [0.10, 0.97, 0.20], [0.12, 0.78, 0.62]])
@@ -18,22 +18,22 @@ _TOWARDS_ORANGE = np.array([-0.20, -0.10, 0.90])
 _LUMINANCE = np.array([0.299, 0.587, 0.114])
 
 
-def stain_vectors(hospital: Hospital) -> ndarray:
+def stain_vectors(hospital: HistologySite) -> ndarray:
     """(3, 3) float64: optical density of red, green, blue for haematoxylin, eosin and blood; rows of length 1."""
     rows = [
-        _turned(HAEMATOXYLIN, _TOWARDS_RED, hospital.haematoxylin_turn),
-        _turned(EOSIN, _TOWARDS_ORANGE, hospital.eosin_turn),
+        _rotate_stain(HAEMATOXYLIN, _TOWARDS_RED, hospital.haematoxylin_turn),
+        _rotate_stain(EOSIN, _TOWARDS_ORANGE, hospital.eosin_turn),
         BLOOD / np.linalg.norm(BLOOD),
     ]
     return np.array(rows)
 
 
-def transmitted(stain: ndarray, vectors: ndarray) -> ndarray:
+def transmittance(stain: ndarray, vectors: ndarray) -> ndarray:
     """(H, W, 3) share of light that passes: exp(-concentration times density); `stain` is (H, W, 3), not negative."""
     return np.exp(-(stain @ vectors.astype(stain.dtype)))
 
 
-def photograph(light: ndarray, hospital: Hospital, rng: np.random.Generator) -> ndarray:
+def scan_slide(light: ndarray, hospital: HistologySite, rng: np.random.Generator) -> ndarray:
     """The picture (H, W, 3) uint8 of transmitted light (H, W, 3) in [0, 1], with this patch's focus."""
     focus_um = hospital.focus_um * rng.random() ** 2
     blur_pixels = np.hypot(hospital.blur_um, focus_um) / hospital.um_per_pixel
@@ -43,17 +43,17 @@ def photograph(light: ndarray, hospital: Hospital, rng: np.random.Generator) -> 
     colour = np.clip(light, 0, 1) ** hospital.gamma
     grey = (colour @ _LUMINANCE.astype(light.dtype))[..., None]
     colour = np.clip(grey + hospital.saturation * (colour - grey), 0, 1)
-    return compressed((colour * 255 + 0.5).astype(np.uint8), round(hospital.jpeg_quality))
+    return jpeg_compressed((colour * 255 + 0.5).astype(np.uint8), round(hospital.jpeg_quality))
 
 
-def compressed(picture: ndarray, quality: int) -> ndarray:
+def jpeg_compressed(picture: ndarray, quality: int) -> ndarray:
     """A picture (H, W, 3) uint8 once through JPEG, as slides are stored."""
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "JPEG", quality=quality)
     return np.asarray(Image.open(file))
 
 
-def _turned(stain: ndarray, towards: ndarray, degrees: float) -> ndarray:
+def _rotate_stain(stain: ndarray, towards: ndarray, degrees: float) -> ndarray:
     """A unit vector turned in the plane of the stain and a direction, kept absorbing in every colour."""
     stain = stain / np.linalg.norm(stain)
     across = towards - (towards @ stain) * stain

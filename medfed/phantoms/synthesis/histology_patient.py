@@ -28,7 +28,7 @@ class Patient:
     eosin: float
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, stain_spread: float = 0.1) -> Patient:
+    def sample(cls, rng: np.random.Generator, stain_spread: float = 0.1) -> Patient:
         """A random patient; a grade runs from small alike nuclei (0) to large wild ones (1)."""
         grade = rng.random()
         nucleus_um = 4.3 + 2.0 * grade + rng.normal(0, 0.2)

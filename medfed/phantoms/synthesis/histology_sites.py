@@ -12,7 +12,7 @@ Value = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Hospital:
+class HistologySite:
     """A laboratory and its scanner.
 
     Args:
@@ -44,9 +44,9 @@ class Hospital:
     noise: float = 0.010
     jpeg_quality: float = 88.0
 
-    def departed(self, severity: float) -> Hospital:
+    def at_severity(self, severity: float) -> HistologySite:
         """This far from the reference: 0 is the reference, 1 as stated; every number on a straight line."""
-        reference, moved = Hospital(), dict[str, Any]()
+        reference, moved = HistologySite(), dict[str, Any]()
         for field in fields(self):
             moved[field.name] = _between(getattr(reference, field.name), getattr(self, field.name), severity)
         moved["jpeg_quality"] = min(95.0, max(10.0, moved["jpeg_quality"]))
@@ -65,23 +65,23 @@ def _kept_positive(name: str, value: Value) -> Value:
     return value if name.endswith("_turn") or isinstance(value, tuple) else max(0.02 if name != "noise" else 0.0, value)
 
 
-HOSPITALS = {
+SITES = {
     # 3DHISTECH; close to the reference, violet
-    "hospital_1": Hospital(haematoxylin_turn=3.0, haematoxylin=1.05, stain_spread=0.10),
+    "hospital_1": HistologySite(haematoxylin_turn=3.0, haematoxylin=1.05, stain_spread=0.10),
     # the same scanner; short haematoxylin, long eosin: pink, and a soft focus
-    "hospital_2": Hospital(
+    "hospital_2": HistologySite(
         haematoxylin_turn=9.0, eosin_turn=5.0, haematoxylin=0.80, eosin=1.22, stain_spread=0.13, focus_um=0.65,
         white=(0.96, 0.92, 0.94)),
     # Hamamatsu: finer pixels, steep curve, bluish light; strong haematoxylin
-    "hospital_3": Hospital(
+    "hospital_3": HistologySite(
         haematoxylin_turn=-6.0, eosin_turn=-3.0, haematoxylin=1.12, eosin=1.0, stain_spread=0.12, um_per_pixel=0.90,
         blur_um=0.40, white=(0.92, 0.92, 0.96), gamma=1.15, saturation=0.95, noise=0.016, jpeg_quality=80),
     # 3DHISTECH; faded slides, washed out, a little red
-    "hospital_4": Hospital(
+    "hospital_4": HistologySite(
         haematoxylin_turn=12.0, eosin_turn=-6.0, haematoxylin=0.78, eosin=0.72, stain_spread=0.14,
         white=(0.97, 0.95, 0.95), gamma=0.92, noise=0.012, jpeg_quality=80),
     # Philips: coarser pixels, warm light, strong colours, hard compression
-    "hospital_5": Hospital(
+    "hospital_5": HistologySite(
         haematoxylin_turn=2.0, eosin_turn=9.0, haematoxylin=1.02, eosin=1.20, stain_spread=0.16, um_per_pixel=1.06,
         blur_um=0.60, white=(0.97, 0.95, 0.88), gamma=0.95, saturation=1.15, noise=0.008, jpeg_quality=70),
 }

@@ -43,7 +43,7 @@ class Scanner:
     gain: float
     gamma: float
 
-    def departed(self, reference: Scanner, severity: float) -> Scanner:
+    def interpolate_from(self, reference: Scanner, severity: float) -> Scanner:
         """From the reference (severity 0) to this scanner (1) and beyond: in proportion, linear where 0 is allowed."""
 
         def blend(name: str) -> float:
@@ -55,7 +55,7 @@ class Scanner:
         values = {field.name: blend(field.name) for field in fields(self)}
         return Scanner(**(values | {"sharpness": min(values["sharpness"], 1.0)}))
 
-    def today(self, rng: np.random.Generator) -> Scanner:
+    def sample_session(self, rng: np.random.Generator) -> Scanner:
         """The same protocol on another day: a few per cent of everything, more of the receiver's gain."""
         spread = {"te_ms": 0.04, "tr_ms": 0.06, "snr": 0.08, "shading": 0.15, "flare": 0.1, "gain": 0.15, "gamma": 0.03}
         changed = {name: getattr(self, name) * float(np.exp(rng.normal(0, sd))) for name, sd in spread.items()}
@@ -94,7 +94,9 @@ def average_slices(image: ndarray) -> ndarray:
     return sum(np.float32(weight) * image[k::len(SLICE_PROFILE)] for k, (_, weight) in enumerate(SLICE_PROFILE))
 
 
-def sensitivity(grid: Grid, scanner: Scanner, coil_y_mm: float, skin_y_mm: float, rng: np.random.Generator) -> ndarray:
+def coil_sensitivity(
+    grid: Grid, scanner: Scanner, coil_y_mm: float, skin_y_mm: float, rng: np.random.Generator
+) -> ndarray:
     """(Z, Y, X) brightness of the coils: standing waves, surface array in front and behind, endorectal loop.
 
     On its axis the field of a loop of radius R falls off as (R^2 + d^2)^-3/2; 1 at the middle of the gland.
@@ -125,7 +127,7 @@ def _taper(n: int, kept: float) -> ndarray:
     return (1 / (1 + np.exp((frequency - 0.92 * kept) / 0.06))).astype(np.float32)
 
 
-def stored_units(image: ndarray, scanner: Scanner) -> ndarray:
+def to_stored_units(image: ndarray, scanner: Scanner) -> ndarray:
     """Whole numbers from 0 to 4095 (12 bits), after the vendor's display curve, which leaves fat's signal in place."""
     fat, _ = tissue_signal(TISSUES["fat"], scanner)
     curved = fat * (image / np.float32(fat)) ** np.float32(scanner.gamma)

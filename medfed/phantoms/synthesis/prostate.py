@@ -14,16 +14,16 @@ import nibabel as nib
 import numpy as np
 from numpy import ndarray
 
-from medfed.phantoms.synthesis.collection import stream, written_whole
+from medfed.phantoms.synthesis.collection import atomic_collection, stream
 from medfed.phantoms.synthesis.mri_scanner import (
     SLICE_PROFILE,
     acquire,
     average_slices,
+    coil_sensitivity,
     magnetisation,
-    sensitivity,
-    stored_units,
+    to_stored_units,
 )
-from medfed.phantoms.synthesis.prostate_anatomy import anatomy, textured, zones
+from medfed.phantoms.synthesis.prostate_anatomy import add_textures, anatomy, zone_coverage
 from medfed.phantoms.synthesis.prostate_patient import Patient
 from medfed.phantoms.synthesis.prostate_sites import REFERENCE, REFERENCE_FOV_MM, SITES
 from medfed.phantoms.synthesis.shapes import regular_grid
@@ -42,21 +42,23 @@ class Examination:
     affine: ndarray
 
 
-def examine(site_name: str, number: int, matrix: int = 128, seed: int = 0, severity: float = 1.0) -> Examination:
+def simulate_examination(
+    site_name: str, number: int, matrix: int = 128, seed: int = 0, severity: float = 1.0
+) -> Examination:
     """Simulate one case of one site; see `make_prostate_phantom` for the arguments."""
     site, rng = SITES[site_name], stream(seed, "scan", site_name, number)
-    patient = Patient.draw(stream(seed, "patient", site_name, number), balloon=site.coil == "endorectal")
-    scanner = site.scanners[rng.integers(len(site.scanners))].departed(REFERENCE, severity).today(rng)
+    patient = Patient.sample(stream(seed, "patient", site_name, number), balloon=site.coil == "endorectal")
+    scanner = site.scanners[rng.integers(len(site.scanners))].interpolate_from(REFERENCE, severity).sample_session(rng)
     spacing = REFERENCE_FOV_MM * (rng.uniform(*site.fov_mm) / REFERENCE_FOV_MM) ** severity / matrix
     gap = float(rng.uniform(*site.gap_mm))
     z, y, x = _prescribe(patient, spacing, gap, matrix, rng)
     parts_of_slice = [place * gap * site.thickness_ratio for place, _ in SLICE_PROFILE]
-    grid = textured(patient, regular_grid(np.add.outer(z, parts_of_slice).ravel(), y, x, spacing))
+    grid = add_textures(patient, regular_grid(np.add.outer(z, parts_of_slice).ravel(), y, x, spacing))
     bare = average_slices(magnetisation(anatomy(patient, grid), grid, scanner, patient.brightness))
     coil_y_mm = patient.gland_mm[1] / 2 + patient.rectum_mm
-    coils = sensitivity(regular_grid(z, y, x, spacing), scanner, coil_y_mm, patient.body.skin_y_mm, rng)
-    image = stored_units(acquire(bare * coils, scanner, rng), scanner)
-    gland, transition = (average_slices(zone) > 0.5 for zone in zones(patient, grid))
+    coils = coil_sensitivity(regular_grid(z, y, x, spacing), scanner, coil_y_mm, patient.body.skin_y_mm, rng)
+    image = to_stored_units(acquire(bare * coils, scanner, rng), scanner)
+    gland, transition = (average_slices(zone) > 0.5 for zone in zone_coverage(patient, grid))
     mask = gland.astype(np.uint8) + (gland & transition if site.zones else np.uint8(0))
     affine = _affine(spacing, gap, (x[0], y[0], z[0]), stream(seed, "table", site_name, number))
     return Examination(image.T, mask.T, affine)
@@ -114,9 +116,9 @@ def make_prostate_phantom(root: Path, cases_per_site: int = 8, matrix: int = 128
              "generator": "medfed prostate phantom", "version": VERSION, "seed": seed, "matrix": matrix,
              "cases_per_site": cases_per_site, "severity": severity}
     cases = [(name, number) for name, site in SITES.items() for number in site.numbers[:cases_per_site]]
-    with written_whole(root, **facts) as folder:
+    with atomic_collection(root, **facts) as folder:
         for done, (name, number) in enumerate(cases, 1):
-            case = examine(name, number, matrix, seed, severity)
+            case = simulate_examination(name, number, matrix, seed, severity)
             (folder / name).mkdir(exist_ok=True)
             _write(folder / name / f"Case{number:02d}.nii.gz", case.image, case.affine)
             _write(folder / name / f"Case{number:02d}{SITES[name].suffix}.nii.gz", case.mask, case.affine)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy import ndarray
 
 from medfed.phantoms.synthesis.pelvis_anatomy import SIDES, Part, paint, pelvis
-from medfed.phantoms.synthesis.prostate_patient import Blob, Patient
-from medfed.phantoms.synthesis.shapes import Grid, band, bend, ellipse, ellipsoid, random_field, share
+from medfed.phantoms.synthesis.prostate_patient import FocalStructure, Patient
+from medfed.phantoms.synthesis.shapes import Grid, band, bend, coverage, ellipse, ellipsoid, random_field
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Gland:
     transition: ndarray
 
 
-def textured(patient: Patient, grid: Grid) -> Grid:
+def add_textures(patient: Patient, grid: Grid) -> Grid:
     """The grid bent by this man's own irregularity, with the random fields that his tissues need."""
     rng = np.random.default_rng(patient.texture_seed)
 
@@ -41,7 +41,7 @@ def textured(patient: Patient, grid: Grid) -> Grid:
     return replace(bent, fields=fields)
 
 
-def gland_on(patient: Patient, grid: Grid) -> Gland:
+def sample_gland(patient: Patient, grid: Grid) -> Gland:
     """Cross-sections: a rounded trapezium, narrow in front, grooved behind; conical apex, blunt base."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
     t = grid.z / length
@@ -58,7 +58,7 @@ def gland_on(patient: Patient, grid: Grid) -> Gland:
 def _transition(patient: Patient, grid: Grid, size: ndarray) -> ndarray:
     """Two lobes on either side of the urethra, in front; gone near the apex, most of the gland at the base."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
-    grow = grid.levels((-0.75 * length, 0.05), (-0.3 * length, 0.8), (0.2 * length, 1.0), (length, 0.95)) * size
+    grow = grid.along_z((-0.75 * length, 0.05), (-0.3 * length, 0.8), (0.2 * length, 1.0), (length, 0.95)) * size
     lobes = [ellipse(grid, (side * 0.42 * ratio * width * grow, -0.20 * thick),
                      (0.62 * ratio * width * grow, (0.30 + 0.48 * ratio) * thick * grow))
              for side, ratio in zip(SIDES, patient.lobes)]
@@ -73,7 +73,7 @@ def anatomy(patient: Patient, grid: Grid) -> Iterator[Part]:
     yield from _seminal_vesicles(patient, grid)
     width, thick, length = (side / 2 for side in patient.gland_mm)
     near = grid.crop((-width - 6, width + 6), (-thick - 8, thick + 8), (-length - 14, length + 6))
-    gland = gland_on(patient, near)
+    gland = sample_gland(patient, near)
     yield from _surroundings(patient, near, gland)
     yield from _prostate(patient, near, gland)
 
@@ -84,14 +84,14 @@ def _rectum(patient: Patient, grid: Grid) -> Iterator[Part]:
     tube = grid.crop((-26, 26), (0, 75))
     upper = -apex + 12
     low = 0.9 * r if patient.balloon else 10
-    radius = tube.levels((apex - 8, 8.5), (apex + 3, low), (apex + 14, r), (upper, r * 1.1))
-    drop = tube.levels((apex - 8, 16), (apex + 8, 1.5), (-apex, 1.5), (upper + 15, 9))
+    radius = tube.along_z((apex - 8, 8.5), (apex + 3, low), (apex + 14, r), (upper, r * 1.1))
+    drop = tube.along_z((apex - 8, 16), (apex + 8, 1.5), (-apex, 1.5), (upper + 15, 9))
     out = ellipse(tube, (0, behind + drop + radius * 0.9), (radius * (1.12 if patient.balloon else 1.0), radius * 0.9))
     yield paint("smooth_muscle", tube, out)
     if not patient.balloon:  # which presses the mucosa flat
         yield paint("mucosa", tube, out + 3.0)
     wall = 2.2 if patient.balloon else 4.2
-    inside = tube.levels((apex - 2, 0.15), (apex + 12, 1.0))
+    inside = tube.along_z((apex - 2, 0.15), (apex + 12, 1.0))
     yield paint(patient.content, tube, out + wall + 3.0 * (1 - inside), inside)
 
 
@@ -110,7 +110,7 @@ def _seminal_vesicles(patient: Patient, grid: Grid) -> Iterator[Part]:
     """A bow tie of convoluted bright tubes behind the bladder, above the base."""
     base, back = -patient.body.apex_mm, 0.30 * patient.gland_mm[1]
     box = grid.crop((-42, 42), (back - 16, back + 22), (base - 8, base + 30))
-    rise = box.levels((base - 5, 0.1), (base + 3, 1.0), (base + 16, 0.9), (base + 26, 0.1))
+    rise = box.along_z((base - 5, 0.1), (base + 3, 1.0), (base + 16, 0.9), (base + 26, 0.1))
     for side in SIDES:
         bow = band(box, (side * 5, back), (side * 28, back - 2), 7.5 * rise) - 1.2 * box.fields["coarse"]
         yield paint("seminal_wall", box, bow, np.sqrt(rise), soft_mm=2.0)
@@ -127,9 +127,9 @@ def _surroundings(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
     for side in SIDES:
         bundle = ellipse(grid, (side * 0.72 * width, 0.92 * thick), (4.5, 3.0), side * -35)
         yield paint("nerve", grid, bundle, 0.7, soft_mm=2.5)
-    below = grid.levels((-length - 14, 0.7), (-length, 0.9), (-length + 0.2 * length, 1.0))
+    below = grid.along_z((-length - 14, 0.7), (-length, 0.9), (-length + 0.2 * length, 1.0))
     ring = ellipse(grid, (0, -0.05 * thick), (9.0 * below, 8.5 * below))
-    fade = grid.levels((-length - 14, 0.9), (-length + 4, 0.9), (-0.7 * length, 0))
+    fade = grid.along_z((-length - 14, 0.9), (-length + 4, 0.9), (-0.7 * length, 0))
     yield paint("smooth_muscle", grid, ring, fade, soft_mm=2.0)
     yield paint("mucosa", grid, ring + 4.5, fade, soft_mm=2.0)
 
@@ -137,29 +137,31 @@ def _surroundings(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
 def _prostate(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
     """The gland from its capsule inwards."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
-    inside = share(gland.surface, grid.edge_mm)
-    apex = grid.levels((-length, 0.45), (-0.72 * length, 1.0))        # fades into the sphincter
-    neck = grid.levels((0.8 * length, 1.0), (length, 0.55))           # and into the bladder neck
+    inside = coverage(gland.surface, grid.edge_mm)
+    apex = grid.along_z((-length, 0.45), (-0.72 * length, 1.0))        # fades into the sphincter
+    neck = grid.along_z((0.8 * length, 1.0), (length, 0.55))           # and into the bladder neck
     clear = np.clip(0.55 + 0.35 * grid.fields["coarse"], 0.1, 0.95) * np.clip(0.7 + 0.6 * grid.y / thick, 0.3, 1.0)
     yield paint("capsule", grid, gland.surface, apex * neck * clear)  # thin and broken, least seen in front
     yield paint("peripheral", grid, gland.surface + 0.9, apex * neck)
     middle = ellipse(grid, (0, 0.35 * thick), (0.55 * width, 0.5 * thick))
-    yield Part("central", share(middle, 6.0) * inside * grid.levels((0.2 * length, 0), (0.65 * length, 0.9)), grid.box)
+    yield Part(
+        "central", coverage(middle, 6.0) * inside * grid.along_z((0.2 * length, 0), (0.65 * length, 0.9)), grid.box
+    )
     zone = np.maximum(gland.transition, gland.surface + 0.9)
     yield paint("capsule", grid, zone, np.clip(0.6 + 0.3 * grid.fields["coarse"], 0.1, 0.9))
     yield paint("transition", grid, zone + 1.0)
     for blob in patient.blobs:
         yield from _blob(blob, grid, gland)
     front = ellipse(grid, (0, -1.0 * thick), (0.42 * width, 0.42 * thick))
-    dense = grid.levels((-length, 0.5), (-0.4 * length, 0.95), (length, 0.8))
-    yield Part("stroma", share(front, 4.0) * inside * dense, grid.box)
-    y = grid.levels((-length, -0.05 * thick), (0, 0.05 * thick), (length, -0.35 * thick))
+    dense = grid.along_z((-length, 0.5), (-0.4 * length, 0.95), (length, 0.8))
+    yield Part("stroma", coverage(front, 4.0) * inside * dense, grid.box)
+    y = grid.along_z((-length, -0.05 * thick), (0, 0.05 * thick), (length, -0.35 * thick))
     duct = ellipse(grid, (0, y), (3.2, 3.2))
-    yield Part("stroma", share(duct, 1.5) * inside * 0.8, grid.box)
-    yield Part("mucosa", share(np.hypot(grid.x, grid.y - y) - 1.7, 1.2) * inside * 0.9, grid.box)
+    yield Part("stroma", coverage(duct, 1.5) * inside * 0.8, grid.box)
+    yield Part("mucosa", coverage(np.hypot(grid.x, grid.y - y) - 1.7, 1.2) * inside * 0.9, grid.box)
 
 
-def _blob(blob: Blob, grid: Grid, gland: Gland) -> Iterator[Part]:
+def _blob(blob: FocalStructure, grid: Grid, gland: Gland) -> Iterator[Part]:
     """A nodule with its dark rim, kept inside the transition zone; or a lesion with a soft edge."""
     x_mm, y_mm, z_mm = ((c - r - 2, c + r + 2) for c, r in zip(blob.centre, blob.radii))
     start = [part.start for part in grid.box]
@@ -167,15 +169,17 @@ def _blob(blob: Blob, grid: Grid, gland: Gland) -> Iterator[Part]:
     local = tuple(slice(p.start - s, p.stop - s) for p, s in zip(box.box, start))
     distance = ellipsoid(box, blob.centre, blob.radii)
     if blob.tissue == "lesion":
-        yield Part("lesion", share(np.maximum(distance, gland.surface[local] + 1.0), 2.5) * np.float32(0.85), box.box)
+        yield Part(
+            "lesion", coverage(np.maximum(distance, gland.surface[local] + 1.0), 2.5) * np.float32(0.85), box.box
+        )
         return
     distance = np.maximum(distance, gland.transition[local] + 1.0)
     yield paint("capsule", box, distance, 0.75)
     yield paint(blob.tissue, box, distance + 0.9, 0.9)
 
 
-def zones(patient: Patient, grid: Grid) -> tuple[ndarray, ndarray]:
+def zone_coverage(patient: Patient, grid: Grid) -> tuple[ndarray, ndarray]:
     """(gland, transition): shares of each voxel inside the whole gland and inside its transition zone, (Z, Y, X)."""
-    gland = gland_on(patient, grid)
-    whole = share(gland.surface, grid.edge_mm)
-    return whole, share(np.maximum(gland.transition, gland.surface), grid.edge_mm)
+    gland = sample_gland(patient, grid)
+    whole = coverage(gland.surface, grid.edge_mm)
+    return whole, coverage(np.maximum(gland.transition, gland.surface), grid.edge_mm)

@@ -14,7 +14,7 @@ SHAPE_FACTOR = 0.55  # volume of the drawn gland over width x thickness x length
 
 
 @dataclass(frozen=True)
-class Blob:
+class FocalStructure:
     """An ellipsoid inside the gland: a nodule or a lesion. (x, y, z) in mm."""
 
     tissue: str
@@ -32,7 +32,7 @@ class Patient:
     dent_mm: float                         # depth of the rectal groove
     lobes: tuple[float, float]             # right and left transition lobe, share of the half width
     brightness: dict[str, float]           # T2 of a tissue against its typical value
-    blobs: tuple[Blob, ...]
+    blobs: tuple[FocalStructure, ...]
     bladder_mm: tuple[float, float, float]
     rectum_mm: float                       # radius
     content: str                           # of the rectum: air, stool or mucosa (empty)
@@ -41,7 +41,7 @@ class Patient:
     texture_seed: int
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, balloon: bool = False) -> Patient:
+    def sample(cls, rng: np.random.Generator, balloon: bool = False) -> Patient:
         """A random patient: 23 to 80 ml before bending, median 42 ml."""
         volume_ml = float(np.clip(42 * np.exp(rng.normal(0, 0.36)), 23, 80))
         shape = np.array([1.28, 0.84, 0.98]) * np.exp(rng.normal(0, 0.05, 3))
@@ -50,7 +50,7 @@ class Patient:
         big = np.clip((volume_ml - 20) / 60, 0, 1)  # benign growth is growth of the transition zone
         lobes = np.clip(0.64 + 0.20 * big + rng.normal(0, 0.04, 2), 0.52, 0.88)
         rectum_mm = rng.uniform(17, 20.5) if balloon else rng.uniform(9.5, 16.5)
-        body = Body.draw(rng, tuple(gland), rectum_mm)
+        body = Body.sample(rng, tuple(gland), rectum_mm)
         return cls(
             volume_ml=volume_ml, gland_mm=(float(gland[0]), float(gland[1]), float(gland[2])),
             widest=rng.uniform(0.0, 0.3), dent_mm=rng.uniform(1.0, 3.5) + 2.0 * balloon,
@@ -68,7 +68,7 @@ def _brightness(rng: np.random.Generator) -> dict[str, float]:
     return {tissue: float(np.exp(rng.normal(0, sd))) for tissue, sd in spread.items()}
 
 
-def _blobs(rng: np.random.Generator, gland: ndarray, lobes: ndarray, big: float) -> Iterator[Blob]:
+def _blobs(rng: np.random.Generator, gland: ndarray, lobes: ndarray, big: float) -> Iterator[FocalStructure]:
     """Nodules of benign growth in both lobes; a lesion in the peripheral zone of four men in ten."""
     width, thick, length = gland / 2
     for _ in range(rng.integers(4, 8) + int(8 * big)):
@@ -77,8 +77,8 @@ def _blobs(rng: np.random.Generator, gland: ndarray, lobes: ndarray, big: float)
         x = SIDES[side] * rng.uniform(0.12, 0.8) * width * lobes[side]
         centre = (x, rng.uniform(-0.55, 0.3) * thick, rng.uniform(-0.35, 0.75) * length)
         tissue = "nodule_bright" if rng.random() < 0.5 else "nodule_dark"
-        yield Blob(tissue, centre, tuple(radius * rng.uniform(0.75, 1.2, 3)))
+        yield FocalStructure(tissue, centre, tuple(radius * rng.uniform(0.75, 1.2, 3)))
     if rng.random() < 0.4:
         angle = np.radians(rng.uniform(15, 75)) * rng.choice(SIDES)
         centre = (0.82 * width * np.sin(angle), 0.78 * thick * np.cos(angle), rng.uniform(-0.6, 0.5) * length)
-        yield Blob("lesion", centre, tuple(rng.uniform(3.0, 7.0) * rng.uniform(0.7, 1.2, 3)))
+        yield FocalStructure("lesion", centre, tuple(rng.uniform(3.0, 7.0) * rng.uniform(0.7, 1.2, 3)))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import ndarray
 
 from medfed.phantoms.synthesis.retina_eye import Eye
-from medfed.phantoms.synthesis.retina_vessels import blood
+from medfed.phantoms.synthesis.retina_vessels import vessel_absorption
 from medfed.phantoms.synthesis.shapes import Grid, random_field
 
 FIELD_MM = (1.0, 4.0, 4.0)  # half of what textures cover: one layer, and more than any camera sees
@@ -108,7 +108,7 @@ def _lay_disc(image: ndarray, eye: Eye, grid: Grid, shape: Outlines, rng: np.ran
 
 def _before(image: ndarray, eye: Eye, grid: Grid) -> ndarray:
     """What lies before the retina: vessels with their reflex, and the lens."""
-    filled = blood(eye.vessels, grid.x[0], grid.y[0], grid.edge_mm)
+    filled = vessel_absorption(eye.vessels, grid.x[0], grid.y[0], grid.edge_mm)
     shine = (0.10 * filled.reflex)[..., None] * _float32((1.0, 0.62, 0.45))
     absorbed = filled.artery[..., None] * _float32(ARTERY) + filled.vein[..., None] * _float32(VEIN)
     seen = image * np.exp(-absorbed) + shine * image.mean(-1, keepdims=True) * 2.5

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medfed.phantoms.synthesis.retina_vessels import Vessel, draw_vessels
+from medfed.phantoms.synthesis.retina_vessels import Vessel, sample_vessels
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Eye:
     texture_seed: int
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, melanin_shift: float = 0.0) -> Eye:
+    def sample(cls, rng: np.random.Generator, melanin_shift: float = 0.0) -> Eye:
         """A random eye; `melanin_shift` makes the population of a place darker (positive) or fairer."""
         height = float(np.clip(rng.normal(0.92, 0.08), 0.74, 1.12))
         disc_mm = (height * float(np.clip(rng.normal(0.92, 0.05), 0.8, 1.05)), height)
@@ -76,8 +76,8 @@ class Eye:
             tessellation=float(rng.beta(1.3, 2.2)),
             crescent_mm=float(rng.uniform(0.12, 0.42)) if has_crescent else 0.0,
             crescent_degrees=float(rng.normal(10, 25)), fibres=float(rng.beta(1.3, 2.0)),
-            lens=float(rng.beta(1.2, 3.5)), spots=_spots(rng) if has_spots else (), vessels=draw_vessels(rng, disc_mm),
-            texture_seed=int(rng.integers(2**31)),
+            lens=float(rng.beta(1.2, 3.5)), spots=_spots(rng) if has_spots else (),
+            vessels=sample_vessels(rng, disc_mm), texture_seed=int(rng.integers(2**31)),
         )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ class Vessel:
 
 
 @dataclass(frozen=True, eq=False)
-class Blood:
+class VesselAbsorption:
     """What vessels put before the retina, each (Y, X).
 
     artery, vein: blood that light crosses there and back, 1 for a wide vessel's middle.
@@ -38,7 +38,7 @@ class Blood:
     reflex: ndarray
 
 
-def draw_vessels(rng: np.random.Generator, disc_mm: tuple[float, float]) -> tuple[Vessel, ...]:
+def sample_vessels(rng: np.random.Generator, disc_mm: tuple[float, float]) -> tuple[Vessel, ...]:
     """The tree of one eye, arteries and veins from a common place on the nasal side of the disc's middle."""
     centre = np.array([-0.22 * disc_mm[0], 0.0]) + rng.normal(0, 0.06, 2)
     tree: list[Vessel] = []
@@ -91,7 +91,7 @@ def _walk(rng: np.random.Generator, origin: ndarray, headings: tuple[float, floa
     return path[: int(outside.argmax()) + 1] if outside.any() else path
 
 
-def blood(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel_mm: float) -> Blood:
+def vessel_absorption(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel_mm: float) -> VesselAbsorption:
     """Blood and reflex over the pixels at x, y, each (Y, X)."""
     pixels = np.column_stack([x.ravel(), y.ravel()])
     low, high = pixels.min(0) - 0.1, pixels.max(0) + 0.1
@@ -106,7 +106,7 @@ def blood(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel_mm: float) 
                 column = np.maximum(column, depth.reshape(x.shape))
                 reflex = np.maximum(reflex, (1.0 if artery else 0.45) * shine.reshape(x.shape))
         columns[artery] = column
-    return Blood(columns[True], columns[False], reflex)
+    return VesselAbsorption(columns[True], columns[False], reflex)
 
 
 def _cross_section(points: ndarray, pixels: ndarray, pixel_mm: float) -> tuple[ndarray, ndarray]:

@@ -47,7 +47,7 @@ class Grid:
             x=self.x[box], y=self.y[box], z=self.z[box[0]], fields={k: v[box] for k, v in self.fields.items()},
             box=(_moved(box[0], whole_z), _moved(box[1], whole_y), _moved(box[2], whole_x)))
 
-    def levels(self, *pairs: tuple[float, float]) -> ndarray:
+    def along_z(self, *pairs: tuple[float, float]) -> ndarray:
         """(Z, 1, 1): a quantity that is known at some heights (z in mm, value), linear in between."""
         heights, values = zip(*pairs)
         return np.interp(self.z, heights, values).astype(np.float32)
@@ -123,6 +123,6 @@ def band(grid: Grid, start: tuple, end: tuple, radius_mm: float | ndarray) -> nd
     return np.hypot(x - t * along_x, y - t * along_y) - radius_mm
 
 
-def share(distance_mm: ndarray, edge_mm: float) -> ndarray:
+def coverage(distance_mm: ndarray, edge_mm: float) -> ndarray:
     """Part of each voxel inside the shape, 0 to 1."""
     return np.clip(0.5 - distance_mm / edge_mm, 0, 1)

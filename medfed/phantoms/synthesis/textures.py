@@ -20,7 +20,7 @@ PALETTES = {  # dark to bright, RGB in [0, 1]
 }
 
 
-def texture(seed: int, number: int, size: int = 128) -> ndarray:
+def random_texture(seed: int, number: int, size: int = 128) -> ndarray:
     """One picture: two patterns, each in its palette, on either side of a soft border, with a little grain.
 
     Args:
@@ -57,7 +57,7 @@ def _noise(size: int, rng: np.random.Generator, power: float | None = None) -> n
     frequency = np.hypot(*np.meshgrid(fft.fftfreq(size), fft.rfftfreq(size), indexing="ij"))
     frequency[0, 0] = np.inf
     spectrum = fft.rfft2(rng.standard_normal((size, size))) * frequency ** (-power / 2)
-    return _stretched(fft.irfft2(spectrum, s=(size, size)))
+    return _rescale(fft.irfft2(spectrum, s=(size, size)))
 
 
 def _grating(size: int, rng: np.random.Generator) -> ndarray:
@@ -66,7 +66,7 @@ def _grating(size: int, rng: np.random.Generator) -> ndarray:
     angle, period = rng.uniform(0, np.pi), np.exp(rng.uniform(np.log(4), np.log(size / 2)))
     bend = rng.uniform(0, 1.5) * period * _noise(size, rng, power=3.5)
     waves = np.sin(2 * np.pi * (rows * np.sin(angle) + columns * np.cos(angle) + bend) / period)
-    return _stretched(np.tanh(waves * rng.choice([0.5, 3, 20])))
+    return _rescale(np.tanh(waves * rng.choice([0.5, 3, 20])))
 
 
 def _cells(size: int, rng: np.random.Generator) -> ndarray:
@@ -78,7 +78,7 @@ def _cells(size: int, rng: np.random.Generator) -> ndarray:
     near, next_near = np.sqrt(nearest).T.reshape(2, size, size)
     flat = rng.random(len(seeds))[squared.argmin(axis=1)].reshape(size, size)
     wall = np.clip((next_near - near) / rng.uniform(1, 5), 0, 1)
-    return np.clip(wall * (flat if rng.random() < 0.5 else _stretched(-near)), 0, 1)
+    return np.clip(wall * (flat if rng.random() < 0.5 else _rescale(-near)), 0, 1)
 
 
 def _blobs(size: int, rng: np.random.Generator) -> ndarray:
@@ -93,7 +93,7 @@ def _gradient(size: int, rng: np.random.Generator) -> ndarray:
     rows, columns = np.mgrid[:size, :size] / size
     angle, centre = rng.uniform(0, 2 * np.pi), rng.uniform(0, 1, 2)
     slope = rows * np.sin(angle) + columns * np.cos(angle)
-    picture = _stretched(slope if rng.random() < 0.5 else -np.hypot(rows - centre[0], columns - centre[1]))
+    picture = _rescale(slope if rng.random() < 0.5 else -np.hypot(rows - centre[0], columns - centre[1]))
     for _ in range(rng.integers(0, 5)):
         top, left = rng.integers(0, size - 3, 2)
         height, width = rng.integers(3, max(4, size // 2), 2)
@@ -119,6 +119,6 @@ def _paint(pattern: ndarray, rng: np.random.Generator) -> ndarray:
     return np.stack([np.interp(position, places, channel) for channel in stops.T])
 
 
-def _stretched(field: ndarray) -> ndarray:
+def _rescale(field: ndarray) -> ndarray:
     low, high = field.min(), field.max()
     return (field - low) / max(high - low, 1e-9)

@@ -25,7 +25,7 @@ from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata
-from medfed.outputs.bundle.write import PACKAGE, template_folder, trained, write_bundle
+from medfed.outputs.bundle.write import PACKAGE, load_trained_network, template_folder, write_bundle
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.mask_bundle import IMAGES_2D, VOLUMES
@@ -293,15 +293,15 @@ def test_weights_of_another_network_are_refused_with_the_first_five_differences(
     weights = UNET.build(1, 1).state_dict()
     weights["stranger"] = torch.zeros(1)
     with pytest.raises(UserError, match="'conv_0.conv_0.conv.weight' is .* expected .*; .* and [0-9]+ more") as caught:
-        trained(UNet(features=(6, 4, 4, 8, 8, 4)), weights, task)
+        load_trained_network(UNet(features=(6, 4, 4, 8, 8, 4)), weights, task)
     assert str(caught.value).count("expected (") <= 5
     weights = UNET.build(1, 1).state_dict()
     del weights["final_conv.bias"]
     with pytest.raises(UserError, match="'final_conv.bias' is missing"):
-        trained(UNET, weights, task)
+        load_trained_network(UNET, weights, task)
     weights["final_conv.bias"] = torch.tensor([float("nan")])
     with pytest.raises(UserError, match="not finite .*final_conv.bias"):
-        trained(UNET, weights, task)
+        load_trained_network(UNET, weights, task)
 
 
 class Brightness(NetworkSettings):

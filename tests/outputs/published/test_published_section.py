@@ -8,40 +8,44 @@ from made_runs import made_comparison
 
 from medfed.core.registry import known_names as known_names
 from medfed.outputs.published.section import (
+    ALSO_RUN_HERE,
     DATASETS,
     FOLDERS,
-    HERE,
-    OF_PHANTOM,
+    PHANTOM_WARNING,
     WARNING,
-    Ran,
-    dataset_of,
+    CompletedRun,
+    block_rows,
     footnotes,
-    lines,
-    tables_of,
+    published_name_of,
+    tables_of_dataset,
     to_published_markdown,
 )
-from medfed.outputs.published.tables import known, load
+from medfed.outputs.published.tables import load_table, table_names
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.run_data import read_runs
-from medfed.outputs.tables.comparison_row import Row
+from medfed.outputs.tables.comparison_row import ComparisonRow
 
 PROSTATE = {"name": "prostate", "root": "data/prostate"}
 PACS = {"name": "folder_classes", "root": "/somewhere/PACS/"}
 
 
-def ran(method: str, varied=(), **settings) -> Ran:
+def ran(method: str, varied=(), **settings) -> CompletedRun:
     """As a comparison runs it: `settings` are those of the resolved config."""
-    return Ran(method.partition(":")[0], Row(method, varied).changes, settings)
+    return CompletedRun(method.partition(":")[0], ComparisonRow(method, varied).changes, settings)
 
 
 def marked(table, block, *runs) -> set[str]:
-    found = load(table).block(block)
-    return {line[0].removesuffix(HERE) for line in lines(load(table), found, runs) if line[0].endswith(HERE)}
+    found = load_table(table).block(block)
+    return {
+        line[0].removesuffix(ALSO_RUN_HERE)
+        for line in block_rows(load_table(table), found, runs)
+        if line[0].endswith(ALSO_RUN_HERE)
+    }
 
 
 def test_data_sets_have_the_names_of_configs_and_of_published_blocks():
     assert set(DATASETS) <= set(known_names("datasets"))
-    published = {block.dataset for name in known() for block in load(name).blocks}
+    published = {block.dataset for name in table_names() for block in load_table(name).blocks}
     assert set(FOLDERS.values()) | set(DATASETS.values()) - {"Camelyon17"} == published - {"PACS and OfficeHome"}
 
 
@@ -53,16 +57,18 @@ def test_data_sets_have_the_names_of_configs_and_of_published_blocks():
     ({}, None),
 ])  # fmt: skip
 def test_which_published_data_a_config_is_of(data, expected):
-    assert dataset_of(data) == expected
+    assert published_name_of(data) == expected
 
 
 def test_a_data_set_has_all_its_tables_with_its_blocks_alone():
-    expected = [name for name in known() if any(block.dataset == "PACS" for block in load(name).blocks)]
-    found = tables_of("PACS")
+    expected = [name for name in table_names() if any(block.dataset == "PACS" for block in load_table(name).blocks)]
+    found = tables_of_dataset("PACS")
     assert len(expected) > 5
-    assert [(t.paper, t.table) for t in found] == [(load(name).paper, load(name).table) for name in expected]
+    assert [(t.paper, t.table) for t in found] == [
+        (load_table(name).paper, load_table(name).table) for name in expected
+    ]
     assert {block.dataset for table in found for block in table.blocks} == {"PACS"}
-    assert tables_of("Camelyon17") == tables_of(None) == []
+    assert tables_of_dataset("Camelyon17") == tables_of_dataset(None) == []
 
 
 def test_a_row_is_marked_where_its_settings_were_run_and_no_other_changed():
@@ -92,26 +98,26 @@ def test_values_of_a_published_row_are_compared_as_values():
 
 
 def test_numbers_are_as_printed_and_misprints_have_a_footnote():
-    table = load("elcfs_table_2")
+    table = load_table("elcfs_table_2")
     block = table.block("HD")
-    head, *rows = lines(table, block, [])
+    head, *rows = block_rows(table, block, [])
     assert head == ["method", "printed as", *block.columns, "average"]
     assert rows[-1] == ["elcfs", "ELCFS", "10.30", "11.49", "11.50", "11.57", "11.08", "8.31", "10.88†"]
     assert footnotes(table, block) == ("† ELCFS: printed 10.88, but the mean of the row is 10.71",)
     assert sum("†" in row[-1] for row in rows) == 1
-    ccst = load("ccst_table_1")
-    copa = next(row for row in lines(ccst, ccst.block("PACS"), []) if row[0] == "copa")
+    ccst = load_table("ccst_table_1")
+    copa = next(row for row in block_rows(ccst, ccst.block("PACS"), []) if row[0] == "copa")
     assert copa[-1] == "85.1", "one decimal is what COPA's paper has"
-    fisc = load("fisc_table_11")
-    assert "average" not in lines(fisc, fisc.block("Ablation"), [])[0]
+    fisc = load_table("fisc_table_11")
+    assert "average" not in block_rows(fisc, fisc.block("Ablation"), [])[0]
 
 
 def test_the_section_says_where_from_and_that_papers_are_not_ranked_together():
     text = to_published_markdown(PROSTATE, "real", [ran("elcfs")])
-    table = load("elcfs_table_2")
+    table = load_table("elcfs_table_2")
     said = (table.citation, table.backbone, table.split, table.baselines, *table.notes)
     assert all(word in text for word in ("\n## As published\n", WARNING, *said))
-    assert "PHANTOM" not in text and OF_PHANTOM in to_published_markdown(PROSTATE, "phantom", [])
+    assert "PHANTOM" not in text and PHANTOM_WARNING in to_published_markdown(PROSTATE, "phantom", [])
     assert "| elcfs (also run here) | ELCFS | 90.19 |" in text and "| fedavg | FedAvg |" in text
     assert to_published_markdown({"name": "camelyon17"}, "real", []) == ""
 
@@ -146,7 +152,7 @@ def test_the_page_folds_them_up(tmp_path):
     text = build_page(*read_runs([of_data(tmp_path / "all", "{name: prostate, root: data/prostate}")]))
     found = Details(text)
     assert "As published: 1 table on prostate MRI" in found.within and "90.19" in found.within
-    assert WARNING in found.within and OF_PHANTOM in found.within and "elcfs (also run here)" in found.within
+    assert WARNING in found.within and PHANTOM_WARNING in found.within and "elcfs (also run here)" in found.within
     assert "† ELCFS: printed 10.88" in found.within and "90.19" not in found.without
     captions = [caption for caption in text.split("<figcaption>")[1:] if caption.startswith("ELCFS, Table 2")]
     assert len(captions) == 2 and all("PUBLISHED numbers, not of this comparison." in caption for caption in captions)
@@ -159,7 +165,7 @@ def test_a_page_of_other_data_has_none(tmp_path, data):
 
 def test_the_page_takes_labels_and_baselines_from_the_rows(tmp_path):
     """Folders with a part of a SHA-256 say nothing; FedAvg with K=2 is what ELCFS with K=2 is tested against."""
-    varied = [Row(method, (f"federation.participating={k}", "network.weights=a/b.pth")) for k in (1, 2)
+    varied = [ComparisonRow(method, (f"federation.participating={k}", "network.weights=a/b.pth")) for k in (1, 2)
               for method in ("fedavg", "elcfs")]  # fmt: skip
     path = made_comparison(tmp_path / "all", tuple(row.folder for row in varied), (0,))
     for row in varied:
@@ -169,10 +175,10 @@ def test_the_page_takes_labels_and_baselines_from_the_rows(tmp_path):
             row.write(run)
     runs, comparisons = read_runs([path])
     (role, table), = comparisons[0].tables
-    lines = {line.method: line for line in table.blocks[0].lines}
-    assert list(lines)[:2] == [row.label for row in varied if row.method == "fedavg"]
+    method_lines = {line.method: line for line in table.blocks[0].lines}
+    assert list(method_lines)[:2] == [row.label for row in varied if row.method == "fedavg"]
     for row in varied:
-        found = lines[row.label]
+        found = method_lines[row.label]
         assert (found.p is not None) == (row.method == "elcfs")
         assert (found.reason == "the baseline") == (row.method == "fedavg")
     assert any("against fedavg with the same varied settings" in note for note in table.notes)

@@ -1,13 +1,13 @@
 import pytest
 
 from medfed.core.errors import UserError
-from medfed.outputs.tables.comparison_row import FILE, Row, read_row, row_of_folder
+from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, read_row, row_from_folder_name
 
 METHODS = ("fedavg", "ccst:k=1", "ccst:k=1,style=single", "ccst+elcfs", "ccst:codec=a/b", "ccst:codec=a_b",
            "ccst:codec=../x")  # fmt: skip
 VALUES = ("federation.participating=2", "network.weights=/a/b.pth", "network.weights=/a_b.pth", "data.root=Ä",
           "training.betas=[0.9, 0.99]", "x=" + "y" * 300, "x=" + "y" * 299)  # fmt: skip
-ROWS = [Row(method, varied) for method in METHODS for varied in ((), *((value,) for value in VALUES))]
+ROWS = [ComparisonRow(method, varied) for method in METHODS for varied in ((), *((value,) for value in VALUES))]
 
 
 def test_folders_are_safe_and_no_two_are_alike():
@@ -19,8 +19,8 @@ def test_folders_are_safe_and_no_two_are_alike():
 
 
 def test_a_plain_label_is_its_folder():
-    assert Row("ccst:k=1,style=single").folder == "ccst-k=1,style=single"
-    assert Row("elcfs", ("federation.participating=2",)).folder == "elcfs--federation.participating=2"
+    assert ComparisonRow("ccst:k=1,style=single").folder == "ccst-k=1,style=single"
+    assert ComparisonRow("elcfs", ("federation.participating=2",)).folder == "elcfs--federation.participating=2"
 
 
 def test_a_row_comes_back_from_the_folder_of_a_run(tmp_path):
@@ -31,13 +31,13 @@ def test_a_row_comes_back_from_the_folder_of_a_run(tmp_path):
 
 def test_a_run_without_a_row_is_its_method_and_an_older_comparison_has_it_in_its_folder(tmp_path):
     assert read_row(tmp_path, "elcfs").label == "elcfs"
-    assert row_of_folder("ccst-k=1,style=single") == Row("ccst:k=1,style=single")
+    assert row_from_folder_name("ccst-k=1,style=single") == ComparisonRow("ccst:k=1,style=single")
 
 
 def test_it_is_tested_against_fedavg_with_the_same_values_but_those_of_methods():
-    row = Row("ccst:style=single", ("method.k=1", "federation.participating=2"))
+    row = ComparisonRow("ccst:style=single", ("method.k=1", "federation.participating=2"))
     assert row.label == "ccst:style=single, method.k=1, federation.participating=2"
-    assert row.baseline == "fedavg, federation.participating=2" and Row("ccst").baseline == "fedavg"
+    assert row.baseline == "fedavg, federation.participating=2" and ComparisonRow("ccst").baseline == "fedavg"
     assert row.changes == ("method.style", "method.k", "federation.participating")
 
 
@@ -45,6 +45,6 @@ def test_it_is_tested_against_fedavg_with_the_same_values_but_those_of_methods()
     "{", "[]", '{"method": "a"}', '{"method": "a", "varied": [1]}', '{"method": 1, "varied": []}',
 ])  # fmt: skip
 def test_a_damaged_row_is_named(tmp_path, content):
-    (tmp_path / FILE).write_text(content)
+    (tmp_path / ROW_FILE).write_text(content)
     with pytest.raises(UserError, match="row.json: .*--resume"):
         read_row(tmp_path, "elcfs")

@@ -1,5 +1,5 @@
 from medfed.outputs.tables.comparison import build_table
-from medfed.outputs.tables.latex import escaped, to_latex
+from medfed.outputs.tables.latex import escape_latex, to_latex
 from medfed.tasks.mask_scoring import MaskScoring
 
 METRICS = [column.key for column in MaskScoring().columns]
@@ -24,6 +24,6 @@ def test_best_is_bold_second_underlined_and_nothing_is_a_command():
 
 
 def test_every_special_character_is_defused():
-    assert escaped("50 % of a_b & {c} #1 $2 ~ ^ \\") == (
+    assert escape_latex("50 % of a_b & {c} #1 $2 ~ ^ \\") == (
         r"50 \% of a\_b \& \{c\} \#1 \$2 \textasciitilde{} \textasciicircum{} \textbackslash{}"
     )

@@ -1,0 +1,138 @@
+"""What a lymph node is made of where no tumour is: cortex, germinal centre, sinus, capsule, fat, or bare glass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import ndarray
+
+from medfed.phantoms.synthesis.histology_cells import NucleusType, jittered_lattice
+from medfed.phantoms.synthesis.histology_fields import centred_grid, fibre_texture, smooth_field, soft_mask
+from medfed.phantoms.synthesis.histology_patient import Patient
+
+CENTROBLAST = NucleusType(
+    radius_um=4.5, spread=0.10, longer=(1.0, 1.25), ragged=0.10, chromatin=0.75, rim=0.40, nucleoli=0.35
+)
+HISTIOCYTE = NucleusType(
+    radius_um=3.9, spread=0.12, longer=(1.2, 2.0), ragged=0.12, chromatin=0.65, rim=0.25, nucleoli=0.15
+)
+
+
+@dataclass(frozen=True)
+class BackgroundTissue:
+    """Maps (side, side) float32 from 0 to about 1.
+
+    lymphocytes: how densely they lie. eosin, blood: stain beside the nuclei. spindle: where fibroblasts lie, along
+    `angle`. large: where large round cells lie, of the kind `large_kind`.
+    """
+
+    lymphocytes: ndarray
+    eosin: ndarray
+    blood: ndarray
+    spindle: ndarray
+    angle: float
+    large: ndarray
+    large_kind: NucleusType = HISTIOCYTE
+
+
+def make_background(name: str, patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+    """One kind of ground, `side` pixels of `um` micrometres."""
+    return BACKGROUNDS[name](patient, rng, side, um)
+
+
+def cortex(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+    """Packed lymphocytes, here and there a large cell, a little mesh between them."""
+    dense = rng.uniform(0.6, 1.1) + rng.uniform(0, 0.25) * smooth_field(rng, side, 16 / um)
+    few = np.full((side, side), rng.uniform(0, 0.30), np.float32)
+    return BackgroundTissue(dense, _mesh(rng, side, um), _zeros(side), _zeros(side), 0.0, few)
+
+
+def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+    """A germinal centre: large pale cells, with its dark coat of lymphocytes where it ends."""
+    start = cortex(patient, rng, side, um)
+    inside = soft_mask(_edge(rng, side, um, rng.uniform(-10, 45)), 12)
+    eosin = start.eosin * (1 - inside) + inside * (rng.uniform(0.35, 0.75) + 0.08 * smooth_field(rng, side, 3 / um))
+    return BackgroundTissue(
+        start.lymphocytes * (1 - 0.8 * inside), eosin, _zeros(side), _zeros(side), 0.0, inside, CENTROBLAST
+    )
+
+
+def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+    """A pale channel through the cortex, with fluid and histiocytes."""
+    start = cortex(patient, rng, side, um)
+    width = rng.uniform(0.4, 1.1)
+    channel = soft_mask(width - np.abs(smooth_field(rng, side, 34 / um)), 0.15)
+    eosin = start.eosin * (1 - channel) + channel * np.clip(0.12 + 0.16 * smooth_field(rng, side, 4 / um), 0, 0.5)
+    large = np.maximum(start.large * (1 - channel), channel * rng.uniform(0.5, 1.0))
+    return BackgroundTissue(start.lymphocytes * (1 - 0.85 * channel), eosin, _zeros(side), _zeros(side), 0.0, large)
+
+
+def capsule(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+    """Bundles of collagen with fibroblasts, clefts between them, sometimes the bare glass beyond."""
+    start, angle = cortex(patient, rng, side, um), rng.uniform(0, np.pi)
+    bundles = fibre_texture(rng, side, rng.uniform(4, 7) / um, angle)
+    inside = soft_mask(_edge(rng, side, um, rng.uniform(0, 60)), 6)
+    clefts = soft_mask(smooth_field(rng, side, 9 / um) - rng.uniform(0.9, 2.0), 0.4)
+    collagen = patient.collagen * bundles * (1 - clefts)
+    bare = soft_mask(_edge(rng, side, um, rng.uniform(-30, 5)), 4) if rng.random() < 0.35 else _zeros(side)
+    kept = 1 - bare
+    blood = _vessel(rng, side, um) * inside * kept if rng.random() < 0.35 else _zeros(side)
+    eosin = (start.eosin * (1 - inside) + inside * collagen) * kept * (1 - blood)
+    lymphocytes = start.lymphocytes * (1 - 0.93 * inside) * kept
+    return BackgroundTissue(lymphocytes, eosin, blood, inside * kept, angle, _zeros(side))
+
+
+def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+    """Round empty cells with thin walls, beside cortex."""
+    start = cortex(patient, rng, side, um)
+    places, (rows, columns) = jittered_lattice(rng, side * um, rng.uniform(42, 58)), centred_grid(side)
+    radius = np.exp(rng.normal(0, 0.12, len(places))) * rng.uniform(19, 24)
+    gap = np.full((side, side), 99.0, np.float32)
+    for (y, x), size in zip(places / um - (side - 1) / 2, radius / um):
+        gap = np.minimum(gap, np.hypot(rows - np.float32(y), columns - np.float32(x)) - np.float32(size))
+    inside = soft_mask(_edge(rng, side, um, rng.uniform(-15, 60)), 6)
+    empty = inside * np.clip(0.5 - gap * um / 1.5, 0, 1)
+    eosin = (start.eosin * (1 - inside) + 0.5 * inside) * (1 - empty)
+    return BackgroundTissue(
+        start.lymphocytes * (1 - 0.9 * inside) * (1 - empty),
+        eosin,
+        _zeros(side),
+        inside - empty,
+        0.0,
+        start.large * (1 - inside),
+    )
+
+
+def blank(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+    """Glass, hardly anything on it."""
+    specks = 0.4 * soft_mask(smooth_field(rng, side, 3 / um) - rng.uniform(2.6, 4.0), 0.8)
+    return BackgroundTissue(_zeros(side), specks.astype(np.float32), _zeros(side), _zeros(side), 0.0, _zeros(side))
+
+
+def _mesh(rng: np.random.Generator, side: int, um: float) -> ndarray:
+    """Cytoplasm and fibres between lymphocytes, with gaps."""
+    return np.clip(rng.uniform(0.22, 0.85) + 0.24 * smooth_field(rng, side, 3.2 / um), 0.02, 1.2)
+
+
+def _edge(rng: np.random.Generator, side: int, um: float, offset_um: float) -> ndarray:
+    """Micrometres inside a wavy edge that passes the middle at this distance, from any side."""
+    angle, (rows, columns) = rng.uniform(0, 2 * np.pi), centred_grid(side)
+    line = (columns * np.float32(np.cos(angle)) + rows * np.float32(np.sin(angle))) * np.float32(um)
+    return line + np.float32(offset_um) + 7 * smooth_field(rng, side, 20 / um)
+
+
+def _vessel(rng: np.random.Generator, side: int, um: float) -> ndarray:
+    """Red blood cells, packed, in a round hole."""
+    (rows, columns), (y, x) = centred_grid(side), rng.uniform(-0.35, 0.35, 2) * side
+    inside = soft_mask(rng.uniform(9, 20) - np.hypot(rows - y, columns - x).astype(np.float32) * um, 3)
+    return inside * soft_mask(smooth_field(rng, side, 3.2 / um) + 0.6, 0.5)
+
+
+def _zeros(side: int) -> ndarray:
+    return np.zeros((side, side), np.float32)
+
+
+BACKGROUNDS: dict[str, Callable[[Patient, np.random.Generator, int, float], BackgroundTissue]] = {
+    "cortex": cortex, "centre": germinal_centre, "sinus": sinus, "capsule": capsule, "fat": fat, "blank": blank}
