@@ -14,7 +14,7 @@ from medfed.core import registry
 from medfed.core.files import write_atomically
 from medfed.datasets.base import Progress
 from medfed.datasets.check_report import to_json, to_text
-from medfed.datasets.checking import check
+from medfed.datasets.checking import check_dataset
 from medfed.datasets.fetching import download
 from medfed.datasets.recognition import recognise
 from medfed.outputs.dataset_cards import all_cards, format_card, format_data_block, format_paragraph
@@ -48,11 +48,11 @@ def _show(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     if args.path.is_file():
-        dataset = load(args.path).data.ready(_bar("making the phantom", args.quiet))
+        dataset = load(args.path).data.ensure_available(_bar("making the phantom", args.quiet))
     else:
         dataset = recognise(args.path, args.dataset)
     print(format_data_block(dataset))
-    report = check(dataset, args.allow_duplicates, _bar("reading", args.quiet))
+    report = check_dataset(dataset, args.allow_duplicates, _bar("reading", args.quiet))
     print(to_text(report))
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
@@ -65,14 +65,14 @@ def _fetch(args: argparse.Namespace) -> int:
     dataset = registry.resolve("datasets", args.name)(root=str(folder))
     card = dataset.card
     if isinstance(dataset, SyntheticDataset):
-        dataset.ready(_bar("making the phantom", args.quiet))
+        dataset.ensure_available(_bar("making the phantom", args.quiet))
         print(f"The phantom is in {folder}.")
-    elif card.address is None:
-        print(f"There is no plain download of {args.name}.\n{format_paragraph('how to get', card.where)}")
+    elif card.url is None:
+        print(f"There is no plain download of {args.name}.\n{format_paragraph('how to get', card.how_to_get)}")
         print(format_paragraph("licence", card.licence))
     else:
-        target = folder / card.address.rpartition("/")[2]
-        digest = download(card.address, target, card.sha256, args.quiet)
+        target = folder / card.url.rpartition("/")[2]
+        digest = download(card.url, target, card.sha256, args.quiet)
         print(f"{target} (SHA-256 {digest})\n{format_paragraph('layout', card.layout)}")
     return 0
 

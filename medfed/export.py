@@ -10,7 +10,7 @@ from pathlib import Path
 from medfed.cli.program import run_program
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.export import export
-from medfed.tasks.known import TASKS
+from medfed.tasks.factory import TASKS
 
 ENDINGS = tuple(f"_{name}" for name in TASKS)
 

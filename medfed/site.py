@@ -9,15 +9,15 @@ from pathlib import Path
 
 from medfed.cli.program import run_program
 from medfed.config.schema import to_yaml
-from medfed.core.determinism import fix_bits
+from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.check_report import to_text
-from medfed.datasets.checking import check
+from medfed.datasets.checking import check_dataset
 from medfed.deployment.dry_run import check_agreement, format_report, outgoing_rows
 from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site
-from medfed.deployment.join import join, read
-from medfed.experiments.setup import bar_over
+from medfed.deployment.join import join_federation, read_site_file
+from medfed.experiments.setup import progress_bar
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,9 +34,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
-    hospital, config = read(args.file)
-    fix_bits()
-    _check_data(config.data.ready(None), args.quiet)
+    hospital, config = read_site_file(args.file)
+    set_deterministic()
+    _check_data(config.data.ensure_available(None), args.quiet)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the report has said it; and one site is no federation yet
         site = build_local_site(config, hospital.site)
@@ -48,7 +48,7 @@ def _work(args: argparse.Namespace) -> int:
     if not args.yes and not _yes("\nDo you agree that this leaves, every round? [yes/no] "):
         print("Nothing was sent.")
         return 0
-    join(hospital, to_yaml(config), config.source, args.quiet)
+    join_federation(hospital, to_yaml(config), config.source, args.quiet)
     folder = Path(hospital.folder)
     print(f"The federation is over. The model is {folder / MODEL}; what crossed the border is in {folder / LEDGER}.")
     return 0
@@ -56,7 +56,7 @@ def _work(args: argparse.Namespace) -> int:
 
 def _check_data(dataset: Dataset, quiet: bool) -> None:
     """The report of `medfed.data check`; UserError if anything is wrong, as nothing was sent yet."""
-    report = check(dataset, dataset.allow_duplicates, None if quiet else bar_over("checking the data"))
+    report = check_dataset(dataset, dataset.allow_duplicates, None if quiet else progress_bar("checking the data"))
     print(to_text(report))
     if report.problems:
         raise UserError(f"{dataset.root}: {len(report.problems)} problems in the data; mend them and come back, "

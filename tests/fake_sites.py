@@ -1,4 +1,4 @@
-"""A site's process that imports nothing heavy: it does what a file beside it says, so that a start costs 0.1 s."""
+"""A fake worker process for a site. It starts in 0.1 s, as it imports nothing heavy; a file decides what it does."""
 
 from __future__ import annotations
 
@@ -8,46 +8,48 @@ PROGRAM = '''
 import json, os, signal, sys, time
 from multiprocessing.connection import Connection
 
-line = Connection(int(sys.argv[1]))
-job = json.loads(line.recv_bytes())
-here = job["site"]
-open(here + ".pid", "w").write(str(os.getpid()))
-does = lambda: open(here + ".does").read() if os.path.exists(here + ".does") else "echo"
-if does() == "no start":
-    line.send_bytes(b"e" + b"sites: no images here")
-    time.sleep(60)  # it lingers: whoever started it must not wait
-line.send_bytes(b"r")
+connection = Connection(int(sys.argv[1]))
+job = json.loads(connection.recv_bytes())
+site = job["site"]
+open(site + ".pid", "w").write(str(os.getpid()))
+action = lambda: open(site + ".does").read() if os.path.exists(site + ".does") else "echo"
+if action() == "no start":
+    connection.send_bytes(b"e" + b"sites: no images here")
+    time.sleep(60)  # the parent must not wait for this process to end
+connection.send_bytes(b"r")
 while True:
-    letter = line.recv_bytes()
-    if does() == "die":
+    request = connection.recv_bytes()
+    if action() == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if does() == "exit":
+    if action() == "exit":
         sys.exit(3)
-    if does() == "term":
+    if action() == "term":
         os.kill(os.getpid(), signal.SIGTERM)
-    if does() == "sleep":
+    if action() == "sleep":
         time.sleep(60)
-    if does() == "no":
-        line.send_bytes(b"e" + b"training diverged")
+    if action() == "no":
+        connection.send_bytes(b"e" + b"training diverged")
         continue
-    line.send_bytes(b"s" + json.dumps([here, 1, 2]).encode())
-    line.send_bytes(b"n" + b"few images")
-    line.send_bytes(b"a" + letter)
+    connection.send_bytes(b"s" + json.dumps([site, 1, 2]).encode())
+    connection.send_bytes(b"n" + b"few images")
+    connection.send_bytes(b"a" + request)
 '''
 
 
-def lay(folder: Path, monkeypatch) -> Path:
-    """Sites' processes that start in this folder run the program above."""
+def install_fake_worker(folder: Path, monkeypatch) -> Path:
+    """Make every site's worker process, started in this folder, run the program above; return the folder."""
     (folder / "fake_worker.py").write_text(PROGRAM)
     monkeypatch.setattr("medfed.engines.site_process.WORKER", "fake_worker")
     monkeypatch.chdir(folder)
     return folder
 
 
-def pid(folder: Path, site: str) -> int:
+def process_id(folder: Path, site: str) -> int:
+    """Return the process ID that the site's fake worker wrote into its file."""
     return int((folder / f"{site}.pid").read_text())
 
 
 def is_alive(pid: int) -> bool:
+    """Return whether a process with this ID exists and is not a zombie."""
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(") ")[2][0] != "Z"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # forked children must not meet their parent's thread pool
 
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.federation.rounds import federate
 from medfed.federation.selection import RULES
@@ -29,7 +29,7 @@ SETTINGS = Federation(rounds=4, selection="source_validation")
 
 def work(path: Path) -> None:
     """Run, or go on with, a run as `medfed.train` does."""
-    method, toy = ELCFS(alpha=0.1), Toy()
+    method, toy = ELCFS(alpha=0.1), ToySegmentation()
     with RunFolder(path).locked() as folder:
         engine = toy.engine(method, folder=path / "sites")
         rounds = folder.rounds()

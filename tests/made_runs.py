@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from medfed.federation.ledger import COLUMNS, entries
+from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Message
 from medfed.outputs.run_folder import FIGURES, RunFolder, _as_csv
 from medfed.tasks.class_scoring import ClassScoring
@@ -66,14 +66,14 @@ def letters(sites: list[str], rounds: int, extra: str = "windows") -> list[dict]
     for number in range(1, rounds + 1):
         if number == 1:
             shared = Message("share", tensors={extra: torch.zeros(4, 5)})
-            rows += entries(number, "up", dict.fromkeys(sites, shared))
+            rows += message_rows(number, "up", dict.fromkeys(sites, shared))
         bank = {f"bank/{site}": torch.zeros(4, 5) for site in sites}
         down = {
             site: Message("train", WEIGHTS, {k: v for k, v in bank.items() if k != f"bank/{site}"}, {"round": number})
             for site in sites
         }
         up = Message("train", WEIGHTS, {}, {"examples": 12, "loss": 0.5})
-        rows += entries(number, "down", down) + entries(number, "up", dict.fromkeys(sites, up))
+        rows += message_rows(number, "down", down) + message_rows(number, "up", dict.fromkeys(sites, up))
     return rows
 
 

@@ -18,6 +18,7 @@ LAYERS = [  # a package imports from itself and from the layers above it in this
     {"outputs"},
     {"experiments", "style_codec"},
     {"auditing", "benchmarks", "deployment"},
+    {"api", "testing"},
 ]
 PROGRAMS = {"__main__", "audit", "benchmark", "codec", "coordinator", "data", "evaluate", "export", "report", "site",
             "train"}  # fmt: skip

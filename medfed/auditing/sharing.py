@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from medfed.core.batch import Batch
-from medfed.core.seeds import number
+from medfed.core.seeds import stream_seed
 from medfed.federation.local_round import Samples
 from medfed.federation.message import Message
 from medfed.federation.method import Tensors
@@ -52,7 +52,7 @@ class SharedStatistics:
     @classmethod
     def of(cls, site: Site, weights: Tensors) -> SharedStatistics:
         """Ask the site as the coordinator would, and once more about a single image, to see which entries grow."""
-        answer = site.answer(_share_request(weights))
+        answer = site.reply(_share_request(weights))
         whole = cls(site, weights, answer.tensors, len(answer.to_bytes()), frozenset())
         one = whole.share_of(site.training.batch([int(len(site.training) / 2)])) if answer.tensors else {}
         per_image_entries = {
@@ -69,9 +69,9 @@ class SharedStatistics:
         candidate's statistic. What the method draws follows from `purpose`.
         """
         pile = ImageSet(batch.image, batch.label, self.site.training.n_patients)
-        seed = number(self.site.seed, "audit", *purpose)
+        seed = stream_seed(self.site.seed, "audit", *purpose)
         return (
-            replace(self.site, training=pile, validation=None, seed=seed).answer(_share_request(self.weights)).tensors
+            replace(self.site, training=pile, validation=None, seed=seed).reply(_share_request(self.weights)).tensors
         )
 
     def vectors(self, tensors: Tensors) -> Tensor:

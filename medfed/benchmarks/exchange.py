@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medfed.benchmarks.timing import take_turns
+from medfed.benchmarks.timing import time_alternating
 from medfed.functional import fourier
 
 ALPHA = 0.01  # the paper's share of the side: a 7 x 7 window at 384 x 384
@@ -28,11 +28,11 @@ def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats:
         The four arguments, threads, the median milliseconds of each form, the two ratios to ours, and the largest
         difference between ours and either other form, relative to the brightest pixel.
     """
-    forms = _forms(size, n_images, n_sites)
+    forms = _implementations(size, n_images, n_sites)
     views = {name: list(form()) for name, form in forms.items()}                         # also warms up
-    difference = max(_difference(views["medfed"], views[name]) for name in ("numpy", "torch_fft"))
+    difference = max(_relative_difference(views["medfed"], views[name]) for name in ("numpy", "torch_fft"))
     views.clear()
-    median_ms = take_turns(forms, repeats)
+    median_ms = time_alternating(forms, repeats)
     return {
         **{"size": size, "n_images": n_images, "n_sites": n_sites, "repeats": repeats},
         "threads": torch.get_num_threads(),
@@ -52,7 +52,7 @@ def numpy_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> I
 
 def torch_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
     """The batch at once with the two full FFTs of `torch.fft`; yields as `numpy_views`."""
-    window = _middle(tuple(images.shape[-2:]))
+    window = _window_slices(tuple(images.shape[-2:]))
     for other, ratio in zip(others, ratios, strict=True):
         spectrum = torch.fft.fftshift(torch.fft.fft2(images), dim=AXES)
         amplitude, phase = spectrum.abs(), spectrum.angle()
@@ -61,29 +61,29 @@ def torch_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> I
         yield torch.fft.ifft2(styled).real
 
 
-def our_views(images: Tensor, windows: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
+def medfed_views(images: Tensor, windows: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
     """One analysis of the batch, then an exact low-rank correction for each view; yields as `numpy_views`."""
-    analysis = fourier.analyse(images, ALPHA)
+    analysis = fourier.low_frequency_spectrum(images, ALPHA)
     for window, ratio in zip(windows, ratios, strict=True):
-        yield fourier.restyle(images, analysis, window, ratio)
+        yield fourier.mix_amplitude(images, analysis, window, ratio)
 
 
 def _numpy_view(image: np.ndarray, other: np.ndarray, ratio: np.floating) -> np.ndarray:
     spectrum = np.fft.fftshift(np.fft.fft2(image, axes=AXES), axes=AXES)
     amplitude, phase = np.abs(spectrum), np.angle(spectrum)
-    window = _middle(image.shape[-2:])
+    window = _window_slices(image.shape[-2:])
     amplitude[window] = (1 - ratio) * amplitude[window] + ratio * other[window]
     styled = np.fft.ifftshift(amplitude * np.exp(1j * phase), axes=AXES)
     return np.fft.ifft2(styled, axes=AXES).real
 
 
-def _middle(shape: tuple[int, ...]) -> tuple:
+def _window_slices(shape: tuple[int, ...]) -> tuple:
     """Where the window lies in a shifted spectrum."""
-    half = fourier.half_width(shape, ALPHA)
+    half = fourier.window_half_width(shape, ALPHA)
     return (..., *(slice(size // 2 - half, size // 2 + half + 1) for size in shape))
 
 
-def _forms(size: int, n_images: int, n_sites: int) -> dict[str, Callable[[], Iterator[Tensor]]]:
+def _implementations(size: int, n_images: int, n_sites: int) -> dict[str, Callable[[], Iterator[Tensor]]]:
     rng = torch.Generator().manual_seed(0)
     images, *donors = 255 * torch.rand(n_sites + 1, n_images, 3, size, size, generator=rng)
     ratios = list(torch.rand(n_sites, n_images, generator=rng))
@@ -92,11 +92,11 @@ def _forms(size: int, n_images: int, n_sites: int) -> dict[str, Callable[[], Ite
     return {
         "numpy": lambda: numpy_views(images, spectra, ratios),
         "torch_fft": lambda: torch_views(images, spectra, ratios),
-        "medfed": lambda: our_views(images, windows, ratios),
+        "medfed": lambda: medfed_views(images, windows, ratios),
     }
 
 
-def _difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
+def _relative_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, theirs, strict=True))
 
 

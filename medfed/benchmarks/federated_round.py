@@ -34,7 +34,7 @@ TRAINING = Training(batch_size=4)
 def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: int = 9) -> dict[str, float | int]:
     """Median seconds of a round of `n_sites` sites with `n_images` noise images each, and its ratio to bare loops."""
     task = Segmentation(("organ",), 1, size, (0.0, 1.0))
-    data = {f"site_{index}": _noise(index, n_images, size) for index in range(n_sites)}
+    data = {f"site_{index}": _noise_samples(index, n_images, size) for index in range(n_sites)}
     with seeded_layers(0, "initial weights"):
         network = NETWORK.build(1, 1)
     start = State.of(network)
@@ -42,8 +42,8 @@ def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: in
     for repeat in range(repeats + 1):
         with tempfile.TemporaryDirectory() as folder:
             seconds = {
-                "bare": _seconds(partial(_bare, task, network, data, start)),
-                "federated": _seconds(partial(_federated, task, network, data, start, Path(folder))),
+                "bare": _time_call(partial(_train_without_federation, task, network, data, start)),
+                "federated": _time_call(partial(_train_federated, task, network, data, start, Path(folder))),
             }
         for name in taken:
             taken[name] += [seconds[name]] if repeat else []  # the first warms up
@@ -56,7 +56,9 @@ def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: in
     }
 
 
-def _bare(task: Segmentation, network: torch.nn.Module, data: dict[str, Slices], start: State) -> None:
+def _train_without_federation(
+    task: Segmentation, network: torch.nn.Module, data: dict[str, Slices], start: State
+) -> None:
     """What one would write without a federation: for each site, a loop over its batches."""
     for name, samples in data.items():
         network.load_state_dict(start.weights)
@@ -70,7 +72,7 @@ def _bare(task: Segmentation, network: torch.nn.Module, data: dict[str, Slices],
             optimizer.step()
 
 
-def _federated(
+def _train_federated(
     task: Segmentation, network: torch.nn.Module, data: dict[str, Slices], start: State, folder: Path
 ) -> None:
     """A round as `medfed.train` runs it, with all that it writes."""
@@ -84,14 +86,14 @@ def _federated(
         run.save_round(done, best_round=1)
 
 
-def _noise(index: int, n_images: int, size: int) -> Slices:
+def _noise_samples(index: int, n_images: int, size: int) -> Slices:
     rng = stream(0, "noise", index)
     images = torch.rand(n_images, 1, size, size, generator=rng)
     labels = (torch.rand(n_images, 1, size, size, generator=rng) > 0.5).to(torch.uint8)
     return Slices(images, labels, torch.arange(n_images))
 
 
-def _seconds(work: Callable[[], None]) -> float:
+def _time_call(work: Callable[[], None]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

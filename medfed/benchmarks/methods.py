@@ -47,7 +47,7 @@ PUBLISHED = {"ccst, k = 2": 9.03 / 4.57, "elcfs": 22.44 / 4.57, "stable_fdg": 7.
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseSamples:
     """Noise images (N, 3, S, S) with labels (N,)."""
 
     images: Tensor
@@ -69,24 +69,26 @@ def time_methods(
 ) -> dict[str, object]:
     """Mean seconds of a site's round by method: training, sharing, and what the first round takes beyond the others."""
     settings, task = ResidualNetwork(depth=depth, width=width), Classification(tuple("abcdefg"), 3, size)
-    sites = {name: _round_of(method, settings, task, size, n_images, batch_size) for name, method in METHODS.items()}
+    sites = {
+        name: _prepare_round(method, settings, task, size, n_images, batch_size) for name, method in METHODS.items()
+    }
     taken: dict[str, list[float]] = {name: [] for name in METHODS}
     for number in range(2, repeats + 3):
         for name, (site, message) in sites.items():
-            taken[name].append(_seconds(site, replace(message, facts={"round": number})))
+            taken[name].append(_time_reply(site, replace(message, facts={"round": number})))
     train_s = {name: statistics.mean(times[1:]) for name, times in taken.items()}
     return {
         **{"depth": depth, "size": size, "n_images": n_images, "batch_size": batch_size, "repeats": repeats},
         "threads": torch.get_num_threads(),
         "train_s": train_s,
         "over_fedavg": {name: seconds / train_s["fedavg"] for name, seconds in train_s.items()},
-        "share_s": {name: _share_s(site, message) for name, (site, message) in sites.items()},
+        "share_s": {name: _time_sharing(site, message) for name, (site, message) in sites.items()},
         "once_s": {name: max(0.0, times[0] - train_s[name]) for name, times in taken.items()},
         "published": PUBLISHED,
     }
 
 
-def _round_of(
+def _prepare_round(
     method: Method, settings: ResidualNetwork, task: Classification, size: int, n_images: int, batch_size: int
 ) -> tuple[Site, Message]:
     """A site that has shared, and the letter that asks it to train."""
@@ -97,8 +99,8 @@ def _round_of(
         optimizer="sgd", learning_rate=1e-3, momentum=0.9, batch_size=batch_size, optimizer_state="reset"
     )
     members = [
-        Site(name, _noise(name, n_images if name == "a" else 4, size), None, task, method, network, settings, training,
-             frozenset(), local_epochs=1, seed=0)
+        Site(name, _noise_samples(name, n_images if name == "a" else 4, size), None, task, method, network, settings,
+             training, frozenset(), local_epochs=1, seed=0)
         for name in "abc"
     ]  # fmt: skip
     with warnings.catch_warnings():
@@ -108,21 +110,21 @@ def _round_of(
     return replace(members[0], _expanded=None), message  # restyled images are drawn again, in the first timed round
 
 
-def _share_s(site: Site, message: Message) -> float:
+def _time_sharing(site: Site, message: Message) -> float:
     if site.method.shares == NEVER:
         return 0.0
-    return statistics.median(_seconds(site, replace(message, kind="share")) for _ in range(3))
+    return statistics.median(_time_reply(site, replace(message, kind="share")) for _ in range(3))
 
 
-def _seconds(site: Site, message: Message) -> float:
+def _time_reply(site: Site, message: Message) -> float:
     began = time.perf_counter()
-    site.answer(message)
+    site.reply(message)
     return time.perf_counter() - began
 
 
-def _noise(name: str, n_images: int, size: int) -> Noise:
+def _noise_samples(name: str, n_images: int, size: int) -> NoiseSamples:
     rng = stream(0, "noise", name)
-    return Noise(torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images) % N_CLASSES)
+    return NoiseSamples(torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images) % N_CLASSES)
 
 
 def methods_table(result: dict) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from medfed.benchmarks.timing import take_turns
+from medfed.benchmarks.timing import time_alternating
 from medfed.core.seeds import seeded_layers
 from medfed.functional.style import adain
 from medfed.networks.adain import StyleCodec, build_codec
@@ -33,11 +33,11 @@ def time_styles(
     images, *donors = torch.rand(n_styles + 1, n_images, 3, size, size, generator=torch.Generator().manual_seed(0))
     styles = [codec.style(donor) for donor in donors]
     forms = {
-        "again": lambda: encode_again(codec, images, styles),
+        "again": lambda: encode_per_style(codec, images, styles),
         "once": lambda: encode_once(codec, images, styles),
     }
     difference = max(float((a - b).abs().max()) for a, b in zip(forms["again"](), forms["once"](), strict=True))
-    median_ms = take_turns(forms, repeats)
+    median_ms = time_alternating(forms, repeats)
     return {
         **{"architecture": architecture, "size": size, "n_images": n_images, "n_styles": n_styles, "repeats": repeats},
         "threads": torch.get_num_threads(),
@@ -48,7 +48,7 @@ def time_styles(
     }
 
 
-def encode_again(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[Tensor]:
+def encode_per_style(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[Tensor]:
     """The plain loop; yields (B, 3, H, W), one style after another."""
     for mean, std in styles:
         yield codec.stylise(images, mean, std)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from torch import Tensor
 
 
-def take_turns(forms: dict[str, Callable[[], Iterator[Tensor]]], repeats: int) -> dict[str, float]:
+def time_alternating(forms: dict[str, Callable[[], Iterator[Tensor]]], repeats: int) -> dict[str, float]:
     """Median milliseconds of each form."""
     taken: dict[str, list[float]] = {name: [] for name in forms}
     for _ in range(repeats):

@@ -34,7 +34,7 @@ class RoundProgress(AbstractContextManager):
         )
         self._bar.update(0) if step < n_steps else self._bar.refresh()
 
-    def answered(self, kind: str, site: str, index: int, n_sites: int) -> None:
+    def site_replied(self, kind: str, site: str, index: int, n_sites: int) -> None:
         """A site answered a message."""
         if kind == "train":
             self._bar.update(1)

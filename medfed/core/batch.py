@@ -24,6 +24,6 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         return Batch(self.image.to(device), self.label.to(device), {n: v.to(device) for n, v in self.views.items()})
 
-    def moved(self, move: Callable[[Tensor], Tensor], label: Tensor) -> Batch:
+    def transform(self, move: Callable[[Tensor], Tensor], label: Tensor) -> Batch:
         """Images and views through the same `move`, with this label."""
         return Batch(move(self.image), label, {name: move(view) for name, view in self.views.items()})

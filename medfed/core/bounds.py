@@ -1,107 +1,153 @@
-"""Ranges and rules that a field's annotation declares, checked when a dataclass is made.
+"""Types, ranges and choices of settings: written in a dataclass's annotations, checked by pydantic.
 
 >>> @dataclass(frozen=True)
 ... class Settings:
-...     weight: Annotated[float, Interval(ge=0)] = 0.1
+...     weight: NonNegativeFloat = 0.1
+...     alpha: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
 ...     average: Literal["examples", "uniform"] = "examples"
 ...
 ...     def __post_init__(self) -> None:
 ...         check(self)
+>>> Settings(alpha=0.7)
+Traceback (most recent call last):
+medfed.core.mistakes.SettingsError: alpha must lie in [0, 0.5), got 0.7
+
+The dataclasses are those of the standard library, so that a class outside of medfed needs nothing else. pydantic
+decides whether a value is allowed; the sentences are medfed's own (`medfed.core.mistakes`).
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+from typing_extensions import TypedDict
+
+from medfed.core.mistakes import Mistake, SettingsError, mistake_of
+
+PositiveInt = Annotated[int, Field(ge=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+RatioBelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+# Nothing is cast, except that a whole number is a number. Unknown keys, NaN and infinity are refused.
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-@dataclass(frozen=True)
-class Interval:
-    """Limits of a number: `ge` and `le` belong to the interval, `gt` and `lt` do not. NaN lies in no interval."""
+def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, str]]] | None = None) -> None:
+    """Check every field of a dataclass instance against its annotation; call it in `__post_init__`.
 
-    gt: float | None = None
-    ge: float | None = None
-    lt: float | None = None
-    le: float | None = None
+    The values stay as they are. A list is accepted for a tuple.
 
-    def holds(self, value: Any) -> bool:
-        """Whether the value is a number inside the limits."""
-        return (
-            isinstance(value, int | float)
-            and (self.gt is None or value > self.gt)
-            and (self.ge is None or value >= self.ge)
-            and (self.lt is None or value < self.lt)
-            and (self.le is None or value <= self.le)
-        )
+    Args:
+        settings: the instance.
+        conflicts: called if every field is allowed alone. It returns (field, sentence) for fields that do not fit
+            together.
 
-    @property
-    def sentence(self) -> str:
-        """Such as "be at least 0" or "lie in [0, 1)"."""
-        low = self.gt if self.ge is None else self.ge
-        high = self.lt if self.le is None else self.le
-        if high is None:
-            return f"be above {low:g}" if self.ge is None else f"be at least {low:g}"
-        if low is None:
-            return f"be below {high:g}" if self.le is None else f"be at most {high:g}"
-        return f"lie in {'(' if self.ge is None else '['}{low:g}, {high:g}{')' if self.le is None else ']'}"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Any other condition.
-
-    holds: whether a value is allowed.
-    sentence: what a value must do, such as "be different numbers from 1".
+    Raises:
+        SettingsError: with one sentence for each mistake (a ValueError).
     """
-
-    holds: Callable[[Any], bool]
-    sentence: str
-
-
-PositiveInt = Annotated[int, Interval(ge=1)]
-NonNegativeInt = Annotated[int, Interval(ge=0)]
-PositiveFloat = Annotated[float, Interval(gt=0)]
-NonNegativeFloat = Annotated[float, Interval(ge=0)]
-Ratio = Annotated[float, Interval(ge=0, le=1)]
+    fields = written_fields(type(settings))
+    _, mistakes = validate(type(settings), {field.name: getattr(settings, field.name) for field in fields})
+    if not mistakes and conflicts is not None:
+        mistakes = [Mistake((name,), sentence) for name, sentence in conflicts()]
+    if mistakes:
+        raise SettingsError(mistakes)
 
 
-def check(settings: Any) -> None:
-    """Raise a ValueError for the first field of a dataclass that its annotation does not allow.
+def validate(cls: type, values: Mapping[str, object]) -> tuple[dict[str, Any], list[Mistake]]:
+    """Check values against the annotations of a dataclass's fields.
 
-    Looks at `Interval` and `Rule` inside `Annotated`, and at `Literal`, also within tuples and unions. Types are not
-    checked.
+    Args:
+        cls: a dataclass.
+        values: by field name; fields may be left out. Lists are read as tuples.
+
+    Returns:
+        The values that are allowed, with whole numbers as floats and lists as tuples where the annotation says so, and
+        the mistakes in the others.
     """
-    for name, kind in _annotations(settings.__class__).items():
-        value = getattr(settings, name)
-        if sentence := _broken(kind, value):
-            shown = f"'{value}'" if isinstance(value, str) else list(value) if isinstance(value, tuple) else value
-            raise ValueError(f"{name} must {sentence}, got {shown}")
+    given = {name: _with_tuples(value) for name, value in values.items()}
+    try:
+        accepted = _adapter(cls).validate_python(given)
+        mistakes: list[Mistake] = []
+    except ValidationError as error:
+        found = [mistake_of(entry, given, field_schemas(cls)) for entry in error.errors(include_url=False)]
+        inner = {mistake.path[:n] for mistake in found for n in range(len(mistake.path))}
+        mistakes = list({mistake.path: mistake for mistake in found if mistake.path not in inner}.values())
+        wrong = {mistake.path[0] for mistake in mistakes}
+        accepted = _adapter(cls).validate_python({name: value for name, value in given.items() if name not in wrong})
+    for name in [name for name, value in accepted.items() if _is_cast(given[name], value)]:
+        entry = {"type": "literal_error", "loc": (name,)}  # pydantic takes 8.0 for the choice 8
+        mistakes.append(mistake_of(entry, given, field_schemas(cls)))
+        del accepted[name]
+    return accepted, mistakes
 
 
 @cache
-def _annotations(cls: type) -> dict[str, Any]:
-    """The annotation of each field, with what `Annotated` adds."""
+def field_schemas(cls: type) -> dict[str, dict[str, Any]]:
+    """Return the JSON Schema of each written field of a dataclass, by field name."""
+    return _adapter(cls).json_schema(ref_template="#/$defs/{model}")["properties"]
+
+
+def written_fields(cls: type) -> list[dataclasses.Field]:
+    """Return the fields of a dataclass that a config may hold: all without `metadata={"derived": True}`."""
+    return [field for field in dataclasses.fields(cls) if not field.metadata.get("derived")]
+
+
+@cache
+def _adapter(cls: type) -> TypeAdapter:
+    """Return pydantic's validator of a dictionary of a dataclass's written fields.
+
+    The dataclass itself is no help to pydantic: in strict mode it takes instances only, and no dictionary.
+    """
     hints = get_type_hints(cls, include_extras=True)
-    return {entry.name: hints[entry.name] for entry in fields(cls)}
+    fields = TypedDict(cls.__name__, {field.name: hints[field.name] for field in written_fields(cls)}, total=False)
+    fields.__pydantic_config__ = _STRICT
+    try:
+        return TypeAdapter(fields)
+    except PydanticSchemaGenerationError as error:
+        raise TypeError(f"{cls.__module__}.{cls.__qualname__}: settings cannot have this type: {error}") from error
 
 
-def _broken(kind: Any, value: Any) -> str:
-    """What the value must do and does not; "" where the annotation allows it."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        rules = [rule for rule in kind.__metadata__ if isinstance(rule, Interval | Rule)]
-        return _broken(arguments[0], value) or next((rule.sentence for rule in rules if not rule.holds(value)), "")
-    if origin is Literal:
-        return "" if value in arguments else f"be one of {', '.join(map(str, arguments))}"
-    if origin in (Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return ""
-        sentences = [_broken(one, value) for one in arguments if one is not type(None)]
-        return "" if "" in sentences else " or ".join(sentences) + (", or null" if type(None) in arguments else "")
-    if origin is tuple:
-        kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
-        return next(filter(None, map(_broken, kinds, value)), "")
-    return ""
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values; for `AfterValidator` in an annotation.
+
+    Raises:
+        ValueError: if a value is there twice.
+    """
+    if len(set(values)) < len(values):
+        raise ValueError("must be different values")
+    return values
+
+
+def ordered(limits: tuple[float, float]) -> tuple[float, float]:
+    """Return the limits; for `AfterValidator` in an annotation.
+
+    Raises:
+        ValueError: unless they are (lowest, highest).
+    """
+    if limits[0] > limits[1]:
+        raise ValueError("must be (lowest, highest)")
+    return limits
+
+
+def _with_tuples(value: object) -> object:
+    """Return the value with every list in it as a tuple: YAML has lists, frozen dataclasses hold tuples."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_with_tuples, value))
+    if isinstance(value, Mapping):
+        return {name: _with_tuples(entry) for name, entry in value.items()}
+    return value
+
+
+def _is_cast(given: object, accepted: object) -> bool:
+    """Return whether a float became a whole number, at any depth."""
+    if isinstance(given, tuple) and isinstance(accepted, tuple):
+        return any(map(_is_cast, given, accepted))
+    return isinstance(given, float) and type(accepted) is int

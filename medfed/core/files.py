@@ -18,10 +18,10 @@ def write_atomically(path: Path, *parts: bytes | str) -> None:
 
     Whatever fails (a full disk, a kill), the file that was there before is still whole.
     """
-    stage(path, *parts)()
+    stage_file(path, *parts)()
 
 
-def stage(path: Path, *parts: bytes | str) -> Callable[[], None]:
+def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
     """Write beside the target; the call of what comes back waits for the disk and renames (`write_atomically`)."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     with _removed_on_failure(unfinished), open(unfinished, "wb") as file:
@@ -37,7 +37,7 @@ def stage(path: Path, *parts: bytes | str) -> Callable[[], None]:
     return commit
 
 
-def seal(*parts: bytes) -> bytes:
+def sha256_digest(*parts: bytes) -> bytes:
     """Their SHA-256, to go in front: safetensors files carry no checksum, and 499 of 500 flipped bits go unseen."""
     checksum = hashlib.sha256()
     for part in parts:
@@ -45,8 +45,16 @@ def seal(*parts: bytes) -> bytes:
     return checksum.digest()
 
 
-def read_sealed(path: Path, advice: str) -> bytes:
-    """What was written with its `seal` in front; raises a UserError that ends with the advice if a bit differs."""
+def read_with_checksum(path: Path, advice: str) -> bytes:
+    """Read a file that begins with the `sha256_digest` of its content, and return the content without the digest.
+
+    Args:
+        path: a file that was written as `write_atomically(path, sha256_digest(data), data)`.
+        advice: what the user can do if the file is damaged; the last clause of the error message.
+
+    Raises:
+        UserError: if the content does not have this SHA-256.
+    """
     data = path.read_bytes()
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise UserError(f"{path}: its checksum does not fit, so it was damaged after it was written; {advice}")
@@ -105,11 +113,11 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def is_text(path: Path) -> bool:
+def has_utf8_name(path: Path) -> bool:
     """False for a name of other bytes, such as Latin-1 from an old share: Python keeps these as lone surrogates."""
     return str(path).isascii() or not any("\ud800" <= letter <= "\udfff" for letter in str(path))
 
 
-def spelt(path: Path) -> str:
+def printable_path(path: Path) -> str:
     """A path for people, whatever its bytes are."""
     return os.fsencode(path).decode(errors="backslashreplace")

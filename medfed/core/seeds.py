@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 
-def number(seed: int, *purpose: str | int) -> int:
+def stream_seed(seed: int, *purpose: str | int) -> int:
     """A 63-bit number for one purpose, the same on every machine."""
     text = "\x1f".join([str(seed), *map(str, purpose)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
@@ -20,7 +20,7 @@ def stream(seed: int, *purpose: str | int) -> torch.Generator:
 
     Draw on the CPU and move to the device: the numbers are then the same everywhere.
     """
-    return torch.Generator().manual_seed(number(seed, *purpose))
+    return torch.Generator().manual_seed(stream_seed(seed, *purpose))
 
 
 @contextmanager
@@ -30,5 +30,5 @@ def seeded_layers(seed: int, *purpose: str | int) -> Iterator[None]:
     PyTorch takes these from its global generators; they are put back afterwards.
     """
     with torch.random.fork_rng():
-        torch.manual_seed(number(seed, *purpose))
+        torch.manual_seed(stream_seed(seed, *purpose))
         yield

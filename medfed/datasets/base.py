@@ -10,9 +10,10 @@ from typing import ClassVar, Literal
 
 from monai.data import MetaTensor
 
-from medfed.core import registry, site_names
+from medfed.core import bounds, registry, site_names
+from medfed.core.bounds import PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
-from medfed.core.files import is_text, spelt
+from medfed.core.files import has_utf8_name, printable_path
 from medfed.datasets import reading, volumes
 
 PHANTOM_MARK = "PHANTOM.json"  # a file in the folder of every phantom
@@ -71,12 +72,12 @@ class Card:
     """What to know before using a dataset; `python -m medfed.data` prints it."""
 
     title: str
-    what: str
+    description: str
     licence: str
     citation: str
-    where: str  # how to get it, in a sentence
+    how_to_get: str  # how to get it, in a sentence
     layout: str  # folders and file names, as published
-    address: str | None = None  # a plain download address, where one exists
+    url: str | None = None  # a plain download address, where one exists
     sha256: str | None = None  # of what lies there
 
 
@@ -102,10 +103,10 @@ class Dataset:
     """
 
     root: str
-    image_size: int = 384
+    image_size: PositiveInt = 384
     sites: tuple[str, ...] = ()
-    validation_ratio: float = 0.1
-    test_ratio: float = 0.2
+    validation_ratio: RatioBelowOne = 0.1
+    test_ratio: RatioBelowOne = 0.2
     standardise: bool = True
     if_missing: Literal["error", "phantom"] = "error"
     follow_symlinks: bool = False
@@ -117,15 +118,12 @@ class Dataset:
     generality: ClassVar[int] = 0  # of `recognise`: 0 one published collection, 1 any data in one layout, 2 any folder
 
     def __post_init__(self) -> None:
-        if self.image_size < 1:
-            raise ValueError(f"image_size must be at least 1, got {self.image_size}")
-        if not (self.validation_ratio >= 0 and self.test_ratio >= 0 and self.validation_ratio + self.test_ratio < 1):
+        bounds.check(self)
+        if self.validation_ratio + self.test_ratio >= 1:
             raise ValueError(
-                "validation_ratio and test_ratio must be at least 0 and sum to less than 1, "
+                "validation_ratio and test_ratio must sum to less than 1, "
                 f"got {self.validation_ratio} and {self.test_ratio}"
             )
-        if self.if_missing not in ("error", "phantom"):
-            raise ValueError(f"if_missing must be 'error' or 'phantom', got '{self.if_missing}'")
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
@@ -151,7 +149,7 @@ class Dataset:
         return ()
 
     @property
-    def ratio_of(self) -> tuple[str, str] | None:
+    def ratio_structures(self) -> tuple[str, str] | None:
         """(inner, outer) structures whose vertical-diameter ratio is reported, e.g. (cup, disc); None without one."""
         return None
 
@@ -177,7 +175,7 @@ class Dataset:
         """Whether any site under `root` has a case."""
         return any(self.find_cases(site, folder)[0] for site, folder in self.find_sites().items())
 
-    def remarks(self, site: str) -> list[str]:
+    def site_warnings(self, site: str) -> list[str]:
         """A sentence for everything about a site that is allowed and yet worth knowing."""
         return []
 
@@ -205,7 +203,7 @@ class Dataset:
         settings = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return registry.resolve("datasets", name)(**{**settings, "root": f"{Path(self.root)}_phantom"})
 
-    def ready(self, progress: Progress | None = None) -> Dataset:
+    def ensure_available(self, progress: Progress | None = None) -> Dataset:
         """This dataset if its folder is there, or else its phantom if `if_missing` allows it.
 
         Args:
@@ -214,7 +212,7 @@ class Dataset:
         if Path(self.root).is_dir():
             return self
         if self.if_missing == "phantom":
-            return self.phantom().ready(progress)
+            return self.phantom().ensure_available(progress)
         raise UserError(f"data.root: no folder '{self.root}' here; expected {self._layout_and_help()}")
 
     def site_names(self) -> list[str]:
@@ -225,20 +223,20 @@ class Dataset:
             raise UserError(f"data.sites: no site '{missing[0]}' in {self.root}. {known}")
         return sorted(self.sites) or found
 
-    def survey(self, site: str) -> tuple[list[Case], list[str]]:
+    def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
         """The cases of one site, sorted by patient, and a sentence for everything wrong with their names and places."""
         folder = self._site_folders()[site]
         cases, problems = self.find_cases(site, folder)
         paths = dict.fromkeys(path for case in cases for path in (case.image, case.mask) if path)
         outside = {path for path in paths if not self._is_inside(path)}
-        unspeakable = {path for path in paths if not is_text(path)}
+        unspeakable = {path for path in paths if not has_utf8_name(path)}
         problems += [
             f"{path}: is, or has its voxels, behind a link out of {self.root}; put the file there, or set "
             "data.follow_symlinks: true"
             for path in paths if path in outside
         ]
         problems += [
-            f"{spelt(path)}: has a name that is no UTF-8, which no table can hold; rename it"
+            f"{printable_path(path)}: has a name that is no UTF-8, which no table can hold; rename it"
             for path in paths if path in unspeakable
         ]
         counts = Counter(case.patient for case in cases)
@@ -253,12 +251,12 @@ class Dataset:
         return sorted(kept, key=lambda case: case.patient), problems
 
     def cases(self, site: str) -> list[Case]:
-        """The cases of one site, as `cases_of`."""
-        return self.cases_of([site])[site]
+        """The cases of one site, as `cases_by_site`."""
+        return self.cases_by_site([site])[site]
 
-    def cases_of(self, sites: Iterable[str]) -> dict[str, list[Case]]:
+    def cases_by_site(self, sites: Iterable[str]) -> dict[str, list[Case]]:
         """The cases of each site, sorted by patient; one UserError with all that is wrong with the files of any."""
-        surveys = {site: self.survey(site) for site in sites}
+        surveys = {site: self.cases_and_problems(site) for site in sites}
         problems = [problem for _, found in surveys.values() for problem in found]
         if problems:
             more = f" (and {len(problems) - 1} more: {'; '.join(problems[1:])})" if len(problems) > 1 else ""

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from monai.data import MetaTensor
 
+from medfed.core.bounds import NonNegativeInt, PositiveInt
 from medfed.core.errors import UserError
 from medfed.datasets import camelyon17_metadata as metadata
 from medfed.datasets import camelyon17_slides as slides
@@ -39,34 +40,28 @@ class Camelyon17(Dataset):
             drawn, and normal to tumour as in the whole site.
     """
 
-    image_size: int = 96
+    image_size: PositiveInt = 96
     splits: Literal["patient", "slide", "published"] = "patient"
-    max_per_site: int = 0
+    max_per_site: NonNegativeInt = 0
 
     card: ClassVar[Card] = Card(
         title="Camelyon17-WILDS, five hospitals",
-        what="455,954 patches (96 x 96 pixels, about 1 micrometre each, H&E) of lymph nodes of breast cancer patients; "
-        "50 slides of five Dutch hospitals, ten each. The class says whether the middle 32 x 32 pixels hold tumour.",
+        description="455,954 patches (96 x 96 pixels, about 1 micrometre each, H&E) of lymph nodes of breast cancer "
+        "patients; 50 slides of five Dutch hospitals, ten each. The class says whether the middle 32 x 32 pixels hold "
+        "tumour.",
         licence="CC0 1.0.",
         citation="Bandi et al., 'From detection of individual metastases to classification of lymph node status at the "
         "patient level: the CAMELYON17 challenge', IEEE TMI 2018; Koh et al., 'WILDS: a benchmark of in-the-wild "
         "distribution shifts', ICML 2021.",
-        where="Follow the link on https://wilds.stanford.edu/datasets/ (Camelyon17, version 1.0, 10.7 GB) and unpack "
-        "it so that data/camelyon17/camelyon17_v1.0/metadata.csv is there. Without it, `if_missing: phantom` makes a "
-        "synthetic twin.",
+        how_to_get="Follow the link on https://wilds.stanford.edu/datasets/ (Camelyon17, version 1.0, 10.7 GB) and "
+        "unpack it so that data/camelyon17/camelyon17_v1.0/metadata.csv is there. Without it, `if_missing: phantom` "
+        "makes a synthetic twin.",
         layout="ROOT/camelyon17_v1.0/metadata.csv with ROOT/camelyon17_v1.0/patches/patient_PPP_node_N/"
         "patch_patient_PPP_node_N_x_X_y_Y.png (or ROOT is camelyon17_v1.0 itself)",
     )
     published_counts: ClassVar[Mapping[str, int]] = {
         "hospital_1": 59436, "hospital_2": 34904, "hospital_3": 85054, "hospital_4": 129838, "hospital_5": 146722,
     }  # fmt: skip
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.splits not in ("patient", "slide", "published"):
-            raise ValueError(f"splits must be one of patient, slide, published, got '{self.splits}'")
-        if self.max_per_site < 0:
-            raise ValueError(f"max_per_site must be at least 0 (0 takes all), got {self.max_per_site}")
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
@@ -100,9 +95,9 @@ class Camelyon17(Dataset):
         cases = self._subset([self._case(site, folder / "patches", row) for row in rows.tolist()])
         return slides.present(cases, Path(self.root), self.follow_symlinks)
 
-    def survey(self, site: str) -> tuple[list[Case], list[str]]:
+    def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
         slides.clear_listings()  # the disk may have changed
-        return super().survey(site)
+        return super().cases_and_problems(site)
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
         said: list[str] = []

@@ -6,17 +6,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from medfed.datasets.checking import CaseFacts, Report, SiteFacts
+from medfed.datasets.checking import CaseFacts, DatasetReport, SiteFacts
 
 HEADER = ("site", "cases", "people", "voxels", "spacing mm", "labels", "intensity", "empty")
 
 
-def to_json(report: Report) -> str:
+def to_json(report: DatasetReport) -> str:
     """Everything, case by case, with the SHA-256 of every image."""
     return json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"
 
 
-def to_text(report: Report) -> str:
+def to_text(report: DatasetReport) -> str:
     """A line a site, then every warning and every problem, one a line, and the count of both."""
     rows = [HEADER, *(_row(site) for site in report.sites)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]

@@ -15,7 +15,7 @@ from medfed.core.errors import UserError
 from medfed.datasets import reading, volumes
 from medfed.datasets.base import Case, Dataset, Progress
 
-MOST_HASHED = 20_000  # cases whose files a run compares by their content; reading more would take too long
+MAX_HASHED_CASES = 20_000  # cases whose files a run compares by their content; reading more would take too long
 SAMPLED_VOXELS = 100_000  # of each volume, when its intensities are looked at
 
 
@@ -49,7 +49,7 @@ class SiteFacts:
 
 
 @dataclass(frozen=True)
-class Report:
+class DatasetReport:
     """A dataset as it is. `problems` want mending before training; `warnings` want a look."""
 
     root: str
@@ -59,7 +59,7 @@ class Report:
     warnings: tuple[str, ...]
 
 
-def check(dataset: Dataset, allow_duplicates: bool = False, progress: Progress | None = None) -> Report:
+def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Progress | None = None) -> DatasetReport:
     """Read every case of a dataset.
 
     Args:
@@ -71,7 +71,7 @@ def check(dataset: Dataset, allow_duplicates: bool = False, progress: Progress |
         UserError: if the sites cannot be told; whatever is wrong with single files is in the report.
     """
     names = dataset.site_names()
-    surveys = {site: dataset.survey(site) for site in names}
+    surveys = {site: dataset.cases_and_problems(site) for site in names}
     problems = [problem for _, found in surveys.values() for problem in found]
     cases = [case for found, _ in surveys.values() for case in found]
     facts: dict[str, list[CaseFacts]] = {site: [] for site in names}
@@ -80,11 +80,11 @@ def check(dataset: Dataset, allow_duplicates: bool = False, progress: Progress |
         facts[case.site] += [found] if found else []
         problems += wrong
     sites = tuple(SiteFacts(site, len(surveys[site][0]), tuple(facts[site])) for site in names)
-    twice, allow_duplicates = duplicates(cases), allow_duplicates or dataset.allow_duplicates
+    twice, allow_duplicates = find_duplicates(cases), allow_duplicates or dataset.allow_duplicates
     problems += _kinds(dataset) + ([] if allow_duplicates else twice)
-    remarks = [remark for site in names for remark in dataset.remarks(site)]
-    warnings = [*remarks, *_counts(dataset, sites), *_oddities(sites), *(twice if allow_duplicates else [])]
-    return Report(dataset.root, dataset.is_phantom, sites, tuple(problems), tuple(warnings))
+    site_warnings = [remark for site in names for remark in dataset.site_warnings(site)]
+    warnings = [*site_warnings, *_counts(dataset, sites), *_oddities(sites), *(twice if allow_duplicates else [])]
+    return DatasetReport(dataset.root, dataset.is_phantom, sites, tuple(problems), tuple(warnings))
 
 
 def examine(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
@@ -107,7 +107,7 @@ def examine(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
     except UserError as error:
         return None, [str(error)]
     missing = dataset.missing(mask)
-    if not reading.is_picture(case.image):
+    if not reading.is_2d_image_file(case.image):
         notices += _far_values(image.numpy())
     return _facts(case, image, tuple(mask.meta["label_values"]), tuple(missing), notices), []
 
@@ -115,11 +115,11 @@ def examine(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
 def _facts(case: Case, image: MetaTensor, labels: tuple, missing: tuple[str, ...], notices: list[str]) -> CaseFacts:
     return CaseFacts(
         case.patient, case.subject, tuple(image.shape[1:]), reading.spacing_mm(case.image, image), float(image.min()),
-        float(image.max()), labels, missing, tuple(notices), digest(case.image),
+        float(image.max()), labels, missing, tuple(notices), file_sha256(case.image),
     )  # fmt: skip
 
 
-def digest(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """SHA-256 of an image's file; of an MHD's, the file with its voxels."""
     whole = hashlib.sha256()
     with open(volumes.data_file(path), "rb") as file:
@@ -128,7 +128,7 @@ def digest(path: Path) -> str:
     return whole.hexdigest()
 
 
-def duplicates(cases: Iterable[Case]) -> list[str]:
+def find_duplicates(cases: Iterable[Case]) -> list[str]:
     """A sentence for every image that is there more than once, in one site or two: a test would see training data."""
     by_size: dict[int, list[Case]] = defaultdict(list)
     for case in cases:
@@ -139,7 +139,7 @@ def duplicates(cases: Iterable[Case]) -> list[str]:
     same: dict[str, list[Path]] = defaultdict(list)
     for group in by_size.values():
         for case in group if len(group) > 1 else ():
-            same[digest(case.image)].append(case.image)
+            same[file_sha256(case.image)].append(case.image)
     return [
         f"{' and '.join(map(str, paths))}: are the same image (SHA-256 {found[:12]}); expected every image once, so "
         "remove all but one"

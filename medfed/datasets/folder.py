@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from monai.data import MetaTensor
 
+from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
-from medfed.datasets import file_names, nesting, pictures, reading
+from medfed.datasets import file_names, image_files, nesting, reading
 from medfed.datasets.base import Card, Case, Dataset
 
 
@@ -37,12 +38,12 @@ class Folder(Dataset):
         one_site_per_case: the case folders lie in ROOT, and each is a site of its own.
     """
 
-    image_channels: int = 1
+    image_channels: PositiveInt = 1
     structure_names: tuple[str, ...] = ("foreground",)
     mask_values: dict[str, tuple[int, ...]] = field(default_factory=dict)
     background_value: int = 0
     mask_threshold: float | None = None
-    intensity_max: float | None = None
+    intensity_max: PositiveFloat | None = None
     grey_to_rgb: bool = False
     patient_pattern: str | None = None
     image_name: str | None = None
@@ -52,20 +53,16 @@ class Folder(Dataset):
     generality: ClassVar[int] = 2
     card: ClassVar[Card] = Card(
         title="Your own sites",
-        what="Any images with masks, one folder a site.",
+        description="Any images with masks, one folder a site.",
         licence="Yours.",
         citation="Yours.",
-        where="Put the files as the layout says, then run `python -m medfed.data check ROOT`.",
+        how_to_get="Put the files as the layout says, then run `python -m medfed.data check ROOT`.",
         layout="ROOT/SITE/images/NAME.png with ROOT/SITE/masks/NAME.png, or ROOT/SITE/NAME.nii.gz with "
         "ROOT/SITE/NAME_mask.nii.gz, or a folder for each case with data.image_name and data.mask_name",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.image_channels < 1:
-            raise ValueError(f"image_channels must be at least 1, got {self.image_channels}")
-        if self.intensity_max is not None and not self.intensity_max > 0:
-            raise ValueError(f"intensity_max must be above 0, got {self.intensity_max}")
         if (self.image_name is None) != (self.mask_name is None) or (self.one_site_per_case and not self.image_name):
             raise ValueError("image_name and mask_name belong together, and one_site_per_case needs both")
         self._check_structures()
@@ -95,7 +92,11 @@ class Folder(Dataset):
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
-        kinds = {reading.is_picture(case.image) for site in self.site_names() for case in self.survey(site)[0]}
+        kinds = {
+            reading.is_2d_image_file(case.image)
+            for site in self.site_names()
+            for case in self.cases_and_problems(site)[0]
+        }
         if len(kinds) > 1:
             raise UserError(f"{self.root}: holds pictures and volumes; expected one kind, so keep them in two folders")
         if True in kinds:
@@ -141,7 +142,7 @@ class Folder(Dataset):
         """Those of the first picture whose header can be read; 1 if there is none."""
         for site, folder in self.find_sites().items():
             for case in self.find_cases(site, folder)[0]:
-                if reading.is_picture(case.image) and (n_channels := pictures.count_channels(case.image)):
+                if reading.is_2d_image_file(case.image) and (n_channels := image_files.count_channels(case.image)):
                     return n_channels
         return 1
 

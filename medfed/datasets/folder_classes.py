@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from monai.data import MetaTensor
 
 from medfed.core import registry
+from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
-from medfed.datasets import file_names, pictures, reading
+from medfed.datasets import file_names, image_files, reading
 from medfed.datasets.base import Card, Case, Dataset, Volume
 
 
@@ -27,29 +28,25 @@ class FolderClasses(Dataset):
             of a patient then stay together in the splits. Without it, every image counts as a patient of its own.
     """
 
-    image_size: int = 224
-    image_channels: int = 3
+    image_size: PositiveInt = 224
+    image_channels: Literal[1, 3] = 3
     grey_to_rgb: bool = True
-    intensity_max: float | None = None
+    intensity_max: PositiveFloat | None = None
     class_names: tuple[str, ...] = ()
     patient_pattern: str | None = None
 
     generality: ClassVar[int] = 1
     card: ClassVar[Card] = Card(
         title="Your own images to classify",
-        what="Any pictures of two classes or more, one folder a site and in it one a class; PACS and its like.",
+        description="Any pictures of two classes or more, one folder a site and in it one a class; PACS and its like.",
         licence="Yours.",
         citation="Yours.",
-        where="Put the files as the layout says; every site has the same class folders.",
+        how_to_get="Put the files as the layout says; every site has the same class folders.",
         layout="ROOT/SITE/CLASS/NAME.png (or .jpg, .jpeg, .bmp, .tif)",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.image_channels not in (1, 3):
-            raise ValueError(f"image_channels must be 1 or 3, got {self.image_channels}")
-        if self.intensity_max is not None and not self.intensity_max > 0:
-            raise ValueError(f"intensity_max must be above 0, got {self.intensity_max}")
         if len(set(self.class_names)) < len(self.class_names) or len(self.class_names) == 1:
             raise ValueError(f"class_names must be two different names or more, or none, got {list(self.class_names)}")
         file_names.check_patient_pattern(self.patient_pattern)
@@ -65,7 +62,7 @@ class FolderClasses(Dataset):
         if not all(path.is_dir() for path in inside) or any(map(file_names.image_and_mask_names, inside)):
             return None
         files = [path for folder in inside for path in folder.iterdir()]
-        is_classes = any(map(reading.is_picture, files)) and not any(path.is_dir() for path in files)
+        is_classes = any(map(reading.is_2d_image_file, files)) and not any(path.is_dir() for path in files)
         return cls(root=str(root)) if is_classes else None
 
     @property
@@ -107,7 +104,7 @@ class FolderClasses(Dataset):
             problems += wrong
         return cases, problems
 
-    def remarks(self, site: str) -> list[str]:
+    def site_warnings(self, site: str) -> list[str]:
         """A sentence for every class of which a site has no image, which is allowed."""
         folder = self._site_folders()[site]
         return [f"{site}: no images of the class '{name}'" for name in self.classes if not _pictures(folder / name)[0]]
@@ -129,9 +126,9 @@ def _pictures(folder: Path) -> tuple[dict[str, Path], list[str]]:
     for path in sorted(folder.iterdir()):
         if path.name[0] == "." or (path.name.lower().endswith(file_names.BESIDE) and path.is_file()):
             continue
-        if path.is_dir() or not reading.is_picture(path):
+        if path.is_dir() or not reading.is_2d_image_file(path):
             kind = "a folder" if path.is_dir() else "no picture"
-            problems.append(f"{path}: is {kind}; expected {', '.join(pictures.SUFFIXES)}; move it or convert it")
+            problems.append(f"{path}: is {kind}; expected {', '.join(image_files.SUFFIXES)}; move it or convert it")
         elif path.stem in found:
             problems.append(f"{path}: is there twice, also as {found[path.stem].name}; remove or rename one")
         else:

@@ -40,15 +40,16 @@ class Fundus(Dataset):
 
     card: ClassVar[Card] = Card(
         title="Optic disc and cup, four cameras",
-        what="Colour fundus photographs cut to 800 x 800 pixels around the optic disc, with masks of disc and cup: "
-        "DRISHTI-GS 101, RIM-ONE r3 159, REFUGE training (Zeiss Visucam 500) 400, REFUGE validation (Canon CR-2) 400.",
+        description="Colour fundus photographs cut to 800 x 800 pixels around the optic disc, with masks of disc and "
+        "cup: DRISHTI-GS 101, RIM-ONE r3 159, REFUGE training (Zeiss Visucam 500) 400, REFUGE validation (Canon CR-2) "
+        "400.",
         licence="Each source has its own terms for research use (Drishti-GS, RIM-ONE, REFUGE); read them before you "
         "share anything.",
         citation="Wang, Yu, Li, Yang, Fu, Heng, 'DoFE: Domain-oriented feature embedding for generalizable fundus "
         "image segmentation on unseen datasets', IEEE TMI 2020; and the three sources: Sivaswamy et al., ISBI 2014 "
         "(Drishti-GS); Fumero et al., CBMS 2011 (RIM-ONE; release 3); Orlando et al., Medical Image Analysis 2020 "
         "(REFUGE).",
-        where="Follow the download link on https://github.com/emma-sjwang/Dofe and unpack it so that Domain1 to "
+        how_to_get="Follow the download link on https://github.com/emma-sjwang/Dofe and unpack it so that Domain1 to "
         "Domain4 lie in data/fundus; then run `python -m medfed.data check data/fundus`. Without it, "
         "`if_missing: phantom` makes a synthetic twin.",
         layout="ROOT/DomainK/train/ROIs/image/NAME.png with ROOT/DomainK/train/ROIs/mask/NAME.png, and the same in "
@@ -71,7 +72,7 @@ class Fundus(Dataset):
         return ("disc", "cup")
 
     @property
-    def ratio_of(self) -> tuple[str, str]:
+    def ratio_structures(self) -> tuple[str, str]:
         """The structures of which clinicians compare the heights: the vertical cup-to-disc ratio."""
         return ("cup", "disc")
 

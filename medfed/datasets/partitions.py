@@ -1,8 +1,8 @@
-"""Handing the people of a few sites out to many clients, as papers do that simulate more clients than they have sites.
+"""Divide the patients of a few sites among many simulated clients, as papers do that need more clients than sites.
 
-A rule gives each client a share of each site's training images (`mixed`, `dirichlet`), and `hand_out` follows it person
-by person: all images of a person stay together, so counts of images are met exactly where a person has one image, and
-else to within a person.
+A rule gives each client a share of each site's training images (`heterogeneous_shares`, `dirichlet_shares`), and
+`assign_to_clients` assigns patients to clients by these shares. All images of a patient stay together. So the shares
+are met exactly where every patient has one image, and otherwise up to the images of one patient.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from medfed.datasets.base import Case
 from medfed.datasets.splits import Split
 
-MOST_DRAWS = 100_000  # before giving up; three sites of PACS, 30 clients and 70 images each take some hundreds
-AT_ONCE = 500
+MAX_DRAWS = 100_000  # before giving up; three sites of PACS, 30 clients and 70 images each take some hundreds
+DRAWS_PER_BATCH = 500
 Shares = dict[str, np.ndarray]  # by site: (K,), the share of its images that each client gets; they sum to 1
 
 
@@ -29,9 +29,10 @@ def partition(
 
     Args:
         splits: of each site, by patient, before anything is handed out.
-        rule: "domains" (each client holds one site's images, as many clients a site; or several whole sites where they
-            outnumber the clients; StableFDG, "single"), "heterogeneous" (`mixed`) or "dirichlet" (StableFDG, "multi").
-        mixing, concentration, min_images: of `mixed`, and of `dirichlet`.
+        rule: "domains", "heterogeneous" (`heterogeneous_shares`) or "dirichlet" (`dirichlet_shares`; StableFDG,
+            "multi"). "domains" (StableFDG, "single"): every client holds images of one site, and every site has equally
+            many clients; if there are more sites than clients, a client holds several whole sites.
+        mixing, concentration, min_images: of `heterogeneous_shares`, and of `dirichlet_shares`.
 
     Depends on the seed and on who the people are, not on the order of the cases. Validation people follow the same
     shares; a client may have none.
@@ -44,15 +45,15 @@ def partition(
     if n_people < n_clients:
         raise ValueError(f"{n_clients} clients share {n_people} people in training; expected at most {n_people}")
     if rule == "dirichlet":
-        shares = dirichlet(training, n_clients, concentration, min_images, seed)
+        shares = dirichlet_shares(training, n_clients, concentration, min_images, seed)
     else:
         sizes = {site: len(cases) for site, cases in training.items()}
         if rule == "domains" and len(sizes) <= n_clients:
             sizes = dict.fromkeys(sizes, 1)
         people = {site: len({case.subject for case in cases}) for site, cases in training.items()}
-        shares = mixed(sizes, n_clients, mixing if rule == "heterogeneous" else 0.0, people)
-    trained = hand_out(training, shares, seed)
-    validated = hand_out({site: splits[site].validation for site in training}, shares, seed)
+        shares = heterogeneous_shares(sizes, n_clients, mixing if rule == "heterogeneous" else 0.0, people)
+    trained = assign_to_clients(training, shares, seed)
+    validated = assign_to_clients({site: splits[site].validation for site in training}, shares, seed)
     names = client_names(n_clients)
     if empty := [name for name, cases in zip(names, trained, strict=True) if not cases]:
         raise ValueError(
@@ -68,7 +69,7 @@ def client_names(n: int) -> list[str]:
     return [f"client_{number:0{len(str(n))}d}" for number in range(1, n + 1)]
 
 
-def mixed(
+def heterogeneous_shares(
     sizes: Mapping[str, int], n_clients: int, mixing: float, people: Mapping[str, int] | None = None
 ) -> Shares:
     """Between one site a client and all sites alike (Bai et al., ICLR 2024: heterogeneous partitioning by lambda).
@@ -90,7 +91,7 @@ def mixed(
     return shares
 
 
-def dirichlet(
+def dirichlet_shares(
     training: Mapping[str, Sequence[Case]], n_clients: int, concentration: float, min_images: int, seed: int
 ) -> Shares:
     """Shares of each site drawn from Dirichlet(concentration) over the clients (StableFDG).
@@ -98,14 +99,14 @@ def dirichlet(
     Drawn again, for all sites, until every client has at least `min_images` training images.
 
     Raises:
-        ValueError: if that does not come about in MOST_DRAWS draws.
+        ValueError: if that does not come about in MAX_DRAWS draws.
     """
     n_images = np.array([len(training[site]) for site in sorted(training)])
     people = [_people(training[site], seed) for site in sorted(training)]
     rng = np.random.default_rng(int.from_bytes(_hash(seed, "dirichlet", *sorted(training)), "big"))
     enough = n_images.sum() >= n_clients * min_images
-    for _ in range(MOST_DRAWS // AT_ONCE if enough else 0):
-        drawn = rng.dirichlet(np.full(n_clients, concentration), (AT_ONCE, len(people)))
+    for _ in range(MAX_DRAWS // DRAWS_PER_BATCH if enough else 0):
+        drawn = rng.dirichlet(np.full(n_clients, concentration), (DRAWS_PER_BATCH, len(people)))
         hoped = np.einsum("bdk,d->bk", drawn, n_images).min(axis=1)  # a person's images move a client's count by some
         largest = sum(max(map(len, of_site), default=0) for of_site in people)
         for shares in drawn[hoped > min_images - largest]:
@@ -122,7 +123,7 @@ def dirichlet(
     )
 
 
-def hand_out(cases: Mapping[str, Iterable[Case]], shares: Shares, seed: int) -> list[list[Case]]:
+def assign_to_clients(cases: Mapping[str, Iterable[Case]], shares: Shares, seed: int) -> list[list[Case]]:
     """The cases of each client, sorted by site and patient; every case is in exactly one list.
 
     The people of a site stand in a row, ranked by the SHA-256 of (seed, site, subject), as long as they have images.

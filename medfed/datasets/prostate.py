@@ -30,8 +30,8 @@ class Prostate(Dataset):
 
     card: ClassVar[Card] = Card(
         title="Prostate MRI, six hospitals",
-        what="T2-weighted axial MRI of 116 patients from six hospitals, resized to 384 x 384 pixels in the slice "
-        "plane, with masks of the whole gland: RUNMC 30, BMC 30, I2CVB 19, UCL 13, BIDMC 12, HK 12.",
+        description="T2-weighted axial MRI of 116 patients from six hospitals, resized to 384 x 384 pixels in the "
+        "slice plane, with masks of the whole gland: RUNMC 30, BMC 30, I2CVB 19, UCL 13, BIDMC 12, HK 12.",
         licence="Each source has its own terms for research use (NCI-ISBI 2013 on TCIA, I2CVB, PROMISE12); read them "
         "before you share anything.",
         citation="Liu, Dou, Heng, 'Shape-aware meta-learning for generalizing prostate MRI segmentation to unseen "
@@ -39,9 +39,9 @@ class Prostate(Dataset):
         "with heterogeneous MRI data', IEEE TMI 2020; and the three sources: Bloch et al., NCI-ISBI 2013, TCIA; "
         "Lemaitre et al., Computers in Biology and Medicine 2015 (I2CVB); Litjens et al., Medical Image Analysis 2014 "
         "(PROMISE12).",
-        where="Follow the download link on https://liuquande.github.io/SAML/ and unpack it so that the six folders lie "
-        "in data/prostate; then run `python -m medfed.data check data/prostate`. Without it, `if_missing: phantom` "
-        "makes a synthetic twin.",
+        how_to_get="Follow the download link on https://liuquande.github.io/SAML/ and unpack it so that the six "
+        "folders lie in data/prostate; then run `python -m medfed.data check data/prostate`. Without it, `if_missing: "
+        "phantom` makes a synthetic twin.",
         layout="ROOT/SITE/CaseNN.nii.gz with ROOT/SITE/CaseNN_segmentation.nii.gz, SITE one of "
         + ", ".join(" or ".join(names) for names in SITES.values()),
     )

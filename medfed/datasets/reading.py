@@ -17,9 +17,9 @@ from monai.data import MetaTensor
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.datasets import pictures, volumes
+from medfed.datasets import image_files, volumes
 
-SUFFIXES = (*volumes.SUFFIXES, *pictures.SUFFIXES)
+SUFFIXES = (*volumes.SUFFIXES, *image_files.SUFFIXES)
 SPACING_TOLERANCE_MM = 1e-3
 SHIFT_TOLERANCE = 0.1  # of a voxel, at the corner where an image and its mask lie farthest apart
 _DECLARE_WHITE = (
@@ -32,9 +32,9 @@ def suffix(path: Path) -> str | None:
     return next((ending for ending in SUFFIXES if path.name.lower().endswith(ending)), None)
 
 
-def is_picture(path: Path) -> bool:
+def is_2d_image_file(path: Path) -> bool:
     """Whether the file is a picture, which does not tell its size in millimetres."""
-    return suffix(path) in pictures.SUFFIXES
+    return suffix(path) in image_files.SUFFIXES
 
 
 def read_image(
@@ -61,9 +61,9 @@ def read_image(
         UserError: if the file is missing, empty, damaged or of another kind, or holds NaN, or other channels.
     """
     _check_exists(path)
-    if is_picture(path):
+    if is_2d_image_file(path):
         hint = _DECLARE_WHITE if declared else f"save it as 8-bit {'RGB' if channels == 3 else 'grey'}"
-        image = MetaTensor(torch.from_numpy(pictures.read_picture(path, intensity_max, notices, hint))[..., None])
+        image = MetaTensor(torch.from_numpy(image_files.read_image_file(path, intensity_max, notices, hint))[..., None])
         image = _fit_picture(path, image, channels, grey_to_rgb, declared, notices)
     else:
         image = volumes.read_volume(path)
@@ -100,8 +100,8 @@ def read_labels(path: Path, notices: list[str], threshold: float | None = None) 
         UserError: if the file is missing, damaged, in colours, or has fractional values (and no `threshold`).
     """
     _check_exists(path)
-    if is_picture(path):
-        mask = MetaTensor(torch.from_numpy(pictures.read_labels(path, notices))[None, ..., None])
+    if is_2d_image_file(path):
+        mask = MetaTensor(torch.from_numpy(image_files.read_label_file(path, notices))[None, ..., None])
     else:
         mask = volumes.read_volume(path)
     if len(mask) > 1:
@@ -160,7 +160,7 @@ def to_structures(
 
 def spacing_mm(path: Path, image: MetaTensor) -> tuple[float, float, float] | None:
     """Voxel size along H, W, D; None for a picture."""
-    if is_picture(path):
+    if is_2d_image_file(path):
         return None
     height, width, depth = torch.linalg.vector_norm(image.affine[:3, :3], dim=0).tolist()
     return round(height, 6), round(width, 6), round(depth, 6)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from medfed.federation.message import Message, digest, n_bytes
 from medfed.federation.method import NEVER, ONCE
-from medfed.functional.weights import check_same_entries, first_not_finite
+from medfed.functional.weights import check_same_entries, first_non_finite
 
 KINDS = ("share", "train", "validate", "end")
 VALIDATION_KINDS = ("validate", "end")  # of a site that only validates
@@ -32,16 +32,16 @@ class Agreement:
         rounds: of training, in all.
         megabytes_per_round: that may leave, all answers of a round together; the very same answer to the very same
             letter, sent again where it was lost, tells nothing new and counts once.
-        answers_per_round: how often one kind of letter is answered in a round: once, and again where one was lost.
+        replies_per_round: how often one kind of letter is answered in a round: once, and again where one was lost.
     """
 
     sends: tuple[str, ...] = ()
     rounds: int = 100
     megabytes_per_round: float = 100.0
-    answers_per_round: int = 3
+    replies_per_round: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "megabytes_per_round", "answers_per_round"):
+        for name in ("rounds", "megabytes_per_round", "replies_per_round"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
 
@@ -87,12 +87,12 @@ class Guard:
             raise Refused(f"was asked to {message.kind} in round {number}, and has trained in round {latest}; a "
                           "coordinator goes back one round at most")
         done = self.answered[f"{message.kind} {number}"]
-        if done >= self.agreement.answers_per_round:
+        if done >= self.agreement.replies_per_round:
             raise Refused(f"was asked to {message.kind} in round {number} more than {done} times")
         self._check_weights(message)
         if (size := sum(map(n_bytes, message.tensors.values()))) > MAX_BYTES_DOWN:
             raise Refused(f"was sent {size / 2**20:.0f} MB of statistics; takes {MAX_BYTES_DOWN >> 20}")
-        if name := first_not_finite(message.tensors):
+        if name := first_non_finite(message.tensors):
             raise Refused(f"was sent '{name}', which is not finite")
 
     def check_reply(self, letter: Message, answer: Message) -> None:
@@ -140,5 +140,5 @@ class Guard:
             check_same_entries(wanted, message.weights)
         except ValueError as error:
             raise Refused(f"was sent weights that do not fit its network: {error}") from error
-        if name := first_not_finite(message.weights):
+        if name := first_non_finite(message.weights):
             raise Refused(f"was sent weights that are not finite (first in '{name}')")

@@ -1,7 +1,7 @@
 """The style codecs that a plan names, as files: all sites of a federation must have the same ones, to the byte.
 
 Two codecs of one architecture share statistics of the same shape, which mean nothing to each other, and nobody would
-notice. So a plan names a codec by its digest, and the file travels beside the plan.
+notice. So a plan names a codec by its SHA-256, and the file travels beside the plan.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
-from medfed.datasets.checking import digest
-from medfed.networks.adain import codec_file, load_codec
+from medfed.datasets.checking import file_sha256
+from medfed.networks.adain import codec_path, load_codec
 
 
 def export_codecs(config: Config, folder: Path) -> Config:
@@ -21,7 +21,7 @@ def export_codecs(config: Config, folder: Path) -> Config:
     names = {}
     for name in config.method.files:
         load_codec(name)  # a UserError here, and not at every hospital
-        path = codec_file(name)
+        path = codec_path(name)
         names[name] = _name(path)
         write_atomically(folder / names[name], path.read_bytes())
     return replace(config, method=config.method.with_files(names))
@@ -43,5 +43,5 @@ def resolve_codecs(config: Config, folder: Path) -> Config:
 
 
 def _name(path: Path) -> str:
-    """The name of a codec in a plan, by its digest."""
-    return f"codec_{digest(path)[:32]}.safetensors"
+    """The name of a codec in a plan, by its SHA-256."""
+    return f"codec_{file_sha256(path)[:32]}.safetensors"

@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from medfed.config.schema import Config, load, resolved, to_yaml
-from medfed.core.determinism import fix_bits
+from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
-from medfed.core.files import read_sealed
+from medfed.core.files import read_with_checksum
 from medfed.deployment.prepare import IMAGES, PLAN, START
 from medfed.engines.flare.job import CONTROLLER
 from medfed.engines.flare.kit import Kit
-from medfed.experiments.notices import notices
-from medfed.experiments.resume import changes
+from medfed.experiments.notices import record_notices
+from medfed.experiments.resume import changed_settings
 from medfed.experiments.training import selected_state, train
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
@@ -27,7 +27,7 @@ from medfed.federation.message import FAILED, Message, State
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.evaluation import Evaluation
-from medfed.tasks.known import task_of_images
+from medfed.tasks.factory import task_of_images
 
 RUN = "run"
 
@@ -39,16 +39,16 @@ def run_coordinator(args: argparse.Namespace) -> int:
     from medfed.engines.flare.engine import FlareEngine
 
     plan, start, sites = _read(args.folder)
-    privacy_accounting.check(plan.privacy)
+    privacy_accounting.require_accountant(plan.privacy)
     kits = args.kits or args.folder / "kits" / "medfed" / "prod_00"
     server, admin = _kits(kits, sites)
-    fix_bits()
+    set_deterministic()
     folder = RunFolder(args.folder / RUN)
     with folder.locked():
         done = folder.rounds()
         if done and not args.resume:
             raise UserError(f"{folder.path}: holds a run that has finished round {done[-1]}; go on with --resume")
-        if done and (other := changes(folder, resolved(plan))):
+        if done and (other := changed_settings(folder, resolved(plan))):
             raise UserError(f"{args.folder / PLAN}: is not the plan that the run began with ({'; '.join(other[:5])}), "
                             "and the hospitals go by that; undo the change, or prepare another federation")
         state = folder.load_state(done[-1]) if done else start
@@ -57,7 +57,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
         engine = FlareEngine(sites, server, admin, folder.path, plan.federation, args.join_seconds)
         try:
             server.start(folder.path / "server.log")
-            with notices(folder, args.quiet):
+            with record_notices(folder, args.quiet):
                 last = train(plan, engine, folder, state, args.quiet,
                              finish=lambda end: _finish(plan, engine, folder, end))
         finally:
@@ -73,7 +73,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
     final = selected_state(folder, last, plan.federation.selection)
     folder.save_model(final.weights)
     images = json.loads((folder.path.parent / IMAGES).read_text())
-    by_site = privacy_accounting.releases(folder.ledger(), final.weights)
+    by_site = privacy_accounting.count_releases(folder.ledger(), final.weights)
     validation_site = plan.federation.validation_site
     folder.write_json("summary.json", {
         **task_of_images(images, plan.data.image_size, Evaluation()).scoring.summarise([], plan.seed),
@@ -108,7 +108,7 @@ def _read(folder: Path) -> tuple[Config, State, list[str]]:
         raise UserError(f"{folder}: holds no federation; make one with python -m medfed.coordinator prepare CONFIG "
                         f"--out {folder}")
     plan = load(folder / PLAN)
-    start = State.from_bytes(read_sealed(folder / START, "prepare the federation again"))
+    start = State.from_bytes(read_with_checksum(folder / START, "prepare the federation again"))
     places = sorted((folder / "hospitals").glob("*"))
     if not (sites := [place.name for place in places if (place / f"{place.name}.yaml").is_file()]):
         raise UserError(f"{folder / 'hospitals'}: has no folder SITE with SITE.yaml; prepare the federation again")

@@ -50,17 +50,17 @@ def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
     method, state = site.method, start
     rows: list[Row] = []
     if method.shares != NEVER:
-        shared = site.answer(Message("share", state.weights, {}, {"round": 1}))
+        shared = site.reply(Message("share", state.weights, {}, {"round": 1}))
         state = replace(state, memory=method.combine(state, {site.name: shared.tensors}, stream(seed, "combine", 1)))
-        rows += ledger.entries(1, "up", {site.name: shared})
+        rows += ledger.message_rows(1, "up", {site.name: shared})
     request = Message("train", state.weights, method.broadcast(state, site.name), {"round": 1, "last": 0})
-    rows += ledger.entries(1, "up", {site.name: few.answer(request)})
+    rows += ledger.message_rows(1, "up", {site.name: few.reply(request)})
     return [*rows, *_validated(site, state)]
 
 
 def _validated(site: Site | ValidationSite, state: State) -> Sequence[Row]:
     request = Message("validate", state.weights, {}, {"round": 1})
-    return ledger.entries(1, "up", {site.name: site.answer(request)})
+    return ledger.message_rows(1, "up", {site.name: site.reply(request)})
 
 
 def outgoing_rows(site: Site | ValidationSite) -> Sequence[Row]:

@@ -19,8 +19,8 @@ from medfed.core.registry import suggestion
 from medfed.deployment.agreement import VALIDATION_KINDS, Agreement, Guard
 from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
-from medfed.experiments.setup import build_network, build_site, task_of
-from medfed.federation.ledger import COLUMNS, entries
+from medfed.experiments.setup import build_network, build_site, build_task
+from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Message
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
@@ -33,12 +33,12 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
     """A hospital's site, built from its own folder alone; a validation site scores all its images."""
     if name != config.federation.validation_site:
         return build_site(config, name)
-    dataset = config.data.ready(None)
+    dataset = config.data.ensure_available(None)
     if name not in (known := dataset.site_names()):
         raise UserError(f"{dataset.root}: no site '{name}' here, which is to validate. {suggestion(name, known)}")
-    task = task_of(config, dataset)
+    task = build_task(config, dataset)
     with tqdm(disable=True) as bar:
-        samples = SiteImages(dataset, task, bar).samples(dataset.cases_of([name])[name])
+        samples = SiteImages(dataset, task, bar).samples(dataset.cases_by_site([name])[name])
     if samples is None:
         raise UserError(f"{dataset.root}: the site {name} has no images to validate on; add some")
     network = build_network(config.network, config.method, task, config.seed)
@@ -72,7 +72,7 @@ class GuardedSite:
         self.site.noise_key = _secret(self.folder / SECRET)
         self._engine = InProcess([self.site], self.folder)
 
-    def answer(self, request: Message) -> Message:
+    def reply(self, request: Message) -> Message:
         """The reply to a request.
 
         Raises:
@@ -91,7 +91,7 @@ class GuardedSite:
     def _record(self, request: Message, reply: Message) -> None:
         """Append to the ledger before the reply leaves, so that the ledger never lacks a message that left."""
         number, name = request.facts["round"], self.site.name
-        rows = [*entries(number, "down", {name: request}), *entries(number, "up", {name: reply})]
+        rows = [*message_rows(number, "down", {name: request}), *message_rows(number, "up", {name: reply})]
         append_rows(self.folder / LEDGER, COLUMNS, rows)
         counts = {"answered": self.guard.answered, "sent_bytes": self.guard.sent_bytes, "sent": self.guard.sent}
         write_atomically(self.folder / COUNTS, json.dumps(counts, sort_keys=True))

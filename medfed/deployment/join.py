@@ -22,18 +22,18 @@ from medfed.core.files import exclusive_lock
 from medfed.deployment import codec_files
 from medfed.deployment.agreement import Agreement
 from medfed.deployment.guarded_site import MODEL
-from medfed.engines.flare.job import EXECUTOR, SITE_FILE, hospital_rights
+from medfed.engines.flare.job import EXECUTOR, SITE_FILE, coordinator_permissions
 from medfed.engines.flare.kit import Kit
 
-LOOK_SECONDS = 0.5
-FAREWELL_SECONDS = 3.0  # for the last answer to reach the coordinator
+POLL_S = 0.5
+LAST_REPLY_S = 3.0  # for the last answer to reach the coordinator
 LOCK = "medfed.lock"  # in the kit
 OWN = ("data", "device")  # what a hospital decides of the plan; all else is the federation's
 CHOOSE_CODE = ("name", "engine", "metrics")  # keys of a plan whose values are names of code
 
 
 @dataclass(frozen=True)
-class Hospital:
+class SiteFile:
     """A hospital's own file; beside these keys it holds what of the plan is the hospital's own (`data`, `device`).
 
     Args:
@@ -52,14 +52,17 @@ class Hospital:
     agrees: Agreement = Agreement()
 
 
-def read(path: Path) -> tuple[Hospital, Config]:
+def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     """A hospital's file, with paths as seen from here, and the plan with this hospital's own values."""
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected blocks of keys and values, such as site, plan, kit, data")
+    agrees = document.get("agrees")
+    if isinstance(agrees, dict) and "answers_per_round" in agrees:
+        raise UserError(f"{path}: agrees.answers_per_round: this key is now called replies_per_round; rename it")
     own = {key: document.pop(key) for key in OWN if key in document}
     try:
-        hospital = validation.build(Hospital, document, "", lambda cls, block, key: (cls, block, ()))
+        hospital = validation.build(SiteFile, document, "", lambda cls, block, key: (cls, block, ()))
     except validation.ConfigError as wrong:
         raise UserError(f"{path}: {wrong}") from wrong
     places = {name: str(path.parent / getattr(hospital, name)) for name in ("plan", "kit", "folder")}
@@ -103,7 +106,7 @@ def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]
             yield here, value
 
 
-def join(hospital: Hospital, config_yaml: str, file: str, quiet: bool) -> None:
+def join_federation(hospital: SiteFile, config_yaml: str, file: str, quiet: bool) -> None:
     """Start FLARE's client with this hospital's kit, and wait for the federation's end.
 
     Args:
@@ -117,7 +120,7 @@ def join(hospital: Hospital, config_yaml: str, file: str, quiet: bool) -> None:
     if importlib.util.find_spec("nvflare") is None:
         raise UserError("joining needs NVIDIA FLARE, which is not installed; pip install -e '.[nvflare]' in medfed's "
                         "folder")
-    folder, kit = Path(hospital.folder), Kit(Path(hospital.kit), (EXECUTOR,), hospital_rights())
+    folder, kit = Path(hospital.folder), Kit(Path(hospital.kit), (EXECUTOR,), coordinator_permissions())
     kit.check()
     with lock_kit(kit.path) as lock:
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,9 +156,9 @@ def _take_part(site: str, kit: Kit, folder: Path, quiet: bool, lock: int) -> Non
                 if kit.ended():
                     raise UserError(f"FLARE's client ended before the federation did; see {folder / 'flare.log'}, then "
                                     "come back with the same command")
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_S)
                 bar.update(0)
                 bar.refresh()
-        time.sleep(FAREWELL_SECONDS)
+        time.sleep(LAST_REPLY_S)
     finally:
         kit.stop()

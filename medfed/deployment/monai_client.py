@@ -14,7 +14,7 @@ from monai.fl.utils.exchange_object import ExchangeObject
 from torch import Tensor
 
 from medfed.config.schema import load
-from medfed.core.determinism import fix_bits
+from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.experiments.setup import build_site
 from medfed.federation.message import Message
@@ -38,7 +38,7 @@ class MedfedClient(ClientAlgo):
     where a host has averaged them into fractions.
 
     Args:
-        site: a site whose images have been read; or use `of_config`.
+        site: a site whose images have been read; or use `from_config`.
     """
 
     def __init__(self, site: Site) -> None:
@@ -50,13 +50,13 @@ class MedfedClient(ClientAlgo):
             site.noise_key = secrets.token_bytes(32)  # what follows from the config's seed, the host could draw again
 
     @classmethod
-    def of_config(cls, config: str | Path, site: str, overrides: Sequence[str] = ()) -> MedfedClient:
+    def from_config(cls, config: str | Path, site: str, overrides: Sequence[str] = ()) -> MedfedClient:
         """The site of a config.
 
         Raises:
             UserError: for whatever is wrong with the config or the site's files, or if it is the validation site.
         """
-        fix_bits()
+        set_deterministic()
         found = build_site(load(config, overrides), site)
         if not isinstance(found, Site):
             raise UserError(f"{config}: '{site}' is the validation site, which does not train; name another")
@@ -77,7 +77,7 @@ class MedfedClient(ClientAlgo):
             extra: may hold `weights`, the global ones; before the first round those that the seed gives are the same.
         """
         weights = self._weights((extra or {}).get("weights") or self._site.network.state_dict())
-        answer = self._site.answer(Message("share", weights, {}, {"round": self._round + 1}))
+        answer = self._site.reply(Message("share", weights, {}, {"round": self._round + 1}))
         n_images = len(self._site.training)
         return ExchangeObject(statistics={**copy.deepcopy(answer.tensors), FlStatistics.DATA_COUNT: n_images})
 
@@ -96,7 +96,7 @@ class MedfedClient(ClientAlgo):
         before = copy.deepcopy(self._site.memory)
         # A copy at once: the weights are still the network's own, which another site of this process may use next.
         try:
-            self._update = copy.deepcopy(self._site.answer(Message("train", self._weights_of(data), tensors, facts)))
+            self._update = copy.deepcopy(self._site.reply(Message("train", self._weights_of(data), tensors, facts)))
         except BaseException:
             self._site.memory = before  # a round that stopped half way counts for nothing
             raise
@@ -119,7 +119,7 @@ class MedfedClient(ClientAlgo):
     def evaluate(self, data: ExchangeObject, extra: dict | None = None) -> ExchangeObject:
         """The validation score of the weights of `data` on the site's validation people; no metrics if it has none."""
         letter = Message("validate", self._weights_of(data), {}, {"round": self._round})
-        return ExchangeObject(metrics=dict(self._site.answer(letter).facts))
+        return ExchangeObject(metrics=dict(self._site.reply(letter).facts))
 
     def abort(self, extra: dict | None = None) -> None:
         """Training ends after the step that it is in."""

@@ -12,12 +12,12 @@ from medfed.config import strict_yaml
 from medfed.config.schema import Config, changed, load, resolved, to_yaml
 from medfed.core import site_names
 from medfed.core.errors import UserError
-from medfed.core.files import seal, write_atomically
+from medfed.core.files import sha256_digest, write_atomically
 from medfed.deployment import codec_files
-from medfed.deployment.templates import README, hospital_file, project_file
+from medfed.deployment.templates import README, project_file, site_file_text
 from medfed.engines.flare.job import check_names
-from medfed.experiments.setup import build_network, task_of
-from medfed.experiments.summary import image_description
+from medfed.experiments.setup import build_network, build_task
+from medfed.experiments.summary import describe_images
 from medfed.federation import privacy_accounting
 from medfed.federation.message import State
 
@@ -29,11 +29,11 @@ def prepare_federation(args: argparse.Namespace) -> int:
     out = args.out or Path("federations") / Path(config.source).stem
     if (out / PLAN).exists():
         raise UserError(f"{out}: holds a federation already; choose another folder with --out")
-    dataset = config.data.ready(None)
-    privacy_accounting.check(config.privacy)
+    dataset = config.data.ensure_available(None)
+    privacy_accounting.require_accountant(config.privacy)
     sites = args.sites or [name for name in dataset.site_names() if name != config.federation.unseen_site]
     plan = _plan(config, sites)
-    task = task_of(plan, dataset)
+    task = build_task(plan, dataset)
     task.check_metrics(config.source)
     plan.network.check_image_size(dataset.image_size)
     plan.method.check(dataset.image_size, dataset.channels, dataset.standardise)
@@ -49,11 +49,11 @@ def prepare_federation(args: argparse.Namespace) -> int:
         named = codec_files.export_codecs(plan, place)
         write_atomically(place / PLAN, to_yaml(named))
     plan = named
-    write_atomically(out / START, seal(start), start)
-    images = image_description(task, dataset, dataset.cases(dataset.site_names()[0])[0])
+    write_atomically(out / START, sha256_digest(start), start)
+    images = describe_images(task, dataset, dataset.cases(dataset.site_names()[0])[0])
     write_atomically(out / IMAGES, json.dumps({**images, "dataset": dataset.card.title}, indent=2))
     for site, place in places.items():
-        write_atomically(place / f"{site}.yaml", hospital_file(site, plan.federation.rounds))
+        write_atomically(place / f"{site}.yaml", site_file_text(site, plan.federation.rounds))
     write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
     write_atomically(out / "README.md", README.format(
         folder=out, host=args.host, sites=_site_list(sites, plan.federation.validation_site), first=sites[0],

@@ -74,7 +74,7 @@ written before its filters act; `kit/JOB/audit.log` has a line each time that on
 """
 
 
-def hospital_file(site: str, n_rounds: int) -> str:
+def site_file_text(site: str, n_rounds: int) -> str:
     """A hospital's YAML, to be filled in. What the method sends is for the hospital to look at and write down."""
     return HOSPITAL.format(site=site, rounds=n_rounds)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from medfed.config.schema import load_text
-from medfed.core.determinism import fix_bits
+from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
 from medfed.core.malloc import keep_freed_memory
@@ -26,7 +26,7 @@ from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 
 Reply = Callable[[Message], Message]  # to a request
-LOCK, LOCK_SECONDS = "site.lock", 60
+LOCK, LOCK_TIMEOUT_S = "site.lock", 60
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,7 +48,7 @@ def serve(line: Connection) -> None:
     must not lose), `threads` and, of a hospital, `agreement`; `directory` is for whoever starts this process.
     """
     job = json.loads(line.recv_bytes())
-    fix_bits(job["threads"])
+    set_deterministic(job["threads"])
     warnings.simplefilter("always")
     warnings.showwarning = _forward_warnings(line)
     folder = Path(job["folder"])
@@ -59,7 +59,7 @@ def serve(line: Connection) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         # An earlier job's process may still train for this site.
-        with exclusive_lock(folder / LOCK, lambda holder: _busy(folder, holder), LOCK_SECONDS):
+        with exclusive_lock(folder / LOCK, lambda holder: _busy(folder, holder), LOCK_TIMEOUT_S):
             reply = _reply_function(job, folder, on_step)
             line.send_bytes(READY)
             while True:
@@ -75,7 +75,7 @@ def _reply_function(job: dict, folder: Path, on_step: OnStep) -> Reply:
         if isinstance(site, Site):
             site.progress = on_step
         agreed = {**job["agreement"], "sends": tuple(job["agreement"]["sends"])}
-        return GuardedSite(site, folder, Agreement(**agreed)).answer
+        return GuardedSite(site, folder, Agreement(**agreed)).reply
     site = build_site(config, job["site"])
     if isinstance(site, ValidationSite):
         engine = InProcess([], folder, validation_site=site)

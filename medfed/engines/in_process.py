@@ -12,7 +12,7 @@ from pathlib import Path
 from medfed.core.errors import UserError
 from medfed.engines.site_store import SiteStore
 from medfed.federation.engine import OnReply, OnStep
-from medfed.federation.message import Message, failed
+from medfed.federation.message import Message, failed_reply
 from medfed.federation.settings import Federation
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
@@ -33,11 +33,11 @@ class InProcess:
             and what to call it.
     """
 
-    members: list[Site]
+    local_sites: list[Site]
     folder: Path | None = None
     validation_site: ValidationSite | None = None
     settings: Federation = Federation()
-    plan: str = ""
+    config_yaml: str = ""
     source: str = ""
     on_reply: OnReply | None = None
     on_step: OnStep | None = None
@@ -48,15 +48,15 @@ class InProcess:
             self._store = SiteStore(self.folder)
 
     def sites(self) -> list[str]:
-        return sorted(site.name for site in self.members)
+        return sorted(site.name for site in self.local_sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Each site in turn, in the order of their names."""
         by_name = self._by_name()
-        trained = [site for site in self.members if site.name in messages] if kind == "train" else []
+        trained = [site for site in self.local_sites if site.name in messages] if kind == "train" else []
         number = next(iter(messages.values())).facts.get("round", 0) if messages else 0
         if trained and self._store:
-            self._store.begin_round(self.members, messages.keys(), number)
+            self._store.begin_round(self.local_sites, messages.keys(), number)
         replies = {}
         commits: list[Future[None]] = []
         requests = _Requests(messages)
@@ -76,13 +76,13 @@ class InProcess:
     def restore(self, took_part: Mapping[str, int]) -> None:
         """Give every site the memory that it had after the round that it last took part in (`State.took_part`)."""
         if self._store:
-            self._store.restore(self.members, took_part)
+            self._store.restore(self.local_sites, took_part)
 
     def close(self) -> None:
         """After the last exchange: nothing runs that must be ended."""
 
     def _by_name(self) -> dict[str, Site | ValidationSite]:
-        by_name: dict[str, Site | ValidationSite] = {site.name: site for site in self.members}
+        by_name: dict[str, Site | ValidationSite] = {site.name: site for site in self.local_sites}
         if self.validation_site:
             by_name[self.validation_site.name] = self.validation_site
         return by_name
@@ -102,11 +102,11 @@ class InProcess:
     def _answer(self, site: Site | ValidationSite, message: Message) -> bytes:
         """The reply's bytes; a reply that says why there is none, where the federation goes on without the site."""
         try:
-            return site.answer(message).to_bytes()
+            return site.reply(message).to_bytes()
         except UserError as why:
             if self.settings.on_bad_update != "drop":
                 raise
-            return failed(str(why)).to_bytes()
+            return failed_reply(str(why)).to_bytes()
 
 
 class _Requests:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.engines.flare.connection import FlareConnection
-from medfed.engines.flare.job import LINE_FILE, SITE_FILE, allow_list, check_names, write_job
+from medfed.engines.flare.job import CONNECTION_FILE, SITE_FILE, allow_list, check_names, write_job
 from medfed.engines.processes import Processes
 from medfed.federation.message import Message
 
 SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
-MOST_SITES = 100  # FLARE's simulator takes no more
+MAX_SITES = 100  # FLARE's simulator takes no more
 
 
 @dataclass
@@ -35,7 +35,7 @@ class NVFlare(Processes):
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """All sites at once, as fast as FLARE's clients ask for work."""
         self._flare = self._flare or FlareConnection(self._simulator)
-        return self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_reply)
+        return self._flare.exchange(kind, messages, self.settings.reply_timeout_s, self.on_reply)
 
     def close(self) -> None:
         """End the simulator, and with it the sites' processes."""
@@ -47,8 +47,8 @@ class NVFlare(Processes):
             raise UserError("federation.engine: nvflare needs NVIDIA FLARE, which is not installed; "
                             "pip install -e '.[nvflare]' in medfed's folder, or take in_process")
         names = [*self.sites(), *([self.validation_site.name] if self.validation_site else [])]
-        if len(names) > MOST_SITES:
-            raise UserError(f"federation.engine: FLARE's simulator takes {MOST_SITES} sites, got {len(names)}; "
+        if len(names) > MAX_SITES:
+            raise UserError(f"federation.engine: FLARE's simulator takes {MAX_SITES} sites, got {len(names)}; "
                             "take in_process or processes")
         check_names(names)
         workspace = Path(tempfile.mkdtemp(prefix="medfed_flare_"))
@@ -56,7 +56,7 @@ class NVFlare(Processes):
         local.mkdir()
         (local / "resources.json").write_text(json.dumps(allow_list()))
         (local / SITE_FILE).write_text(json.dumps({name: self._job(name) for name in names}))
-        (local / LINE_FILE).write_text(json.dumps(line))
+        (local / CONNECTION_FILE).write_text(json.dumps(line))
         return _Simulator(workspace, names, self.place / "flare.log")
 
 

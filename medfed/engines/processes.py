@@ -15,7 +15,7 @@ import torch
 from medfed.engines.in_process import InProcess
 from medfed.engines.site_process import SiteFailed, SiteProcess
 from medfed.engines.site_store import SiteStore
-from medfed.federation.message import Message, failed
+from medfed.federation.message import Message, failed_reply
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Processes(InProcess):
 
     The members of this process never answer; after training they hold what the sites keep, for the evaluator. A site
     has as many threads as this process, so that its bits are those of `in_process`; as many sites work at once as the
-    machine has cores for. A site that dies, says no or is late (`federation.answer_seconds`) is `failed`, starts again
+    machine has cores for. A site that dies, says no or is late (`federation.reply_timeout_s`) is `failed`, starts again
     when it is next asked, and goes on from its files.
     """
 
@@ -54,7 +54,7 @@ class Processes(InProcess):
 
         The sites themselves go by the letters.
         """
-        for site in self.members:
+        for site in self.local_sites:
             store = SiteStore(self.place / site.name)
             store.restore([site], {site.name: number} if (number := took_part.get(site.name)) else {})
             site.memory = site.memory if site.local_keys else {}
@@ -75,14 +75,15 @@ class Processes(InProcess):
     def _ask(self, name: str, message: Message) -> Message:
         process = self._processes[name] = self._processes.get(name) or self._process(name)
         try:
-            limit = self.settings.answer_seconds or None
+            limit = self.settings.reply_timeout_s or None
             return Message.from_bytes(process.ask(message.to_bytes(), limit, lambda: self._stopping))
         except SiteFailed as why:
-            return failed(str(why))
+            return failed_reply(str(why))
 
     def _job(self, name: str) -> dict[str, object]:
         """What the site's process builds it from."""
-        return {"config": self.plan, "source": self.source, "site": name, "folder": str(self.place.resolve() / name),
+        return {"config": self.config_yaml, "source": self.source, "site": name,
+                "folder": str(self.place.resolve() / name),
                 "directory": os.getcwd(), "threads": torch.get_num_threads()}  # fmt: skip
 
     def _process(self, name: str) -> SiteProcess:

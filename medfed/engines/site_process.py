@@ -17,9 +17,9 @@ from typing import Any
 
 WORKER = "medfed.deployment.worker"  # a program; started, not imported
 ANSWER, SAID, STEP, NOTE, READY = b"a", b"e", b"s", b"n", b"r"  # how a frame from the worker begins
-LOOK_SECONDS = 0.2  # between two looks at whether to stop
-STUCK_SECONDS = 60  # for a process that takes no byte of a letter
-END_SECONDS = 5  # for one that hung up to be gone
+POLL_S = 0.2  # between two looks at whether to stop
+SEND_TIMEOUT_S = 60  # for a process that takes no byte of a letter
+EXIT_TIMEOUT_S = 5  # for one that hung up to be gone
 
 
 class SiteFailed(RuntimeError):
@@ -75,7 +75,7 @@ class SiteProcess:
         self.close()
         ours, theirs = socket.socketpair()
         # A process that is stopped, or starved of memory, would else take this one along.
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STUCK_SECONDS, 0))
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
         with ours, theirs:
             command = [sys.executable, "-m", WORKER, str(theirs.fileno())]
             environment = {**os.environ, "OMP_NUM_THREADS": str(self.job["threads"])}
@@ -97,7 +97,7 @@ class SiteProcess:
             if stopped() or (left is not None and left <= 0):
                 self.close()
                 raise SiteFailed("was stopped" if left is None or left > 0 else "was not done in time and was stopped")
-            if not self._connection().poll(LOOK_SECONDS if left is None else min(LOOK_SECONDS, left)):
+            if not self._connection().poll(POLL_S if left is None else min(POLL_S, left)):
                 continue
             frame = self._connection().recv_bytes()
             kind, content = frame[:1], frame[1:]
@@ -116,7 +116,7 @@ class SiteProcess:
         if self._process is None:
             return f"its process did not start: {error}"
         try:
-            code = self._process.wait(END_SECONDS)
+            code = self._process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.close()
             return "its process takes no letters any more, and was ended"

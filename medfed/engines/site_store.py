@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.core.files import read_sealed, seal, stage, write_atomically
+from medfed.core.files import read_with_checksum, sha256_digest, stage_file, write_atomically
 from medfed.federation.message import FAILED, Message, digest, pack, unpack
 from medfed.federation.site import Site
 
@@ -145,7 +145,7 @@ def _stage(path: Path, key: str, reply: bytes, memory: Mapping[str, Tensor], las
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = len(reply).to_bytes(8, "little"), reply, pack({"memory": memory}, {"asked": key})
-    commit = stage(path, seal(*parts), *parts)
+    commit = stage_file(path, sha256_digest(*parts), *parts)
 
     def finish() -> None:
         commit()
@@ -157,7 +157,7 @@ def _stage(path: Path, key: str, reply: bytes, memory: Mapping[str, Tensor], las
 
 
 def _read(path: Path) -> _Kept:
-    data = read_sealed(path, ADVICE)
+    data = read_with_checksum(path, ADVICE)
     end = 8 + int.from_bytes(data[:8], "little")
     try:
         groups, header = unpack(data[end:])

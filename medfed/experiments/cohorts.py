@@ -6,9 +6,9 @@ import warnings
 
 from medfed.core import registry, site_names
 from medfed.core.errors import UserError
-from medfed.core.seeds import number as stream_number
+from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Case, Dataset
-from medfed.datasets.checking import MOST_HASHED, duplicates
+from medfed.datasets.checking import MAX_HASHED_CASES, find_duplicates
 from medfed.datasets.partitions import partition
 from medfed.datasets.splits import Split, split
 from medfed.federation.settings import Federation
@@ -31,8 +31,8 @@ def assign_patients(
         UserError: if a named site is missing, no site is left to train on, or an image is there twice.
     """
     source, validating, unseen = _sites(dataset, federation, seed, file)
-    cases = dataset.cases_of([*source, *validating, *unseen])
-    if sum(map(len, cases.values())) <= MOST_HASHED:
+    cases = dataset.cases_by_site([*source, *validating, *unseen])
+    if sum(map(len, cases.values())) <= MAX_HASHED_CASES:
         _refuse_duplicates(dataset, sum(cases.values(), []))
     splits = {site: split(cases[site], seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
     for site, parts in splits.items():
@@ -100,7 +100,7 @@ def participating_sites(source: list[str], wanted: int | None, seed: int, file: 
             f"({', '.join(source)}) {'is' if len(source) == 1 else 'are'} neither unseen nor the validation site; "
             f"expected at most {len(source)}, or null for all"
         )
-    first = sorted(source, key=lambda site: stream_number(seed, "participating", site))[:wanted]
+    first = sorted(source, key=lambda site: stream_seed(seed, "participating", site))[:wanted]
     return [site for site in source if site in first]
 
 
@@ -124,7 +124,7 @@ def _clients(splits: dict[str, Split], federation: Federation, seed: int, file: 
 
 def _refuse_duplicates(dataset: Dataset, cases: list[Case]) -> None:
     """Refuse an image that is in two sites, or twice in one: it could be trained on and tested. Compares bytes."""
-    found = duplicates(cases)
+    found = find_duplicates(cases)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     if found and not dataset.allow_duplicates:
         raise UserError(f"{found[0]}{more}, or set data.allow_duplicates: true")

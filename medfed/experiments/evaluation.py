@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from medfed.datasets.base import Case, Dataset
 from medfed.experiments.setup import Experiment
-from medfed.experiments.unseen_batch_norm import nearest, policy, with_batch_statistics
+from medfed.experiments.unseen_batch_norm import unseen_bn_of, weights_of_nearest_site, with_batch_statistics
 from medfed.federation.site import Site
 from medfed.functional.weights import average
 from medfed.networks.tent import Tent
@@ -38,7 +38,7 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
     seen = {site: patients.test for site, patients in experiment.splits.items() if patients.train}
     n_cases = sum(len(cases) for role in (seen, *others.values()) for cases in role.values())
     own = {} if experiment.clients else {site.name: site for site in members}
-    unseen_bn, result = policy(members), EvaluationResult()
+    unseen_bn, result = unseen_bn_of(members), EvaluationResult()
     with tqdm(total=n_cases, desc="testing", unit="case", disable=quiet, dynamic_ncols=True, leave=False) as bar:
         for name, cases in seen.items():
             if name in own:
@@ -51,7 +51,8 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
             for cases in filter(None, sites.values()):
                 if unseen_bn == "nearest":
                     images = task.network_images(dataset, cases)
-                    network.load_state_dict(nearest(members, network, task, weights, cases[0].site, images))
+                    adapted = weights_of_nearest_site(members, network, task, weights, cases[0].site, images)
+                    network.load_state_dict(adapted)
                 else:
                     network.load_state_dict(unseen_weights(members, weights))
                 predictor = _predictor(task, network, by_batch=unseen_bn == "batch_stats")

@@ -118,7 +118,7 @@ def _scored(run: Results, patients: Collection[str]) -> dict[str, dict]:
             "name": f"{case.site} {case.patient}",
             "image": _for_display(volume.image.as_tensor()),
             "reference": volume.mask.as_tensor(),
-            "prediction": run.result.masks[case.patient].unpacked(),
+            "prediction": run.result.masks[case.patient].unpack(),
             "spacing": volume.spacing_mm,
             **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
         }

@@ -14,7 +14,7 @@ from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.experiments.cohorts import participating_sites
-from medfed.experiments.setup import check_local_entries, task_of
+from medfed.experiments.setup import build_task, check_local_entries
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import BASELINE, ComparisonRow
 
@@ -47,7 +47,7 @@ class Grid:
 
     def compatible_methods(self, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
         """FedAvg and all others that work on this task with their defaults; and why each of the rest does not."""
-        task_of(self.base, dataset)  # refuses a network that suits no method here
+        build_task(self.base, dataset)  # refuses a network that suits no method here
         refused: dict[str, str] = {}
         names = [BASELINE, *(name for name in registry.known_names("methods") if name not in (BASELINE, "stack"))]
         for name in names:
@@ -146,14 +146,14 @@ def check_rows(folds: Sequence[Fold]) -> None:
     """UserError for a row that would end the comparison at its first run, hours after the others began."""
     for fold in {fold.row: fold for fold in reversed(folds)}.values():
         try:
-            _check_fits(fold.config, fold.config.data.ready())
+            _check_fits(fold.config, fold.config.data.ensure_available())
         except UserError as error:
             raise UserError(f"{fold.row.label}: {error}; or leave it out. Nothing was trained") from error
 
 
 def _check_fits(config: Config, dataset: Dataset) -> None:
     """UserError where the method does not work with the task, the images' size and channels, or the network."""
-    task = task_of(config, dataset)
+    task = build_task(config, dataset)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # each run says its own
         config.network.check_image_size(dataset.image_size)

@@ -18,7 +18,7 @@ from medfed.outputs.tables.comparison import Table, build_table
 from medfed.outputs.tables.cost import NOTE, Cost, cost_csv, cost_rows, mean_cost, read_cost
 from medfed.outputs.tables.latex import to_latex
 from medfed.outputs.tables.table import align_columns, to_csv, to_json, to_markdown, to_text
-from medfed.tasks.known import scoring_of
+from medfed.tasks.factory import scoring_of
 
 
 def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:

@@ -35,11 +35,11 @@ class SiteImages:
             return None
         return self.task.load(self.dataset, cases, self._notice, self.bar.update, self.kept_bytes)
 
-    def look_at(self, cases: Sequence[Case]) -> None:
+    def check_files(self, cases: Sequence[Case]) -> None:
         """Read what the evaluator will read again, so that what is wrong with a file shows before training."""
         self.task.check_files(self.dataset, cases, self._notice, self.bar.update)
 
-    def say_notices(self, splits: Mapping[str, Split]) -> None:
+    def warn_of_notices(self, splits: Mapping[str, Split]) -> None:
         """Warn of what was counted, once per site and notice."""
         for (site, notice), n in sorted(self.notices.items(), key=lambda found: found[0][0]):
             warnings.warn(f"{site}: {n} of {len(splits[site].all())} images: {notice}", stacklevel=2)

@@ -16,7 +16,7 @@ from medfed.outputs.run_folder import RunFolder
 
 
 @contextmanager
-def notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
+def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
     """Show medfed's own warnings as one-line notes among the progress bars, once each, and keep their texts.
 
     Those of a run that has begun are kept on disk too: what was said in round 1 is not said again on resume.
@@ -48,7 +48,7 @@ def notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
 
 
 @contextmanager
-def full_disk_named(folder: RunFolder) -> Iterator[None]:
+def name_folder_of_full_disk(folder: RunFolder) -> Iterator[None]:
     """Name the run's folder in the error of a full disk, as the system does not say which disk is full."""
     try:
         yield

@@ -9,11 +9,11 @@ from medfed.config import strict_yaml
 from medfed.config.schema import difference
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
-from medfed.datasets.checking import MOST_HASHED, digest
+from medfed.datasets.checking import MAX_HASHED_CASES, file_sha256
 from medfed.datasets.splits import Split
 from medfed.federation.message import State
 from medfed.functional.weights import check_same_entries
-from medfed.networks.adain import codec_file
+from medfed.networks.adain import codec_path
 from medfed.outputs.run_folder import RunFolder
 
 # What an accepted change may touch. All else would make the rounds so far those of another federation: other patients
@@ -21,7 +21,7 @@ from medfed.outputs.run_folder import RunFolder
 MAY_CHANGE = (
     "device",
     "evaluation.",
-    "federation.answer_seconds",
+    "federation.reply_timeout_s",
     "federation.largest_change",
     "federation.on_bad_update",
     "federation.quorum",
@@ -61,7 +61,7 @@ def check_run_folder(
             f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round "
             f"{folder.history()[-1]['round']}; put the checkpoints back, or start another run with --out"
         )
-    if resume and (changed := changes(folder, settings)):
+    if resume and (changed := changed_settings(folder, settings)):
         _check_changes(folder, changed, accept_change)
 
 
@@ -78,7 +78,7 @@ def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> Non
         )
 
 
-def changes(folder: RunFolder, settings: Mapping[str, Any]) -> list[str]:
+def changed_settings(folder: RunFolder, settings: Mapping[str, Any]) -> list[str]:
     """How a config (`schema.resolved`) differs from the one that the run was started with."""
     file = folder.path / "config.yaml"
     return difference(strict_yaml.parse(strict_yaml.read(file), str(file)), settings)
@@ -108,19 +108,19 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
         codecs: files of the style codecs that the method uses.
 
     `data.json` holds the SHA-256 of every image and mask of the source sites, and of a codec that is not medfed's own.
-    Of more than MOST_HASHED images it holds the sizes alone, as reading hundreds of thousands of files at every start
-    would take longer than they are worth.
+    For more than MAX_HASHED_CASES images, it holds the file sizes only: hashing hundreds of thousands of files at every
+    start would take too long.
 
     Raises:
         UserError: if files changed, came or went since the run was started, or phantoms gave way to real images.
     """
     cases = [case for patients in splits.values() for case in patients.all()]
-    hashed = len(cases) <= MOST_HASHED
+    hashed = len(cases) <= MAX_HASHED_CASES
     origin = "phantom" if dataset.is_phantom else "real"
-    codec_digests = {name: digest(codec_file(name)) for name in codecs}
+    codec_digests = {name: file_sha256(codec_path(name)) for name in codecs}
     files = {
         f"{case.site}/{case.patient}": [
-            digest(path) if hashed else path.stat().st_size for path in (case.image, case.mask) if path
+            file_sha256(path) if hashed else path.stat().st_size for path in (case.image, case.mask) if path
         ]
         for case in cases
     }
@@ -136,7 +136,7 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
     before = kept.get("codecs", codec_digests)  # older runs did not record codecs
     if changed := [name for name in codec_digests if before.get(name) != codec_digests[name]]:
         raise UserError(
-            f"{codec_file(changed[0])}: changed since the run in {folder.path} was started with it; put the codec of "
+            f"{codec_path(changed[0])}: changed since the run in {folder.path} was started with it; put the codec of "
             "then back, or start another run with --out"
         )
     names = sorted(set(kept["files"]) | set(files))

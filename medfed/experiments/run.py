@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from medfed.config.schema import Config, resolved, to_yaml
-from medfed.core.determinism import fix_bits
+from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.datasets.splits import Split
 from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_weights
 from medfed.experiments.figures import draw_all
-from medfed.experiments.notices import full_disk_named, notices
-from medfed.experiments.resume import changes, check_data, load_resume_state
+from medfed.experiments.notices import name_folder_of_full_disk, record_notices
+from medfed.experiments.resume import changed_settings, check_data, load_resume_state
 from medfed.experiments.setup import Experiment, build_experiment
 from medfed.experiments.summary import summarise
 from medfed.experiments.training import selected_state, train
@@ -39,13 +39,14 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
     Returns:
         The content of `summary.json`, which is the last file that a run writes.
     """
-    if folder.is_finished() and (folder.path / "model.safetensors").is_file() and not changes(folder, resolved(config)):
+    is_complete = folder.is_finished() and (folder.path / "model.safetensors").is_file()
+    if is_complete and not changed_settings(folder, resolved(config)):
         return folder.read_json("summary.json")
-    fix_bits()
-    with notices(folder, quiet) as said:
+    set_deterministic()
+    with record_notices(folder, quiet) as said:
         experiment = build_experiment(config, folder.path / "sites", quiet)
         state = load_resume_state(folder, experiment.start)
-        with full_disk_named(folder):
+        with name_folder_of_full_disk(folder):
             check_data(folder, experiment.dataset, experiment.splits, config.method.files)
             _check_selection(config.federation.selection, config.source, experiment.sites)
             _warn_of_settings(config.federation, len(experiment.sites))
@@ -71,11 +72,11 @@ def _conclude(
     except Exception as error:  # a figure is not worth the result of days
         warnings.warn(f"a figure could not be drawn: {error!r}", stacklevel=1)
     summary = summarise(config, experiment, final, rows, said)
-    releases = privacy_accounting.releases(folder.ledger(), final.weights)
+    releases = privacy_accounting.count_releases(folder.ledger(), final.weights)
     if budget := privacy_accounting.format_budget(config.privacy, releases):
         summary["privacy"] = budget
     if ratios:
-        summary["vertical_ratio"] = {"of": list(experiment.dataset.ratio_of or ()), **summarise_ratios(ratios)}
+        summary["vertical_ratio"] = {"of": list(experiment.dataset.ratio_structures or ()), **summarise_ratios(ratios)}
     if distances:
         summary["boundary_distance"] = distances
     folder.write_json("summary.json", summary)
@@ -88,7 +89,7 @@ def _begin(
     """Write down what runs, `config.yaml` last: a folder without it is no run, so refused data leave none behind."""
     (folder.path / "summary.json").unlink(missing_ok=True)  # of another config, where a change was accepted
     if (folder.path / "config.yaml").is_file():
-        changed = changes(folder, resolved(config))
+        changed = changed_settings(folder, resolved(config))
         said += [f"the config was changed after round {rounds_done}: {change}" for change in changed]
         said += [
             f"went on after round {rounds_done} in another environment, with other {name}"

@@ -28,7 +28,7 @@ from medfed.federation.validation_site import ValidationSite
 from medfed.functional.weights import batch_norm_entries
 from medfed.networks.base import NetworkSettings
 from medfed.networks.tent import Tent
-from medfed.tasks.known import task_of_dataset
+from medfed.tasks.factory import task_of_dataset
 from medfed.tasks.task import KEPT_BYTES, Task
 
 OTHER_NETWORK = {  # whether a network draws masks: what it does, what the data have, a network for them
@@ -67,11 +67,11 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
         UserError: for whatever is wrong with the files of the source sites, or the names and places of those of the
             unseen one, before any training.
     """
-    dataset = config.data.ready(None if quiet else bar_over("making the phantom"))
+    dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
-    task = task_of(config, dataset)
+    task = build_task(config, dataset)
     task.check_metrics(config.source)
-    privacy_accounting.check(config.privacy)
+    privacy_accounting.require_accountant(config.privacy)
     config.network.check_image_size(dataset.image_size)
     config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
     device = pick_device(config.device)
@@ -86,7 +86,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
         sites_folder,
         validation_site=validation_site,
         settings=config.federation,
-        plan=to_yaml(config),
+        config_yaml=to_yaml(config),
         source=config.source,
     )
     return Experiment(dataset, task, network, engine, members, validation_site, start, splits, unseen, clients)
@@ -98,9 +98,9 @@ def build_site(config: Config, name: str) -> Site | ValidationSite:
     Raises:
         UserError: as `build_experiment`, and if there is no such site.
     """
-    dataset = config.data.ready(None)
+    dataset = config.data.ensure_available(None)
     splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)
-    task = task_of(config, dataset)
+    task = build_task(config, dataset)
     network = build_network(config.network, config.method, task, config.seed).to(pick_device(config.device))
     build = SiteBuilder(config, task, network)
     with tqdm(disable=True) as bar:
@@ -111,12 +111,12 @@ def build_site(config: Config, name: str) -> Site | ValidationSite:
         if name not in held:
             raise UserError(f"{dataset.root}: no site '{name}' trains here. {registry.suggestion(name, held)}")
         site = build.site(name, held[name], images, KEPT_BYTES)
-    images.say_notices(splits)
+    images.warn_of_notices(splits)
     build.warn_of_small_batches([site])
     return site
 
 
-def task_of(config: Config, dataset: Dataset) -> Task:
+def build_task(config: Config, dataset: Dataset) -> Task:
     """What is learned from a dataset: its structures or its classes; UserError if the network is of another task."""
     task, draws_masks = task_of_dataset(dataset, config.evaluation), bool(config.network.decoder_levels)
     if task.uses_decoder != draws_masks:
@@ -232,12 +232,12 @@ def _read_sites(
         name = build.config.federation.validation_site
         validation_site = build.validation_site(name, splits[name], images) if name else None
         for patients in splits.values():
-            images.look_at(patients.test)
-    images.say_notices(splits)
+            images.check_files(patients.test)
+    images.warn_of_notices(splits)
     build.warn_of_small_batches(sites)
     return sites, validation_site
 
 
-def bar_over(text: str) -> Progress:
+def progress_bar(text: str) -> Progress:
     """A wrapper that draws a bar over an iterable, for what takes a `progress`."""
     return lambda items: tqdm(items, desc=text, dynamic_ncols=True, leave=False)

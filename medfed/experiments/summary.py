@@ -42,7 +42,7 @@ def summarise(config: Config, experiment: Experiment, final: State, rows: list, 
             for site, s in experiment.splits.items()
         },
         **({"clients": _clients(federation, experiment.clients)} if experiment.clients else {}),
-        "images": image_description(
+        "images": describe_images(
             experiment.task, experiment.dataset, next(iter(experiment.splits.values())).train[0]
         ),
         "selection": federation.selection,
@@ -73,12 +73,12 @@ def _clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, 
     return {
         "n": n,
         "per_round": min(federation.clients_per_round or n, n),
-        "partition": federation.partition_told(),
+        "partition": federation.partition_label(),
         "training_images": {"fewest": images[0], "median": median(images), "most": images[-1]},
     }
 
 
-def image_description(task: Task, dataset: Dataset, first: Case) -> dict[str, object]:
+def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, object]:
     """What a bundle must know of the images, so that exporting needs none of them.
 
     Args:
@@ -91,5 +91,5 @@ def image_description(task: Task, dataset: Dataset, first: Case) -> dict[str, ob
         "classes": list(dataset.classes),
         "intensity_range": known and list(known),
         "standardised": task.standardised,
-        "pictures": reading.is_picture(first.image),
+        "pictures": reading.is_2d_image_file(first.image),
     }

@@ -32,7 +32,7 @@ def train(
     engine.restore(state.took_part)
     n_sites = min(settings.clients_per_round or len(engine.sites()), len(engine.sites()))
     with RoundProgress(state.round, settings.rounds, n_sites, quiet) as progress:
-        engine.on_reply, engine.on_step = progress.answered, progress.step
+        engine.on_reply, engine.on_step = progress.site_replied, progress.step
         try:
             for done in federate(config.method, engine, state, settings, config.seed, config.training):
                 best = RULES[settings.selection]([*folder.history(), done.history])

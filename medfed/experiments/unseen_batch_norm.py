@@ -13,22 +13,22 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from medfed.federation.site import Site
-from medfed.functional.weights import batch_norms
+from medfed.functional.weights import batch_norm_layers
 from medfed.tasks.task import Task
 
 
-def policy(members: Sequence[Site]) -> str:
+def unseen_bn_of(members: Sequence[Site]) -> str:
     """One of `medfed.federation.method.UnseenBatchNorm`; "" where the sites keep nothing."""
     return members[0].method.unseen_bn if any(site.local_keys for site in members) else ""
 
 
 def transductive_by(task: Task, members: Sequence[Site]) -> list[str]:
     """What made predictions depend on other test images: "tent", "batch_stats", "nearest"."""
-    found = policy(members)
+    found = unseen_bn_of(members)
     return ["tent"] * task.evaluation.tent + [found] * (found in ("batch_stats", "nearest"))
 
 
-def nearest(
+def weights_of_nearest_site(
     members: Sequence[Site], network: nn.Module, task: Task, weights: Mapping[str, Tensor], name: str,
     images: Iterable[Tensor],
 ) -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ def first_norm_input(network: nn.Module, batches: Iterable[Tensor]) -> tuple[str
     path, count = "", 0
     total, squares = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     with ExitStack() as hooks:
-        for name, norm in batch_norms(network).items():
+        for name, norm in batch_norm_layers(network).items():
             hooks.callback(norm.register_forward_pre_hook(_leave(name)).remove)
         for batch in batches:
             try:
@@ -121,7 +121,7 @@ def with_batch_statistics(network: nn.Module) -> nn.Module:
     Nothing learns. Transductive: what it says of an image depends on those beside it (it is Tent without the step).
     """
     found = copy.deepcopy(network).requires_grad_(False).eval()
-    for module in batch_norms(found).values():
+    for module in batch_norm_layers(found).values():
         norm = cast(_BatchNorm, module)
         norm.track_running_stats = False
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None

@@ -71,8 +71,8 @@ class Exchange:
         kind, number = first.kind, first.facts["round"]
         with self._timing(kind):
             replies = self.engine.exchange(kind, messages)
-        self.ledger += ledger.entries(number, "down", messages)
-        self.ledger += ledger.entries(number, "up", replies)
+        self.ledger += ledger.message_rows(number, "down", messages)
+        self.ledger += ledger.message_rows(number, "up", replies)
         self.n_clients += len(messages) if kind == "train" else 0
         expected = Expected(
             kind, number, state.weights, self._n_examples, state.parameters, self.settings.largest_change

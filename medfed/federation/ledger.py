@@ -10,7 +10,7 @@ from medfed.federation.message import Message, n_bytes
 COLUMNS = ("round", "site", "direction", "kind", "name", "shape", "dtype", "bytes")
 
 
-def entries(round_number: int, direction: str, messages: Mapping[str, Message]) -> list[dict[str, object]]:
+def message_rows(round_number: int, direction: str, messages: Mapping[str, Message]) -> list[dict[str, object]]:
     """One row a tensor and a fact, also of what is then not accepted: it has left its site all the same.
 
     Args:

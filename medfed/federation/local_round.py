@@ -101,7 +101,7 @@ class LocalRound:
     settings: the optimiser and its settings.
     learning_rate, n_steps: of this round's optimiser, and how many steps it takes.
     rounds: communication rounds of the whole training.
-    kept_bytes: how much of what a method makes of the images may stay in memory.
+    max_cache_bytes: limit in bytes for images that a method derives and keeps in memory.
     """
 
     site: str
@@ -121,7 +121,7 @@ class LocalRound:
     learning_rate: float = 0.0
     n_steps: int = 0
     rounds: int = 0
-    kept_bytes: int = 2 * 2**30
+    max_cache_bytes: int = 2 * 2**30
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters that are trained, by name: no buffers, and none that is frozen."""

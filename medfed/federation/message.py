@@ -48,11 +48,11 @@ class Message:
         )
 
 
-def failed(why: str) -> Message:
+def failed_reply(why: str) -> Message:
     """The reply in place of one that a site could not give.
 
     Args:
-        why: a clause, such as "gave no answer within 60 s".
+        why: a clause, such as "did not reply within 60 s".
     """
     return Message(FAILED, facts={"why": why})
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from medfed.core import bounds
+from medfed.core.bounds import NonNegativeFloat
 from medfed.core.errors import UserError
 from medfed.federation.message import Message
 
@@ -36,23 +40,25 @@ class Privacy:
         delta: for which epsilon is told, in (0, 1).
     """
 
-    clip: float = 0.0
-    noise: float = 0.0
-    statistics_clip: float = 0.0
-    statistics_noise: float = 0.0
-    delta: float = 1e-5
+    clip: NonNegativeFloat = 0.0
+    noise: NonNegativeFloat = 0.0
+    statistics_clip: NonNegativeFloat = 0.0
+    statistics_noise: NonNegativeFloat = 0.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("clip", "noise", "statistics_clip", "statistics_noise"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        """Check every value.
+
+        Raises:
+            ValueError: if a value is out of its range, or noise has no clip to be scaled by.
+        """
+        bounds.check(self, self._conflicts)
+
+    def _conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, sentence) for each pair of values that do not fit together."""
         for noise, clip in (("noise", "clip"), ("statistics_noise", "statistics_clip")):
             if getattr(self, noise) and not getattr(self, clip):
-                raise ValueError(
-                    f"{noise} is {getattr(self, noise)}, which has no scale without {clip} above 0; set that too"
-                )
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta must lie in (0, 1), got {self.delta}")
+                yield noise, f"is {getattr(self, noise)}, which has no scale without {clip} above 0; set that too"
 
 
 def protect(
@@ -87,7 +93,7 @@ def protect(
     return answer
 
 
-def normal(key: bytes, n: int) -> Tensor:
+def standard_normal(key: bytes, n: int) -> Tensor:
     """(n,) float64 draws of the standard normal distribution, from SHAKE-256.
 
     PyTorch's generator for the CPU has 32 bits of seed, however long the number that it is given: whoever knows what an
@@ -107,7 +113,7 @@ def _noised(tensors: Tensors, clip: float, noise: float, key: bytes) -> dict[str
     deviation = 2 * clip * noise
     return {
         name: entry * scale
-        + (deviation * normal(key + name.encode(), entry.numel()).reshape(entry.shape) if noise else 0.0)
+        + (deviation * standard_normal(key + name.encode(), entry.numel()).reshape(entry.shape) if noise else 0.0)
         for name, entry in tensors.items()
     }
 

@@ -25,7 +25,7 @@ class Releases:
     statistics: int = 0
 
 
-def releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) -> dict[str, Releases]:
+def count_releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) -> dict[str, Releases]:
     """By site, counted in the rows of a ledger (`medfed.federation.ledger`).
 
     Args:
@@ -46,7 +46,7 @@ def releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) -> dic
     return {site: Releases(groups["weights"], groups["statistics"]) for site, groups in found.items()}
 
 
-def check(privacy: Privacy) -> None:
+def require_accountant(privacy: Privacy) -> None:
     """UserError, before training, if epsilon could not be told after it."""
     if (privacy.noise or privacy.statistics_noise) and importlib.util.find_spec("dp_accounting") is None:
         raise UserError(f"privacy: telling epsilon needs {EXTRA}")

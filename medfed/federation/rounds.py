@@ -17,8 +17,8 @@ from medfed.federation.message import Message, State
 from medfed.federation.method import EVERY_ROUND, ONCE, Method
 from medfed.federation.selection import VALIDATION_SITE
 from medfed.federation.settings import Federation, Plan, Training
-from medfed.functional.aggregation import change_length
-from medfed.functional.weights import first_not_finite
+from medfed.functional.aggregation import change_norm
+from medfed.functional.weights import first_non_finite
 
 EXCLUDED = 0  # in `State.took_part`: the site shared nothing before round 1 and so trains in no round
 
@@ -145,8 +145,8 @@ def aggregate(
 
 def check_finite(state: State, updates: Mapping[str, Message], computed: Mapping[str, Tensor]) -> None:
     """UserError if the computed weights or memory are not finite, although every update is: sums can overflow."""
-    if name := first_not_finite(computed):
-        lengths = {site: change_length(state.weights, update.weights) for site, update in updates.items()}
+    if name := first_non_finite(computed):
+        lengths = {site: change_norm(state.weights, update.weights) for site, update in updates.items()}
         largest = max(lengths, key=lambda site: lengths[site])
         raise UserError(
             f"{largest}: its update of round {state.round + 1} changes most, and what all updates make together is not "

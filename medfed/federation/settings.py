@@ -1,56 +1,68 @@
-"""The `training` and `federation` blocks of a config: what every method of a comparison has in common."""
+"""The `training` and `federation` blocks of a config: the settings that all methods of a comparison share."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from medfed.federation.selection import RULES
+from pydantic import Field
 
-PARTITIONS = ("domains", "heterogeneous", "dirichlet")
-USED_BY = {"mixing": "heterogeneous", "concentration": "dirichlet", "min_images": "dirichlet"}
+from medfed.core import bounds
+from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio, RatioBelowOne
+
+Partition = Literal["domains", "heterogeneous", "dirichlet"]
+NEEDED_PARTITION = {"mixing": "heterogeneous", "concentration": "dirichlet", "min_images": "dirichlet"}
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a site trains for one round. The same for all methods of one table.
+    """How a site trains for one round. All methods of one comparison share these settings.
 
     Args:
         optimizer: "adam" or "sgd".
-        learning_rate: step size, in the first round.
-        schedule: "constant" over the rounds, or "cosine": half a wave from the first round down towards 0, constant
-            within a round.
-        betas: Adam's decay rates in [0, 1). ELCFS's paper has (0.9, 0.99), its code PyTorch's (0.9, 0.999).
-        momentum: of SGD, in [0, 1).
-        weight_decay: at least 0.
-        batch_size: images a step; clamped, with a notice, to the number of images of a small site.
-        augment: random rotation, scaling and flipping before whatever the method does to the images.
-        optimizer_state: "keep" each site's moments over the rounds (ELCFS, HarmoFL, FedDG-GA), or "reset" them every
-            round (CCST, StableFDG, FISC).
+        learning_rate: step size in the first round, above 0.
+        schedule: how the step size changes over the rounds: "constant", or "cosine", which falls from `learning_rate`
+            in the first round towards 0 along half a cosine wave. It is constant within a round.
+        betas: Adam's two decay rates, each in [0, 1). ELCFS's paper has (0.9, 0.99), its code PyTorch's (0.9, 0.999).
+        momentum: momentum of SGD, in [0, 1). Adam does not use it.
+        weight_decay: weight of the L2 penalty of the optimizer, at least 0.
+        batch_size: images per training step. A site with fewer images uses all of them, with a notice.
+        augment: whether images are randomly rotated, scaled and flipped before the method changes them.
+        optimizer_state: "keep" carries each site's optimizer moments over the rounds (ELCFS, HarmoFL, FedDG-GA);
+            "reset" clears them before every round (CCST, StableFDG, FISC).
     """
 
-    optimizer: str = "adam"
-    learning_rate: float = 1e-3
-    schedule: str = "constant"
-    betas: tuple[float, float] = (0.9, 0.99)
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    batch_size: int = 5
+    optimizer: Literal["adam", "sgd"] = "adam"
+    learning_rate: PositiveFloat = 1e-3
+    schedule: Literal["constant", "cosine"] = "constant"
+    betas: tuple[RatioBelowOne, RatioBelowOne] = (0.9, 0.99)
+    momentum: RatioBelowOne = 0.0
+    weight_decay: NonNegativeFloat = 0.0
+    batch_size: PositiveInt = 5
     augment: bool = True
-    optimizer_state: str = "keep"
+    optimizer_state: Literal["keep", "reset"] = "keep"
 
     def __post_init__(self) -> None:
-        _one_of("optimizer", self.optimizer, ("adam", "sgd"))
-        _one_of("schedule", self.schedule, ("constant", "cosine"))
-        _one_of("optimizer_state", self.optimizer_state, ("keep", "reset"))
-        _require(self.learning_rate > 0, "learning_rate must be above 0", self.learning_rate)
-        _require(all(0 <= beta < 1 for beta in self.betas), "betas must lie in [0, 1)", list(self.betas))
-        _require(0 <= self.momentum < 1, "momentum must lie in [0, 1)", self.momentum)
-        _require(self.weight_decay >= 0, "weight_decay must be at least 0", self.weight_decay)
-        _require(self.batch_size >= 1, "batch_size must be at least 1", self.batch_size)
+        """Check every value.
+
+        Raises:
+            ValueError: if a value is out of its range.
+        """
+        bounds.check(self)
 
     def learning_rate_in(self, round_number: int, rounds: int) -> float:
-        """The step size of a round, which counts from 1, of so many."""
+        """Return the learning rate of one round.
+
+        Args:
+            round_number: the round, from 1 to `rounds`.
+            rounds: the number of rounds of the run.
+
+        Returns:
+            `learning_rate`, or with the schedule "cosine"
+            learning_rate * (1 + cos(pi * (round_number - 1) / rounds)) / 2.
+        """
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
@@ -61,127 +73,115 @@ class Federation:
     """How the sites work together.
 
     Args:
-        unseen_site: the site that takes no part in training and is tested at the end; empty trains on all.
-        validation_site: a second site that never trains and shares nothing; it only tells how good each validated
-            round is on its images. Empty has none.
-        participating: how many of the source sites train: the first so many in an order that the seed draws, so that 2
-            has the site of 1. The others are as if they were not there: nobody reads or scores their images. null is
-            all.
-        clients: how many clients the training people of the sites are handed out to; 0 makes each site a client.
-        partition: of `clients`: "domains" (each holds one site's images, as many clients a site), "heterogeneous"
-            (`mixing` between sites apart and all alike) or "dirichlet" (shares of each site drawn at random).
-        mixing: of "heterogeneous", lambda in [0, 1]: 0 keeps the sites apart, 1 gives every client the same of each.
-        concentration: of "dirichlet", above 0: the smaller, the more unequal the clients.
-        min_images: of "dirichlet": shares are drawn again until each client has that many training images.
-        rounds: communication rounds.
-        local_epochs: passes over its images that a site makes in a round.
-        clients_per_round: how many clients, drawn at random each round, take part; 0 is all of them.
-        quorum: how many sites' answers must be left for a round to count, without those that did not come or were not
-            accepted; 0 is all that were asked.
-        on_bad_update: what an answer does that `update_checks` does not accept: "stop" the run, or "drop" the
-            site from this round, which goes on where `quorum` sites are left.
-        largest_change: how many times the median length of the sites' changes one may be; null does not judge it. Needs
-            at least 3 sites.
-        validate_every: rounds between two validations on the source sites' validation patients; the last round always.
-        selection: which round is the result: "last", or "source_validation" (the best mean validation score over the
-            clients) or "validation_site" (the best score on it). Never chosen on the unseen site.
-        batch_norm: "average" its parameters and statistics over the sites (the counters by maximum), or keep them
-            "local": each source site is scored with its own, an unseen site with their average.
-        engine: what carries the messages: "in_process", "processes" (one a site), "nvflare" (NVIDIA FLARE's simulator).
-        answer_seconds: how long a site in a process of its own may take for an answer; 0 waits as long as it works.
+        unseen_site: the site that takes no part in training and is tested at the end. "" trains on all sites.
+        validation_site: a second site that does not train and shares nothing. Its images score each validated round,
+            for `selection`. "" has none.
+        participating: how many of the source sites train. They are the first ones of an order that the seed draws, so
+            that the sites of a smaller number are among those of a larger one. The other sites are neither read nor
+            scored. null trains on all of them.
+        clients: how many clients the training patients of the sites are divided among. 0 makes each site a client.
+        partition: how `clients` divide the patients: "domains" (each client has the patients of one site, every site
+            has as many clients), "heterogeneous" (see `mixing`) or "dirichlet" (each client has random shares of the
+            sites, see `concentration`).
+        mixing: for the partition "heterogeneous": lambda in [0, 1]. 0 gives a client the patients of one site only, 1
+            gives every client the same share of each site.
+        concentration: for the partition "dirichlet": the parameter of the Dirichlet distribution, above 0. The smaller
+            it is, the more the clients differ.
+        min_images: for the partition "dirichlet": the shares are drawn again until each client has at least this many
+            training images.
+        rounds: number of communication rounds.
+        local_epochs: how many times a site goes over its training images in a round.
+        clients_per_round: how many clients, drawn at random in each round, take part. 0 takes all of them.
+        quorum: how many accepted replies a round needs. 0 needs one from every site that was asked.
+        on_bad_update: what happens if a reply fails the checks of `medfed.federation.update_checks`: "stop" ends the
+            run; "drop" leaves the site out of this round, which continues if `quorum` replies remain.
+        largest_change: a reply is rejected if its weights moved more than this many times the median distance of all
+            sites. It needs at least 3 sites. null does not check the distance.
+        validate_every: number of rounds between two validations on the source sites' validation patients. The last
+            round is always validated.
+        selection: which round's weights are the result: "last"; "source_validation" (the best mean validation score
+            of the clients) or "validation_site" (the best score on that site). The unseen site is never used.
+        batch_norm: "average" averages the BatchNorm parameters and statistics over the sites, and takes the maximum of
+            the batch counters. "local" keeps them at the sites: each source site is scored with its own, an unseen
+            site with their average.
+        engine: what carries the messages: "in_process", "processes" (one process per site), "nvflare" (NVIDIA FLARE's
+            simulator), or the dotted name of a class outside of medfed.
+        reply_timeout_s: seconds that a site in a process of its own may take to reply. 0 waits without a limit.
     """
 
     unseen_site: str = ""
     validation_site: str = ""
-    participating: int | None = None
-    clients: int = 0
-    partition: str = "domains"
-    mixing: float = 0.1
-    concentration: float = 0.5
-    min_images: int = 1
-    rounds: int = 100
-    local_epochs: int = 1
-    clients_per_round: int = 0
-    quorum: int = 0
-    on_bad_update: str = "stop"
-    largest_change: float | None = None
-    validate_every: int = 1
-    selection: str = "last"
-    batch_norm: str = "average"
+    participating: PositiveInt | None = None
+    clients: NonNegativeInt = 0
+    partition: Partition = "domains"
+    mixing: Ratio = 0.1
+    concentration: PositiveFloat = 0.5
+    min_images: PositiveInt = 1
+    rounds: PositiveInt = 100
+    local_epochs: PositiveInt = 1
+    clients_per_round: NonNegativeInt = 0
+    quorum: NonNegativeInt = 0
+    on_bad_update: Literal["stop", "drop"] = "stop"
+    largest_change: Annotated[float, Field(ge=1)] | None = None
+    validate_every: PositiveInt = 1
+    selection: Literal["last", "source_validation", "validation_site"] = "last"
+    batch_norm: Literal["average", "local"] = "average"
     engine: str = "in_process"
-    answer_seconds: float = 0.0
+    reply_timeout_s: NonNegativeFloat = 0.0
 
     def __post_init__(self) -> None:
-        _one_of("selection", self.selection, tuple(RULES))
-        _one_of("batch_norm", self.batch_norm, ("average", "local"))
-        _require(self.rounds >= 1, "rounds must be at least 1", self.rounds)
-        _require(self.local_epochs >= 1, "local_epochs must be at least 1", self.local_epochs)
-        _require(self.clients_per_round >= 0, "clients_per_round must be at least 0", self.clients_per_round)
-        _require(self.answer_seconds >= 0, "answer_seconds must be at least 0", self.answer_seconds)
-        _require(self.validate_every >= 1, "validate_every must be at least 1", self.validate_every)
-        if self.participating is not None:
-            _require(self.participating >= 1, "participating must be at least 1, or null for all", self.participating)
+        """Check every value, and that the values fit together.
+
+        Raises:
+            ValueError: if a value is out of its range, has no effect, or contradicts another one.
+        """
+        bounds.check(self, self._conflicts)
+
+    def partition_label(self) -> str:
+        """Return the name of the partition and its parameter, such as "dirichlet 0.5" or "domains"."""
+        parameter = {"heterogeneous": f" {self.mixing:g}", "dirichlet": f" {self.concentration:g}"}
+        return self.partition + parameter.get(self.partition, "")
+
+    def _conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, sentence) for each value that has no effect or does not fit to another one."""
         if self.batch_norm == "local" and self.selection != "last":
-            raise ValueError("selection must be 'last' when batch_norm is 'local': earlier local entries are not kept")
+            yield "selection", "must be 'last' when batch_norm is 'local': earlier local entries are not kept"
         if self.validation_site and self.validation_site == self.unseen_site:
-            raise ValueError(
-                f"validation_site: '{self.validation_site}' is the unseen site, on which nothing may be chosen; name "
-                "another site"
+            yield "validation_site", (
+                f"'{self.validation_site}' is the unseen site, which must not choose the round; name another site"
             )
-        self._check_clients()
-        self._check_answers()
-
-    def partition_told(self) -> str:
-        """The rule that hands the sites' people out, with the number that it goes by."""
-        number = {"heterogeneous": f" {self.mixing:g}", "dirichlet": f" {self.concentration:g}"}
-        return self.partition + number.get(self.partition, "")
-
-    def _check_answers(self) -> None:
-        _one_of("on_bad_update", self.on_bad_update, ("stop", "drop"))
-        _require(self.quorum >= 0, "quorum must be at least 0", self.quorum)
-        most = self.clients_per_round
-        _require(not most or self.quorum <= most, f"quorum must be at most clients_per_round ({most})", self.quorum)
-        if self.largest_change is not None:
-            _require(self.largest_change >= 1, "largest_change must be at least 1, or null", self.largest_change)
-
-    def _check_clients(self) -> None:
-        _one_of("partition", self.partition, PARTITIONS)
-        _require(self.clients >= 0, "clients must be at least 0", self.clients)
-        _require(0 <= self.mixing <= 1, "mixing must lie in [0, 1]", self.mixing)
-        _require(self.concentration > 0, "concentration must be above 0", self.concentration)
-        _require(self.min_images >= 1, "min_images must be at least 1", self.min_images)
+        if self.clients_per_round and self.quorum > self.clients_per_round:
+            yield "quorum", f"must be at most clients_per_round ({self.clients_per_round}), got {self.quorum}"
         if self.clients and self.batch_norm == "local":
-            raise ValueError(
-                "batch_norm must be 'average' when clients are handed the sites' people: scores are by site, and what "
-                f"a client keeps belongs to none; got 'local' and clients {self.clients}"
+            yield "batch_norm", (
+                "must be 'average' when the sites' patients are divided among clients: scores are computed by site, "
+                f"and the BatchNorm entries of a client belong to no site; got 'local' and clients {self.clients}"
             )
-        used = {"partition": bool(self.clients)} | {key: self.partition == of for key, of in USED_BY.items()}
-        for key, is_used in used.items():
-            found, default = getattr(self, key), getattr(Federation, key)
-            if found != default and not (is_used and self.clients):
-                needs = f"partition '{USED_BY[key]}'" if key in USED_BY and self.clients else "clients above 0"
-                raise ValueError(
-                    f"{key} is {found}, which has no effect without {needs}; set that too, or leave {key} out"
-                )
+        yield from self._without_effect()
+
+    def _without_effect(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, sentence) for each setting of clients that differs from its default and is not used."""
+        if self.partition != Federation.partition and not self.clients:
+            yield "partition", _needs(self.partition, "clients above 0", "partition")
+        for key, partition in NEEDED_PARTITION.items():
+            value: Any = getattr(self, key)
+            if value != getattr(Federation, key) and not (self.clients and self.partition == partition):
+                yield key, _needs(value, f"partition '{partition}'" if self.clients else "clients above 0", key)
 
 
-def _require(holds: bool, rule: str, found: object) -> None:
-    if not holds:
-        raise ValueError(f"{rule}, got {found}")
-
-
-def _one_of(name: str, found: str, known: tuple[str, ...]) -> None:
-    _require(found in known, f"{name} must be one of {', '.join(known)}", f"'{found}'")
+def _needs(value: object, missing: str, key: str) -> str:
+    """Return the sentence about a value that has no effect without another setting."""
+    return f"is {value}, which has no effect without {missing}; set that too, or leave {key} out"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a method's hooks at the coordinator may know about the federation they work in.
+    """What a method's hooks at the coordinator may know about the federation.
 
     Args:
-        sites: the sites that train, sorted by name; in one round fewer may take part. Empty where it is not known, as
-            when a hook is called outside a federation.
-        rounds: communication rounds in all; 0 where it is not known.
+        sites: the sites that train, sorted by name. In one round fewer may take part. Empty if it is not known, as
+            when a hook is called outside of a federation.
+        rounds: number of communication rounds; 0 if it is not known.
         training: how each site trains for one round.
     """
 

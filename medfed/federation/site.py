@@ -63,18 +63,32 @@ class Site:
         own = sorted(self.local_keys)
         return repr((self.settings, self.method, self.local_epochs, rounds, self.seed, own, self.privacy))
 
-    def answer(self, message: Message) -> Message:
-        """Do what the coordinator asks: "share", "train" or "validate"."""
-        kinds = {"share": self._share, "train": self._train, "validate": self._validate}
-        if message.kind not in kinds:
-            raise ValueError(f"{self.name}: cannot answer a message of kind '{message.kind}'")
-        answer = kinds[message.kind](message)
+    def reply(self, request: Message) -> Message:
+        """Return the site's reply to a request of the coordinator, with the privacy noise of its config.
+
+        Args:
+            request: of kind "share", "train" or "validate", with the global weights and the fact `round`.
+
+        Returns:
+            A message of the same kind. "share": the method's statistics (`Method.share`). "train": the weights after
+            local training, the tensors of `Method.on_round_end`, and the facts `examples` (number of training images),
+            `steps` and `loss` (mean over the steps). "validate": the validation scores, as facts.
+
+        Raises:
+            ValueError: if the kind is unknown, or the weights do not fit the network.
+            UserError: if the loss is not finite.
+        """
+        handlers = {"share": self._share, "train": self._train, "validate": self._validate}
+        if request.kind not in handlers:
+            raise ValueError(f"{self.name}: cannot reply to a request of kind '{request.kind}'")
+        reply = handlers[request.kind](request)
         if self.privacy == Privacy():
-            return answer
+            return reply
         secret = self.noise_key or f"simulation {self.seed}".encode()
-        # By the answer too: only the very same answer to the very same letter may get the same noise again.
-        of = digest(secret, self.name.encode(), repr(self.privacy).encode(), message.to_bytes(), answer.to_bytes())
-        return protect(answer, message, self.privacy, secret + bytes.fromhex(of), running_variances(self.network))
+        # The reply is part of the key, so that the same noise is used again only for the same reply to the same
+        # request: two different replies with the same noise would reveal it by their difference.
+        key = digest(secret, self.name.encode(), repr(self.privacy).encode(), request.to_bytes(), reply.to_bytes())
+        return protect(reply, request, self.privacy, secret + bytes.fromhex(key), running_variances(self.network))
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Put the global weights, overlaid by what stays at this site, into the network."""
@@ -147,7 +161,7 @@ class Site:
             settings=self.settings,
             learning_rate=self.settings.learning_rate_in(number, self.rounds),
             rounds=self.rounds,
-            kept_bytes=self.kept_bytes,
+            max_cache_bytes=self.kept_bytes,
         )
 
     def _samples(self, local: LocalRound) -> Samples:

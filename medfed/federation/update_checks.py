@@ -14,7 +14,7 @@ from torch import Tensor
 from medfed.core.errors import UserError
 from medfed.federation.message import FAILED, Message
 from medfed.federation.reply_checks import Expected, InvalidReply, check_reply
-from medfed.functional.aggregation import change_length
+from medfed.functional.aggregation import change_norm
 from medfed.functional.weights import check_same_entries
 
 Replies = dict[str, Message]
@@ -156,7 +156,7 @@ def _norm_outliers(replies: Replies, expected: Expected) -> dict[str, str]:
     if expected.kind != "train" or expected.largest_change is None or len(replies) < 3:
         return {}
     lengths = {
-        site: change_length(expected.weights, {n: e for n, e in reply.weights.items() if n in expected.parameters})
+        site: change_norm(expected.weights, {n: e for n, e in reply.weights.items() if n in expected.parameters})
         for site, reply in replies.items()
     }
     median = statistics.median(lengths.values())

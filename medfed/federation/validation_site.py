@@ -24,9 +24,21 @@ class ValidationSite:
     task: Task
     network: nn.Module
 
-    def answer(self, message: Message) -> Message:
-        """The score of the weights; ValueError for whatever else the coordinator asks."""
-        if message.kind != "validate":
-            raise ValueError(f"{self.name}: is the validation site and answers 'validate' alone, not '{message.kind}'")
-        self.network.load_state_dict(message.weights)
+    def reply(self, request: Message) -> Message:
+        """Return the validation scores of the request's weights on all images of this site.
+
+        Args:
+            request: of kind "validate", with all entries of the network.
+
+        Returns:
+            A message of kind "validate", with the scores as facts.
+
+        Raises:
+            ValueError: if the request is of another kind, as this site neither trains nor shares.
+        """
+        if request.kind != "validate":
+            raise ValueError(
+                f"{self.name}: is the validation site and replies to 'validate' only, not to '{request.kind}'"
+            )
+        self.network.load_state_dict(request.weights)
         return Message("validate", facts=self.task.validate(self.network, self.samples))

@@ -65,7 +65,7 @@ def gradient_masked_average(
     return merged
 
 
-def momentum_length(steps: int, momentum: float) -> float:
+def effective_steps(steps: int, momentum: float) -> float:
     """How far SGD with momentum, from rest, moves in `steps` steps of equal gradients, in units of one plain step.
 
         l = (t - m (1 - m^t) / (1 - m)) / (1 - m)                                              (FedNova)
@@ -111,7 +111,7 @@ def coordinate_median(weights: Sequence[Weights]) -> dict[str, Tensor]:
         A new state dict in the dtypes of the first one; computed in float64. Every element lies between the smallest
         and the largest of any more than K / 2 of the K.
     """
-    return _by_element(weights, lambda entries: _middle(entries, (len(entries) - 1) // 2))
+    return _reduce_elementwise(weights, lambda entries: _mean_without_extremes(entries, (len(entries) - 1) // 2))
 
 
 def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
@@ -127,7 +127,7 @@ def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
         raise ValueError(f"cut must be at least 0 and below half of {len(weights)} state dicts, got {cut}")
     if cut == 0:
         return average(weights, torch.full((len(weights),), 1 / len(weights), dtype=torch.float64))
-    return _by_element(weights, lambda entries: _middle(entries, cut))
+    return _reduce_elementwise(weights, lambda entries: _mean_without_extremes(entries, cut))
 
 
 def clipped_average(
@@ -148,14 +148,16 @@ def clipped_average(
         check_same_entries(ends[0], end)
     learned = [{name: entry for name, entry in end.items() if name in parameters} for end in ends]
     buffers = [{name: entry for name, entry in end.items() if name not in parameters} for end in ends]
-    merged = _clipped(start, learned, shares, bound, times) | _clipped(start, buffers, shares, None, times)
+    merged = _clip_and_average(start, learned, shares, bound, times) | _clip_and_average(
+        start, buffers, shares, None, times
+    )
     return {name: merged[name] for name in ends[0]}
 
 
-def _clipped(
+def _clip_and_average(
     start: Weights, ends: Sequence[Weights], shares: Tensor, limit: float | None, times: float
 ) -> dict[str, Tensor]:
-    lengths = [change_length(start, end) for end in ends]
+    lengths = [change_norm(start, end) for end in ends]
     limit = times * statistics.median(lengths) if limit is None else limit
     if all(length <= limit for length in lengths):
         return average(ends, shares)
@@ -172,7 +174,7 @@ def _clipped(
     return merged
 
 
-def change_length(start: Weights, end: Weights) -> float:
+def change_norm(start: Weights, end: Weights) -> float:
     """|end - start|, the Euclidean norm over all floating-point entries of `end`, in float64.
 
     Args:
@@ -185,7 +187,7 @@ def change_length(start: Weights, end: Weights) -> float:
     ))  # fmt: skip
 
 
-def _by_element(weights: Sequence[Weights], reduce: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+def _reduce_elementwise(weights: Sequence[Weights], reduce: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """Floating-point entries by `reduce`, of (K, ...) float64 sorted along the first axis."""
     if not weights:
         raise ValueError("there are no weights to put together")
@@ -201,7 +203,7 @@ def _by_element(weights: Sequence[Weights], reduce: Callable[[Tensor], Tensor]) 
     return merged
 
 
-def _middle(entries: Tensor, cut: int) -> Tensor:
+def _mean_without_extremes(entries: Tensor, cut: int) -> Tensor:
     """The mean of sorted entries (K, ...) without the first and the last `cut`."""
     return entries[cut : len(entries) - cut].mean(dim=0)
 

@@ -8,8 +8,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-TIE = 1e-12            # cosines closer than this are equal: float64 leaves about 1e-15, and duplicates must tie
-BLOCK = 2**23          # numbers of the similarity matrix at a time, 64 MB
+TIE_TOLERANCE = 1e-12  # cosines closer than this are equal: float64 leaves about 1e-15, and duplicates must tie
+MAX_BLOCK_ENTRIES = 2**23          # numbers of the similarity matrix at a time, 64 MB
 
 
 def finch(vectors: Tensor) -> list[Tensor]:
@@ -35,18 +35,18 @@ def finch(vectors: Tensor) -> list[Tensor]:
     Raises:
         ValueError: if the vectors are not as above; it names the rows.
     """
-    _check(vectors)
+    _check_vectors(vectors)
     values = vectors.detach().to("cpu", torch.float64)
     labels = torch.arange(len(values))
     partitions: list[Tensor] = []
     while labels.max() > 0 or not partitions:
-        joined = _linked(_first_neighbours(cluster_means(values, labels)))
-        labels = _numbered_by_first_member(joined[labels])
+        joined = _connected_components(_first_neighbours(cluster_means(values, labels)))
+        labels = _number_by_first_member(joined[labels])
         partitions.append(labels)
     return partitions[:-1] or partitions
 
 
-def clusters(vectors: Tensor, partition: str = "last") -> Tensor:
+def finch_partition(vectors: Tensor, partition: str = "last") -> Tensor:
     """The "first" (finest) or "last" (coarsest) partition of `finch`: (N,) int64; ValueError for another word."""
     if partition not in ("first", "last"):
         raise ValueError(f'partition must be "first" or "last", got "{partition}"')
@@ -68,12 +68,14 @@ def cluster_means(vectors: Tensor, labels: Tensor) -> Tensor:
     labels = labels.to(vectors.device)
     sizes = labels.bincount()
     if not sizes.all():
-        raise ValueError(f"labels must use every number from 0 to {len(sizes) - 1}, got none of {_rows(sizes == 0)}")
+        raise ValueError(
+            f"labels must use every number from 0 to {len(sizes) - 1}, got none of {_format_rows(sizes == 0)}"
+        )
     sums = vectors.new_zeros(len(sizes), vectors.shape[1], dtype=torch.float64)
     return (sums.index_add_(0, labels, vectors.double()) / sizes[:, None]).to(vectors.dtype)
 
 
-def plus_plus(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
+def kmeans_plus_plus(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
     """Choose k points that lie far apart: the seeding of k-means++ (Arthur & Vassilvitskii, SODA 2007), nothing after.
 
     The first is drawn uniformly, each further one with a chance proportional to its squared distance to the nearest
@@ -108,18 +110,18 @@ def plus_plus(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
 
 def _first_neighbours(vectors: Tensor) -> Tensor:
     """(N,), for each vector the other one of the largest cosine, the first of equals; a lone vector has itself."""
-    directions = _directions(vectors)
-    rows = max(1, BLOCK // len(vectors))
+    directions = _unit_vectors(vectors)
+    rows = max(1, MAX_BLOCK_ENTRIES // len(vectors))
     nearest = []
     for start in range(0, len(vectors), rows):
         cosines = directions[start : start + rows] @ directions.T
         cosines.diagonal(offset=start).fill_(-torch.inf)
-        close = cosines >= cosines.amax(dim=1, keepdim=True) - TIE
+        close = cosines >= cosines.amax(dim=1, keepdim=True) - TIE_TOLERANCE
         nearest.append(close.to(torch.uint8).argmax(dim=1))                    # the first of the largest
     return torch.cat(nearest)
 
 
-def _directions(vectors: Tensor) -> Tensor:
+def _unit_vectors(vectors: Tensor) -> Tensor:
     """Unit vectors, also of lengths whose square leaves the range of floats; zero stays zero."""
     largest = vectors.abs().amax(dim=1, keepdim=True)
     vectors = vectors / torch.where(largest > 0, largest, 1)
@@ -127,25 +129,25 @@ def _directions(vectors: Tensor) -> Tensor:
     return vectors / torch.where(length > 0, length, 1)
 
 
-def _linked(neighbours: Tensor) -> Tensor:
+def _connected_components(neighbours: Tensor) -> Tensor:
     """The connected components of i - neighbour(i); two that share a neighbour hang together through it (eq. 1)."""
     n = len(neighbours)
     graph = csr_matrix((np.ones(n), (np.arange(n), neighbours.numpy())), shape=(n, n))
     return torch.from_numpy(connected_components(graph, directed=False)[1].astype(np.int64))
 
 
-def _numbered_by_first_member(labels: Tensor) -> Tensor:
+def _number_by_first_member(labels: Tensor) -> Tensor:
     _, first, inverse = np.unique(labels.numpy(), return_index=True, return_inverse=True)
     return torch.from_numpy(first.argsort().argsort()[inverse])
 
 
-def _check(vectors: Tensor) -> None:
+def _check_vectors(vectors: Tensor) -> None:
     _check_finite(vectors, "vectors")
     if vectors.shape[0] == 0:
         raise ValueError("vectors must be at least one, got none")
     zero = (vectors == 0).all(dim=1)
     if zero.any():
-        raise ValueError(f"vectors must not be zero, which has no direction; zero in rows {_rows(zero)}")
+        raise ValueError(f"vectors must not be zero, which has no direction; zero in rows {_format_rows(zero)}")
 
 
 def _check_finite(vectors: Tensor, name: str) -> None:
@@ -153,10 +155,10 @@ def _check_finite(vectors: Tensor, name: str) -> None:
         raise ValueError(f"{name} must be real, (N, D), got {vectors.dtype} {tuple(vectors.shape)}")
     strange = ~vectors.isfinite().all(dim=1)
     if strange.any():
-        raise ValueError(f"{name} must be finite; NaN or infinite in rows {_rows(strange)}")
+        raise ValueError(f"{name} must be finite; NaN or infinite in rows {_format_rows(strange)}")
 
 
-def _rows(wrong: Tensor) -> str:
+def _format_rows(wrong: Tensor) -> str:
     """The numbers of the first ten True."""
     rows = wrong.nonzero()[:, 0].tolist()
     return ", ".join(map(str, rows[:10])) + (f" and {len(rows) - 10} more" if len(rows) > 10 else "")

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from medfed.functional.clustering import plus_plus
-from medfed.functional.style import statistics, transfer
+from medfed.functional.clustering import kmeans_plus_plus
+from medfed.functional.style import channel_mean_std, replace_mean_std
 
 EPSILON = 1e-6
 
@@ -29,12 +29,12 @@ class SiteStyle(NamedTuple):
     std_spread: Tensor
 
 
-def moments(features: Tensor) -> tuple[Tensor, Tensor]:
+def feature_mean_std(features: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation of every channel of every map: `style.statistics` with 1e-6 under the root, each (B, C)."""
-    return statistics(features, EPSILON)
+    return channel_mean_std(features, EPSILON)
 
 
-def restyled(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+def restyle_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Take the own style off each map and put (mean, std), each (B, C), on; the own style is a constant.
 
     Returns:
@@ -46,10 +46,10 @@ def restyled(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     own = _style(features)
     if mean.shape != own[0].shape or std.shape != own[0].shape:
         raise ValueError(f"mean and std must be {tuple(own[0].shape)}, got {tuple(mean.shape)} and {tuple(std.shape)}")
-    return transfer(features, own, (mean.to(own), std.to(own))).to(features.dtype)
+    return replace_mean_std(features, own, (mean.to(own), std.to(own))).to(features.dtype)
 
 
-def shared_style(means: Tensor, stds: Tensor) -> SiteStyle:
+def compute_site_style(means: Tensor, stds: Tensor) -> SiteStyle:
     """A site's style, from the `moments` of all its images (N, C): 4C numbers, whatever N.
 
     The spread is sqrt(variance + 1e-6), as released, not the variance of the paper's text; unbiased, but 0 for the
@@ -94,14 +94,14 @@ def shift_style(features: Tensor, received: SiteStyle, rng: torch.Generator, n_k
         raise ValueError(f"n_kept must be in 0..{n}, the size of the batch, got {n_kept}")
     shifts = torch.ones(n, dtype=torch.bool)
     if n_kept:
-        shifts[plus_plus(torch.cat([*own], dim=1), n_kept, rng)] = False
+        shifts[kmeans_plus_plus(torch.cat([*own], dim=1), n_kept, rng)] = False
     shifted = shifts.nonzero()[:, 0].to(features.device)
-    style = _drawn_styles(received, len(shifted), own.shape[2], rng).to(own)
-    changed = transfer(features[shifted], own[:, shifted], style)
+    style = _draw_styles(received, len(shifted), own.shape[2], rng).to(own)
+    changed = replace_mean_std(features[shifted], own[:, shifted], style)
     return features.index_copy(0, shifted, changed.to(features.dtype))
 
 
-def explore(features: Tensor, added: Tensor, level: float = 3.0, clamp: bool = True) -> Tensor:
+def explore_styles(features: Tensor, added: Tensor, level: float = 3.0, clamp: bool = True) -> Tensor:
     """Samples in styles further out than their own: mean + a (mean - batch's mean), and the same for std.
 
     Args:
@@ -115,10 +115,10 @@ def explore(features: Tensor, added: Tensor, level: float = 3.0, clamp: bool = T
         (A, C, H, W), the added samples only, in the type of `features`.
     """
     own = _style(features)
-    return transfer(features[added], own[:, added], _explore(own, added, level, clamp)).to(features.dtype)
+    return replace_mean_std(features[added], own[:, added], _extrapolate(own, added, level, clamp)).to(features.dtype)
 
 
-def mix(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
+def mix_styles(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
     """MixStyle: each sample takes ratio of its own style and 1 - ratio of its partner's.
 
     Args:
@@ -133,10 +133,10 @@ def mix(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
         ValueError: if ratio and partners are not as above.
     """
     own = _style(features)
-    return transfer(features, own, _mix(own, ratio, partners)).to(features.dtype)
+    return replace_mean_std(features, own, _interpolate(own, ratio, partners)).to(features.dtype)
 
 
-def explore_and_mix(
+def explore_and_mix_styles(
     features: Tensor, added: Tensor, ratio: Tensor, partners: Tensor, level: float = 3.0, clamp: bool = True
 ) -> Tensor:
     """The batch and the added samples, explored and mixed: StableFDG's steps after the shift, in one.
@@ -153,16 +153,18 @@ def explore_and_mix(
     """
     own = _style(features)
     everyone = torch.cat([torch.arange(len(features), device=added.device), added])
-    style = torch.cat([own, _explore(own, added, level, clamp)], dim=1)
-    return transfer(features[everyone], own[:, everyone], _mix(style, ratio, partners)).to(features.dtype)
+    style = torch.cat([own, _extrapolate(own, added, level, clamp)], dim=1)
+    return replace_mean_std(features[everyone], own[:, everyone], _interpolate(style, ratio, partners)).to(
+        features.dtype
+    )
 
 
 def _style(features: Tensor) -> Tensor:
     """(2, B, C): mean and deviation, constants to the gradient."""
-    return torch.stack(moments(features.detach()))
+    return torch.stack(feature_mean_std(features.detach()))
 
 
-def _drawn_styles(received: SiteStyle, n: int, n_channels: int, rng: torch.Generator) -> Tensor:
+def _draw_styles(received: SiteStyle, n: int, n_channels: int, rng: torch.Generator) -> Tensor:
     """(2, n, C), float64, on the CPU."""
     shapes = {tuple(entry.shape) for entry in received}
     if len(shapes) != 1 or received.mean.ndim not in (1, 2) or received.mean.shape[-1] != n_channels:
@@ -174,13 +176,13 @@ def _drawn_styles(received: SiteStyle, n: int, n_channels: int, rng: torch.Gener
     return torch.stack([mean, std.clamp(min=0)])
 
 
-def _explore(style: Tensor, added: Tensor, level: float, clamp: bool) -> Tensor:
+def _extrapolate(style: Tensor, added: Tensor, level: float, clamp: bool) -> Tensor:
     """(2, B, C) to (2, A, C)."""
     mean, std = style[:, added] + level * (style[:, added] - style.mean(dim=1, keepdim=True))
     return torch.stack([mean, std.clamp(min=0) if clamp else std])
 
 
-def _mix(style: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
+def _interpolate(style: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
     """(2, B, C) to the same."""
     n = style.shape[1]
     if tuple(ratio.shape) != (n,) or tuple(partners.shape) != (n,):
@@ -191,7 +193,7 @@ def _mix(style: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
     return ratio * style + (1 - ratio) * style[:, partners]
 
 
-def style_noised(features: Tensor, rng: torch.Generator, factor: float = 1.0) -> Tensor:
+def add_style_noise(features: Tensor, rng: torch.Generator, factor: float = 1.0) -> Tensor:
     """Give each map a style drawn around its own.
 
         mean = mu + e_mu * S_mu,  std = sigma + e_sigma * S_sigma,  e ~ N(0, 1) a sample and channel
@@ -212,9 +214,9 @@ def style_noised(features: Tensor, rng: torch.Generator, factor: float = 1.0) ->
     """
     if factor < 0:
         raise ValueError(f"factor must be at least 0, got {factor}")
-    own = torch.stack(moments(features))                                                 # (2, B, C)
+    own = torch.stack(feature_mean_std(features))                                                 # (2, B, C)
     if factor == 0 or len(features) < 2:
         return features
     spread = (own.var(dim=1, keepdim=True) + EPSILON).sqrt()
     noise = torch.randn(own.shape, dtype=torch.float64, generator=rng).to(own)
-    return transfer(features, own, own + factor * noise * spread).to(features.dtype)
+    return replace_mean_std(features, own, own + factor * noise * spread).to(features.dtype)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Analysis:
+class LowFrequencySpectrum:
     """The low frequencies of a batch, computed once for any number of views.
 
     spectrum: (B, C, S, [S,] half_width + 1), complex; frequencies -half_width to half_width, but from 0 on the last
@@ -48,7 +48,7 @@ class Analysis:
         return torch.cat([half[..., 1:].flip(spatial), half], dim=-1)                    # A(-u) = A(u)
 
 
-def half_width(shape: tuple[int, ...], alpha: float) -> int:
+def window_half_width(shape: tuple[int, ...], alpha: float) -> int:
     """The highest frequency that is exchanged, in cycles per field of view: floor(alpha * min(shape)).
 
     A product that falls short of a whole number by rounding alone (0.29 * 100) counts as that number.
@@ -61,7 +61,7 @@ def half_width(shape: tuple[int, ...], alpha: float) -> int:
     return min(math.floor(alpha * min(shape) + 1e-9), (min(shape) - 1) // 2)
 
 
-def analyse(images: Tensor, alpha: float) -> Analysis:
+def low_frequency_spectrum(images: Tensor, alpha: float) -> LowFrequencySpectrum:
     """Analyse a batch once, so that `restyle` can give it the amplitudes of many sites.
 
     Args:
@@ -73,17 +73,17 @@ def analyse(images: Tensor, alpha: float) -> Analysis:
     """
     _check_images(images)
     shape = tuple(images.shape[2:])
-    half = half_width(shape, alpha)
+    half = window_half_width(shape, alpha)
     with torch.autocast(images.device.type, enabled=False):
         values = images.to(_working_type(images))
-        waves = torch.view_as_real(_waves(shape[-1], 0, half, values)).flatten(1)
+        waves = torch.view_as_real(_fourier_matrix(shape[-1], 0, half, values)).flatten(1)
         spectrum = torch.view_as_complex((values @ waves).unflatten(-1, (half + 1, 2)))
         for axis, size in enumerate(shape[:-1], start=2):
-            spectrum = _contract(spectrum, _waves(size, -half, half, values), axis)
-    return Analysis(spectrum / math.prod(shape), half, shape)
+            spectrum = _multiply_axis(spectrum, _fourier_matrix(size, -half, half, values), axis)
+    return LowFrequencySpectrum(spectrum / math.prod(shape), half, shape)
 
 
-def restyle(images: Tensor, analysis: Analysis, window: Tensor, ratio: Tensor) -> Tensor:
+def mix_amplitude(images: Tensor, analysis: LowFrequencySpectrum, window: Tensor, ratio: Tensor) -> Tensor:
     """One view of a batch: its low-frequency amplitude moved towards another site's, its phase kept (eq. 2-3).
 
     Args:
@@ -99,7 +99,7 @@ def restyle(images: Tensor, analysis: Analysis, window: Tensor, ratio: Tensor) -
         ValueError: if window, ratio and images do not belong together, or a ratio is outside [0, 1].
     """
     half, shape = analysis.half_width, analysis.shape
-    _check_view(images, analysis, window, ratio)
+    _check_window(images, analysis, window, ratio)
     with torch.autocast(images.device.type, enabled=False):
         values = images.to(_working_type(images))
         amplitude = analysis.spectrum.abs()
@@ -107,22 +107,22 @@ def restyle(images: Tensor, analysis: Analysis, window: Tensor, ratio: Tensor) -
         ratio = ratio.to(amplitude).view(-1, *[1] * (window.ndim - 1))
         change = ratio * (window[..., half:].to(amplitude) - amplitude) * phase          # (A' - A) e^{iP}
         for axis, size in enumerate(shape[:-1], start=2):
-            change = _contract(change, _waves(size, -half, half, values).conj().T, axis)
-        waves = torch.view_as_real(_waves(shape[-1], 0, half, values)).flatten(1)
+            change = _multiply_axis(change, _fourier_matrix(size, -half, half, values).conj().T, axis)
+        waves = torch.view_as_real(_fourier_matrix(shape[-1], 0, half, values)).flatten(1)
         waves[:, 2:] *= 2                                                                # the mirrored half
         rows = torch.view_as_real(change).flatten(-2).reshape(-1, waves.shape[1])
         styled = torch.addmm(values.reshape(-1, shape[-1]), rows, waves.T)  # x + Re sum_u ...
     return styled.view(values.shape).to(images.dtype)
 
 
-def interpolate(images: Tensor, window: Tensor, ratio: Tensor, alpha: float) -> Tensor:
+def exchange_amplitude(images: Tensor, window: Tensor, ratio: Tensor, alpha: float) -> Tensor:
     """Give images the low-frequency amplitude of another site; their phase stays (ELCFS eq. 2-3).
 
     Analyses and restyles in one call; arguments, result and errors as in these two.
 
     Departs from the authors' released loader, which swaps the window whole and uses alpha = 0.
     """
-    return restyle(images, analyse(images, alpha), window, ratio)
+    return mix_amplitude(images, low_frequency_spectrum(images, alpha), window, ratio)
 
 
 def low_frequency_window(images: Tensor, alpha: float) -> Tensor:
@@ -130,7 +130,7 @@ def low_frequency_window(images: Tensor, alpha: float) -> Tensor:
 
     This is all that a site need share. Arguments and errors as in `analyse`.
     """
-    return analyse(images, alpha).window()
+    return low_frequency_spectrum(images, alpha).window()
 
 
 def pack_window(window: Tensor, spatial_dims: int = 2) -> Tensor:
@@ -156,14 +156,14 @@ def unpack_window(packed: Tensor, spatial_dims: int = 2) -> Tensor:
     return torch.cat([packed, packed[..., :-1].flip(-1)], dim=-1).unflatten(-1, (side,) * spatial_dims)
 
 
-def _waves(size: int, lowest: int, highest: int, like: Tensor) -> Tensor:
+def _fourier_matrix(size: int, lowest: int, highest: int, like: Tensor) -> Tensor:
     """exp(-2 pi i u x / size), x down the rows, u from lowest to highest along the columns; angles in float64."""
     turns = torch.outer(torch.arange(size), torch.arange(lowest, highest + 1)) % size
     waves = torch.exp(-2j * math.pi / size * turns.double())
     return waves.to(device=like.device, dtype=like.dtype.to_complex())
 
 
-def _contract(values: Tensor, matrix: Tensor, axis: int) -> Tensor:
+def _multiply_axis(values: Tensor, matrix: Tensor, axis: int) -> Tensor:
     """Replace one axis of `values` by its product with `matrix` (old size, new size)."""
     return torch.tensordot(values, matrix, dims=([axis], [0])).movedim(-1, axis)
 
@@ -179,7 +179,7 @@ def _check_images(images: Tensor) -> None:
         )
 
 
-def _check_view(images: Tensor, analysis: Analysis, window: Tensor, ratio: Tensor) -> None:
+def _check_window(images: Tensor, analysis: LowFrequencySpectrum, window: Tensor, ratio: Tensor) -> None:
     side = 2 * analysis.half_width + 1
     analysed = (*analysis.spectrum.shape[:2], *analysis.shape)
     if tuple(images.shape) != analysed:

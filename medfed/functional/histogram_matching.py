@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def matched(features: Tensor, style: Tensor) -> Tensor:
+def match_histograms(features: Tensor, style: Tensor) -> Tensor:
     """The numbers of `style` in the order that those of `features` have.
 
     Args:
@@ -23,10 +23,10 @@ def matched(features: Tensor, style: Tensor) -> Tensor:
     Raises:
         ValueError: if the shapes differ.
     """
-    return features + _change(features, style)
+    return features + _matching_change(features, style)
 
 
-def histogram_mixed(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
+def mix_histograms(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
     """EFDMix: each sample takes ratio of its own histogram and 1 - ratio of its partner's.
 
     Args:
@@ -46,10 +46,10 @@ def histogram_mixed(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor
     if not bool(((ratio >= 0) & (ratio <= 1)).all()):
         raise ValueError(f"ratio must be in [0, 1], got {ratio.tolist()}")
     share = (1 - ratio).to(features)[:, None, None, None]
-    return features + share * _change(features, features[partners.to(features.device)])
+    return features + share * _matching_change(features, features[partners.to(features.device)])
 
 
-def _change(features: Tensor, style: Tensor) -> Tensor:
+def _matching_change(features: Tensor, style: Tensor) -> Tensor:
     if features.shape != style.shape or features.ndim != 4:
         shapes = f"{tuple(features.shape)} and {tuple(style.shape)}"
         raise ValueError(f"features and style must be one shape (B, C, H, W), got {shapes}")

@@ -38,12 +38,12 @@ def features_at(network: nn.Module, name: str, image: Tensor) -> Tensor:
     """What the named submodule returns for these images; nothing behind it is computed."""
 
     def stop(module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        raise _Reached(output)
+        raise _StopForward(output)
 
     handle = network.get_submodule(name).register_forward_hook(stop)
     try:
         network(image)
-    except _Reached as reached:
+    except _StopForward as reached:
         return reached.output
     finally:
         handle.remove()
@@ -73,7 +73,7 @@ def replace_output(
 
 
 @contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
     """Evaluation mode inside the block; every module has its own mode again afterwards."""
     modes = {module: module.training for module in network.modules()}
     network.eval()
@@ -95,11 +95,11 @@ def insert_layer(network: nn.Module, seam: str, layer: nn.Module, name: str) -> 
         ValueError: if the network already has something called `name`, or is a `Sequential`, which would run the
             layer as its last one.
     """
-    add_layer(network, layer, name)
-    network.get_submodule(seam).register_forward_hook(_Through(layer))
+    add_submodule(network, layer, name)
+    network.get_submodule(seam).register_forward_hook(_LayerHook(layer))
 
 
-def add_layer(network: nn.Module, layer: nn.Module, name: str) -> None:
+def add_submodule(network: nn.Module, layer: nn.Module, name: str) -> None:
     """Make a layer the part `name` of a network, without running it; ValueError as in `insert`."""
     if isinstance(network, nn.Sequential):
         raise ValueError("a layer cannot be added to a Sequential: it would run at its end")
@@ -108,7 +108,7 @@ def add_layer(network: nn.Module, layer: nn.Module, name: str) -> None:
     network.add_module(name, layer)
 
 
-def layer_widths(layer: nn.Module) -> tuple[int, int]:
+def input_output_widths(layer: nn.Module) -> tuple[int, int]:
     """How many features a linear layer or a convolution takes and returns; ValueError for another module."""
     if isinstance(layer, nn.Linear):
         return layer.in_features, layer.out_features
@@ -117,12 +117,12 @@ def layer_widths(layer: nn.Module) -> tuple[int, int]:
     raise ValueError(f"{type(layer).__name__} is neither a linear layer nor a convolution")
 
 
-def last_width(stage: nn.Module) -> int:
+def output_channels(stage: nn.Module) -> int:
     """How many channels a stage returns: those of its last convolution."""
     return [part for part in stage.modules() if isinstance(part, nn.Conv2d)][-1].out_channels
 
 
-class _Reached(Exception):
+class _StopForward(Exception):
     """Leaves a forward pass where the output is known."""
 
     def __init__(self, output: Tensor) -> None:
@@ -130,7 +130,7 @@ class _Reached(Exception):
         self.output = output
 
 
-class _Through:
+class _LayerHook:
     """A forward hook that knows its layer as an attribute, so that copying the network copies the bond."""
 
     def __init__(self, layer: nn.Module) -> None:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-LUMA = (0.299, 0.587, 0.114)
+LUMA_WEIGHTS = (0.299, 0.587, 0.114)
 
 
 @lru_cache(maxsize=8)
-def orders(side: int = 3, n: int = 31) -> Tensor:
+def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
     """n orders of side * side tiles that differ in as many places as can be had greedily; the first is the identity.
 
     Each further one has the largest smallest Hamming distance to those before it; of equals the largest sum of
@@ -47,7 +47,7 @@ def orders(side: int = 3, n: int = 31) -> Tensor:
     return torch.from_numpy(known[chosen].astype(np.int64))
 
 
-def shuffled(image: Tensor, order: Tensor) -> Tensor:
+def shuffle_tiles(image: Tensor, order: Tensor) -> Tensor:
     """Images with their tiles in another order.
 
     A side that is no multiple of the number of tiles is cut to one, as evenly at both ends as can be, and what was cut
@@ -69,48 +69,48 @@ def shuffled(image: Tensor, order: Tensor) -> Tensor:
         raise ValueError(
             f"images (B, C, H, W) need orders (B, side * side), got {tuple(image.shape)} and {tuple(order.shape)}"
         )
-    (top, bottom), (left, right) = (_cut(n, side) for n in image.shape[2:])
+    (top, bottom), (left, right) = (_margins(n, side) for n in image.shape[2:])
     whole = image[..., top : image.shape[2] - bottom, left : image.shape[3] - right]
-    tiles = _tiles(whole, side)
+    tiles = _split_tiles(whole, side)
     rows = torch.arange(len(image), device=image.device)[:, None]
-    moved = _joined(tiles[rows, order.to(image.device)], side)
+    moved = _join_tiles(tiles[rows, order.to(image.device)], side)
     return moved if moved.shape == image.shape else F.pad(moved, (left, right, top, bottom), mode="replicate")
 
 
-def grey_tiles(image: Tensor, grey: Tensor) -> Tensor:
+def turn_tiles_grey(image: Tensor, grey: Tensor) -> Tensor:
     """The marked tiles without colour (luma 0.299 R + 0.587 G + 0.114 B), which a puzzle could be solved by.
 
     Args:
         image: (B, C, H, W); images of other than three channels come back as they are.
         grey: (B, side * side), bool; the tiles are those of `shuffled`, and what is cut goes with its neighbour.
     """
-    if image.shape[1] != len(LUMA):
+    if image.shape[1] != len(LUMA_WEIGHTS):
         return image
     side = math.isqrt(grey.shape[1])
-    places = [_tile_of_each(n, side).to(image.device) for n in image.shape[2:]]
+    places = [_tile_of_each_pixel(n, side).to(image.device) for n in image.shape[2:]]
     marked = grey.to(image.device).unflatten(1, (side, side))[:, places[0]][:, :, places[1]]
-    luma = torch.einsum("bchw,c->bhw", image, image.new_tensor(LUMA))
+    luma = torch.einsum("bchw,c->bhw", image, image.new_tensor(LUMA_WEIGHTS))
     return torch.where(marked[:, None], luma[:, None], image)
 
 
-def _cut(n: int, side: int) -> tuple[int, int]:
+def _margins(n: int, side: int) -> tuple[int, int]:
     """How many of n pixels are left out before and after `side` equal tiles."""
     return (n % side) // 2, n % side - (n % side) // 2
 
 
-def _tile_of_each(n: int, side: int) -> Tensor:
+def _tile_of_each_pixel(n: int, side: int) -> Tensor:
     """(n,), the tile along its axis that each pixel belongs to."""
-    return ((torch.arange(n) - _cut(n, side)[0]) // (n // side)).clamp(0, side - 1)
+    return ((torch.arange(n) - _margins(n, side)[0]) // (n // side)).clamp(0, side - 1)
 
 
-def _tiles(image: Tensor, side: int) -> Tensor:
+def _split_tiles(image: Tensor, side: int) -> Tensor:
     """(B, C, side * h, side * w) to (B, side * side, C, h, w), along rows."""
     batch, channels, height, width = image.shape
     tiles = image.reshape(batch, channels, side, height // side, side, width // side)
     return tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
 
-def _joined(tiles: Tensor, side: int) -> Tensor:
+def _join_tiles(tiles: Tensor, side: int) -> Tensor:
     """The opposite of `_tiles`."""
     batch, _, channels, height, width = tiles.shape
     grid = tiles.reshape(batch, side, side, channels, height, width).permute(0, 3, 1, 4, 2, 5)
@@ -136,4 +136,4 @@ def draw_puzzles(
     keep = torch.rand(n, generator=rng) < ordered_ratio
     order = torch.randint(1, n_orders, (n,), generator=rng).masked_fill(keep, 0)
     grey = torch.rand(n, side * side, generator=rng) < grey_ratio
-    return shuffled(grey_tiles(image, grey), orders(side, n_orders)[order]), order.to(image.device)
+    return shuffle_tiles(turn_tiles_grey(image, grey), tile_permutations(side, n_orders)[order]), order.to(image.device)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from medfed.functional.clustering import cluster_means, clusters
-from medfed.functional.contrast import region_means
-from medfed.functional.regions import ring
+from medfed.functional.clustering import cluster_means, finch_partition
+from medfed.functional.contrastive import region_means
+from medfed.functional.regions import background_ring
 
 
-def embeddings_of_regions(features: Tensor, label: Tensor, ring_width: int) -> tuple[Tensor, Tensor]:
+def region_embeddings(features: Tensor, label: Tensor, ring_width: int) -> tuple[Tensor, Tensor]:
     """The mean feature of each structure, and of the background beside them, of each image where they are.
 
     Args:
@@ -25,20 +25,20 @@ def embeddings_of_regions(features: Tensor, label: Tensor, ring_width: int) -> t
         (R, D), and what each is of, (R,) int64: 0..S-1 the structures, S the background. R may be 0.
     """
     inside = label.bool()
-    around = ring(inside.any(dim=1, keepdim=True), ring_width)
+    around = background_ring(inside.any(dim=1, keepdim=True), ring_width)
     masks = torch.cat([inside, around.to(inside)], dim=1)
     vectors, there = region_means(features, masks)
     kinds = torch.arange(masks.shape[1], device=vectors.device).repeat(len(masks))
     return vectors[there], kinds[there]
 
 
-def sums_by_kind(vectors: Tensor, kinds: Tensor) -> dict[int, tuple[Tensor, int]]:
+def class_sums(vectors: Tensor, kinds: Tensor) -> dict[int, tuple[Tensor, int]]:
     """Of vectors (N, D) of some kinds (N,): the sum (D,), in float64, and the number of those of each kind."""
     vectors = vectors.detach().double()
     return {k: (vectors[kinds == k].sum(dim=0), int((kinds == k).sum())) for k in kinds.unique().tolist()}
 
 
-def clustered(prototypes: Sequence[Tensor]) -> Tensor | None:
+def cluster_prototypes(prototypes: Sequence[Tensor]) -> Tensor | None:
     """One class's prototypes of several sites, each (D,), to the means of their clusters, (M, D) (FPL, eq. 3-4).
 
     Clusters are FINCH's last partition: of three sites or fewer always one. A prototype of exactly zero has no
@@ -48,10 +48,12 @@ def clustered(prototypes: Sequence[Tensor]) -> Tensor | None:
     if not told:
         return None
     rows = torch.stack(told)
-    return cluster_means(rows, clusters(rows, "last"))
+    return cluster_means(rows, finch_partition(rows, "last"))
 
 
-def prototype_contrast(vectors: Tensor, kinds: Tensor, prototypes: Tensor, of: Tensor, temperature: float) -> Tensor:
+def prototype_contrastive_loss(
+    vectors: Tensor, kinds: Tensor, prototypes: Tensor, of: Tensor, temperature: float
+) -> Tensor:
     """InfoNCE of embeddings against cluster prototypes (FPL, eq. 7): own class's against all.
 
         L_i = -log( sum_{c of own class} e^s_ic / sum_c e^s_ic ),   s = cosine / temperature
@@ -81,7 +83,7 @@ def prototype_contrast(vectors: Tensor, kinds: Tensor, prototypes: Tensor, of: T
     return (scores.logsumexp(dim=1) - scores.masked_fill(~own, -torch.inf).logsumexp(dim=1)).mean()
 
 
-def prototype_distance(vectors: Tensor, kinds: Tensor, prototypes: Tensor, of: Tensor) -> Tensor:
+def prototype_distance_loss(vectors: Tensor, kinds: Tensor, prototypes: Tensor, of: Tensor) -> Tensor:
     """Mean squared difference, over numbers, of embeddings to the unbiased prototype of their class (FPL, eq. 9-10).
 
     The unbiased prototype is the mean over the class's clusters, so that a cluster of many sites counts as one of a

@@ -25,12 +25,12 @@ def boundary(mask: Tensor) -> Tensor:
     Raises:
         ValueError: if mask does not have four axes.
     """
-    inside = _inside(mask)
-    eroded = ~_grow(~inside, outside=True)
+    inside = _binarise(mask)
+    eroded = ~_dilate_once(~inside, outside=True)
     return (inside & ~eroded).to(mask.dtype)
 
 
-def ring(mask: Tensor, width: int = 5) -> Tensor:
+def background_ring(mask: Tensor, width: int = 5) -> Tensor:
     """The background within `width` pixels (L1) of the structure: the mask dilated `width` times, less the mask.
 
     Args and result as in `boundary`. It is cut off at the border of the image.
@@ -40,19 +40,19 @@ def ring(mask: Tensor, width: int = 5) -> Tensor:
     """
     if width < 1:
         raise ValueError(f"width must be at least 1 pixel, got {width}")
-    inside = grown = _inside(mask)
+    inside = grown = _binarise(mask)
     for _ in range(width):
-        grown = _grow(grown, outside=False)
+        grown = _dilate_once(grown, outside=False)
     return (grown & ~inside).to(mask.dtype)
 
 
-def _inside(mask: Tensor) -> Tensor:
+def _binarise(mask: Tensor) -> Tensor:
     if mask.ndim != 4:
         raise ValueError(f"mask must be (B, S, H, W), got {tuple(mask.shape)}")
     return mask > 0.5
 
 
-def _grow(region: Tensor, outside: bool) -> Tensor:
+def _dilate_once(region: Tensor, outside: bool) -> Tensor:
     """One dilation with the cross. Max-pooling floats, 10 x 384 x 384 on two cores: 13 ms; this: 0.2 ms."""
     padded = F.pad(region, (1, 1, 1, 1), value=outside)
     rows = padded[..., :-2, 1:-1] | padded[..., 2:, 1:-1]
@@ -74,16 +74,16 @@ def edge_agreement(before: Tensor, after: Tensor, mask: Tensor, width: int = 2) 
     Returns:
         In [-1, 1]; None where no image has an outline with edges in it.
     """
-    near = ((boundary(mask) > 0.5) | (ring(mask, width) > 0.5)).any(dim=1)
+    near = ((boundary(mask) > 0.5) | (background_ring(mask, width) > 0.5)).any(dim=1)
     found = []
-    for edges, edges_after, region in zip(_edges(before), _edges(after), near, strict=True):
+    for edges, edges_after, region in zip(_gradient_magnitude(before), _gradient_magnitude(after), near, strict=True):
         pair = torch.stack([edges[region], edges_after[region]])
         if pair.shape[1] > 1 and bool((pair.std(dim=1) > 0).all()):
             found.append(float(torch.corrcoef(pair)[0, 1]))
     return sum(found) / len(found) if found else None
 
 
-def _edges(image: Tensor) -> Tensor:
+def _gradient_magnitude(image: Tensor) -> Tensor:
     """(B, H, W), magnitude of the central differences, mean over channels."""
     padded = F.pad(image.double(), (1, 1, 1, 1), mode="replicate")
     rows = padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]

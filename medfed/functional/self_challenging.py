@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def kept_positions(features: Tensor, gradient: Tensor, share: float) -> Tensor:
+def position_mask(features: Tensor, gradient: Tensor, share: float) -> Tensor:
     """A mask without the positions that speak most for the answer: sum_c z_c(x) * mean_x(g_c), as in Grad-CAM.
 
     Args:
@@ -22,23 +22,23 @@ def kept_positions(features: Tensor, gradient: Tensor, share: float) -> Tensor:
         ValueError: if share is outside [0, 1].
     """
     found = (features.detach() * gradient.detach().mean(dim=(2, 3), keepdim=True)).sum(dim=1)
-    return _without_highest(found.flatten(1), share).view(len(found), 1, *found.shape[1:]).to(features.dtype)
+    return _mask_highest(found.flatten(1), share).view(len(found), 1, *found.shape[1:]).to(features.dtype)
 
 
-def kept_channels(gradient: Tensor, share: float) -> Tensor:
+def channel_mask(gradient: Tensor, share: float) -> Tensor:
     """A mask without the channels whose gradient (B, C, H, W) is highest on average over the map: (B, C, 1, 1)."""
-    kept = _without_highest(gradient.detach().mean(dim=(2, 3)), share)
+    kept = _mask_highest(gradient.detach().mean(dim=(2, 3)), share)
     return kept[..., None, None].to(gradient.dtype)
 
 
-def most_challenged(fall: Tensor, n: int) -> Tensor:
+def select_largest_drops(fall: Tensor, n: int) -> Tensor:
     """(B,) bool: the n samples whose confidence fell most; fewer where fewer fell at all."""
     chosen = torch.zeros_like(fall, dtype=torch.bool)
     chosen[fall.detach().argsort(descending=True, stable=True)[:n]] = True
     return chosen & (fall.detach() > 0)
 
 
-def _without_highest(numbers: Tensor, share: float) -> Tensor:
+def _mask_highest(numbers: Tensor, share: float) -> Tensor:
     """(B, N) to the same as bool, False at the ceil(share * N) highest of each row."""
     if not 0 <= share <= 1:
         raise ValueError(f"share must be in [0, 1], got {share}")

@@ -18,7 +18,7 @@ from torch import Tensor
 EPSILON = 1e-5
 
 
-def statistics(features: Tensor, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
+def channel_mean_std(features: Tensor, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
     """Mean and deviation of every channel of every image.
 
     Args:
@@ -39,7 +39,7 @@ def statistics(features: Tensor, epsilon: float = EPSILON) -> tuple[Tensor, Tens
     return mean, (variance + epsilon).sqrt()
 
 
-def transfer(features: Tensor, own: Sequence[Tensor] | Tensor, style: Sequence[Tensor] | Tensor) -> Tensor:
+def replace_mean_std(features: Tensor, own: Sequence[Tensor] | Tensor, style: Sequence[Tensor] | Tensor) -> Tensor:
     """Take one mean and deviation off every channel, put another on (eq. 8).
 
     Args:
@@ -51,7 +51,7 @@ def transfer(features: Tensor, own: Sequence[Tensor] | Tensor, style: Sequence[T
         (B, C, H, W), of the wider type of features and statistics.
     """
     (own_mean, own_std), (mean, std) = own, style
-    return (features - _map(own_mean)) * _map(std / own_std) + _map(mean)
+    return (features - _as_map(own_mean)) * _as_map(std / own_std) + _as_map(mean)
 
 
 def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1.0) -> Tensor:
@@ -68,11 +68,11 @@ def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1
     Raises:
         ValueError: if mean or std does not fit, or alpha is outside [0, 1].
     """
-    own_mean, own_std = statistics(features)
-    mean, std = (_one_a_map(name, value, own_mean) for name, value in (("mean", mean), ("std", std)))
+    own_mean, own_std = channel_mean_std(features)
+    mean, std = (_expand_to_batch(name, value, own_mean) for name, value in (("mean", mean), ("std", std)))
     values = features.to(own_mean.dtype)
-    styled = transfer(values, (own_mean, own_std), (mean, std))                          # eq. 8
-    styled = torch.lerp(values, styled, _strength(alpha, own_mean))                      # eq. 14
+    styled = replace_mean_std(values, (own_mean, own_std), (mean, std))                          # eq. 8
+    styled = torch.lerp(values, styled, _check_alpha(alpha, own_mean))                      # eq. 14
     return styled.to(features.dtype)
 
 
@@ -94,7 +94,7 @@ def moment_match(image: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor
 
 
 @dataclass(frozen=True)
-class Moments:
+class PixelMoments:
     """Mean and deviation over all pixels of any number of images, a batch at a time (the overall style of CCST).
 
     Batches are merged by the formula of Chan, Golub and LeVeque (1983), in float64: no sum of squares is ever kept,
@@ -112,7 +112,7 @@ class Moments:
     deviations: Tensor
 
     @classmethod
-    def of(cls, features: Tensor) -> Moments:
+    def from_features(cls, features: Tensor) -> PixelMoments:
         """Of one batch (B, C, H, W); raises ValueError as `statistics` does, or if there is no pixel."""
         _check_maps(features)
         pixels = features.detach().double().movedim(1, 0).flatten(1)
@@ -121,11 +121,11 @@ class Moments:
         mean = pixels.mean(dim=1)
         return cls(pixels.shape[1], mean, (pixels - mean[:, None]).square().sum(dim=1))
 
-    def add(self, features: Tensor) -> Moments:
+    def add(self, features: Tensor) -> PixelMoments:
         """These and one more batch (B, C, H, W)."""
-        return self.merge(Moments.of(features))
+        return self.merge(PixelMoments.from_features(features))
 
-    def merge(self, other: Moments) -> Moments:
+    def merge(self, other: PixelMoments) -> PixelMoments:
         """These and others together; ValueError if they have another number of channels."""
         if self.mean.shape != other.mean.shape:
             raise ValueError(f"cannot merge moments of {len(self.mean)} and {len(other.mean)} channels")
@@ -133,7 +133,7 @@ class Moments:
         difference = other.mean - self.mean
         between = difference.square() * (self.count * other.count / count)
         mean = self.mean + difference * (other.count / count)
-        return Moments(count, mean, self.deviations + other.deviations + between)
+        return PixelMoments(count, mean, self.deviations + other.deviations + between)
 
     @property
     def std(self) -> Tensor:
@@ -146,14 +146,14 @@ def _check_maps(features: Tensor) -> None:
         raise ValueError(f"features must be floating point, (B, C, H, W), got {features.dtype} {tuple(features.shape)}")
 
 
-def _one_a_map(name: str, value: Tensor, like: Tensor) -> Tensor:
+def _expand_to_batch(name: str, value: Tensor, like: Tensor) -> Tensor:
     """(C,) or (B, C) to (B, C), of the type and on the device of `like`."""
     if tuple(value.shape) not in (tuple(like.shape), tuple(like.shape[1:])):
         raise ValueError(f"{name} must be ({like.shape[1]},) or {tuple(like.shape)}, got {tuple(value.shape)}")
     return value.to(like).expand(like.shape)
 
 
-def _strength(alpha: float | Tensor, like: Tensor) -> Tensor:
+def _check_alpha(alpha: float | Tensor, like: Tensor) -> Tensor:
     """A number or (B,) to a number or (B, 1, 1, 1), of the type of `like`."""
     given = torch.as_tensor(alpha, dtype=like.dtype, device=like.device)
     if tuple(given.shape) not in ((), (len(like),)):
@@ -163,5 +163,5 @@ def _strength(alpha: float | Tensor, like: Tensor) -> Tensor:
     return given if given.ndim == 0 else given[:, None, None, None]
 
 
-def _map(value: Tensor) -> Tensor:
+def _as_map(value: Tensor) -> Tensor:
     return value[..., None, None]

@@ -7,14 +7,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from medfed.functional.clustering import clusters
+from medfed.functional.clustering import finch_partition
 
 Partition = Literal["none", "first", "last"]
 Spread = Literal["mixture", "mean"]
 Median = Literal["middle", "lower"]
 
 
-def site_style(
+def clustered_site_style(
     mean: Tensor, std: Tensor, partition: Partition = "last", spread: Spread = "mixture"
 ) -> tuple[Tensor, Tensor, int]:
     """The average of the styles of the clusters of a site's images (FISC, section 3.2), so that rare looks count.
@@ -33,21 +33,21 @@ def site_style(
         mean (C,), std (C,), float64, and the number of clusters.
     """
     mean, std = mean.double(), std.double()
-    label = _clusters(torch.cat([mean, std], dim=1), partition)
-    styles = [pooled(mean[label == k], std[label == k]) for k in range(int(label.max()) + 1)]
+    label = _partition_styles(torch.cat([mean, std], dim=1), partition)
+    styles = [mixture_mean_std(mean[label == k], std[label == k]) for k in range(int(label.max()) + 1)]
     means, stds = (torch.stack(one) for one in zip(*styles, strict=True))
     if spread == "mean":
         return means.mean(dim=0), stds.mean(dim=0), len(means)
-    return *pooled(means, stds), len(means)
+    return *mixture_mean_std(means, stds), len(means)
 
 
-def pooled(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+def mixture_mean_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation (C,) of an equal mixture of parts with these means and deviations (N, C)."""
     within, between = std.square().mean(dim=0), mean.var(dim=0, correction=0)
     return mean.mean(dim=0), (within + between).sqrt()
 
 
-def common_style(
+def interpolation_style(
     mean: Tensor, std: Tensor, partition: Partition = "last", median: Median = "middle"
 ) -> tuple[Tensor, Tensor, int]:
     """The interpolation style: the elementwise median over clusters of sites, of the mean style in each (FISC, 3.3).
@@ -64,14 +64,14 @@ def common_style(
         mean (C,), std (C,), float64, and the number of clusters.
     """
     styles = torch.cat([mean, std], dim=1).double()
-    label = _clusters(styles, partition)
+    label = _partition_styles(styles, partition)
     means = torch.stack([styles[label == k].mean(dim=0) for k in range(int(label.max()) + 1)])
     common = means.median(dim=0).values if median == "lower" else means.quantile(0.5, dim=0)
     common_mean, common_std = common.chunk(2)
     return common_mean, common_std, len(means)
 
 
-def _clusters(styles: Tensor, partition: Partition) -> Tensor:
+def _partition_styles(styles: Tensor, partition: Partition) -> Tensor:
     if partition not in get_args(Partition):
         raise ValueError(f"partition must be one of {', '.join(get_args(Partition))}, got '{partition}'")
-    return torch.zeros(len(styles), dtype=torch.int64) if partition == "none" else clusters(styles, partition)
+    return torch.zeros(len(styles), dtype=torch.int64) if partition == "none" else finch_partition(styles, partition)

@@ -50,12 +50,12 @@ def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]
     return total.to(start.dtype)
 
 
-def without_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
+def select_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
     """The entries whose names begin with the prefix, by the rest of their names."""
     return {name.removeprefix(prefix): entry for name, entry in entries.items() if name.startswith(prefix)}
 
 
-def with_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
+def add_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
     """The entries, with the prefix before their names."""
     return {prefix + name: entry for name, entry in entries.items()}
 
@@ -85,7 +85,7 @@ def check_same_entries(expected: Weights, found: Weights) -> None:
             )
 
 
-def first_not_finite(weights: Weights) -> str | None:
+def first_non_finite(weights: Weights) -> str | None:
     """The name of the first entry that holds a NaN or an infinity; None if all are finite."""
     for name, entry in weights.items():
         if entry.is_floating_point() and not bool(torch.isfinite(entry).all()):
@@ -93,7 +93,7 @@ def first_not_finite(weights: Weights) -> str | None:
     return None
 
 
-def batch_norms(network: nn.Module) -> dict[str, nn.Module]:
+def batch_norm_layers(network: nn.Module) -> dict[str, nn.Module]:
     """Every BatchNorm of a network, by its path."""
     return {path: module for path, module in network.named_modules() if isinstance(module, _BatchNorm)}
 
@@ -104,7 +104,7 @@ def batch_norm_entries(network: nn.Module) -> frozenset[str]:
     Looking for the letters "bn" would miss `downsample.1` in a ResNet and `norm` in a DenseNet.
     """
     names = set()
-    for path, module in batch_norms(network).items():
+    for path, module in batch_norm_layers(network).items():
         names |= {f"{path}.{entry}" if path else entry for entry in module.state_dict()}
     return frozenset(names)
 

@@ -19,13 +19,13 @@ from medfed.core.batch import Batch
 from medfed.core.bounds import Ratio
 from medfed.federation.local_round import LocalRound
 from medfed.federation.method import Method
-from medfed.transforms.big_aug import IMAGE, NonNegativeRange, Ranges, big_aug
+from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, NonNegativeRange, big_aug
 
 LABEL = "label"
 
 
 @dataclass(frozen=True)
-class BigAug(Ranges, Method):
+class BigAug(BigAugRanges, Method):
     """FedAvg on images changed by nine transforms, each with its own coin; nothing beside the weights is shared.
 
     In this order, on raw images in [0, 1], cut to that range after each: blur, sharpening, noise, brightness, contrast,
@@ -57,7 +57,7 @@ class BigAug(Ranges, Method):
     probability: Ratio = 0.5
     noise: NonNegativeRange = (0.0, 0.1)
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"noise": Ranges.noise}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"noise": BigAugRanges.noise}}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
         """The batch after the nine transforms, on its device; masks and views are moved with their images."""
@@ -67,12 +67,12 @@ class BigAug(Ranges, Method):
         steps = big_aug(self, batch.image.shape[-1], self.probability, [_view(name) for name in views], masks)
         steps.set_random_state(int(torch.randint(2**31, (), generator=local.rng)))
         own = batch.to(torch.device("cpu"))
-        items = {IMAGE: own.image, **{_view(name): own.views[name] for name in views}}
+        items = {IMAGE_KEY: own.image, **{_view(name): own.views[name] for name in views}}
         items |= dict.fromkeys(masks, own.label)
         done = [steps({key: entry[i] for key, entry in items.items()}) for i in range(len(own.image))]
         moved = {key: _stacked([one[key] for one in done], entry) for key, entry in items.items()}
         views_moved = {name: moved[_view(name)] for name in views}
-        return Batch(moved[IMAGE], moved.get(LABEL, own.label), views_moved).to(batch.image.device)
+        return Batch(moved[IMAGE_KEY], moved.get(LABEL, own.label), views_moved).to(batch.image.device)
 
 
 def _view(name: str) -> str:

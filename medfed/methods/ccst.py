@@ -22,9 +22,9 @@ from medfed.federation.local_round import LocalRound, Samples, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.functional.regions import edge_agreement
-from medfed.functional.style import Moments, statistics
-from medfed.functional.weights import without_prefix
-from medfed.networks.style_transfer import StyleTransfer, Transfer, not_blank
+from medfed.functional.style import PixelMoments, channel_mean_std
+from medfed.functional.weights import select_prefix
+from medfed.networks.style_transfer import StyleTransfer, Transfer, drop_blank_images
 from medfed.transforms.style_expansion import StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"
@@ -109,15 +109,15 @@ class CCST(Method):
         device = next(network.parameters()).device
         order = torch.randperm(len(site.samples), generator=site.rng)  # an order that does not tell patients apart
         n_single = math.ceil(len(order) / self.images_per_style)
-        moments: Moments | None = None
+        moments: PixelMoments | None = None
         singles: list[tuple[Tensor, Tensor]] = []
         for features in self._features(site, order, device):
             if self.style == "single":
-                singles += list(zip(*statistics(features), strict=True))
+                singles += list(zip(*channel_mean_std(features), strict=True))
                 if len(singles) >= n_single:
                     break
             else:
-                moments = Moments.of(features) if moments is None else moments.add(features)
+                moments = PixelMoments.from_features(features) if moments is None else moments.add(features)
         if moments is None and not singles:
             warnings.warn(f"{site.name}: all its training images are blank, so it shares no style", stacklevel=2)
             return {}
@@ -155,7 +155,7 @@ class CCST(Method):
             mean, std = (torch.stack(one) for one in zip(*(offered[s] for s in styles), strict=True))
             return transfer.restyle(image.to(device), mean, std)  # eq. 1-4
 
-        expanded = StyleExpansion(samples, choices, restyle, local.kept_bytes)
+        expanded = StyleExpansion(samples, choices, restyle, local.max_cache_bytes)
         self._check_masks(local.site, samples, expanded)
         return expanded
 
@@ -175,7 +175,7 @@ class CCST(Method):
     def _features(self, site: SiteData, order: Tensor, device: torch.device) -> Iterator[Tensor]:
         """Feature maps of the images that are not blank, a few images at a time."""
         for batch in batches(site.samples, MAX_BATCH, order):
-            images = not_blank(batch.image)
+            images = drop_blank_images(batch.image)
             if len(images):
                 yield from map(Tensor.cpu, self._style_transfer.features(images.to(device)))
 
@@ -202,7 +202,7 @@ class CCST(Method):
             )
 
 
-def _style(moments: Moments | None, singles: list[tuple[Tensor, Tensor]]) -> Tensors:
+def _style(moments: PixelMoments | None, singles: list[tuple[Tensor, Tensor]]) -> Tensors:
     if moments is not None:
         return {"mean": moments.mean.float(), "std": moments.std.float()}
     mean, std = zip(*singles, strict=True)
@@ -211,6 +211,6 @@ def _style(moments: Moments | None, singles: list[tuple[Tensor, Tensor]]) -> Ten
 
 def _bank(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
     """Mean and std (J, C) by site; J is 1 for overall styles."""
-    styles = without_prefix(tensors, STYLE)
+    styles = select_prefix(tensors, STYLE)
     sites = sorted(name.removesuffix("/mean") for name in styles if name.endswith("/mean"))
     return {site: (torch.atleast_2d(styles[f"{site}/mean"]), torch.atleast_2d(styles[f"{site}/std"])) for site in sites}

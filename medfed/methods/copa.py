@@ -22,7 +22,7 @@ from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.weights import average, with_prefix, without_prefix
+from medfed.functional.weights import add_prefix, average, select_prefix
 
 HEADS, OWN, HEAD = "heads/", "own_head/", "head/"  # in the coordinator's memory, a site's, and an answer
 
@@ -102,14 +102,14 @@ class COPA(Method):
     def on_round_end(self, local: LocalRound) -> Tensors:
         """head/ENTRY with the names of the state dict, as the coordinator knows no network; and into memory."""
         head = {name: entry.detach().cpu().clone() for name, entry in _head_entries(local).items()}
-        local.memory.update(with_prefix(head, OWN))
-        return with_prefix(head, HEAD)
+        local.memory.update(add_prefix(head, OWN))
+        return add_prefix(head, HEAD)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """heads/SITE/ENTRY of all sites that ever took part, as they last were."""
         memory = dict(state.memory)
         for site, update in updates.items():
-            memory |= with_prefix(without_prefix(update.tensors, HEAD), f"{HEADS}{site}/")
+            memory |= add_prefix(select_prefix(update.tensors, HEAD), f"{HEADS}{site}/")
         return dict(sorted(memory.items()))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:

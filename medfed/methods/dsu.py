@@ -54,4 +54,4 @@ class DSU(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """The network with layers behind its stages, which have no weights; UserError for a stage that it lacks."""
         layer = partial(style_layers.DSU, self.probability, self.factor)
-        return style_layers.add_behind_stages(network, architecture.encoder_stages, self.stages, layer)
+        return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

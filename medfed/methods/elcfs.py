@@ -15,26 +15,27 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.core.bounds import Interval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
+from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
 from medfed.federation.local_round import LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, Tensors, has_too_few_patients
-from medfed.functional.contrast import info_nce, pooled_levels
+from medfed.functional.contrastive import info_nce, pool_levels
 from medfed.functional.fourier import (
-    Analysis,
-    analyse,
-    half_width,
+    LowFrequencySpectrum,
+    low_frequency_spectrum,
     low_frequency_window,
+    mix_amplitude,
     pack_window,
-    restyle,
     unpack_window,
+    window_half_width,
 )
 from medfed.functional.meta_learning import inner_step
-from medfed.functional.regions import boundary, ring
-from medfed.functional.weights import without_prefix
+from medfed.functional.regions import background_ring, boundary
+from medfed.functional.weights import select_prefix
 
 BANK, WINDOWS = "bank/", "windows"
 MAX_BATCH = 64  # images analysed at a time, so that a large site needs little memory
@@ -92,7 +93,7 @@ class ELCFS(Method):
     For classification there is no boundary, and gamma is not used.
     """
 
-    alpha: Annotated[float, Interval(ge=0, lt=0.5)] = 0.01
+    alpha: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
     gamma: NonNegativeFloat = 0.5
     meta_step: NonNegativeFloat = 1e-3
     temperature: PositiveFloat = 0.05
@@ -105,7 +106,7 @@ class ELCFS(Method):
     inner_clamp: PositiveFloat = 100.0
     second_order: bool = False
     denominator: Literal["positive_and_negatives", "negatives"] = "positive_and_negatives"
-    bank_share: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    bank_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_patients: PositiveInt = 3
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -124,7 +125,7 @@ class ELCFS(Method):
         if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
             return {}
         shape = tuple(site.samples.batch([0]).image.shape[2:])
-        if self.alpha > 0 and half_width(shape, self.alpha) == 0:
+        if self.alpha > 0 and window_half_width(shape, self.alpha) == 0:
             warnings.warn(
                 f"{site.name}: method.alpha {self.alpha} at {min(shape)} pixels is a window of one number, the mean "
                 f"brightness, which standardising takes away again; the paper's 7x7 wants alpha {3.5 / min(shape):.3g}",
@@ -147,11 +148,11 @@ class ELCFS(Method):
 
     def styles(self, state: State, image: Tensor) -> Tensors:
         """The image with the mean window of each site, swapped whole."""
-        analysis, whole = analyse(image, self.alpha), image.new_ones(len(image))
-        means = {site: bank.mean(dim=0) for site, bank in without_prefix(state.memory, BANK).items()}
+        analysis, whole = low_frequency_spectrum(image, self.alpha), image.new_ones(len(image))
+        means = {site: bank.mean(dim=0) for site, bank in select_prefix(state.memory, BANK).items()}
         windows = {s: unpack_window(mean, image.dim() - 2).expand(len(image), *[-1] * (image.dim() - 1))
                    for s, mean in means.items()}
-        return {s: restyle(image, analysis, window, whole).clamp(0, 1) for s, window in windows.items()}
+        return {s: mix_amplitude(image, analysis, window, whole).clamp(0, 1) for s, window in windows.items()}
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """The episodic loss: the task's at theta, the task's on restyled images at theta', and the boundary loss."""
@@ -178,12 +179,17 @@ class ELCFS(Method):
             donors = torch.arange(len(banks))[:, None].expand(-1, n)
         else:
             donors = torch.randint(len(banks), (self.views, n), generator=local.rng)
-        analysis = analyse(batch.image, self.alpha)  # one serves all views
+        analysis = low_frequency_spectrum(batch.image, self.alpha)  # one serves all views
         images = [self._restyle(batch.image, analysis, banks, row.tolist(), local.rng) for row in donors]
         return Batch(torch.cat(images), batch.label.repeat(len(images), *[1] * (batch.label.dim() - 1)))
 
     def _restyle(
-        self, image: Tensor, analysis: Analysis, banks: list[Tensor], donors: list[int], rng: torch.Generator
+        self,
+        image: Tensor,
+        analysis: LowFrequencySpectrum,
+        banks: list[Tensor],
+        donors: list[int],
+        rng: torch.Generator,
     ) -> Tensor:
         """One view of the images (B, C, H, W): each with a random window of the bank that `donors` (B,) names."""
         which, ratio = torch.rand(2, len(donors), generator=rng)
@@ -191,7 +197,9 @@ class ELCFS(Method):
             ratio = torch.full_like(ratio, 1.0 if self.ratio == "one" else self.ratio)
         packed = [banks[d][int(u * len(banks[d]))] for d, u in zip(donors, which.tolist(), strict=True)]
         window = unpack_window(torch.stack(packed), image.dim() - 2).to(image)
-        return restyle(image, analysis, window, ratio.to(image)).clamp(0, 1)  # eq. 2-3, in the range of prepared images
+        return mix_amplitude(image, analysis, window, ratio.to(image)).clamp(
+            0, 1
+        )  # eq. 2-3, in the range of prepared images
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
         """InfoNCE between features along the boundaries and those of the rings, summed over structures (eq. 5-7)."""
@@ -200,8 +208,8 @@ class ELCFS(Method):
             vectors, labels = [], []
             for output in outputs:
                 mask = output.label[:, structure : structure + 1]
-                for label, region in enumerate((ring(mask, self.ring_width), boundary(mask))):
-                    pooled = pooled_levels(output.features.values(), region[:, 0].to(output.logits.dtype))  # eq. 5
+                for label, region in enumerate((background_ring(mask, self.ring_width), boundary(mask))):
+                    pooled = pool_levels(output.features.values(), region[:, 0].to(output.logits.dtype))  # eq. 5
                     vectors.append(pooled)
                     labels.append(torch.full((len(pooled),), label, device=pooled.device))
             contrast = info_nce(torch.cat(vectors), torch.cat(labels), self.temperature, self.denominator)  # eq. 6-7

@@ -19,13 +19,13 @@ from torch.func import functional_call
 from medfed.core.batch import Batch
 from medfed.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
-from medfed.core.seeds import number
+from medfed.core.seeds import stream_seed
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors, has_too_few_patients
-from medfed.functional.hooks import add_layer, capture_features, evaluating
+from medfed.functional.hooks import add_submodule, capture_features, evaluation_mode
 from medfed.functional.meta_learning import adam_step
-from medfed.functional.weights import with_prefix, without_prefix
+from medfed.functional.weights import add_prefix, select_prefix
 
 DOMAIN = "domain/"  # a site's own model: at the site, on the wire, and by site at the coordinator
 FIRST, SECOND, STEPS = "first moment/", "second moment/", "steps"
@@ -91,14 +91,14 @@ class EpiFCR(Method):
             for part in head.modules():
                 if callable(reset := getattr(part, "reset_parameters", None)):
                     reset()
-            add_layer(network, head, RANDOM_HEAD)
+            add_submodule(network, head, RANDOM_HEAD)
         return network
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """The models that came, by site, and the circle in which these stand."""
         memory: Tensors = {}
         for site, update in updates.items():
-            memory |= with_prefix(without_prefix(update.tensors, DOMAIN), f"{DOMAIN}{site}/")
+            memory |= add_prefix(select_prefix(update.tensors, DOMAIN), f"{DOMAIN}{site}/")
         n = len(_givers(memory))
         return {**memory, CIRCLE: torch.randperm(n, generator=rng)} if n else {}
 
@@ -106,10 +106,10 @@ class EpiFCR(Method):
         """The model of the next one in the circle."""
         givers = _givers(state.memory)
         circle = [givers[i] for i in state.memory[CIRCLE].tolist()] if givers else []
-        place = circle.index(site) + 1 if site in circle else number(0, "place", site)
+        place = circle.index(site) + 1 if site in circle else stream_seed(0, "place", site)
         if not set(circle) - {site}:
             return {}
-        return with_prefix(without_prefix(state.memory, f"{DOMAIN}{circle[place % len(circle)]}/"), DOMAIN)
+        return add_prefix(select_prefix(state.memory, f"{DOMAIN}{circle[place % len(circle)]}/"), DOMAIN)
 
     def on_round_start(self, local: LocalRound) -> None:
         """Bring the site's own model, or the weights that it starts from, to the device."""
@@ -128,9 +128,9 @@ class EpiFCR(Method):
         if not self._exchanges:
             return
         if STEPS not in local.memory:
-            local.memory.update(with_prefix(self._model(local.network), DOMAIN))
+            local.memory.update(add_prefix(self._model(local.network), DOMAIN))
             moments = {name: torch.zeros_like(local.memory[DOMAIN + name]) for name in _trained(local.network)}
-            local.memory.update(with_prefix(moments, FIRST) | with_prefix(moments, SECOND))
+            local.memory.update(add_prefix(moments, FIRST) | add_prefix(moments, SECOND))
             local.memory[STEPS] = torch.zeros(())
         _move(local.memory, local.device)
 
@@ -139,16 +139,16 @@ class EpiFCR(Method):
         batch, total = Batch(output.image, output.label), super().regulariser(local, output)
         if self._exchanges:
             self._train_own(local, batch)
-        foreign = {n: e.to(local.device) for n, e in without_prefix(local.message.tensors, DOMAIN).items()}
+        foreign = {n: e.to(local.device) for n, e in select_prefix(local.message.tensors, DOMAIN).items()}
         network, head = local.network, local.network.get_submodule(local.architecture.head)
         if self.random_classifier or (self.foreign_classifier and foreign):
             features = _features(local, batch)
         if self.foreign_classifier and foreign:
-            foreign_head = without_prefix(foreign, f"{local.architecture.head}.")
+            foreign_head = select_prefix(foreign, f"{local.architecture.head}.")
             logits = functional_call(head, foreign_head, (features,))  # g_j(F x)
             total = total + self.foreign_classifier * local.task.loss(logits, batch.label)
         if self.foreign_features and foreign:
-            with evaluating(network), torch.no_grad():
+            with evaluation_mode(network), torch.no_grad():
                 foreign_features = _features(local, batch, foreign)
             logits = head(foreign_features)  # G(f_j x)
             total = total + self.foreign_features * local.task.loss(logits, batch.label)
@@ -179,7 +179,7 @@ class EpiFCR(Method):
     def _train_own(self, local: LocalRound, batch: Batch) -> None:
         """One step of the site's own model; its BatchNorm statistics move, those of the network do not."""
         memory, names = local.memory, _trained(local.network)
-        own = without_prefix(memory, DOMAIN)
+        own = select_prefix(memory, DOMAIN)
         own |= {name: own[name].detach().requires_grad_() for name in names}
         logits = functional_call(local.network, own, (local.task.standardise(batch.image),))
         loss = local.task.loss(logits, batch.label)
@@ -210,7 +210,7 @@ def _trained(network: nn.Module) -> list[str]:
 
 def _givers(memory: Mapping[str, Tensor]) -> list[str]:
     """The sites whose models the coordinator holds."""
-    return sorted({name.partition("/")[0] for name in without_prefix(memory, DOMAIN)})
+    return sorted({name.partition("/")[0] for name in select_prefix(memory, DOMAIN)})
 
 
 def _move(memory: dict[str, Tensor], device: torch.device) -> None:

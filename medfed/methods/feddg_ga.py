@@ -20,7 +20,7 @@ from medfed.federation.local_round import LocalRound, SiteData, mean_loss
 from medfed.federation.message import Message, State
 from medfed.federation.method import EVERY_ROUND, Method, Tensors
 from medfed.functional.aggregation import add_new_sites, adjust_site_weights
-from medfed.functional.weights import average, with_prefix, without_prefix
+from medfed.functional.weights import add_prefix, average, select_prefix
 
 WEIGHT, LOCAL = "weight/", "local_loss/"  # in the coordinator's memory, by site
 
@@ -66,13 +66,13 @@ class FedDGGA(Method):
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """The sites' weights `weight/SITE`, float64, after the gaps of those that are asked."""
-        losses = without_prefix(state.memory, LOCAL)
-        known = {site: float(entry) for site, entry in without_prefix(state.memory, WEIGHT).items()}
+        losses = select_prefix(state.memory, LOCAL)
+        known = {site: float(entry) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         gaps = {site: float(sent["loss"]) - float(losses[site]) for site, sent in shared.items() if site in losses}  # G
-        step = self.step_after(state.round, state.plan.rounds)
+        step = self.decayed_step(state.round, state.plan.rounds)
         weights = adjust_site_weights(add_new_sites(known, shared), sorted(shared), gaps, step)
         entries = {site: torch.tensor([a], dtype=torch.float64) for site, a in sorted(weights.items())}
-        return with_prefix(losses, LOCAL) | with_prefix(entries, WEIGHT)
+        return add_prefix(losses, LOCAL) | add_prefix(entries, WEIGHT)
 
     def on_round_end(self, local: LocalRound) -> Tensors:
         """loss: (1,), of the model that was trained here."""
@@ -90,9 +90,9 @@ class FedDGGA(Method):
 
     def facts(self, state: State) -> dict[str, Any]:
         """The sites' weights in the end."""
-        weights = {site: round(float(entry), 4) for site, entry in without_prefix(state.memory, WEIGHT).items()}
+        weights = {site: round(float(entry), 4) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         return {"aggregation_weights": weights} if weights else {}
 
-    def step_after(self, rounds_done: int, rounds: int) -> float:
+    def decayed_step(self, rounds_done: int, rounds: int) -> float:
         """d_t: d after the first round, d / T after round T = `rounds`; always d where T is 0 (not known)."""
         return self.step * max(0.0, 1 - max(0, rounds_done - 1) / rounds) if rounds else self.step

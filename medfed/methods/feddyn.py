@@ -18,7 +18,7 @@ from medfed.core.bounds import NonNegativeFloat
 from medfed.federation.local_round import LocalRound, Output
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, SiteWeights, Tensors
-from medfed.functional.weights import add_scaled, squared_distance, without_prefix
+from medfed.functional.weights import add_scaled, select_prefix, squared_distance
 
 GRADIENT = "gradient/"  # g_k, in a site's memory, by parameter
 H = "h/"  # h, in the coordinator's memory, by parameter
@@ -113,6 +113,6 @@ class FedDyn(Method):
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """theta^t: the uniform average minus h / alpha; of buffers, the uniform average."""
         weights = super().aggregate(state, updates)
-        for name, h in without_prefix(state.memory, H).items():  # there is no h if alpha is 0
+        for name, h in select_prefix(state.memory, H).items():  # there is no h if alpha is 0
             weights[name] = add_scaled(weights[name], [h], [-1 / self.alpha])  # Algorithm 1: theta^t
         return weights

@@ -15,7 +15,7 @@ import torch
 
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.aggregation import momentum_length, normalized_average
+from medfed.functional.aggregation import effective_steps, normalized_average
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class FedNova(Method):
         training = state.plan.training
         from_rest = training.optimizer == "sgd" and training.optimizer_state == "reset"
         momentum = training.momentum if from_rest else 0.0
-        lengths = [momentum_length(update.facts["steps"], momentum) for update in updates.values()]  # l_k
+        lengths = [effective_steps(update.facts["steps"], momentum) for update in updates.values()]  # l_k
         return normalized_average(
             state.weights,
             [update.weights for update in updates.values()],

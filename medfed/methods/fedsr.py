@@ -19,9 +19,9 @@ from medfed.core.bounds import NonNegativeFloat, NonNegativeInt
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method, SiteWeights, Tensors
-from medfed.functional.hooks import add_layer, layer_widths
-from medfed.functional.weights import with_prefix, without_prefix
-from medfed.networks.stochastic import MEAN, SPREAD, ClassGaussians, attach, deviation
+from medfed.functional.hooks import add_submodule, input_output_widths
+from medfed.functional.weights import add_prefix, select_prefix
+from medfed.networks.stochastic import MEAN, SPREAD, ClassGaussians, make_stochastic, spread_to_std
 
 PRIVATE = "fedsr_private"  # a part of the network that no state dict has; also the prefix in a site's memory
 
@@ -91,16 +91,16 @@ class FedSR(Method):
                 "method, such as fpl or fisc"
             )
         if self.stochastic:
-            attach(network, architecture.embedding, architecture.head, self.n_samples)
+            make_stochastic(network, architecture.embedding, architecture.head, self.n_samples)
         if self.cmi:
-            width, n_classes = layer_widths(network.get_submodule(architecture.head))
-            add_layer(network, ClassGaussians(n_classes, width), PRIVATE)
+            width, n_classes = input_output_widths(network.get_submodule(architecture.head))
+            add_submodule(network, ClassGaussians(n_classes, width), PRIVATE)
         return network
 
     def on_round_start(self, local: LocalRound) -> None:
         """The site's own r and C, as its last round left them, in place of another's that this process trained."""
         if self.cmi:
-            getattr(local.network, PRIVATE).fill(without_prefix(local.memory, f"{PRIVATE}/"))
+            getattr(local.network, PRIVATE).set_parameters(select_prefix(local.memory, f"{PRIVATE}/"))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """L: the task loss of a sample of z, plus the two penalties."""
@@ -111,12 +111,12 @@ class FedSR(Method):
         if self.l2:
             loss = loss + self.l2 * output.features[place].flatten(1).norm(dim=1).mean()
         if self.cmi:
-            mean, std = output.features[MEAN], deviation(output.features[SPREAD])
+            mean, std = output.features[MEAN], spread_to_std(output.features[SPREAD])
             loss = loss + self.cmi * getattr(local.network, PRIVATE).divergence(mean, std, batch.label).mean()
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Nothing for the coordinator; r and C into the site's memory."""
         if self.cmi:
-            local.memory.update(with_prefix(getattr(local.network, PRIVATE).values(), f"{PRIVATE}/"))
+            local.memory.update(add_prefix(getattr(local.network, PRIVATE).copy_parameters(), f"{PRIVATE}/"))
         return {}

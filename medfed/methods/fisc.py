@@ -20,13 +20,13 @@ from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, Ra
 from medfed.federation.local_round import LocalRound, Output, Samples, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import Method, Tensors, has_too_few_patients
-from medfed.functional.contrast import region_means, triplet
-from medfed.functional.draws import other_class
-from medfed.functional.regions import ring
-from medfed.functional.style import statistics
-from medfed.functional.style_clusters import Median, Partition, Spread, common_style, site_style
-from medfed.functional.weights import batch_norms, without_prefix
-from medfed.networks.style_transfer import StyleTransfer, Transfer, not_blank
+from medfed.functional.contrastive import region_means, triplet_loss
+from medfed.functional.regions import background_ring
+from medfed.functional.sampling import draw_other_class
+from medfed.functional.style import channel_mean_std
+from medfed.functional.style_clusters import Median, Partition, Spread, clustered_site_style, interpolation_style
+from medfed.functional.weights import batch_norm_layers, select_prefix
+from medfed.networks.style_transfer import StyleTransfer, Transfer, drop_blank_images
 from medfed.transforms.restyled_view import RestyledView
 
 VIEW = "fisc"
@@ -144,15 +144,15 @@ class FISC(Method):
             return {}
         device, styles = next(network.parameters()).device, []
         for batch in batches(site.samples, MAX_BATCH):
-            images = not_blank(batch.image)
+            images = drop_blank_images(batch.image)
             if len(images):
                 parts = self._style_transfer.features(images.to(device))
-                styles += [[one.cpu() for one in statistics(features)] for features in parts]
+                styles += [[one.cpu() for one in channel_mean_std(features)] for features in parts]
         if not styles:
             warnings.warn(f"{site.name}: all its training images are blank, so it shares no style", stacklevel=2)
             return {}
         mean, std = (torch.cat(one) for one in zip(*styles, strict=True))
-        mean, std, n_clusters = site_style(mean, std, self.site_clusters, self.spread)  # eq. 1-3
+        mean, std, n_clusters = clustered_site_style(mean, std, self.site_clusters, self.spread)  # eq. 1-3
         if self.noise:
             noise = self.noise * self.noise_scale * torch.randn(2, len(mean), generator=site.rng, dtype=mean.dtype)
             mean, std = mean + noise[0], (std + noise[1]).clamp(min=0)
@@ -165,7 +165,7 @@ class FISC(Method):
             warnings.warn("no site shared a style, so FISC trains as FedAvg does", stacklevel=2)
             return {}
         mean, std = (torch.stack([one[STYLE + name] for one in styles.values()]) for name in ("mean", "std"))
-        mean, std, n_clusters = common_style(mean, std, self.common_clusters, self.median)
+        mean, std, n_clusters = interpolation_style(mean, std, self.common_clusters, self.median)
         if self.common_clusters != "none" and len(styles) <= 3:
             warnings.warn(
                 f"FISC: {len(styles)} sites shared a style, and FINCH makes one cluster of three or fewer: the "
@@ -186,13 +186,13 @@ class FISC(Method):
         mean, std = (local.message.tensors[STYLE + name][None] for name in ("mean", "std"))
         transfer, device = self._style_transfer, local.device  # and no more of the round, which would stay in memory
         return RestyledView(
-            samples, VIEW, lambda image: transfer.restyle(image.to(device), mean, std), local.kept_bytes
+            samples, VIEW, lambda image: transfer.restyle(image.to(device), mean, std), local.max_cache_bytes
         )
 
     def on_round_start(self, local: LocalRound) -> None:
         """Freeze BatchNorm's statistics, if asked for."""
         if self.freeze_batch_norm:
-            for norm in batch_norms(local.network).values():
+            for norm in batch_norm_layers(local.network).values():
                 norm.eval()
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
@@ -210,16 +210,16 @@ class FISC(Method):
             z, second_z, kinds, anchors = self._of_regions(output.features[place], second.features[place], batch.label)
             if not len(z):
                 return loss, output  # empty masks
-        chosen, exists = other_class(kinds.cpu(), kinds.cpu(), local.rng)
+        chosen, exists = draw_other_class(kinds.cpu(), kinds.cpu(), local.rng)
         chosen, used = chosen.to(z.device), anchors & exists.to(z.device)
-        contrast = triplet(z[used], second_z[used], second_z[chosen[used]], self.margin)  # eq. 5-6
+        contrast = triplet_loss(z[used], second_z[used], second_z[chosen[used]], self.margin)  # eq. 5-6
         size = z.square().mean() + second_z.square().mean()  # eq. 7
         return loss + self.contrast * contrast + regularisation * size, output  # eq. 8
 
     def _of_regions(self, features: Tensor, second: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Embeddings of the structures and rings that are there, in both views; which each is; whether a structure."""
         inside = label.bool()
-        around = ring(inside.any(dim=1, keepdim=True), self.ring_width)
+        around = background_ring(inside.any(dim=1, keepdim=True), self.ring_width)
         masks = torch.cat([inside, around.to(inside)], dim=1)
         (z, there), (second_z, _) = region_means(features, masks), region_means(second, masks)
         kinds = torch.arange(masks.shape[1], device=z.device).repeat(len(masks))
@@ -229,7 +229,7 @@ class FISC(Method):
         """How many clusters FINCH found, at the coordinator and at the sites."""
         if "n_clusters" not in state.memory:
             return {}
-        sites = {site: int(entry) for site, entry in without_prefix(state.memory, CLUSTERS).items()}
+        sites = {site: int(entry) for site, entry in select_prefix(state.memory, CLUSTERS).items()}
         return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
 
     def styles(self, state: State, image: Tensor) -> Tensors:

@@ -20,13 +20,13 @@ from medfed.federation.local_round import LocalRound, Output, batches
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors, has_too_few_patients
 from medfed.functional.prototypes import (
-    clustered,
-    embeddings_of_regions,
-    prototype_contrast,
-    prototype_distance,
-    sums_by_kind,
+    class_sums,
+    cluster_prototypes,
+    prototype_contrastive_loss,
+    prototype_distance_loss,
+    region_embeddings,
 )
-from medfed.functional.weights import without_prefix
+from medfed.functional.weights import select_prefix
 
 PROTOTYPE, CLUSTERS = "prototype/", "clusters/"
 MAX_BATCH = 32  # images in one pass
@@ -93,14 +93,16 @@ class FPL(Method):
             return super().loss(local, batch)
         output = local.forward(batch, (local.head_input,))
         vectors, kinds = self._embeddings(local, output)  # z, y
-        clusters = sorted(without_prefix(local.message.tensors, CLUSTERS).items())
+        clusters = sorted(select_prefix(local.message.tensors, CLUSTERS).items())
         prototypes = torch.cat([entry for _, entry in clusters]).to(vectors)  # c
         of = torch.tensor([int(kind) for kind, entry in clusters for _ in entry], device=kinds.device)
         loss = local.task.loss(output.logits, batch.label)
         if self.contrast:
-            loss = loss + self.contrast * prototype_contrast(vectors, kinds, prototypes, of, self.temperature)  # eq. 7
+            loss = loss + self.contrast * prototype_contrastive_loss(
+                vectors, kinds, prototypes, of, self.temperature
+            )  # eq. 7
         if self.consistency:
-            loss = loss + self.consistency * prototype_distance(vectors, kinds, prototypes, of)  # eq. 9-10
+            loss = loss + self.consistency * prototype_distance_loss(vectors, kinds, prototypes, of)  # eq. 9-10
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
@@ -113,7 +115,7 @@ class FPL(Method):
         for batch in batches(local.training, MAX_BATCH):
             with torch.no_grad():
                 output = local.forward(batch.to(local.device), (local.head_input,))
-            for kind, (vector, n) in sums_by_kind(*self._embeddings(local, output)).items():
+            for kind, (vector, n) in class_sums(*self._embeddings(local, output)).items():
                 sums[kind], counts[kind] = sums.get(kind, 0) + vector, counts.get(kind, 0) + n
         local.network.train()
         enough = [kind for kind in sorted(sums) if counts[kind] >= self.min_images]
@@ -124,14 +126,14 @@ class FPL(Method):
         features = output.features[local.head_input]
         if local.architecture.embedding:
             return features.flatten(1), output.label
-        return embeddings_of_regions(features, output.label, self.ring_width)
+        return region_embeddings(features, output.label, self.ring_width)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """clusters/CLASS, (M, D), the cluster prototypes of each class."""
         sent = [updates[site].tensors for site in sorted(updates)]
         memory = dict(state.memory)
         for name in sorted({name for tensors in sent for name in tensors}):
-            clusters = clustered([tensors[name] for tensors in sent if name in tensors])  # eq. 3-4
+            clusters = cluster_prototypes([tensors[name] for tensors in sent if name in tensors])  # eq. 3-4
             if clusters is not None:
                 memory[CLUSTERS + name.removeprefix(PROTOTYPE)] = clusters
         return memory
@@ -142,4 +144,4 @@ class FPL(Method):
 
     def facts(self, state: State) -> dict[str, Any]:
         """How many clusters FINCH found of each class, by its number."""
-        return {"clusters_of_classes": {kind: len(e) for kind, e in without_prefix(state.memory, CLUSTERS).items()}}
+        return {"clusters_of_classes": {kind: len(e) for kind, e in select_prefix(state.memory, CLUSTERS).items()}}

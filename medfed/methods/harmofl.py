@@ -23,7 +23,7 @@ from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, Tensors, has_too_few_patients
 from medfed.functional.fourier import low_frequency_window, pack_window, unpack_window
 from medfed.functional.meta_learning import sharpness_ascent
-from medfed.networks.amplitude_normaliser import NAME, AmplitudeNormaliser, normalise_before, share_of
+from medfed.networks.amplitude_normaliser import NAME, AmplitudeNormaliser, alpha_for_half_width, prepend_normaliser
 
 WINDOW = "amplitude"
 MAX_BATCH = 64  # images analysed at a time
@@ -95,7 +95,7 @@ class HarmoFL(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """The network with the amplitude normalisation before its first layer."""
         if self.normalise:
-            normalise_before(network, self.half_width)
+            prepend_normaliser(network, self.half_width)
         return network
 
     @property
@@ -109,7 +109,7 @@ class HarmoFL(Method):
             return {}
         sums = []
         for batch in batches(site.samples, MAX_BATCH):
-            alpha = share_of(self.half_width, min(batch.image.shape[2:]))
+            alpha = alpha_for_half_width(self.half_width, min(batch.image.shape[2:]))
             sums.append(low_frequency_window(batch.image, alpha).double().sum(dim=0))
         return {WINDOW: pack_window(sum(sums[1:], sums[0]) / len(site.samples)).float()}
 

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.core.bounds import Interval, NonNegativeFloat, Ratio
+from medfed.core.bounds import NonNegativeFloat, Ratio
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method
-from medfed.functional.hooks import add_layer, last_width, layer_widths
+from medfed.functional.hooks import add_submodule, input_output_widths, output_channels
 from medfed.functional.jigsaw import draw_puzzles
 
 NAME = "jigsaw"  # as a part of the network, and so in its state dict
@@ -63,7 +64,7 @@ class JiGen(Method):
     weight: NonNegativeFloat = 0.9
     ordered: Ratio = 0.7
     grey: Ratio = 0.1
-    n_orders: Annotated[int, Interval(ge=2, le=100)] = 31
+    n_orders: Annotated[int, Field(ge=2, le=100)] = 31
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"weight": 0.1}}
 
@@ -77,8 +78,8 @@ class JiGen(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """The network with the puzzle's head as a part that its own forward pass does not run."""
         part = network.get_submodule(architecture.head if architecture.embedding else architecture.encoder_stages[-1])
-        width = layer_widths(part)[0] if architecture.embedding else last_width(part)
-        add_layer(network, nn.Linear(width, self.n_orders), NAME)
+        width = input_output_widths(part)[0] if architecture.embedding else output_channels(part)
+        add_submodule(network, nn.Linear(width, self.n_orders), NAME)
         return network
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:

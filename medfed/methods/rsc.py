@@ -13,14 +13,15 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from medfed.core.batch import Batch
-from medfed.core.bounds import PositiveInt, Ratio, Rule
+from medfed.core.bounds import PositiveInt, Ratio
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method
 from medfed.functional.hooks import replace_output
-from medfed.functional.self_challenging import kept_channels, kept_positions, most_challenged
+from medfed.functional.self_challenging import channel_mask, position_mask, select_largest_drops
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class RSC(Method):
     mask: Literal["either", "positions", "channels"] = "either"
     position_share: Ratio = 1 / 3
     channel_share: Ratio = 1 / 3.2
-    sample_shares: Annotated[tuple[Ratio, ...], Rule(bool, "hold at least one number")] = (1 / 3,)
+    sample_shares: Annotated[tuple[Ratio, ...], Field(min_length=1)] = (1 / 3,)
     rounds_each: PositiveInt = 10
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -87,9 +88,9 @@ class RSC(Method):
         raw = local.forward(batch, places)
         features = raw.features[places[-1]]
         gradient = torch.autograd.grad(_true_logits(raw).sum(), features, retain_graph=True)[0]  # g
-        keep = kept_positions(features, gradient, share) if kind == "positions" else kept_channels(gradient, share)
+        keep = position_mask(features, gradient, share) if kind == "positions" else channel_mask(gradient, share)
         muted = self._second_pass(local, batch, {**raw.features, places[-1]: features * keep})  # z * m
-        counts = most_challenged(_confidence(raw) - _confidence(muted), n)
+        counts = select_largest_drops(_confidence(raw) - _confidence(muted), n)
         logits = torch.where(counts.view(-1, *[1] * (raw.logits.ndim - 1)), muted.logits, raw.logits)
         return local.task.loss(logits, batch.label), raw
 

@@ -18,7 +18,7 @@ from medfed.core.batch import Batch
 from medfed.federation.local_round import LocalRound, Output, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, SiteWeights, Tensors
-from medfed.functional.weights import add_scaled, without_prefix
+from medfed.functional.weights import add_scaled, select_prefix
 
 CONTROL, EXAMPLES, CHANGE = "control/", "examples/", "change/"  # what travels, and stays
 CORRECTION, SUM = "correction/", "sum/"  # in a site's memory, during a round only
@@ -111,7 +111,7 @@ class SCAFFOLD(Method):
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """c, and the sites' numbers of images. Entries that stay at the sites have no c."""
-        counts = {site: int(entry) for site, entry in without_prefix(state.memory, EXAMPLES).items()}
+        counts = {site: int(entry) for site, entry in select_prefix(state.memory, EXAMPLES).items()}
         weights = counts if self.site_weights == "examples" else dict.fromkeys(counts, 1)
         shares = [weights[site] / sum(weights.values()) for site in updates]  # q_k
         memory = dict(state.memory)

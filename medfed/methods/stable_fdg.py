@@ -22,11 +22,18 @@ from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import EVERY_ROUND, NEVER, Method, SiteWeights, Tensors, has_too_few_patients
-from medfed.functional.draws import class_set, draw_mixing, oversample, same_class
-from medfed.functional.feature_style import SiteStyle, explore_and_mix, mix, moments, shared_style, shift_style
-from medfed.functional.hooks import capture_features, features_at, layer_widths, replace_output
-from medfed.functional.weights import without_prefix
-from medfed.networks.highlighter import NAME, Highlighter, attach
+from medfed.functional.feature_style import (
+    SiteStyle,
+    compute_site_style,
+    explore_and_mix_styles,
+    feature_mean_std,
+    mix_styles,
+    shift_style,
+)
+from medfed.functional.hooks import capture_features, features_at, input_output_widths, replace_output
+from medfed.functional.sampling import class_ids, draw_mixing_partners, draw_oversampled, draw_same_class
+from medfed.functional.weights import select_prefix
+from medfed.networks.highlighter import NAME, Highlighter, attach_highlighter
 from medfed.networks.style_layers import Stages
 
 RECEIVED = "received/"
@@ -126,8 +133,8 @@ class StableFDG(Method):
                     "method.attention: StableFDG's classifier stands on the pooled features, and this network has a "
                     "layer between; set network.embedding_size to 0, or attention to false"
                 )
-            highlighter = Highlighter(*layer_widths(head), self.dimension)
-            attach(network, architecture.last_features, architecture.head, highlighter)
+            highlighter = Highlighter(*input_output_widths(head), self.dimension)
+            attach_highlighter(network, architecture.last_features, architecture.head, highlighter)
         return network
 
     @property
@@ -143,9 +150,9 @@ class StableFDG(Method):
         for batch in batches(site.samples, MAX_BATCH):
             image = site.task.standardise(batch.image.to(device))
             with torch.no_grad():
-                styles.append(moments(features_at(network, site.architecture.encoder_stages[0], image)))
+                styles.append(feature_mean_std(features_at(network, site.architecture.encoder_stages[0], image)))
         means, stds = (torch.cat(one).cpu() for one in zip(*styles, strict=True))
-        return shared_style(means, stds)._asdict()
+        return compute_site_style(means, stds)._asdict()
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """What each site will receive: `received` styles of others, (R, C) an entry."""
@@ -162,18 +169,18 @@ class StableFDG(Method):
 
     def broadcast(self, state: State, site: str) -> Tensors:
         """The styles that the site receives, (R, C) an entry."""
-        return without_prefix(state.memory, f"{RECEIVED}{site}/")
+        return select_prefix(state.memory, f"{RECEIVED}{site}/")
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """The task loss of the batch and the added samples, in changed styles and with attention."""
-        labels = class_set(batch.label).cpu()
+        labels = class_ids(batch.label).cpu()
         added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), {})
         chosen = torch.cat([torch.arange(len(labels)), added])
         with ExitStack() as stack:
             stack.enter_context(replace_output(local.network, changes, first=True))
             if self.attention:
-                partners = same_class(labels[chosen], local.rng).to(local.device)
-                stack.enter_context(getattr(local.network, NAME).paired(partners))
+                partners = draw_same_class(labels[chosen], local.rng).to(local.device)
+                stack.enter_context(getattr(local.network, NAME).use_partners(partners))
             output = local.forward(batch)
         chosen = chosen.to(local.device)
         output = replace(output, image=batch.image[chosen], label=batch.label[chosen])
@@ -204,7 +211,7 @@ class StableFDG(Method):
         rng, places = local.rng, local.architecture.encoder_stages
         shifts, *active = (torch.rand(1 + len(self.stages), generator=rng) < self.probability).tolist()
         stages = sorted(stage for stage, on in zip(self.stages, active, strict=True) if on)
-        added = oversample(labels, round(self.oversampling * len(labels)) if stages else 0, rng)
+        added = draw_oversampled(labels, round(self.oversampling * len(labels)) if stages else 0, rng)
         steps: dict[str, list[Change]] = {}
         if shifts and local.message.tensors:
             shift = partial(shift_style, received=SiteStyle(**local.message.tensors), rng=rng)  # eq. 1-3
@@ -220,12 +227,12 @@ class StableFDG(Method):
         return added, {place: partial(_chain, functions) for place, functions in steps.items()}
 
     def _mix(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        return mix(features, *draw_mixing(len(features), self.concentration, rng))  # eq. 5
+        return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))  # eq. 5
 
     def _extend(self, features: Tensor, rng: torch.Generator, n: int, added: Tensor) -> Tensor:
         """The first n maps and the added samples, explored and mixed; whether or not `features` holds these already."""
-        mixing = draw_mixing(n + len(added), self.concentration, rng)
-        return explore_and_mix(features[:n], added, *mixing, self.level, self.clamp)  # eq. 4-5
+        mixing = draw_mixing_partners(n + len(added), self.concentration, rng)
+        return explore_and_mix_styles(features[:n], added, *mixing, self.level, self.clamp)  # eq. 4-5
 
 
 def _chain(functions: list[Change], features: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from medfed.core.batch import Batch
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER, Method, SiteWeights, Tensors, UnseenBatchNorm
-from medfed.functional.weights import with_prefix, without_prefix
+from medfed.functional.weights import add_prefix, select_prefix
 
 EXCLUSIVE = ("loss", "aggregate")  # hooks that replace FedAvg's own; everything else adds up
 
@@ -97,7 +97,7 @@ class Stack(Method):
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """The memory of each method, as NUMBER/NAME."""
         return _joined(
-            method.combine(own, {site: without_prefix(sent, f"{i}/") for site, sent in shared.items()}, rng)
+            method.combine(own, {site: select_prefix(sent, f"{i}/") for site, sent in shared.items()}, rng)
             if method.shares != NEVER
             else own.memory
             for i, method in enumerate(self.methods)
@@ -206,17 +206,17 @@ def _overrides(method: Method, hook: str) -> bool:
 
 def _joined(parts: Iterable[Tensors]) -> Tensors:
     """One dictionary, NUMBER/NAME, of what each method returned."""
-    return {name: entry for i, part in enumerate(parts) for name, entry in with_prefix(part, f"{i}/").items()}
+    return {name: entry for i, part in enumerate(parts) for name, entry in add_prefix(part, f"{i}/").items()}
 
 
 def _own(state: State, i: int) -> State:
     """The state as method number i sees it: its own memory, under the names that it gave."""
-    return replace(state, memory=without_prefix(state.memory, f"{i}/"))
+    return replace(state, memory=select_prefix(state.memory, f"{i}/"))
 
 
 def _own_round(state: State, updates: Mapping[str, Message], i: int) -> tuple[State, dict[str, Message]]:
     """The state and the updates as method number i sees them."""
-    own = {site: replace(update, tensors=without_prefix(update.tensors, f"{i}/")) for site, update in updates.items()}
+    own = {site: replace(update, tensors=select_prefix(update.tensors, f"{i}/")) for site, update in updates.items()}
     return _own(state, i), own
 
 
@@ -224,9 +224,9 @@ def _own_round(state: State, updates: Mapping[str, Message], i: int) -> tuple[St
 def _view(local: LocalRound, i: int) -> Iterator[LocalRound]:
     """The round as method number i sees it; what it writes to its memory is kept under its number."""
     prefix = f"memory {i}/"
-    memory = without_prefix(local.memory, prefix)
-    message = replace(local.message, tensors=without_prefix(local.message.tensors, f"{i}/"))
+    memory = select_prefix(local.memory, prefix)
+    message = replace(local.message, tensors=select_prefix(local.message.tensors, f"{i}/"))
     yield replace(local, message=message, memory=memory)
     for name in [name for name in local.memory if name.startswith(prefix)]:
         del local.memory[name]
-    local.memory.update(with_prefix(memory, prefix))
+    local.memory.update(add_prefix(memory, prefix))

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from medfed.core.bounds import Interval
+from pydantic import Field
+
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
@@ -38,7 +39,7 @@ class TrimmedMean(Method):
     its rates do not depend on it.
     """
 
-    trim: Annotated[float, Interval(ge=0, lt=0.5)] = 0.2
+    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """The trimmed mean of the sites' weights; UserError if it leaves no site."""

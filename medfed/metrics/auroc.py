@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medfed.metrics.class_metric import ClassMetric, ScoredImages, mean_of_known, one_against_the_rest, runs_of_equal
+from medfed.metrics.class_metric import ClassMetric, ScoredImages, mean_of_defined, one_vs_rest, sort_with_ties
 
 
 class AreaUnderROC(ClassMetric):
@@ -25,12 +25,12 @@ class AreaUnderROC(ClassMetric):
     def values(self, images: ScoredImages) -> np.ndarray:
         """Mann-Whitney: each positive image counts the negative ones below it, and half of those level with it."""
         areas = []
-        for score, positive in one_against_the_rest(images.probabilities, images.labels):
-            order, starts = runs_of_equal(score)
+        for score, positive in one_vs_rest(images.probabilities, images.labels):
+            order, starts = sort_with_ties(score)
             weights, is_positive = images.weights[:, order], positive[order].astype(np.float64)
             n_positive, n_negative = (
                 np.add.reduceat(weights * part, starts, axis=1) for part in (is_positive, 1 - is_positive)
             )
             below = n_negative.cumsum(axis=1) - n_negative / 2
             areas.append((n_positive * below).sum(axis=1) / (n_positive.sum(axis=1) * n_negative.sum(axis=1)))
-        return mean_of_known(np.stack(areas, axis=1))
+        return mean_of_defined(np.stack(areas, axis=1))

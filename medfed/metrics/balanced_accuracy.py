@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medfed.metrics.class_metric import ClassMetric, ScoredImages, mean_of_known
+from medfed.metrics.class_metric import ClassMetric, ScoredImages, mean_of_defined
 
 
 class BalancedAccuracy(ClassMetric):
@@ -16,4 +16,4 @@ class BalancedAccuracy(ClassMetric):
 
     def values(self, images: ScoredImages) -> np.ndarray:
         recall = (images.weights * images.correct) @ images.one_hot / (images.weights @ images.one_hot)
-        return mean_of_known(recall)
+        return mean_of_defined(recall)

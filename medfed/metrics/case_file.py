@@ -24,13 +24,15 @@ def write_rows(
     write_atomically(Path(path), text.getvalue())
 
 
-def read_lines(path: str | Path) -> list[list[str]]:
+def read_csv(path: str | Path) -> list[list[str]]:
     """Its lines as texts, the header first; empty for an empty file."""
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 
 
-def as_row(path: str | Path, number: int, columns: Sequence[str], line: Sequence[str], numbers: Sequence[str]) -> dict:
+def parse_row(
+    path: str | Path, number: int, columns: Sequence[str], line: Sequence[str], numbers: Sequence[str]
+) -> dict:
     """One line as a row; `numbers` are the columns that hold a number, or nothing for None.
 
     Raises:

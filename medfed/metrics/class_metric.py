@@ -36,7 +36,7 @@ class ScoredImages:
     weights: np.ndarray
 
     def __post_init__(self) -> None:
-        probabilities, labels = checked(self.probabilities, self.labels)
+        probabilities, labels = check_scores(self.probabilities, self.labels)
         weights = np.asarray(self.weights, dtype=np.float64)
         if weights.ndim != 2 or weights.shape[1] != len(labels):
             raise ValueError(f"weights must be (R, {len(labels)}), got {weights.shape}")
@@ -68,16 +68,16 @@ class ClassMetric(Metric):
 
     has_interval: ClassVar[bool] = True
 
-    def undeclared(self) -> list[str]:
+    def missing_declarations(self) -> list[str]:
         has_values = type(self).values is not ClassMetric.values
-        return super().undeclared() + ["function values"] * (not has_values)
+        return super().missing_declarations() + ["function values"] * (not has_values)
 
     def values(self, images: ScoredImages) -> np.ndarray:
         """(R,) float64, a value per weighting; NaN where a weighting leaves the metric undefined."""
         raise NotImplementedError
 
 
-def class_scores(
+def compute_class_metrics(
     metrics: Iterable[ClassMetric], probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Compute metrics under several weightings; arguments and errors as `ScoredImages`.
@@ -103,36 +103,36 @@ def _values(metric: ClassMetric, images: ScoredImages) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def class_score(metric: ClassMetric, probabilities: np.ndarray, labels: np.ndarray) -> float | None:
+def compute_class_metric(metric: ClassMetric, probabilities: np.ndarray, labels: np.ndarray) -> float | None:
     """One metric of images that all weigh the same; None where it is undefined."""
-    value = float(class_scores([metric], probabilities, labels, np.ones((1, len(labels))))[metric.name][0])
+    value = float(compute_class_metrics([metric], probabilities, labels, np.ones((1, len(labels))))[metric.name][0])
     return None if np.isnan(value) else value
 
 
-def one_against_the_rest(probabilities: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def one_vs_rest(probabilities: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(score, is positive), each (N,): for class 1 of two classes; of more, for each class against all others."""
     for index in (1,) if probabilities.shape[1] == 2 else range(probabilities.shape[1]):
         yield probabilities[:, index], labels == index
 
 
-def runs_of_equal(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sort_with_ties(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The order that sorts the values, and where in it each run of equal values starts."""
     order = values.argsort(kind="stable")
     return order, np.flatnonzero(np.diff(values[order], prepend=-np.inf))
 
 
-def mean_of_known(values: np.ndarray) -> np.ndarray:
+def mean_of_defined(values: np.ndarray) -> np.ndarray:
     """(R, K) to (R,): the mean of the values that are not NaN; NaN where there are none."""
     known = ~np.isnan(values)
     return np.where(known, values, 0).sum(axis=1) / known.sum(axis=1)
 
 
-def bins(probabilities: np.ndarray) -> np.ndarray:
+def confidence_bins(probabilities: np.ndarray) -> np.ndarray:
     """(N,) from 0: bin m holds the top probabilities in (m / 15, (m + 1) / 15]."""
     return np.digitize(probabilities.max(axis=1), np.arange(1, N_BINS) / N_BINS, right=True)
 
 
-def checked(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def check_scores(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both as arrays; errors as `ScoredImages`."""
     probabilities, labels = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     if probabilities.ndim != 2 or probabilities.shape[1] < 2 or labels.shape != (len(probabilities),):

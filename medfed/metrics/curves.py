@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from medfed.metrics.class_metric import N_BINS, bins, checked, one_against_the_rest, runs_of_equal
+from medfed.metrics.class_metric import N_BINS, check_scores, confidence_bins, one_vs_rest, sort_with_ties
 
 Curve = tuple[np.ndarray, np.ndarray]
 
 
 def reliability_curve(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(mean confidence, accuracy, number of images) of each bin of the top probability that holds any."""
-    probabilities, labels = checked(probabilities, labels)
-    place, correct = bins(probabilities), probabilities.argmax(axis=1) == labels
+    probabilities, labels = check_scores(probabilities, labels)
+    place, correct = confidence_bins(probabilities), probabilities.argmax(axis=1) == labels
     n = np.bincount(place, minlength=N_BINS)
     filled = n > 0
     sums = [np.bincount(place, values, N_BINS)[filled] for values in (probabilities.max(axis=1), correct)]
@@ -32,7 +32,7 @@ def roc_curve(score: np.ndarray, positive: np.ndarray) -> Curve:
     score, positive = np.asarray(score, dtype=np.float64), np.asarray(positive).astype(bool)
     if positive.all() or not positive.any():
         raise ValueError("a ROC curve needs positive and negative images")
-    order, starts = runs_of_equal(-score)
+    order, starts = sort_with_ties(-score)
     counts = [np.add.reduceat(hit[order].astype(np.float64), starts).cumsum() for hit in (~positive, positive)]
     false, true = (np.concatenate([[0.0], count / count[-1]]) for count in counts)
     return false, true
@@ -44,9 +44,9 @@ def macro_roc_curve(probabilities: np.ndarray, labels: np.ndarray) -> Curve | No
     The mean is vertical, both ends of every upright step kept, so that its area equals AUROC. None where that is
     undefined.
     """
-    probabilities, labels = checked(probabilities, labels)
+    probabilities, labels = check_scores(probabilities, labels)
     curves = [
-        roc_curve(score, hit) for score, hit in one_against_the_rest(probabilities, labels) if 0 < hit.sum() < len(hit)
+        roc_curve(score, hit) for score, hit in one_vs_rest(probabilities, labels) if 0 < hit.sum() < len(hit)
     ]
     if not curves:
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medfed.metrics.class_metric import N_BINS, ClassMetric, ScoredImages, bins
+from medfed.metrics.class_metric import N_BINS, ClassMetric, ScoredImages, confidence_bins
 
 
 class ExpectedCalibrationError(ClassMetric):
@@ -19,6 +19,6 @@ class ExpectedCalibrationError(ClassMetric):
     has_interval = False  # resampling drives it up: its interval would lie above it
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        in_bin = np.eye(N_BINS)[bins(images.probabilities)]
+        in_bin = np.eye(N_BINS)[confidence_bins(images.probabilities)]
         difference = (images.correct - images.probabilities.max(axis=1))[:, None]
         return np.abs(images.weights @ (in_bin * difference)).sum(axis=1) / images.total

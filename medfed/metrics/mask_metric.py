@@ -17,10 +17,10 @@ import torch
 from monai.metrics.utils import get_mask_edges, get_surface_distance
 
 from medfed.core.errors import UserError
-from medfed.metrics.metric import DISTANCE, Metric, columns
+from medfed.metrics.metric import DISTANCE, Metric, all_columns
 
 Mask = torch.Tensor | np.ndarray
-Directed = tuple[np.ndarray, np.ndarray]
+DistancePair = tuple[np.ndarray, np.ndarray]
 OK, MISSED, FALSE_ALARM, ABSENT = STATUSES = ("ok", "missed", "false_alarm", "absent")
 
 
@@ -37,7 +37,7 @@ class MaskPair:
     spacing: tuple[float, ...] | None
 
     @classmethod
-    def of(cls, prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None) -> MaskPair:
+    def from_masks(cls, prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None) -> MaskPair:
         """Check the masks and drop the third axis of an image of one slice.
 
         Args:
@@ -64,7 +64,7 @@ class MaskPair:
         return FALSE_ALARM if self.prediction.any() else ABSENT
 
     @cached_property
-    def surface_distances(self) -> Directed:
+    def surface_distances(self) -> DistancePair:
         """Distances (float64) from each edge voxel of the prediction to the reference's edge, and the other way.
 
         In mm where the spacing is known, else in pixels. Both masks must have a voxel.
@@ -72,20 +72,20 @@ class MaskPair:
         return self._directed(self.spacing)
 
     @cached_property
-    def surface_distances_in_voxels(self) -> Directed:
+    def surface_distances_in_voxels(self) -> DistancePair:
         """The same in voxels, whatever the spacing."""
         return self.surface_distances if self.spacing is None else self._directed(None)
 
     def diagonal(self, in_voxels: bool = False) -> float:
         """The image's diagonal, longer than any distance in it: in mm where the spacing is known, else in pixels."""
-        return diagonal(self.reference.shape, None if in_voxels else self.spacing)
+        return image_diagonal(self.reference.shape, None if in_voxels else self.spacing)
 
     @cached_property
     def _edges(self) -> tuple[np.ndarray, np.ndarray]:
         box = _bounding_box(self.prediction | self.reference)  # nothing is set beyond it, so no distance changes
         return get_mask_edges(self.prediction[box], self.reference[box], crop=False)
 
-    def _directed(self, spacing: tuple[float, ...] | None) -> Directed:
+    def _directed(self, spacing: tuple[float, ...] | None) -> DistancePair:
         first, second = self._edges
         there = np.asarray(get_surface_distance(first, second, spacing=spacing))
         back = np.asarray(get_surface_distance(second, first, spacing=spacing))
@@ -101,13 +101,15 @@ class MaskMetric(Metric):
 
     worst: ClassVar[float]
 
-    def undeclared(self) -> list[str]:
+    def missing_declarations(self) -> list[str]:
         own_rule = type(self).value_of_failure is not MaskMetric.value_of_failure
         worst = getattr(self, "worst", None)
         is_finite = isinstance(worst, int | float) and math.isfinite(worst)
         has_worst = own_rule or self.unit == DISTANCE or is_finite
         has_value = type(self).value is not MaskMetric.value
-        return super().undeclared() + ["finite worst"] * (not has_worst) + ["function value"] * (not has_value)
+        return (
+            super().missing_declarations() + ["finite worst"] * (not has_worst) + ["function value"] * (not has_value)
+        )
 
     def value(self, masks: MaskPair) -> float | None:
         """The metric of two masks that both have a voxel; None where it is unknown."""
@@ -118,10 +120,10 @@ class MaskMetric(Metric):
         return masks.diagonal() if self.unit == DISTANCE else self.worst
 
 
-def score(
+def compute_mask_metrics(
     metrics: Iterable[MaskMetric], prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None
 ) -> dict[str, object]:
-    """Compute metrics of one patient and structure; arguments and errors as `MaskPair.of`.
+    """Compute metrics of one patient and structure; arguments and errors as `MaskPair.from_masks`.
 
     Returns:
         A value per column (`medfed.metrics.metric.columns`), and `status`. A distance is in its mm column where the
@@ -132,8 +134,8 @@ def score(
         UserError: if a metric raises an error, or gives a value that is worse than its value of a missed structure.
     """
     metrics = tuple(metrics)
-    masks = MaskPair.of(prediction, reference, spacing_mm)
-    row: dict[str, object] = {column.key: None for column in columns(metrics)}
+    masks = MaskPair.from_masks(prediction, reference, spacing_mm)
+    row: dict[str, object] = {column.key: None for column in all_columns(metrics)}
     if masks.status != ABSENT:
         unit = "px" if masks.spacing is None else "mm"
         for metric in metrics:
@@ -157,7 +159,7 @@ def _value(metric: MaskMetric, masks: MaskPair) -> float | None:
     return value
 
 
-def diagonal(shape: tuple[int, ...], spacing: tuple[float, ...] | None = None) -> float:
+def image_diagonal(shape: tuple[int, ...], spacing: tuple[float, ...] | None = None) -> float:
     """The length of an image's diagonal in the unit of `spacing`, or in voxels."""
     return math.hypot(*(n * step for n, step in zip(shape, spacing or (1.0,) * len(shape))))
 

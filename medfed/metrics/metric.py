@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 DISTANCE = "mm or px"  # the unit of a distance: millimetres where the voxel size is known, else pixels
 DISTANCE_UNITS = ("mm", "px")
 MAX_DECIMALS = 10
-DECLARED = ("name", "label", "unit", "higher_is_better", "decimals", "limits", "note", "in_voxels")
+DECLARED_FIELDS = ("name", "label", "unit", "higher_is_better", "decimals", "limits", "note", "in_voxels")
 
 
 class Metric:
@@ -36,7 +36,7 @@ class Metric:
     note: ClassVar[str] = ""
     in_voxels: ClassVar[str] = ""
 
-    def undeclared(self) -> list[str]:
+    def missing_declarations(self) -> list[str]:
         """The names of what a metric must declare and this one does not."""
         return [name for name in ("name", "label") if not isinstance(getattr(self, name, None), str)]
 
@@ -60,29 +60,29 @@ class Column:
         return f"{self.metric.label} ({self.unit})" if self.unit not in ("", "%") else self.metric.label
 
 
-def columns_of(metric: Metric) -> tuple[Column, ...]:
+def metric_columns(metric: Metric) -> tuple[Column, ...]:
     """One column, or for a distance one column per unit."""
     if metric.unit == DISTANCE:
         return tuple(Column(f"{metric.name}_{unit}", unit, metric) for unit in DISTANCE_UNITS)
     return (Column(metric.name, metric.unit, metric),)
 
 
-def columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
+def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
     """The columns in the order of `cases.csv`: of neighbouring distances first all in mm, then all in px."""
     found: list[Column] = []
     for _, group in groupby(metrics, key=lambda metric: metric.unit == DISTANCE):
-        of_metrics = [columns_of(metric) for metric in group]
+        of_metrics = [metric_columns(metric) for metric in group]
         found += [column for of_unit in zip(*of_metrics, strict=True) for column in of_unit]
     return tuple(found)
 
 
-def described(metric: Metric) -> dict[str, Any]:
+def describe_metric(metric: Metric) -> dict[str, Any]:
     """The declaration as plain values, for `summary.json`: a reader then needs no code of the metric."""
-    facts = {name: getattr(metric, name) for name in DECLARED}
+    facts = {name: getattr(metric, name) for name in DECLARED_FIELDS}
     return facts | {"limits": None if metric.limits is None else list(metric.limits)}
 
 
-def from_description(facts: Mapping[str, Any]) -> Metric:
+def metric_from_description(facts: Mapping[str, Any]) -> Metric:
     """The declaration of a metric whose code is not needed, from what `described` returned.
 
     Raises:
@@ -90,7 +90,7 @@ def from_description(facts: Mapping[str, Any]) -> Metric:
     """
     metric = Metric()
     kinds = {"higher_is_better": bool, "decimals": int}
-    for name in DECLARED:
+    for name in DECLARED_FIELDS:
         value = facts.get(name)
         if name == "limits":
             value = None if value is None else tuple(float(end) for end in value)
@@ -114,15 +114,15 @@ def check_declarations(metrics: Sequence[Metric], taken: Iterable[str]) -> None:
     known = set(taken)
     for metric in metrics:
         where = f"{type(metric).__module__}.{type(metric).__qualname__}"
-        if missing := metric.undeclared():
+        if missing := metric.missing_declarations():
             raise ValueError(f"{where}: declares no {missing[0]}; add it to the class")
         try:
-            from_description(described(metric))
+            metric_from_description(describe_metric(metric))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from None
         if not metric.name.isidentifier():
             raise ValueError(f"{where}: name {metric.name!r} is no plain word; expected letters, digits and _")
-        for column in columns_of(metric):
+        for column in metric_columns(metric):
             if column.key in known:
                 raise ValueError(f"{where}: its column '{column.key}' exists already; choose another name")
             known.add(column.key)

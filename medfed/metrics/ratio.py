@@ -9,7 +9,7 @@ from statistics import fmean
 from torch import Tensor
 
 from medfed.metrics.case_file import write_rows
-from medfed.metrics.summary import roles_of
+from medfed.metrics.summary import present_roles
 
 COLUMNS = ("site", "role", "patient", "reference", "predicted", "error")
 
@@ -36,7 +36,7 @@ def ratio_row(site: str, role: str, patient: str, reference: float | None, predi
 def summarise_ratios(rows: Sequence[Mapping]) -> dict:
     """Mean absolute error and number of patients by role and site, and the mean over sites; {} without rows."""
     found: dict = {}
-    for role in roles_of(rows) if rows else ():
+    for role in present_roles(rows) if rows else ():
         known = [row for row in rows if row["role"] == role and row["error"] is not None]
         sites = {
             site: {"n": len(errors), "mean_error": fmean(errors)}
@@ -50,10 +50,10 @@ def summarise_ratios(rows: Sequence[Mapping]) -> dict:
 
 def write_ratios(path: str | Path, rows: Sequence[Mapping]) -> None:
     """`ratios.csv`, sorted; empty where unknown."""
-    write_rows(path, [dict(row) for row in rows], COLUMNS, ("role", "site", "patient"), _written)
+    write_rows(path, [dict(row) for row in rows], COLUMNS, ("role", "site", "patient"), _format_value)
 
 
-def _written(value: object, column: str) -> str:
+def _format_value(value: object, column: str) -> str:
     return "" if value is None else f"{value:.6f}" if isinstance(value, float) else str(value)
 
 

@@ -15,7 +15,7 @@ from scipy import stats
 
 ROLES = ("seen", "unseen")
 VALIDATION = "validation"  # the role of a site that never trains and on which the round may be chosen
-N_RESAMPLES = 2000
+N_BOOTSTRAP = 2000
 MIN_PAIRS = 6  # with 5 pairs that differ, the smallest two-sided p is 2/2**5 = 0.0625: nothing could be significant
 
 Rows = Sequence[Mapping]
@@ -51,7 +51,7 @@ def summarise(
     Each group has a random stream of its own: rows of another site change no site's numbers.
     """
     summary: dict = {}
-    for role in roles_of(rows):
+    for role in present_roles(rows):
         groups: dict[str, dict[str, list[dict]]] = {}
         of_role = [row for row in rows if row["role"] == role]
         for row in sorted(of_role, key=lambda row: (row["site"], structure_of(row), row["patient"])):
@@ -62,17 +62,21 @@ def summarise(
         }
         structures = sorted({name for of_site in sites.values() for name in of_site})
         mean = {
-            name: _over_sites([found[name] for found in sites.values() if name in found], counts, metrics, with_spread)
+            name: _mean_over_sites(
+                [found[name] for found in sites.values() if name in found], counts, metrics, with_spread
+            )
             for name in structures
         }
         summary[role] = {"sites": sites, "mean": mean}
     structures = sorted({structure_of(row) for row in rows})
     seen, unseen = (summary[role]["mean"] for role in ROLES)
-    summary["gap"] = {name: _gap(seen.get(name), unseen.get(name), metrics[0], in_gap) for name in structures}
+    summary["gap"] = {
+        name: _generalisation_gap(seen.get(name), unseen.get(name), metrics[0], in_gap) for name in structures
+    }
     return summary
 
 
-def _over_sites(groups: list[Group], counts: Sequence[str], metrics: Sequence[str], with_spread: bool) -> dict:
+def _mean_over_sites(groups: list[Group], counts: Sequence[str], metrics: Sequence[str], with_spread: bool) -> dict:
     found: dict = {key: sum(group[key] for group in groups) for key in counts}
     for metric in metrics:
         whole = (group[metric] for group in groups if group[counts[0]] and group[metric]["n"] == group[counts[0]])
@@ -83,7 +87,9 @@ def _over_sites(groups: list[Group], counts: Sequence[str], metrics: Sequence[st
     return found
 
 
-def _gap(seen: dict | None, unseen: dict | None, first: str, metrics: Sequence[str]) -> dict[str, float | None]:
+def _generalisation_gap(
+    seen: dict | None, unseen: dict | None, first: str, metrics: Sequence[str]
+) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for metric in metrics:
         found[metric] = None
@@ -92,12 +98,12 @@ def _gap(seen: dict | None, unseen: dict | None, first: str, metrics: Sequence[s
     return found
 
 
-def roles_of(rows: Rows) -> tuple[str, ...]:
+def present_roles(rows: Rows) -> tuple[str, ...]:
     """Seen and unseen, and validation where there are such rows."""
     return (*ROLES, VALIDATION) if any(row["role"] == VALIDATION for row in rows) else ROLES
 
 
-def signed_rank(a: Mapping[tuple, float], b: Mapping[tuple, float], who: str) -> dict:
+def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], who: str) -> dict:
     """Wilcoxon signed-rank test, two-sided, over the cases that both of two methods score.
 
     Args:
@@ -121,8 +127,8 @@ def signed_rank(a: Mapping[tuple, float], b: Mapping[tuple, float], who: str) ->
     return found | {"p": float(stats.wilcoxon(difference).pvalue)}
 
 
-def resamples(n: int, seed: tuple) -> np.ndarray:
+def bootstrap_indices(n: int, seed: tuple) -> np.ndarray:
     """(N_RESAMPLES, n): which of n patients each bootstrap resample draws, from a generator that `seed` names."""
     digest = hashlib.sha256("\0".join(map(str, seed)).encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))
-    return rng.integers(0, n, (N_RESAMPLES, n))
+    return rng.integers(0, n, (N_BOOTSTRAP, n))

@@ -20,14 +20,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError
-from medfed.functional.style import adain, statistics
-from medfed.functional.weights import first_not_finite
+from medfed.functional.style import adain, channel_mean_std
+from medfed.functional.weights import first_non_finite
 from medfed.networks.small_codec import CHANNELS, SmallDecoder, SmallEncoder
-from medfed.networks.vgg import BLOCKS, Decoder, VGGEncoder, fill
+from medfed.networks.vgg import BLOCK_SIZES, Decoder, VGGEncoder, load_renamed_weights
 
-SMALL = Path(__file__).with_name("codec_small.safetensors")
-FILE_NAME = "codec.safetensors"
-HEADER = "medfed_codec"
+SMALL_CODEC_FILE = Path(__file__).with_name("codec_small.safetensors")
+CODEC_FILE_NAME = "codec.safetensors"
+HEADER_KEY = "medfed_codec"
 
 
 class StyleCodec(nn.Module):
@@ -62,7 +62,7 @@ class StyleCodec(nn.Module):
         return self.encoder.downsampling
 
     @property
-    def smallest_side(self) -> int:
+    def min_side(self) -> int:
         """Pixels; reflection needs this many."""
         return (1 + self.encoder.margin) * self.downsampling + 1
 
@@ -70,7 +70,7 @@ class StyleCodec(nn.Module):
         """Stays as it is: a frozen codec is never in training mode, whoever holds it."""
         return super().train(False)
 
-    def taps(self, images: Tensor) -> list[Tensor]:
+    def encoder_levels(self, images: Tensor) -> list[Tensor]:
         """The four maps of the encoder, with gradients where the images have them; arguments as `encode`."""
         self._check(images)
         weight = next(self.encoder.parameters())
@@ -82,16 +82,16 @@ class StyleCodec(nn.Module):
         """The features that carry the style.
 
         Args:
-            images: (B, 3, H, W), or (B, 1, H, W), which is repeated; in [0, 1], any size from `smallest_side`.
+            images: (B, 3, H, W), or (B, 1, H, W), which is repeated; in [0, 1], any size from `min_side`.
 
         Returns:
             (B, channels, ceil(H / downsampling), ceil(W / downsampling)), float32, and one more of each for the small
             codec; what is missing of the image is reflected on.
 
         Raises:
-            ValueError: for another number of channels, or sides below `smallest_side`.
+            ValueError: for another number of channels, or sides below `min_side`.
         """
-        return self.taps(images)[-1]
+        return self.encoder_levels(images)[-1]
 
     @torch.no_grad()
     def decode(self, features: Tensor, size: Sequence[int], channels: int = 3) -> Tensor:
@@ -107,7 +107,7 @@ class StyleCodec(nn.Module):
 
     def style(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and deviation of the features of each image, each (B, channels); what CCST shares, 4 bytes a number."""
-        return statistics(self.encode(images))
+        return channel_mean_std(self.encode(images))
 
     def stylise(self, images: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1.0) -> Tensor:
         """Images redrawn in another style.
@@ -133,8 +133,8 @@ class StyleCodec(nn.Module):
         if images.ndim != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point():
             found = f"{images.dtype} {tuple(images.shape)}"
             raise ValueError(f"images must be floating point, (B, 1 or 3, H, W), got {found}")
-        if min(images.shape[2:]) < self.smallest_side:
-            least = self.smallest_side
+        if min(images.shape[2:]) < self.min_side:
+            least = self.min_side
             raise ValueError(f"images must have sides of {least} pixels or more, got {tuple(images.shape)}")
 
     def _padded(self, images: Tensor) -> Tensor:
@@ -159,22 +159,22 @@ def build_codec(settings: Mapping[str, Any]) -> StyleCodec:
     if architecture == "small":
         channels = tuple(int(width) for width in settings.get("channels", CHANNELS))
         return StyleCodec(SmallEncoder(channels), SmallDecoder(channels))
-    if architecture not in BLOCKS:
+    if architecture not in BLOCK_SIZES:
         raise ValueError(f"architecture must be small, vgg19 or vgg16, got {architecture!r}")
     return StyleCodec(VGGEncoder(architecture), Decoder(architecture))
 
 
-def codec_bytes(codec: StyleCodec, settings: Mapping[str, Any]) -> bytes:
+def serialise_codec(codec: StyleCodec, settings: Mapping[str, Any]) -> bytes:
     """As safetensors, with the settings and facts in the header; the same codec is the same bytes."""
     entries = {name: entry.detach().cpu().contiguous() for name, entry in codec.state_dict().items()}
     header = json.dumps({**settings, "facts": codec.facts}, sort_keys=True)
-    return safetensors.torch.save(entries, metadata={HEADER: header})
+    return safetensors.torch.save(entries, metadata={HEADER_KEY: header})
 
 
-def codec_file(name_or_path: str | Path) -> Path:
+def codec_path(name_or_path: str | Path) -> Path:
     """Where the codec of this name, file or folder lies."""
-    path = SMALL if str(name_or_path) == "small" else Path(name_or_path)
-    return path / FILE_NAME if path.is_dir() else path
+    path = SMALL_CODEC_FILE if str(name_or_path) == "small" else Path(name_or_path)
+    return path / CODEC_FILE_NAME if path.is_dir() else path
 
 
 def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
@@ -187,10 +187,10 @@ def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
     Raises:
         UserError: if there is no such codec, or its file is damaged or of another kind.
     """
-    path = codec_file(name_or_path)
+    path = codec_path(name_or_path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get(HEADER)
+            header = (file.metadata() or {}).get(HEADER_KEY)
             entries = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it cannot be iterated
         settings = json.loads(header or "null")
         codec = build_codec(settings or {})
@@ -200,8 +200,8 @@ def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
         raise UserError(f"{path}: is no whole codec ({error}); copy it again, or train one with medfed.codec") from None
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: is no codec of medfed ({error}); train one with medfed.codec train") from None
-    fill(codec, entries, {name: name for name in codec.state_dict()}, path)
-    if name := first_not_finite(entries):
+    load_renamed_weights(codec, entries, {name: name for name in codec.state_dict()}, path)
+    if name := first_non_finite(entries):
         raise UserError(f"{path}: is not finite (first in '{name}'); copy it again, or train another with medfed.codec")
     codec.facts = settings.get("facts", {})
     return codec

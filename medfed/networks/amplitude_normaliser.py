@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from medfed.functional.fourier import analyse, restyle
-from medfed.functional.hooks import add_layer
+from medfed.functional.fourier import low_frequency_spectrum, mix_amplitude
+from medfed.functional.hooks import add_submodule
 
 NAME = "amplitude"  # as a part of the network, and so in its state dict
 
@@ -39,11 +39,11 @@ class AmplitudeNormaliser(nn.Module):
         if not bool(self.window.any()):
             return image
         window = self.window.expand(image.shape[0], -1, -1, -1)
-        analysis = analyse(image, share_of(self.half_width, min(image.shape[2:])))
-        return restyle(image, analysis, window, image.new_ones(image.shape[0])).clamp(0, 1)
+        analysis = low_frequency_spectrum(image, alpha_for_half_width(self.half_width, min(image.shape[2:])))
+        return mix_amplitude(image, analysis, window, image.new_ones(image.shape[0])).clamp(0, 1)
 
 
-def share_of(half_width: int, side: int) -> float:
+def alpha_for_half_width(half_width: int, side: int) -> float:
     """The alpha of `medfed.functional.fourier` whose window on images of this side has that half width.
 
     Raises:
@@ -55,7 +55,7 @@ def share_of(half_width: int, side: int) -> float:
     return min((half_width + 0.5) / int(side), 0.5 - 1e-9)
 
 
-def normalise_before(network: nn.Module, half_width: int) -> None:
+def prepend_normaliser(network: nn.Module, half_width: int) -> None:
     """Put an `AmplitudeNormaliser` before the first layer of a network; no entry is renamed.
 
     Raises:
@@ -63,11 +63,11 @@ def normalise_before(network: nn.Module, half_width: int) -> None:
     """
     channels = next(p.shape[1] for p in network.parameters() if p.ndim == 4)  # of the first convolution
     normaliser = AmplitudeNormaliser(channels, half_width)
-    add_layer(network, normaliser, NAME)
-    network.register_forward_pre_hook(_Before(normaliser))
+    add_submodule(network, normaliser, NAME)
+    network.register_forward_pre_hook(_LayerPreHook(normaliser))
 
 
-class _Before:
+class _LayerPreHook:
     """A hook that knows its layer as an attribute, so that copying the network copies the bond."""
 
     def __init__(self, layer: nn.Module) -> None:

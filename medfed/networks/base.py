@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from medfed.core import bounds
 from medfed.core.errors import UserError
 from medfed.networks import pretrained
 
@@ -27,6 +28,14 @@ class NetworkSettings:
     """
 
     weights: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check every field against its annotation; a subclass that overrides this calls `super().__post_init__()`.
+
+        Raises:
+            ValueError: with one sentence for each field that is not allowed.
+        """
+        bounds.check(self)
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
@@ -57,7 +66,7 @@ class NetworkSettings:
         """A freshly initialised network: (B, in_channels, H, W) to logits (B, out_channels, H, W)."""
         raise TypeError(f"{type(self).__name__} must build its network")
 
-    def definition(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
+    def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
         """The same network as a MONAI bundle's `network_def` (only `monai.*` targets), with the same state-dict keys.
 
         None where MONAI has no such network; its bundle then carries TorchScript.
@@ -77,18 +86,20 @@ class NetworkSettings:
             UserError: if the file is missing or damaged, could run code, or is of another network.
         """
         if self.weights:
-            for notice in pretrained.fill(network, Path(self.weights), self.may_be_fresh(), self.own_name):
+            for notice in pretrained.load_matching_weights(
+                network, Path(self.weights), self.optional_modules(), self.translate_weight_name
+            ):
                 warnings.warn(notice, stacklevel=2)
 
     def without_weights(self) -> NetworkSettings:
         """The same network with fresh weights: what a site needs, as the first weights come with the first letter."""
         return replace(self, weights="")
 
-    def own_name(self, name: str) -> str:
+    def translate_weight_name(self, name: str) -> str:
         """The network's name of an entry that a file of pretrained weights calls `name`."""
         return name
 
-    def may_be_fresh(self) -> tuple[str, ...]:
+    def optional_modules(self) -> tuple[str, ...]:
         """Paths of the modules that a file of pretrained weights may lack, or have in another shape."""
         return (self.head,)
 

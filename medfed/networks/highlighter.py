@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medfed.functional.hooks import add_layer
+from medfed.functional.hooks import add_submodule
 
 NAME = "highlighter"  # as a part of the network, and so in its state dict
 
@@ -58,7 +58,7 @@ class Highlighter(nn.Module):
         return self.classifier(torch.einsum("bhw,bchw->bc", self.scores(features), features))
 
     @contextmanager
-    def paired(self, partners: Tensor) -> Iterator[None]:
+    def use_partners(self, partners: Tensor) -> Iterator[None]:
         """Inside the block image i looks for what it shares with image partners[i] (B,); otherwise with itself."""
         self.partners = partners
         try:
@@ -67,19 +67,19 @@ class Highlighter(nn.Module):
             self.partners = None
 
 
-def attach(network: nn.Module, features: str, head: str, highlighter: Highlighter) -> None:
+def attach_highlighter(network: nn.Module, features: str, head: str, highlighter: Highlighter) -> None:
     """Let the output of submodule `features` (B, C, H, W) add to that of submodule `head` (B, K) through a highlighter.
 
     Raises:
         ValueError: if the network has one already.
     """
-    add_layer(network, highlighter, NAME)
-    hooks = _Bridge(highlighter)
+    add_submodule(network, highlighter, NAME)
+    hooks = _FeatureCarrier(highlighter)
     network.get_submodule(features).register_forward_hook(hooks.keep)
     network.get_submodule(head).register_forward_hook(hooks.join)
 
 
-class _Bridge:
+class _FeatureCarrier:
     """Carries the feature map from where it arises to the head, within one forward pass; copied with its network."""
 
     def __init__(self, highlighter: Highlighter) -> None:

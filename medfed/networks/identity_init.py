@@ -18,80 +18,90 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from medfed.networks.small_codec import SmallDecoder, SmallEncoder, bias_of
+from medfed.networks.small_codec import SmallDecoder, SmallEncoder, get_bias
 
-SIGNALS = (6, 12, 48, 48)
+N_SIGNALS = (6, 12, 48, 48)
 SMOOTH, DETAIL = torch.tensor([[-1.0, 2, 6, 2, -1], [0, 0, -4, 8, -4]]) / 8
 INVERSE = torch.tensor([[[0.0, 8, 0], [-2, -2, 0]], [[0, 4, 4], [-1, 6, -1]]]) / 8  # [phase, band], three taps each
 OPPONENT = torch.tensor([[1.0, 1, 1], [1, 0, -1], [1, -2, 1]])
 
 
 @torch.no_grad()
-def start_lossless(encoder: SmallEncoder, decoder: SmallDecoder) -> None:
+def init_identity(encoder: SmallEncoder, decoder: SmallDecoder) -> None:
     """Set the weights of a `SmallEncoder` and its `SmallDecoder`; draws from PyTorch's generator.
 
     Raises:
         ValueError: if the encoder has fewer than 12, 24, 96 and 96 channels.
     """
-    if any(width < 2 * signals for width, signals in zip(encoder.channels, SIGNALS, strict=True)):
-        raise ValueError(f"channels must be at least {tuple(2 * n for n in SIGNALS)}, got {encoder.channels}")
-    colour = nn.init.orthogonal_(torch.empty(SIGNALS[0], 3))
+    if any(width < 2 * signals for width, signals in zip(encoder.channels, N_SIGNALS, strict=True)):
+        raise ValueError(f"channels must be at least {tuple(2 * n for n in N_SIGNALS)}, got {encoder.channels}")
+    colour = nn.init.orthogonal_(torch.empty(N_SIGNALS[0], 3))
     opponent = OPPONENT / OPPONENT.norm(dim=1, keepdim=True)
     one_d = torch.stack([SMOOTH, DETAIL])
     bands = torch.einsum("ai,bj->abij", one_d, one_d).flatten(0, 1)                      # (band, 5, 5)
     inverse = torch.einsum("pai,qbj->pqabij", INVERSE, INVERSE).flatten(2, 3).flatten(0, 1)  # (phase, band, 3, 3)
-    every, same = torch.eye(SIGNALS[1]), torch.eye(SIGNALS[3])
-    encoding = (_point(colour), _in_bands(bands, opponent @ colour.T), _in_bands(bands, every), _point(same))
-    decoding = (_point(same), _from_bands(inverse, every), _from_bands(inverse, colour @ opponent.T), _point(colour.T))
+    every, same = torch.eye(N_SIGNALS[1]), torch.eye(N_SIGNALS[3])
+    encoding = (
+        _pointwise_kernel(colour),
+        _analysis_kernel(bands, opponent @ colour.T),
+        _analysis_kernel(bands, every),
+        _pointwise_kernel(same),
+    )
+    decoding = (
+        _pointwise_kernel(same),
+        _synthesis_kernel(inverse, every),
+        _synthesis_kernel(inverse, colour @ opponent.T),
+        _pointwise_kernel(colour.T),
+    )
     for layer, kernel in zip(encoder.convolutions(), encoding, strict=True):
-        _set_encoding(layer, kernel)
+        _set_encoder_layer(layer, kernel)
     convolutions = [layer for layer in decoder.layers if isinstance(layer, nn.Conv2d)]
     for layer, kernel in zip(convolutions, decoding, strict=True):
-        _set_decoding(layer, kernel)
+        _set_decoder_layer(layer, kernel)
 
 
-def _in_bands(bands: Tensor, mix: Tensor) -> Tensor:
+def _analysis_kernel(bands: Tensor, mix: Tensor) -> Tensor:
     """(4 * out, in, 5, 5): signals mixed by (out, in), in four bands."""
     return torch.einsum("bij,os->bosij", bands, mix).flatten(0, 1)
 
 
-def _from_bands(inverse: Tensor, mix: Tensor) -> Tensor:
+def _synthesis_kernel(inverse: Tensor, mix: Tensor) -> Tensor:
     """(4, out, 4 * in, 3, 3): the four pixels that `_in_bands` took together, phase by phase."""
     return torch.einsum("pbij,os->pobsij", inverse, mix).flatten(2, 3)
 
 
-def _point(matrix: Tensor) -> Tensor:
+def _pointwise_kernel(matrix: Tensor) -> Tensor:
     """(out, in, 3, 3) that looks at one pixel."""
     kernel = torch.zeros(*matrix.shape, 3, 3)
     kernel[:, :, 1, 1] = matrix
     return kernel
 
 
-def _set_encoding(layer: nn.Conv2d, kernel: Tensor) -> None:
+def _set_encoder_layer(layer: nn.Conv2d, kernel: Tensor) -> None:
     """Signals to pairs of channels; what is left over becomes random filters of length 1."""
     half = layer.out_channels // 2
     filters = torch.randn(half, *layer.weight.shape[1:])
     filters /= filters.flatten(1).norm(dim=1)[:, None, None, None]
-    filters[: len(kernel)] = _fed_by_pairs(kernel, layer.in_channels)
+    filters[: len(kernel)] = _expand_inputs_to_pairs(kernel, layer.in_channels)
     layer.weight.copy_(torch.cat([filters, -filters]))
-    nn.init.zeros_(bias_of(layer))
+    nn.init.zeros_(get_bias(layer))
 
 
-def _set_decoding(layer: nn.Conv2d, kernel: Tensor) -> None:
+def _set_decoder_layer(layer: nn.Conv2d, kernel: Tensor) -> None:
     """To pairs of channels again, but for RGB; pixel shuffle wants the phases of a channel next to each other."""
     phases = kernel if kernel.ndim == 5 else kernel[None]
     weight = torch.zeros(len(phases), layer.out_channels // len(phases), *layer.weight.shape[1:])
     half = weight.shape[1] // 2
     for phase, signals in zip(weight, phases):
-        signals = _fed_by_pairs(signals, layer.in_channels)
+        signals = _expand_inputs_to_pairs(signals, layer.in_channels)
         phase[: len(signals)] = signals
         if layer.out_channels != 3:
             phase[half : half + len(signals)] = -signals
     layer.weight.copy_(weight.transpose(0, 1).flatten(0, 1))
-    nn.init.zeros_(bias_of(layer))
+    nn.init.zeros_(get_bias(layer))
 
 
-def _fed_by_pairs(kernel: Tensor, channels: int) -> Tensor:
+def _expand_inputs_to_pairs(kernel: Tensor, channels: int) -> Tensor:
     """(out, in, h, w) to (out, channels, h, w): relu(w) and relu(-w), half the channels apart; RGB is not in pairs."""
     if channels == 3:
         return kernel

@@ -8,13 +8,15 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError
-from medfed.functional.weights import first_not_finite
-from medfed.networks.vgg import read_state
+from medfed.functional.weights import first_non_finite
+from medfed.networks.vgg import read_state_dict
 
-SHOWN_FAULTS = 3
+MAX_LISTED_MISMATCHES = 3
 
 
-def fill(network: nn.Module, path: Path, may_be_fresh: Sequence[str], own_name: Callable[[str], str]) -> list[str]:
+def load_matching_weights(
+    network: nn.Module, path: Path, optional_modules: Sequence[str], rename: Callable[[str], str]
+) -> list[str]:
     """Load a state dict into a network, in place; it stays as it was if this raises.
 
     A network for one channel takes the sum of a colour file's first convolution over red, green and blue: it then does
@@ -23,8 +25,8 @@ def fill(network: nn.Module, path: Path, may_be_fresh: Sequence[str], own_name: 
 
     Args:
         path: a `.safetensors` file, or a `.pt` or `.pth` of tensors alone; `num_batches_tracked` may be missing.
-        may_be_fresh: paths of modules that keep the network's weights where the file does not fit.
-        own_name: the network's name of an entry, from the file's.
+        optional_modules: paths of modules that keep the network's weights where the file does not fit.
+        rename: the network's name of an entry, from the file's.
 
     Returns:
         A sentence for everything that was not taken as it stands.
@@ -35,25 +37,25 @@ def fill(network: nn.Module, path: Path, may_be_fresh: Sequence[str], own_name: 
     if not path.is_file():
         raise UserError(f"network.weights: {path} is no file; name a state dict as .safetensors, .pt or .pth, as seen "
                         f"from {Path.cwd()}")
-    entries = {own_name(name): entry for name, entry in read_state(path).items()}
-    notices = _grey_from_colour(network, entries)
+    entries = {rename(name): entry for name, entry in read_state_dict(path).items()}
+    notices = _sum_colour_channels(network, entries)
     state = network.state_dict()
-    fresh = _fresh(state, entries, may_be_fresh)
-    wanted = {name: entry for name, entry in state.items() if _module(name) not in fresh}
-    taken = {name: entry for name, entry in entries.items() if _module(name) not in fresh}
-    if faults := list(_faults(wanted, taken)):
-        more = f" and {len(faults) - SHOWN_FAULTS} more" if len(faults) > SHOWN_FAULTS else ""
+    fresh = _skipped_modules(state, entries, optional_modules)
+    wanted = {name: entry for name, entry in state.items() if _module_path(name) not in fresh}
+    taken = {name: entry for name, entry in entries.items() if _module_path(name) not in fresh}
+    if faults := list(_mismatches(wanted, taken)):
+        more = f" and {len(faults) - MAX_LISTED_MISMATCHES} more" if len(faults) > MAX_LISTED_MISMATCHES else ""
         raise UserError(
-            f"network.weights: {path} is of another network: {'; '.join(faults[:SHOWN_FAULTS])}{more}; found "
+            f"network.weights: {path} is of another network: {'; '.join(faults[:MAX_LISTED_MISMATCHES])}{more}; found "
             f"{len(entries)} entries, expected {len(state)}; name a file of the same architecture, or leave it out"
         )
-    if name := first_not_finite(taken):
+    if name := first_non_finite(taken):
         raise UserError(f"network.weights: {path} is not finite (first in '{name}'); name another file")
     network.load_state_dict(state | taken)
     return [f"{path}: {notice}" for notice in [*notices, *fresh.values()]]
 
 
-def _grey_from_colour(network: nn.Module, entries: dict[str, Tensor]) -> list[str]:
+def _sum_colour_channels(network: nn.Module, entries: dict[str, Tensor]) -> list[str]:
     """Sum the first convolution's weights over colours, in `entries`, where the network has one channel for them."""
     convolutions = (found for found in network.named_modules() if isinstance(found[1], nn.Conv2d))
     first, layer = next(convolutions, ("", None))
@@ -64,23 +66,25 @@ def _grey_from_colour(network: nn.Module, entries: dict[str, Tensor]) -> list[st
     return [f"'{first}.weight' is for colour; summed over red, green and blue for grey images"]
 
 
-def _fresh(state: Mapping[str, Tensor], entries: Mapping[str, Tensor], may_be_fresh: Sequence[str]) -> dict[str, str]:
-    """Modules below `may_be_fresh` of which an entry is missing or of another shape, and that in words."""
+def _skipped_modules(
+    state: Mapping[str, Tensor], entries: Mapping[str, Tensor], optional_modules: Sequence[str]
+) -> dict[str, str]:
+    """Modules below `optional_modules` of which an entry is missing or of another shape, and that in words."""
     fresh: dict[str, str] = {}
     for name, entry in state.items():
-        if not name.startswith(tuple(f"{module}." for module in may_be_fresh)):
+        if not name.startswith(tuple(f"{module}." for module in optional_modules)):
             continue
         theirs = f"{tuple(entries[name].shape)} there" if name in entries else "not there"
         if theirs != f"{tuple(entry.shape)} there":
-            fresh.setdefault(_module(name), f"'{name}' is {theirs} and {tuple(entry.shape)} here; it starts fresh")
+            fresh.setdefault(_module_path(name), f"'{name}' is {theirs} and {tuple(entry.shape)} here; it starts fresh")
     return fresh
 
 
-def _module(name: str) -> str:
+def _module_path(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _faults(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> Iterator[str]:
+def _mismatches(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> Iterator[str]:
     for name, entry in expected.items():
         if name not in found:
             if not name.endswith("num_batches_tracked"):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from monai.networks.nets import ResNet
 from torch import nn
 
+from medfed.core.bounds import NonNegativeInt, PositiveInt
 from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
 
-FORMS = {  # depth: (block, how many in each of the four stages)
+Depth = Literal[10, 18, 34, 50]
+ARCHITECTURES: dict[Depth, tuple[str, tuple[int, int, int, int]]] = {  # depth: (block, blocks in each stage)
     10: ("basic", (1, 1, 1, 1)),
     18: ("basic", (2, 2, 2, 2)),
     34: ("basic", (3, 4, 6, 3)),
@@ -37,19 +39,12 @@ class ResidualNetwork(NetworkSettings):
             27,718,727 parameters in all. MONAI has no such network, so a bundle then carries TorchScript alone.
     """
 
-    depth: int = 18
-    width: int = 64
-    embedding_size: int = 0
+    depth: Depth = 18
+    width: PositiveInt = 64
+    embedding_size: NonNegativeInt = 0
 
     encoder_stages: ClassVar[tuple[str, ...]] = ("layer1", "layer2", "layer3", "layer4")
     last_features: ClassVar[str] = "layer4"
-
-    def __post_init__(self) -> None:
-        if self.depth not in FORMS:
-            raise ValueError(f"depth must be one of {', '.join(map(str, FORMS))}, got {self.depth}")
-        if self.width < 1 or self.embedding_size < 0:
-            raise ValueError(f"width must be at least 1 and embedding_size at least 0, got {self.width} and "
-                             f"{self.embedding_size}")
 
     @property
     def embedding(self) -> str:
@@ -72,17 +67,17 @@ class ResidualNetwork(NetworkSettings):
             )))  # fmt: skip
         return network
 
-    def definition(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
+    def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
         """As a bundle's `network_def`; None with an `embedding_size`, which MONAI cannot build."""
         if self.embedding_size:
             return None
         return {"_target_": "monai.networks.nets.ResNet", **self._arguments(in_channels, out_channels)}
 
-    def own_name(self, name: str) -> str:
+    def translate_weight_name(self, name: str) -> str:
         """torchvision's names are the network's, but for the head behind an embedding."""
         return re.sub(r"^fc\.(weight|bias)$", rf"{self.head}.\1", name)
 
-    def may_be_fresh(self) -> tuple[str, ...]:
+    def optional_modules(self) -> tuple[str, ...]:
         """The head, and the embedding, which no published file has."""
         return ("fc",)
 
@@ -92,7 +87,7 @@ class ResidualNetwork(NetworkSettings):
             raise UserError(f"data.image_size is {size}, but this network needs at least {STRIDE + 1} pixels a side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        block, layers = FORMS[self.depth]
+        block, layers = ARCHITECTURES[self.depth]
         return {
             "block": block,
             "layers": list(layers),

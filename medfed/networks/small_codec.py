@@ -43,7 +43,7 @@ class SmallEncoder(nn.Module):
         return found
 
     @torch.no_grad()
-    def normalise(self, images: Tensor) -> list[Tensor]:
+    def normalise_activations(self, images: Tensor) -> list[Tensor]:
         """Scale every channel to a root mean square of 1 over these images; the maps mean the same.
 
         ReLU passes a positive factor through, so the next convolution takes it back. A channel that never fires stays.
@@ -59,7 +59,7 @@ class SmallEncoder(nn.Module):
             if factors:
                 layer.weight /= factors[-1][None, :, None, None]
             layer.weight *= factor[:, None, None, None]
-            bias_of(layer).mul_(factor)
+            get_bias(layer).mul_(factor)
             factors.append(factor)
         return factors
 
@@ -86,12 +86,12 @@ class SmallDecoder(nn.Module):
         return self.layers(features)
 
     @torch.no_grad()
-    def follow(self, factors: Tensor) -> None:
+    def rescale_inputs(self, factors: Tensor) -> None:
         """Expect features that `SmallEncoder.normalise` scaled by these factors, (C,)."""
         self.layers[0].get_parameter("weight").div_(factors[None, :, None, None])
 
 
-def bias_of(layer: nn.Conv2d) -> nn.Parameter:
+def get_bias(layer: nn.Conv2d) -> nn.Parameter:
     """The bias of a convolution that has one."""
     return layer.get_parameter("bias")
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medfed.functional.hooks import add_layer
+from medfed.functional.hooks import add_submodule
 
 NAME = "stochastic"  # as a part of the network, and so in its state dict
 MEAN, SPREAD = f"{NAME}.mean", f"{NAME}.spread"  # places to tap: mu and rho, each (B, d)
 
 
-class Stochastic(nn.Module):
+class StochasticEmbedding(nn.Module):
     """z = mu + softplus(rho) e with e ~ N(0, 1): mu is the network's own embedding, rho a linear layer beside it.
 
     In training the embedding gives z, with e from the global generator on the CPU. In evaluation it gives mu, and the
@@ -42,24 +42,24 @@ class Stochastic(nn.Module):
 
     def forward(self, source: Tensor, embedding: Tensor) -> Tensor:
         """In training, z in the shape of `embedding` (B, d, ...): rho from `source` (B, width_in)."""
-        mean, std = self.mean(embedding.flatten(1)), deviation(self.spread(source))
+        mean, std = self.mean(embedding.flatten(1)), spread_to_std(self.spread(source))
         noise = torch.randn(mean.shape).to(mean)
         return (mean + std * noise).view_as(embedding)
 
-    def answer(self, mean: Tensor, source: Tensor, head: nn.Linear) -> Tensor:
+    def predict(self, mean: Tensor, source: Tensor, head: nn.Linear) -> Tensor:
         """(B, d) to the log of the mean probabilities, (B, K)."""
-        std = deviation(self.spread(source))
+        std = spread_to_std(self.spread(source))
         z = mean[:, None] + std[:, None] * self.draws                          # (B, n_samples, d)
         logits = functional.linear(z, head.weight, head.bias)
         return logits.log_softmax(dim=2).logsumexp(dim=1) - math.log(len(self.draws))
 
 
-def deviation(rho: Tensor) -> Tensor:
+def spread_to_std(rho: Tensor) -> Tensor:
     """softplus(rho), and a little more: it shall have a logarithm where float32 has none left of it."""
     return functional.softplus(rho) + 1e-8
 
 
-def attach(network: nn.Module, embedding: str, head: str, n_samples: int) -> None:
+def make_stochastic(network: nn.Module, embedding: str, head: str, n_samples: int) -> None:
     """Make the embedding of a network that classifies stochastic.
 
     Where the embedding is a linear layer, rho is one beside it, of the same input: together they are the paper's last
@@ -72,29 +72,29 @@ def attach(network: nn.Module, embedding: str, head: str, n_samples: int) -> Non
     if not isinstance(last, nn.Linear):
         raise ValueError(f"the head must be linear, got {type(last).__name__}")
     beside = isinstance(before, nn.Linear)
-    layer = Stochastic(before.in_features if isinstance(before, nn.Linear) else last.in_features, last.in_features,
-                       n_samples)  # fmt: skip
-    add_layer(network, layer, NAME)
-    hooks = _Bridge(layer, beside)
-    before.register_forward_hook(hooks.embed)
-    last.register_forward_hook(hooks.answer)
+    width_in = before.in_features if isinstance(before, nn.Linear) else last.in_features
+    layer = StochasticEmbedding(width_in, last.in_features, n_samples)
+    add_submodule(network, layer, NAME)
+    hooks = _SourceCarrier(layer, beside)
+    before.register_forward_hook(hooks.replace_embedding)
+    last.register_forward_hook(hooks.replace_logits)
 
 
-class _Bridge:
+class _SourceCarrier:
     """Carries what rho is computed from to the head, within one forward pass; copied with its network."""
 
-    def __init__(self, layer: Stochastic, beside: bool) -> None:
+    def __init__(self, layer: StochasticEmbedding, beside: bool) -> None:
         self.layer, self.beside = layer, beside
         self.source: Tensor | None = None
 
-    def embed(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+    def replace_embedding(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
         source = (inputs[0] if self.beside else output).flatten(1)
         self.source = None if self.layer.training else source
         return self.layer(source, output) if self.layer.training else output
 
-    def answer(self, module: nn.Linear, inputs: tuple, output: Tensor) -> Tensor:
+    def replace_logits(self, module: nn.Linear, inputs: tuple, output: Tensor) -> Tensor:
         source, self.source = self.source, None
-        return output if source is None or not len(self.layer.draws) else self.layer.answer(inputs[0], source, module)
+        return output if source is None or not len(self.layer.draws) else self.layer.predict(inputs[0], source, module)
 
 
 class ClassGaussians(nn.Module):
@@ -113,15 +113,15 @@ class ClassGaussians(nn.Module):
     def divergence(self, mean: Tensor, std: Tensor, label: Tensor) -> Tensor:
         """KL( N(C mean, C std) || N(r_mu[y], r_sigma[y]) ), summed over d: (B, d) and labels (B,) to (B,)."""
         own = torch.distributions.Normal(self.scale * mean, self.scale.abs() * std, validate_args=False)
-        of_class = torch.distributions.Normal(self.mean[label], deviation(self.spread[label]), validate_args=False)
+        of_class = torch.distributions.Normal(self.mean[label], spread_to_std(self.spread[label]), validate_args=False)
         return torch.distributions.kl_divergence(own, of_class).sum(dim=1)
 
-    def values(self) -> dict[str, Tensor]:
+    def copy_parameters(self) -> dict[str, Tensor]:
         """Copies, by name, on the CPU."""
         return {name: entry.detach().cpu().clone() for name, entry in self.named_parameters()}
 
     @torch.no_grad()
-    def fill(self, values: Mapping[str, Tensor]) -> None:
+    def set_parameters(self, values: Mapping[str, Tensor]) -> None:
         """Take these values; without any, those at the start: 0, 1 and 1."""
         for name, entry in self.named_parameters():
             entry.copy_(values[name] if values else torch.full_like(entry, 0.0 if name == "mean" else 1.0))

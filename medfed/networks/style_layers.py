@@ -11,23 +11,23 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import torch
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from medfed.core.bounds import Rule
+from medfed.core.bounds import PositiveInt, distinct
 from medfed.core.errors import UserError
-from medfed.functional.draws import draw_mixing
-from medfed.functional.feature_style import mix, style_noised
-from medfed.functional.histogram_matching import histogram_mixed
+from medfed.functional.feature_style import add_style_noise, mix_styles
+from medfed.functional.histogram_matching import mix_histograms
 from medfed.functional.hooks import insert_layer
+from medfed.functional.sampling import draw_mixing_partners
 
 Stages = Annotated[  # numbers of the network's stages, counted from 1
-    tuple[int, ...],
-    Rule(lambda stages: stages and min(stages) >= 1 and len(set(stages)) == len(stages), "be different numbers from 1"),
+    tuple[PositiveInt, ...], Field(min_length=1, json_schema_extra={"uniqueItems": True}), AfterValidator(distinct)
 ]
 
 
 class StyleLayer(nn.Module):
-    """Maps (B, C, H, W) to the same; a subclass says in `change` how. One image alone stays as it is.
+    """Maps (B, C, H, W) to the same; a subclass says in `change_style` how. One image alone stays as it is.
 
     Args:
         probability: of acting on a batch, in [0, 1]. At 0 nothing is drawn, so that dropout draws what it always does.
@@ -42,9 +42,9 @@ class StyleLayer(nn.Module):
             return features
         if float(torch.rand(())) >= self.probability:
             return features
-        return self.change(features, torch.default_generator)
+        return self.change_style(features, torch.default_generator)
 
-    def change(self, features: Tensor, rng: torch.Generator) -> Tensor:
+    def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
         raise TypeError(f"{type(self).__name__} must say how it changes features")
 
 
@@ -55,15 +55,15 @@ class MixStyle(StyleLayer):
         super().__init__(probability)
         self.concentration = concentration
 
-    def change(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        return mix(features, *draw_mixing(len(features), self.concentration, rng))
+    def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
+        return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
 
 class EFDMix(MixStyle):
     """The whole histogram of each channel mixed with that of another image (`histogram_matching.histogram_mixed`)."""
 
-    def change(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        return histogram_mixed(features, *draw_mixing(len(features), self.concentration, rng))
+    def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
+        return mix_histograms(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
 
 class DSU(StyleLayer):
@@ -73,11 +73,11 @@ class DSU(StyleLayer):
         super().__init__(probability)
         self.factor = factor
 
-    def change(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        return style_noised(features, rng, self.factor)
+    def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
+        return add_style_noise(features, rng, self.factor)
 
 
-def add_behind_stages(
+def insert_after_stages(
     network: nn.Module, seams: Sequence[str], stages: Sequence[int], layer: Callable[[], StyleLayer]
 ) -> nn.Module:
     """The network with a layer of its own behind each of the stages, counted from 1.

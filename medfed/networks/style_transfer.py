@@ -19,12 +19,12 @@ from medfed.functional.style import adain, moment_match
 from medfed.networks.adain import StyleCodec, load_codec
 
 Transfer = Literal["codec", "moments"]
-OWN_CODEC = "small"  # ships with medfed
-PIXELS_AT_ONCE = 32 * 96 * 96  # that a codec works on, so that large images need no more memory than many small ones
+BUNDLED_CODEC = "small"  # ships with medfed
+MAX_PIXELS = 32 * 96 * 96  # that a codec works on, so that large images need no more memory than many small ones
 BLANK_STD = 0.02  # in each channel, of intensities in [0, 1]: below it an image is blank, and its style says nothing
 
 
-def not_blank(images: Tensor) -> Tensor:
+def drop_blank_images(images: Tensor) -> Tensor:
     """Those of the images (B, C, H, W), in [0, 1], whose style says anything."""
     return images[images.flatten(2).std(dim=2, correction=0).amax(dim=1) >= BLANK_STD]
 
@@ -53,13 +53,13 @@ class StyleTransfer:
     @property
     def files(self) -> tuple[str, ...]:
         """The codec's file; none for medfed's own codec, and none if nothing is redrawn."""
-        return (self.codec,) if self.transfer == "codec" and self.codec != OWN_CODEC else ()
+        return (self.codec,) if self.transfer == "codec" and self.codec != BUNDLED_CODEC else ()
 
     def check(self, image_size: int, channels: int) -> None:
         """UserError if the codec cannot work on such images."""
         if self.transfer == "moments":
             return
-        least, side = load_codec(self.codec).smallest_side, self.transfer_size or image_size
+        least, side = load_codec(self.codec).min_side, self.transfer_size or image_size
         if side < least:
             key = "method.transfer_size" if self.transfer_size else "data.image_size"
             raise UserError(f"{key} is {side}, but the codec needs at least {least} pixels a side; choose more")
@@ -78,7 +78,7 @@ class StyleTransfer:
             yield images
             return
         for part in images.split(self._at_once(images)):
-            yield _codec(self.codec, images.device).encode(self._resized(part))
+            yield _load_cached_codec(self.codec, images.device).encode(self._resized(part))
 
     def restyle(self, images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """Images (B, C, H, W) in the styles (B, D); one image (1, C, H, W), encoded once, in m styles (m, D).
@@ -100,7 +100,7 @@ class StyleTransfer:
         """(1,): mean absolute difference that encoding and decoding alone make; None where nothing is redrawn."""
         if self.transfer == "moments":
             return None
-        plain, width = replace(self, alpha=0.0), _codec(self.codec, images.device).channels
+        plain, width = replace(self, alpha=0.0), _load_cached_codec(self.codec, images.device).channels
         again = torch.cat([plain.restyle(one[None], *images.new_zeros(2, 1, width)) for one in images])
         return (again - images).abs().mean().cpu().reshape(1)
 
@@ -109,7 +109,7 @@ class StyleTransfer:
         size, side = tuple(images.shape[2:]), self.transfer_size
         styled = adain(features.expand(len(mean), -1, -1, -1), mean, std, self.alpha)
         larger = (side, side) if side else size
-        drawn = _codec(self.codec, images.device).decode(styled, larger, images.shape[1])
+        drawn = _load_cached_codec(self.codec, images.device).decode(styled, larger, images.shape[1])
         if larger == size:
             return drawn
         return F.interpolate(drawn, size, mode="bilinear", antialias=True).clamp(0, 1)
@@ -117,7 +117,7 @@ class StyleTransfer:
     def _at_once(self, images: Tensor) -> int:
         """How many of the images are encoded or decoded at a time."""
         pixels = self.transfer_size**2 or images.shape[2] * images.shape[3]
-        return max(1, PIXELS_AT_ONCE // pixels)
+        return max(1, MAX_PIXELS // pixels)
 
     def _resized(self, images: Tensor) -> Tensor:
         if not self.transfer_size:
@@ -127,5 +127,5 @@ class StyleTransfer:
 
 
 @lru_cache(maxsize=4)
-def _codec(name: str, device: torch.device) -> StyleCodec:
+def _load_cached_codec(name: str, device: torch.device) -> StyleCodec:
     return load_codec(name).to(device)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from monai.networks.nets import BasicUNet
 from torch import nn
 
+from medfed.core.bounds import PositiveInt, RatioBelowOne
 from medfed.networks.base import NetworkSettings
 
 
@@ -21,26 +22,22 @@ class UNet(NetworkSettings):
         dropout: probability in [0, 1).
     """
 
-    features: tuple[int, int, int, int, int, int] = (32, 32, 64, 128, 256, 32)
-    norm: str = "instance"
-    dropout: float = 0.0
+    features: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt] = (
+        32, 32, 64, 128, 256, 32,
+    )  # fmt: skip
+    norm: Literal["instance", "batch"] = "instance"
+    dropout: RatioBelowOne = 0.0
 
     decoder_levels: ClassVar[tuple[str, ...]] = ("upcat_1", "upcat_2", "upcat_3", "upcat_4")
     encoder_stages: ClassVar[tuple[str, ...]] = ("conv_0", "down_1", "down_2", "down_3", "down_4")
     last_features: ClassVar[str] = "upcat_1"
     head: ClassVar[str] = "final_conv"
 
-    def __post_init__(self) -> None:
-        if len(self.features) != 6 or min(self.features) < 1:
-            raise ValueError(f"features must be six positive numbers, got {list(self.features)}")
-        if self.norm not in ("instance", "batch"):
-            raise ValueError(f"norm must be 'instance' or 'batch', got '{self.norm}'")
-
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         """(B, in_channels, H, W) to logits (B, out_channels, H, W); H and W best multiples of 16."""
         return BasicUNet(**self._arguments(in_channels, out_channels))
 
-    def definition(self, in_channels: int, out_channels: int) -> dict[str, Any]:
+    def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:
         """As a bundle's `network_def`."""
         arguments = self._arguments(in_channels, out_channels)
         arguments["norm"] = list(arguments["norm"])

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from medfed.core.errors import UserError
 
-BLOCKS = {"vgg19": (2, 2, 4, 1), "vgg16": (2, 2, 3, 1)}  # convolutions in each block, up to relu4_1
+BLOCK_SIZES = {"vgg19": (2, 2, 4, 1), "vgg16": (2, 2, 3, 1)}  # convolutions in each block, up to relu4_1
 WIDTHS = (64, 128, 256, 512)
 DOWNSAMPLING = 8
 
@@ -39,33 +39,33 @@ class VGGEncoder(nn.Module):
     downsampling = DOWNSAMPLING
     margin = 0
 
-    def __init__(self, form: str = "vgg19") -> None:
+    def __init__(self, architecture: str = "vgg19") -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(3, 3, 1)]
-        self.taps: list[int] = []  # numbers of relu1_1 ... relu4_1 among the modules
+        self.level_indices: list[int] = []  # numbers of relu1_1 ... relu4_1 among the modules
         width_in = 3
-        for block, (width, count) in enumerate(zip(WIDTHS, BLOCKS[form], strict=True)):
+        for block, (width, count) in enumerate(zip(WIDTHS, BLOCK_SIZES[architecture], strict=True)):
             if block:
                 layers.append(nn.MaxPool2d(2, ceil_mode=True))
             for index in range(count):
                 layers += [*_convolution(width_in, width), nn.ReLU()]
                 width_in = width
                 if index == 0:
-                    self.taps.append(len(layers) - 1)
+                    self.level_indices.append(len(layers) - 1)
         self.layers = nn.Sequential(*layers)
-        self.form = form
+        self.architecture = architecture
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """images: (B, 3, H, W) in [0, 1]; returns the four maps, (B, 512, ceil(H/8), ceil(W/8)) last."""
         found = []
         for number, layer in enumerate(self.layers):
             images = layer(images)
-            if number in self.taps:
+            if number in self.level_indices:
                 found.append(images)
         return found
 
     @torch.no_grad()
-    def normalise(self, images: Tensor) -> None:
+    def normalise_activations(self, images: Tensor) -> None:
         """Scale every convolution to a mean activation of 1 over these images (Gatys et al., CVPR 2016).
 
         ReLU and pooling pass a positive factor through, so the maps mean the same. Weights that work on intensities of
@@ -91,12 +91,12 @@ class Decoder(nn.Module):
     module numbers are those of the public `decoder.pth`.
     """
 
-    def __init__(self, form: str = "vgg19") -> None:
+    def __init__(self, architecture: str = "vgg19") -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for block in (3, 2, 1, 0):
             width, narrower = WIDTHS[block], WIDTHS[block - 1] if block else 3
-            for _ in range(BLOCKS[form][block] - 1):
+            for _ in range(BLOCK_SIZES[architecture][block] - 1):
                 layers += [*_convolution(width, width), nn.ReLU()]
             layers += _convolution(width, narrower)
             if block:
@@ -114,28 +114,28 @@ def load_encoder(path: Path | str) -> VGGEncoder:
     Raises:
         UserError: if the file is not a state dict of tensors, or the first entry that does not fit.
     """
-    entries = read_state(Path(path))
+    entries = read_state_dict(Path(path))
     encoder = VGGEncoder("vgg16" if "conv1_1.weight" in entries else "vgg19")
     numbers = [number for number, layer in enumerate(encoder.layers) if isinstance(layer, nn.Conv2d)]
-    names = _vgg16_names() if encoder.form == "vgg16" else [str(number) for number in numbers]
+    names = _vgg16_names() if encoder.architecture == "vgg16" else [str(number) for number in numbers]
     renamed = {
         f"{name}.{part}": f"layers.{number}.{part}"
         for name, number in zip(names, numbers, strict=True)
         for part in ("weight", "bias")
     }
-    fill(encoder, entries, renamed, Path(path))
+    load_renamed_weights(encoder, entries, renamed, Path(path))
     return encoder
 
 
-def load_decoder(path: Path | str, form: str = "vgg19") -> Decoder:
+def load_decoder(path: Path | str, architecture: str = "vgg19") -> Decoder:
     """The decoder in a file of published weights, with the errors of `load_encoder`."""
-    decoder = Decoder(form)
+    decoder = Decoder(architecture)
     renamed = {name.removeprefix("layers."): name for name in decoder.state_dict()}
-    fill(decoder, read_state(Path(path)), renamed, Path(path))
+    load_renamed_weights(decoder, read_state_dict(Path(path)), renamed, Path(path))
     return decoder
 
 
-def read_state(path: Path) -> dict[str, Tensor]:
+def read_state_dict(path: Path) -> dict[str, Tensor]:
     """Tensors by name, of a `.safetensors` file or a `.pth` read without running any code in it."""
     try:
         if path.suffix == ".safetensors":
@@ -152,7 +152,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
     return dict(entries)
 
 
-def fill(module: nn.Module, entries: Mapping[str, Tensor], renamed: Mapping[str, str], path: Path) -> None:
+def load_renamed_weights(
+    module: nn.Module, entries: Mapping[str, Tensor], renamed: Mapping[str, str], path: Path
+) -> None:
     """Load entries under their own names; further entries are left aside.
 
     Args:
@@ -179,5 +181,5 @@ def _convolution(width_in: int, width_out: int) -> list[nn.Module]:
 
 
 def _vgg16_names() -> list[str]:
-    blocks = enumerate(BLOCKS["vgg16"], start=1)
+    blocks = enumerate(BLOCK_SIZES["vgg16"], start=1)
     return ["conv0", *(f"conv{block}_{index}" for block, count in blocks for index in range(1, count + 1))]

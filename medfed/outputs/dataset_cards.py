@@ -17,9 +17,8 @@ def all_cards() -> str:
     blocks = []
     for name, line in registry.known_names("datasets").items():
         card = _card(name)
-        blocks.append(
-            f"{name}: {line}\n" + format_paragraph("what", card.what) + "\n" + format_paragraph("licence", card.licence)
-        )
+        description = format_paragraph("what", card.description)
+        blocks.append(f"{name}: {line}\n{description}\n{format_paragraph('licence', card.licence)}")
     return "\n\n".join([*blocks, "`python -m medfed.data card NAME` tells how to get one."])
 
 
@@ -27,7 +26,7 @@ def format_card(name: str) -> str:
     """One card, whole."""
     card = _card(name)
     parts = {
-        "what": card.what, "licence": card.licence, "how to get": card.where, "address": card.address,
+        "what": card.description, "licence": card.licence, "how to get": card.how_to_get, "address": card.url,
         "layout": card.layout, "cite": card.citation,
     }  # fmt: skip
     return "\n".join([card.title, *(format_paragraph(title, text) for title, text in parts.items() if text)])

@@ -16,7 +16,14 @@ import safetensors.torch
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.core.files import exclusive_lock, is_text, read_sealed, seal, spelt, write_atomically
+from medfed.core.files import (
+    exclusive_lock,
+    has_utf8_name,
+    printable_path,
+    read_with_checksum,
+    sha256_digest,
+    write_atomically,
+)
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
@@ -46,8 +53,10 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[RunFolder]:
         """Lock the folder while a run uses it; RunIsBusy if another process has locked it."""
-        if not is_text(self.path):
-            raise UserError(f"{spelt(self.path)}: is no UTF-8, and no model can lie there; choose another --out")
+        if not has_utf8_name(self.path):
+            raise UserError(
+                f"{printable_path(self.path)}: is no UTF-8, and no model can lie there; choose another --out"
+            )
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -70,7 +79,7 @@ class RunFolder:
     def load_state(self, round_number: int) -> State:
         path = self._state_path(round_number)
         try:
-            return State.from_bytes(read_sealed(path, "delete it to go on from the round before it"))
+            return State.from_bytes(read_with_checksum(path, "delete it to go on from the round before it"))
         except ValueError as error:
             raise error if isinstance(error, UserError) else UserError(f"{path}: {error}") from error
 
@@ -92,7 +101,7 @@ class RunFolder:
         path = self._state_path(state.round)
         path.parent.mkdir(exist_ok=True)
         data = state.to_bytes()
-        write_atomically(path, seal(data), data)
+        write_atomically(path, sha256_digest(data), data)
 
     def truncate(self, last_round: int) -> None:
         """Drop the rows of rounds that were never committed."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card
 from medfed.datasets.camelyon17 import TABLE, Camelyon17
 from medfed.phantoms.synthesis.histology import VERSION, make_histology_phantom
@@ -22,29 +25,29 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
         phantom_seed: which patients are drawn.
     """
 
-    patches_per_site: int = 240
-    patients_per_site: int = 6
+    patches_per_site: PositiveInt = 240
+    patients_per_site: Annotated[int, Field(ge=1, le=20)] = 6
     phantom_seed: int = 0
 
     card: ClassVar[Card] = replace(
         Camelyon17.card,
         title="Camelyon17 phantom, five hospitals",
-        what="Drawn lymph nodes, with and without tumour, stained and scanned by five simulated hospitals, in the "
-        "layout of Camelyon17-WILDS. There is no patient in it, and scores on it say nothing about one.",
+        description="Drawn lymph nodes, with and without tumour, stained and scanned by five simulated hospitals, in "
+        "the layout of Camelyon17-WILDS. There is no patient in it, and scores on it say nothing about one.",
         licence="That of medfed; no patient's data.",
         citation="None; for the layout see the dataset camelyon17.",
-        where="`python -m medfed.data fetch camelyon17_phantom` makes it in data/camelyon17_phantom; training makes it "
-        "where it is missing.",
+        how_to_get="`python -m medfed.data fetch camelyon17_phantom` makes it in data/camelyon17_phantom; training "
+        "makes it where it is missing.",
         layout="ROOT/metadata.csv with ROOT/patches/patient_PPP_node_N/patch_patient_PPP_node_N_x_X_y_Y.png",
     )
     published_counts = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.patients_per_site <= 20 or self.patches_per_site < 2 * self.patients_per_site:
+        if self.patches_per_site < 2 * self.patients_per_site:
             raise ValueError(
-                "patients_per_site must be 1 to 20 and patches_per_site at least twice that, got "
-                f"{self.patients_per_site} and {self.patches_per_site}"
+                "patches_per_site must be at least 2 * patients_per_site, got "
+                f"{self.patches_per_site} and {self.patients_per_site}"
             )
 
     @property

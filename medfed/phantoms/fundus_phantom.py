@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card
 from medfed.datasets.fundus import Fundus
 from medfed.phantoms.synthesis import fundus_sites
@@ -23,28 +26,21 @@ class FundusPhantom(SyntheticDataset, Fundus):
         phantom_seed: which eyes are drawn.
     """
 
-    images_per_site: int = 24
-    size: int = 192
+    images_per_site: PositiveInt = 24
+    size: Annotated[int, Field(ge=32)] = 192
     phantom_seed: int = 0
 
     card: ClassVar[Card] = replace(
         Fundus.card,
         title="Fundus phantom, four cameras",
-        what="Drawn eyes before four simulated cameras, in the layout of the real collection. There is no patient in "
-        "it, and scores on it say nothing about one.",
+        description="Drawn eyes before four simulated cameras, in the layout of the real collection. There is no "
+        "patient in it, and scores on it say nothing about one.",
         licence="That of medfed; no patient's data.",
         citation="None; for the layout see the dataset fundus.",
-        where="`python -m medfed.data fetch fundus_phantom` makes it in data/fundus_phantom; training makes it where "
-        "it is missing.",
+        how_to_get="`python -m medfed.data fetch fundus_phantom` makes it in data/fundus_phantom; training makes it "
+        "where it is missing.",
     )
     published_counts = {}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.images_per_site < 1 or self.size < 32:
-            raise ValueError(
-                f"images_per_site must be at least 1 and size at least 32, got {self.images_per_site} and {self.size}"
-            )
 
     @property
     def generator_settings(self) -> dict[str, object]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card
 from medfed.datasets.prostate import SITES, Prostate
 from medfed.phantoms.synthesis.prostate import VERSION, make_prostate_phantom
@@ -22,28 +25,21 @@ class ProstatePhantom(SyntheticDataset, Prostate):
         phantom_seed: which patients are drawn.
     """
 
-    cases_per_site: int = 8
-    matrix: int = 128
+    cases_per_site: PositiveInt = 8
+    matrix: Annotated[int, Field(ge=32)] = 128
     phantom_seed: int = 0
 
     card: ClassVar[Card] = replace(
         Prostate.card,
         title="Prostate phantom, six hospitals",
-        what="Drawn anatomy on simulated scanners of six hospitals, in the layout of the real collection. There is no "
-        "patient in it, and scores on it say nothing about one.",
+        description="Drawn anatomy on simulated scanners of six hospitals, in the layout of the real collection. "
+        "There is no patient in it, and scores on it say nothing about one.",
         licence="That of medfed; no patient's data.",
         citation="None; for the layout see the dataset prostate.",
-        where="`python -m medfed.data fetch prostate_phantom` makes it in data/prostate_phantom; training makes it "
-        "where it is missing.",
+        how_to_get="`python -m medfed.data fetch prostate_phantom` makes it in data/prostate_phantom; training makes "
+        "it where it is missing.",
     )
     published_counts = {}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.cases_per_site < 1 or self.matrix < 32:
-            raise ValueError(
-                f"cases_per_site must be at least 1 and matrix at least 32, got {self.cases_per_site} and {self.matrix}"
-            )
 
     @property
     def generator_settings(self) -> dict[str, object]:

@@ -46,7 +46,7 @@ class SyntheticDataset(ABC):
     def is_phantom(self) -> bool:
         return True
 
-    def ready(self, progress: Progress | None = None) -> Dataset:
+    def ensure_available(self, progress: Progress | None = None) -> Dataset:
         self.create_if_missing(progress)
         assert isinstance(self, Dataset), "a phantom inherits from its real dataset too"
         return self

@@ -15,59 +15,59 @@ from tqdm import tqdm
 
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError
-from medfed.core.files import read_sealed, seal, write_atomically
+from medfed.core.files import read_with_checksum, sha256_digest, write_atomically
 from medfed.functional.style import adain
-from medfed.networks.adain import FILE_NAME, StyleCodec, codec_bytes, load_codec
+from medfed.networks.adain import CODEC_FILE_NAME, StyleCodec, load_codec, serialise_codec
 from medfed.outputs.environment import versions
 from medfed.outputs.figures.codec_examples import save_codec_examples
 from medfed.outputs.run_folder import RunFolder
-from medfed.style_codec.images import N_TEXTURES, Pool, Progress, crop_rng, folder_pool, read_image, synthetic_pool
-from medfed.style_codec.training import SMALL, CodecTraining, Recipe, check_weights
+from medfed.style_codec.images import N_TEXTURES, ImagePool, Progress, crop_rng, folder_pool, read_image, synthetic_pool
+from medfed.style_codec.training import SMALL_RECIPE, CodecTraining, Recipe, check_weights
 
 CHECKPOINT, SETTINGS = "checkpoint.state", "settings.json"
-N_SHOWN = 5
-TELL_EVERY = 20  # steps between two texts of the progress bar
+N_SAMPLE_IMAGES = 5
+PROGRESS_INTERVAL = 20  # steps between two texts of the progress bar
 RECIPE_FLAGS = (
-    ("steps", int, f"in all (small: {SMALL.steps}; else the paper's 160000)"),
-    ("warm_up", int, f"of these, as an autoencoder (small: {SMALL.warm_up}; else 0)"),
+    ("steps", int, f"in all (small: {SMALL_RECIPE.steps}; else the paper's 160000)"),
+    ("warm_up", int, f"of these, as an autoencoder (small: {SMALL_RECIPE.warm_up}; else 0)"),
     ("batch_size", int, "images in a step (8)"),
-    ("size", int, f"side of the crops in pixels (small: {SMALL.size}; else 256)"),
-    ("learning_rate", float, f"of Adam (small: {SMALL.learning_rate:g}; else 1e-4)"),
-    ("decay", float, f"learning rate / (1 + decay * step) (small: {SMALL.decay:g}; else 5e-5)"),
-    ("ramp", int, f"steps over which the learning rate rises from 0 (small: {SMALL.ramp}; else 0)"),
+    ("size", int, f"side of the crops in pixels (small: {SMALL_RECIPE.size}; else 256)"),
+    ("learning_rate", float, f"of Adam (small: {SMALL_RECIPE.learning_rate:g}; else 1e-4)"),
+    ("decay", float, f"learning rate / (1 + decay * step) (small: {SMALL_RECIPE.decay:g}; else 5e-5)"),
+    ("ramp", int, f"steps over which the learning rate rises from 0 (small: {SMALL_RECIPE.ramp}; else 0)"),
     ("content_weight", float, "weight of the content loss (1)"),
-    ("style_weight", float, f"weight of the style loss (small: {SMALL.style_weight:g}; else 10)"),
-    ("pixel_weight", float, f"weight of the pixel error in own style (small: {SMALL.pixel_weight:g}; else 0)"),
-    ("leak", float, f"share of what is out of [0, 1] that the losses see (small: {SMALL.leak:g}; else 1)"),
+    ("style_weight", float, f"weight of the style loss (small: {SMALL_RECIPE.style_weight:g}; else 10)"),
+    ("pixel_weight", float, f"weight of the pixel error in own style (small: {SMALL_RECIPE.pixel_weight:g}; else 0)"),
+    ("leak", float, f"share of what is out of [0, 1] that the losses see (small: {SMALL_RECIPE.leak:g}; else 1)"),
     ("seed", int, "of everything random (0)"),
 )
 
 
 def train_codec(args: argparse.Namespace) -> int:
-    start = _recipe_of(args)
+    start = _default_recipe(args)
     given = {name: getattr(args, name) for name, _, _ in RECIPE_FLAGS if getattr(args, name) is not None}
     recipe = replace(start, **given)
     if args.save_every < 1:
         raise UserError(f"--save-every must be at least 1, got {args.save_every}")
     check_weights(recipe)
     with RunFolder(args.out).locked() as folder:
-        content = _pool(args.content, recipe, args)
-        style = _pool(args.style, recipe, args) if args.style else content
+        content = _load_pool(args.content, recipe, args)
+        style = _load_pool(args.style, recipe, args) if args.style else content
         training = CodecTraining(recipe, content, style, pick_device(args.device))
-        _open(folder, training, args.resume)
-        _run(folder.path, training, args)
-        _finish(folder.path, training, args)
+        _start_or_resume(folder, training, args.resume)
+        _train(folder.path, training, args)
+        _write_codec(folder.path, training, args)
     return 0
 
 
-def _recipe_of(args: argparse.Namespace) -> Recipe:
+def _default_recipe(args: argparse.Namespace) -> Recipe:
     """The defaults of what is to be trained. A decoder that somebody trained is taken as it is."""
     if args.encoder == "small" and not args.decoder:
-        return SMALL
+        return SMALL_RECIPE
     return Recipe(args.encoder, steps=0, decoder=args.decoder) if args.decoder else Recipe(args.encoder)
 
 
-def _open(folder: RunFolder, training: CodecTraining, resume: bool) -> None:
+def _start_or_resume(folder: RunFolder, training: CodecTraining, resume: bool) -> None:
     """Write down the settings, or go on from the checkpoint of the same ones; --steps alone may change."""
     settings = {**asdict(training.recipe), "content": training.content.digest(), "style": training.style.digest()}
     kept = folder.path / SETTINGS
@@ -86,36 +86,38 @@ def _open(folder: RunFolder, training: CodecTraining, resume: bool) -> None:
             "with --out"
         )
     if (folder.path / CHECKPOINT).is_file():
-        training.restore(read_sealed(folder.path / CHECKPOINT, "start another training with --out"))
+        training.restore(read_with_checksum(folder.path / CHECKPOINT, "start another training with --out"))
 
 
-def _run(folder: Path, training: CodecTraining, args: argparse.Namespace) -> None:
+def _train(folder: Path, training: CodecTraining, args: argparse.Namespace) -> None:
     steps = training.recipe.steps
     with tqdm(total=steps, initial=training.step, unit="step", disable=args.quiet, dynamic_ncols=True) as bar:
         while training.step < steps:
-            losses = training.advance()
+            losses = training.train_step()
             bar.update(1)
-            if training.step % TELL_EVERY == 0:
+            if training.step % PROGRESS_INTERVAL == 0:
                 bar.set_description_str(", ".join(f"{name} {loss:.3f}" for name, loss in losses.items()), refresh=False)
             if training.step % args.save_every == 0 or training.step == steps:
                 data = training.to_bytes()
-                write_atomically(folder / CHECKPOINT, seal(data), data)
+                write_atomically(folder / CHECKPOINT, sha256_digest(data), data)
 
 
-def _finish(folder: Path, training: CodecTraining, args: argparse.Namespace) -> None:
+def _write_codec(folder: Path, training: CodecTraining, args: argparse.Namespace) -> None:
     facts = {**training.facts(), "command": _command(training.recipe, args), "versions": versions()}
     training.codec.requires_grad_(False)
     training.codec.facts = facts
-    data = codec_bytes(training.codec, training.settings)
-    write_atomically(folder / FILE_NAME, data)
+    data = serialise_codec(training.codec, training.settings)
+    write_atomically(folder / CODEC_FILE_NAME, data)
     card = {**training.settings, "bytes": len(data), **facts}
     write_atomically(folder / "codec.json", json.dumps(card, indent=2, sort_keys=True) + "\n")
     rng = crop_rng(training.recipe.seed, "samples")
     pools = training.content, training.style
-    contents, styles = (pool.batch(N_SHOWN, training.recipe.size, rng) for pool in pools)
-    _draw(training.codec, list(contents), list(styles), 1.0, folder / "samples.png", training.content.what)
+    contents, styles = (pool.batch(N_SAMPLE_IMAGES, training.recipe.size, rng) for pool in pools)
+    _draw_figure(
+        training.codec, list(contents), list(styles), 1.0, folder / "samples.png", training.content.description
+    )
     error = facts["reconstruction_error"]
-    print(f"{folder / FILE_NAME}: {len(data) / 1e6:.2f} MB; encoding and decoding costs "
+    print(f"{folder / CODEC_FILE_NAME}: {len(data) / 1e6:.2f} MB; encoding and decoding costs "
           f"{error['mean_absolute_error']:.4f} of intensity a pixel on average (RMSE {error['rmse']:.4f}); look at "
           f"{folder / 'samples.png'}")
 
@@ -127,10 +129,10 @@ def show_codec(args: argparse.Namespace) -> int:
     contents, styles = ([torch.from_numpy(read_image(path, args.size).copy()) for path in paths]
                         for paths in (args.images, args.styles or args.images))
     for path, image in zip([*args.images, *(args.styles or [])], [*contents, *(styles if args.styles else [])]):
-        if min(image.shape[1:]) < codec.smallest_side:
-            size, least = f"{image.shape[2]} x {image.shape[1]}", codec.smallest_side
+        if min(image.shape[1:]) < codec.min_side:
+            size, least = f"{image.shape[2]} x {image.shape[1]}", codec.min_side
             raise UserError(f"{path}: is {size} pixels; expected {least} or more a side, so show a larger picture")
-    _draw(codec, contents, styles, args.alpha, args.out, f"codec {args.codec}, alpha {args.alpha:g}")
+    _draw_figure(codec, contents, styles, args.alpha, args.out, f"codec {args.codec}, alpha {args.alpha:g}")
     for path, image in zip(args.images, contents):
         error = codec.reconstruction_error(image[None])
         print(f"{path}: mean absolute error {error['mean_absolute_error']:.4f}, RMSE {error['rmse']:.4f} at alpha = 0")
@@ -138,7 +140,7 @@ def show_codec(args: argparse.Namespace) -> int:
     return 0
 
 
-def _draw(
+def _draw_figure(
     codec: StyleCodec, contents: Sequence[Tensor], styles: Sequence[Tensor], alpha: float, path: Path, label: str
 ) -> None:
     """The sheet of images (3, H, W): each is encoded once and decoded in every style."""
@@ -151,15 +153,15 @@ def _draw(
     save_codec_examples(contents, again, styles, styled, path, label)
 
 
-def _pool(folders: Sequence[Path], recipe: Recipe, args: argparse.Namespace) -> Pool:
+def _load_pool(folders: Sequence[Path], recipe: Recipe, args: argparse.Namespace) -> ImagePool:
     if folders:
-        return folder_pool(folders, recipe.size, _bar("reading pictures", args.quiet))
-    return synthetic_pool(recipe.size, recipe.seed, _bar("making images", args.quiet), args.textures)
+        return folder_pool(folders, recipe.size, _progress_bar("reading pictures", args.quiet))
+    return synthetic_pool(recipe.size, recipe.seed, _progress_bar("making images", args.quiet), args.textures)
 
 
 def _command(recipe: Recipe, args: argparse.Namespace) -> str:
     """What makes this codec again, with every value that is not the default."""
-    start = _recipe_of(args)
+    start = _default_recipe(args)
     words = ["python -m medfed.codec train", f"--encoder {recipe.encoder}"]
     words += [f"--decoder {recipe.decoder}"] if recipe.decoder else []
     folders = {"content": args.content, "style": args.style}
@@ -170,7 +172,7 @@ def _command(recipe: Recipe, args: argparse.Namespace) -> str:
     return " ".join(words + [f"--{name.replace('_', '-')} {value}" for name, value in changed.items()])
 
 
-def _bar(text: str, quiet: bool) -> Progress:
+def _progress_bar(text: str, quiet: bool) -> Progress:
     def wrap(items: Any) -> Any:
         return tqdm(items, desc=text, unit="image", disable=quiet, dynamic_ncols=True, leave=False)
 

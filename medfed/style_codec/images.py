@@ -15,29 +15,29 @@ from torch import Tensor
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
-from medfed.datasets.pictures import SUFFIXES, read_picture
+from medfed.datasets.image_files import SUFFIXES, read_image_file
 from medfed.phantoms.synthesis import fundus, fundus_sites, histology, prostate_sites
 from medfed.phantoms.synthesis.prostate import simulate_examination
 from medfed.phantoms.synthesis.textures import random_texture
 
 Progress = Callable[[Iterable], Iterable]
 N_TEXTURES = 480
-CASES_A_SITE = 2
-LARGER = 4 / 3  # a picture's shorter side over the side of a crop
+N_CASES_PER_SITE = 2
+RESIZE_FACTOR = 4 / 3  # a picture's shorter side over the side of a crop
 # Of the pictures of a pool, which are all in memory: half of this machine's.
-MOST_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+MAX_POOL_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 @dataclass(frozen=True)
-class Pool:
+class ImagePool:
     """Pictures in memory, and random crops of them.
 
     images: each (3, H, W) uint8, both sides at least the crop's.
-    what: for people and result files.
+    description: for people and result files.
     """
 
     images: tuple[Tensor, ...]
-    what: str
+    description: str
 
     def digest(self) -> str:
         """SHA-256 of all pixels, so that a resumed training is known to go on with the same images."""
@@ -49,38 +49,40 @@ class Pool:
     def batch(self, count: int, size: int, rng: torch.Generator) -> Tensor:
         """`count` random crops (count, 3, size, size) in [0, 1], turned and mirrored at random."""
         chosen = torch.randint(len(self.images), (count,), generator=rng).tolist()
-        return torch.stack([_crop(self.images[index], size, rng) for index in chosen]).float() / 255
+        return torch.stack([_random_crop(self.images[index], size, rng) for index in chosen]).float() / 255
 
 
 def synthetic_pool(
-    size: int, seed: int, progress: Progress, n_textures: int = N_TEXTURES, cases: int = CASES_A_SITE
-) -> Pool:
+    size: int, seed: int, progress: Progress, n_textures: int = N_TEXTURES, cases: int = N_CASES_PER_SITE
+) -> ImagePool:
     """Textures, at most a third as many slices of prostate phantoms, and some fundus and histology phantoms.
 
     Args:
         cases: prostates of each of six sites, fundi of four, and patients of five hospitals with four patches each.
     """
-    side = round(size * LARGER)
+    side = round(size * RESIZE_FACTOR)
     made: dict[str, list[np.ndarray]] = {}
     made["procedural textures"] = [random_texture(seed, number, side) for number in progress(range(n_textures))]
     prostates = [(name, number) for name, site in prostate_sites.SITES.items() for number in site.numbers[:cases]]
-    slices = [one for name, number in progress(prostates) for one in _slices(name, number, max(32, side), seed)]
+    slices = [
+        one for name, number in progress(prostates) for one in _prostate_slices(name, number, max(32, side), seed)
+    ]
     made["slices of prostate phantoms"] = slices[:: -(-3 * len(slices) // n_textures)] if n_textures else slices
     fundi = [(name, number) for name, site in fundus_sites.SITES.items() for number in site.numbers[:cases]]
     fundus_images = (
         fundus.simulate_photograph(name, number, max(32, side), seed).image for name, number in progress(fundi)
     )
-    made["fundus phantoms"] = [_fit(image / 255, side) for image in fundus_images]
+    made["fundus phantoms"] = [_resize(image / 255, side) for image in fundus_images]
     patches = list(histology.patch_table(4 * cases, cases, seed))
     made["histology phantoms"] = [
-        _fit(histology.simulate_patch(row.patient, number, row.tumour, seed)[0] / 255, max(size, histology.SIDE))
+        _resize(histology.simulate_patch(row.patient, number, row.tumour, seed)[0] / 255, max(size, histology.SIDE))
         for number, row in enumerate(progress(patches))
     ]
-    images = tuple(_as_bytes(picture) for pictures in made.values() for picture in pictures)
-    return Pool(images, ", ".join(f"{len(pictures)} {what}" for what, pictures in made.items()))
+    images = tuple(_to_uint8(picture) for pictures in made.values() for picture in pictures)
+    return ImagePool(images, ", ".join(f"{len(pictures)} {what}" for what, pictures in made.items()))
 
 
-def folder_pool(folders: Sequence[Path], size: int, progress: Progress) -> Pool:
+def folder_pool(folders: Sequence[Path], size: int, progress: Progress) -> ImagePool:
     """All pictures in these folders and below, shrunk or enlarged so that the shorter side is 4/3 of a crop's.
 
     Raises:
@@ -93,14 +95,14 @@ def folder_pool(folders: Sequence[Path], size: int, progress: Progress) -> Pool:
             raise UserError(f"{folder}: holds no picture; expected a folder of {', '.join(SUFFIXES)} files")
         paths += found
     _check_memory(folders, len(paths), size)
-    images = tuple(_as_bytes(read_image(path, round(size * LARGER))) for path in progress(paths))
-    return Pool(images, f"{len(images)} pictures from {', '.join(map(str, folders))}")
+    images = tuple(_to_uint8(read_image(path, round(size * RESIZE_FACTOR))) for path in progress(paths))
+    return ImagePool(images, f"{len(images)} pictures from {', '.join(map(str, folders))}")
 
 
 def read_image(path: Path, side: int | None = None) -> np.ndarray:
     """A picture as (3, H, W) in [0, 1], scaled to a shorter side if one is given."""
-    pixels = read_picture(path, None, []) / 255
-    pixels = pixels if side is None else _fit(np.moveaxis(pixels, 0, -1), side)
+    pixels = read_image_file(path, None, []) / 255
+    pixels = pixels if side is None else _resize(np.moveaxis(pixels, 0, -1), side)
     return np.broadcast_to(pixels, (3, *pixels.shape[1:]))
 
 
@@ -111,16 +113,16 @@ def crop_rng(seed: int, *purpose: str | int) -> torch.Generator:
 
 def _check_memory(folders: Sequence[Path], count: int, size: int) -> None:
     """As if all pictures were square; nothing is read for it."""
-    bytes_each = 3 * round(size * LARGER) ** 2
-    if count * bytes_each > MOST_BYTES:
+    bytes_each = 3 * round(size * RESIZE_FACTOR) ** 2
+    if count * bytes_each > MAX_POOL_BYTES:
         raise UserError(
             f"{', '.join(map(str, folders))}: {count:,} pictures take {count * bytes_each / 2**30:.3g} GiB of memory "
-            f"or more with --size {size}; expected at most half of what is here, {MOST_BYTES / 2**30:.3g} GiB, so give "
-            f"{MOST_BYTES // bytes_each:,} of them, or choose a smaller --size"
+            f"or more with --size {size}; expected at most half of what is here, {MAX_POOL_BYTES / 2**30:.3g} GiB, so "
+            f"give {MAX_POOL_BYTES // bytes_each:,} of them, or choose a smaller --size"
         )
 
 
-def _fit(picture: np.ndarray, side: int) -> np.ndarray:
+def _resize(picture: np.ndarray, side: int) -> np.ndarray:
     """(H, W, C) to (C, H, W), scaled so that the shorter side is `side`."""
     pixels = torch.from_numpy(np.moveaxis(picture, -1, 0).astype(np.float32))
     factor = side / min(pixels.shape[1:])
@@ -130,19 +132,19 @@ def _fit(picture: np.ndarray, side: int) -> np.ndarray:
     return pixels.numpy()
 
 
-def _slices(site: str, number: int, side: int, seed: int) -> list[np.ndarray]:
+def _prostate_slices(site: str, number: int, side: int, seed: int) -> list[np.ndarray]:
     volume = simulate_examination(site, number, side, seed).image
     low, high = np.percentile(volume, (0.5, 99.5))
     grey = np.clip((volume - low) / max(high - low, 1e-6), 0, 1)
     return [np.broadcast_to(grey[:, :, index].T, (3, side, side)) for index in range(grey.shape[2])]
 
 
-def _crop(image: Tensor, size: int, rng: torch.Generator) -> Tensor:
+def _random_crop(image: Tensor, size: int, rng: torch.Generator) -> Tensor:
     top, left = (int(torch.randint(side - size + 1, (), generator=rng)) for side in image.shape[1:])
     turns, mirrored = (int(torch.randint(n, (), generator=rng)) for n in (4, 2))
     crop = torch.rot90(image[:, top : top + size, left : left + size], turns, (1, 2))
     return crop.flip(2) if mirrored else crop
 
 
-def _as_bytes(picture: np.ndarray) -> Tensor:
+def _to_uint8(picture: np.ndarray) -> Tensor:
     return torch.from_numpy(np.round(255 * np.clip(picture, 0, 1)).astype(np.uint8))

@@ -27,14 +27,14 @@ from torch import Tensor, nn
 from medfed.core.errors import UserError
 from medfed.core.seeds import seeded_layers
 from medfed.federation.message import pack, unpack
-from medfed.functional.style import adain, statistics
+from medfed.functional.style import adain, channel_mean_std
 from medfed.networks.adain import StyleCodec
-from medfed.networks.identity_init import start_lossless
+from medfed.networks.identity_init import init_identity
 from medfed.networks.small_codec import SmallDecoder, SmallEncoder
 from medfed.networks.vgg import Decoder, VGGEncoder, load_decoder, load_encoder
-from medfed.style_codec.images import Pool, crop_rng
+from medfed.style_codec.images import ImagePool, crop_rng
 
-N_NORMALISING = 256  # crops that the scale of the small encoder's channels is taken from
+N_NORMALISATION_CROPS = 256  # crops that the scale of the small encoder's channels is taken from
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Recipe:
         return self.learning_rate * min(1, (step + 1) / max(self.ramp, 1)) / (1 + self.decay * step)
 
 
-SMALL = Recipe(
+SMALL_RECIPE = Recipe(
     "small", steps=0, size=96, learning_rate=3e-6, ramp=50, style_weight=1.0, pixel_weight=50.0, leak=0.02
 )
 
@@ -98,22 +98,26 @@ class CodecTraining:
         device: where the networks are; images are drawn on the CPU.
     """
 
-    def __init__(self, recipe: Recipe, content: Pool, style: Pool, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self, recipe: Recipe, content: ImagePool, style: ImagePool, device: str | torch.device = "cpu"
+    ) -> None:
         self.recipe, self.content, self.style, self.device = recipe, content, style, torch.device(device)
         with seeded_layers(recipe.seed, "codec"):
-            self.codec, self.settings = _start_of(recipe)
+            self.codec, self.settings = _build_codec(recipe)
         encoder, decoder = self.codec.encoder, self.codec.decoder
         if isinstance(encoder, SmallEncoder) and isinstance(decoder, SmallDecoder):
-            crops = content.batch(N_NORMALISING, recipe.size, crop_rng(recipe.seed, "normalise"))
-            decoder.follow(encoder.normalise(crops)[-1])
-        elif isinstance(encoder, VGGEncoder) and encoder.form == "vgg16" and not recipe.decoder:  # vgg19 is normalised
-            crops = content.batch(N_NORMALISING // 8, recipe.size, crop_rng(recipe.seed, "normalise"))
-            encoder.normalise(crops)
+            crops = content.batch(N_NORMALISATION_CROPS, recipe.size, crop_rng(recipe.seed, "normalise"))
+            decoder.rescale_inputs(encoder.normalise_activations(crops)[-1])
+        elif (
+            isinstance(encoder, VGGEncoder) and encoder.architecture == "vgg16" and not recipe.decoder
+        ):  # vgg19 is normalised
+            crops = content.batch(N_NORMALISATION_CROPS // 8, recipe.size, crop_rng(recipe.seed, "normalise"))
+            encoder.normalise_activations(crops)
         self.codec.to(self.device)
         self.step = 0
         self._start()
 
-    def advance(self) -> dict[str, float]:
+    def train_step(self) -> dict[str, float]:
         """One step; returns the losses by name, unweighted.
 
         Raises:
@@ -163,7 +167,7 @@ class CodecTraining:
         return {
             "recipe": asdict(self.recipe),
             "steps": self.step,
-            "data": {"content": self.content.what, "style": self.style.what},
+            "data": {"content": self.content.description, "style": self.style.description},
             "reconstruction_error": {**error, "on": f"64 crops of content, {self.recipe.size} pixels a side"},
         }
 
@@ -181,7 +185,7 @@ class CodecTraining:
         own = -(-len(content) // 4) if self.recipe.pixel_weight else 0
         style[:own] = content[:own]
         with torch.no_grad():
-            wanted = [statistics(found) for found in self.codec.encoder(style)]
+            wanted = [channel_mean_std(found) for found in self.codec.encoder(style)]
             target = adain(self.codec.encoder(content)[-1], *wanted[-1])
         image = self.codec.decoder(target)
         image = torch.lerp(image.clamp(0, 1), image, self.recipe.leak)
@@ -191,13 +195,13 @@ class CodecTraining:
             losses["pixel"] = (image[:own] - content[:own]).abs().mean()
         return losses
 
-    def _batch(self, pool: Pool, rng: torch.Generator) -> Tensor:
+    def _batch(self, pool: ImagePool, rng: torch.Generator) -> Tensor:
         return pool.batch(self.recipe.batch_size, self.recipe.size, rng).to(self.device)
 
 
 def _style_loss(found: Iterable[Tensor], wanted: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """eq. 13: over images and channels the mean square, over the taps the sum."""
-    both = ((statistics(maps), theirs) for maps, theirs in zip(found, wanted, strict=True))
+    both = ((channel_mean_std(maps), theirs) for maps, theirs in zip(found, wanted, strict=True))
     terms = (nn.functional.mse_loss(a, b) for ours, theirs in both for a, b in zip(ours, theirs, strict=True))
     return sum(terms, start=torch.zeros(()))
 
@@ -205,23 +209,25 @@ def _style_loss(found: Iterable[Tensor], wanted: Iterable[tuple[Tensor, Tensor]]
 def check_weights(recipe: Recipe) -> None:
     """UserError if a file of weights is none, which is better known before images are read or made."""
     if recipe.encoder != "small":
-        form = load_encoder(recipe.encoder).form
+        architecture = load_encoder(recipe.encoder).architecture
         if recipe.decoder:
-            load_decoder(recipe.decoder, form)
+            load_decoder(recipe.decoder, architecture)
 
 
-def _start_of(recipe: Recipe) -> tuple[StyleCodec, dict[str, Any]]:
+def _build_codec(recipe: Recipe) -> tuple[StyleCodec, dict[str, Any]]:
     """The codec to train, and what its file tells of its shape."""
     if recipe.encoder == "small":
         small, small_decoder = SmallEncoder(), SmallDecoder()
-        start_lossless(small, small_decoder)
+        init_identity(small, small_decoder)
         return StyleCodec(small, small_decoder), {"architecture": "small", "channels": list(small.channels)}
     encoder = load_encoder(recipe.encoder)
     if recipe.decoder:
-        return StyleCodec(encoder, load_decoder(recipe.decoder, encoder.form)), {"architecture": encoder.form}
-    codec = StyleCodec(encoder, Decoder(encoder.form))
+        return StyleCodec(encoder, load_decoder(recipe.decoder, encoder.architecture)), {
+            "architecture": encoder.architecture
+        }
+    codec = StyleCodec(encoder, Decoder(encoder.architecture))
     for layer in codec.decoder.layers:
         if isinstance(layer, nn.Conv2d):  # PyTorch's own start shrinks what passes nine layers to nothing
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.get_parameter("bias"))
-    return codec, {"architecture": encoder.form}
+    return codec, {"architecture": encoder.architecture}

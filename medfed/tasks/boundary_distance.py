@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medfed.functional.contrast import masked_mean
-from medfed.functional.regions import boundary, ring
+from medfed.functional.contrastive import masked_mean
+from medfed.functional.regions import background_ring, boundary
 
 N_LEVELS = 2  # the finest decoder levels, as ELCFS takes them; the same for every method
 
@@ -30,7 +30,9 @@ def boundary_distance(levels: Sequence[Tensor], mask: Tensor) -> Tensor:
     width = max(2, round(5 * min(size) / 384))
     full = [functional.interpolate(one, size, mode="bilinear", align_corners=False) for one in levels]
     found = []
-    for rim, around in zip(boundary(mask).bool().unbind(dim=1), ring(mask, width).bool().unbind(dim=1), strict=True):
+    for rim, around in zip(
+        boundary(mask).bool().unbind(dim=1), background_ring(mask, width).bool().unbind(dim=1), strict=True
+    ):
         inner, outer = (
             torch.cat([masked_mean(one, region)[0] for one in full], dim=1).double() for region in (rim, around)
         )

@@ -63,7 +63,7 @@ def step(class_: str, keys: str | list[str] = "image", **arguments: Any) -> Json
 
 
 def read_2d(channels: int) -> list[Json]:
-    """Read an image file as `medfed.datasets.pictures` does, but for the order of axes: MONAI has (C, W, H).
+    """Read an image file as `medfed.datasets.image_files` does, but for the order of axes: MONAI has (C, W, H).
 
     It is turned back when MONAI inverts; `Resized` adds, and removes, its D = 1.
     """

@@ -23,7 +23,7 @@ from medfed.tasks.bundle_template import (
 MAX_BATCH = 64  # images that go through a network together
 COLOUR_MEAN, COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as all four papers normalise
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)
-CLASSES = "camelyon17_classification"
+CLASSIFICATION_TEMPLATE = "camelyon17_classification"
 MAX_NAMED = 3  # so many classes are named in the name of the bundle's folder
 TOGETHER = (
     "\n- Its batch normalisation takes the statistics of the batch: what it says of a picture depends on the others of "
@@ -45,7 +45,7 @@ class ClassBundle(BundleTemplate):
     image_size: int
     standardised: bool
 
-    folder = CLASSES
+    folder = CLASSIFICATION_TEMPLATE
     packages = ("pytorch-ignite", "pillow")
 
     @property
@@ -93,7 +93,7 @@ class ClassBundle(BundleTemplate):
         }
 
     def _preprocessing(self) -> list[Json]:
-        """`Pictures` from a file on, then `Classification.standardise`; equal to the bit.
+        """`ImageSamples` from a file on, then `Classification.standardise`; equal to the bit.
 
         MONAI's `Resized` smooths in another way before it shrinks, so the interpolation is PyTorch's own, which wants
         (1, C, H, W): an axis more for a while.

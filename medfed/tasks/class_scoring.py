@@ -19,12 +19,12 @@ from medfed.core.errors import UserError
 from medfed.metrics.accuracy import Accuracy
 from medfed.metrics.auroc import AreaUnderROC
 from medfed.metrics.balanced_accuracy import BalancedAccuracy
-from medfed.metrics.case_file import as_row, read_lines, write_rows
-from medfed.metrics.class_metric import ClassMetric, class_scores
+from medfed.metrics.case_file import parse_row, read_csv, write_rows
+from medfed.metrics.class_metric import ClassMetric, compute_class_metrics
 from medfed.metrics.ece import ExpectedCalibrationError
 from medfed.metrics.metric import Metric
-from medfed.metrics.summary import N_RESAMPLES, ROLES, VALIDATION, Group, resamples, signed_rank
-from medfed.tasks.scoring import ALL, CARD, CASES, COMPARISON, GAP, RUN_TABLE, CaseValue, Scoring
+from medfed.metrics.summary import N_BOOTSTRAP, ROLES, VALIDATION, Group, bootstrap_indices, wilcoxon_test
+from medfed.tasks.scoring import ALL, CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
 CLASS_METRICS: tuple[Metric, ...] = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationError())
 MAX_WEIGHTINGS = 100  # that are computed together: bounds the memory of a site with many images
@@ -48,17 +48,17 @@ class ClassScoring(Scoring):
     other_columns = ("site", "role", "patient", "subject", "label", "predicted")
     counts = ("n", "n_subjects", "n_wrong")
     has_structures = False
-    counts_before = (("n", "images"), ("n_subjects", "people"))
-    counts_after = ()
+    leading_counts = (("n", "images"), ("n_subjects", "people"))
+    trailing_counts = ()
     spread_over_sites = True
     shows_interval = True
-    spread = "[] is the 95 % interval over people; ± is the sd over sites"
-    interval = "[] is the 95 % interval over people (bootstrap); ± is the standard deviation over sites"
+    spread_note = "[] is the 95 % interval over people; ± is the sd over sites"
+    interval_note = "[] is the 95 % interval over people (bootstrap); ± is the standard deviation over sites"
     notes = ()
-    averaged = "score over a site's images"
-    failed = "wrong"
-    unknown = "the site has images of one class only"
-    tested = "the share of images told right of each of all n unseen people (over all seeds)"
+    score_description = "score over a site's images"
+    failure_heading = "wrong"
+    missing_score_reason = "the site has images of one class only"
+    tested_population = "the share of images told right of each of all n unseen people (over all seeds)"
     figures = ("reliability", "roc", "confusion", "image_examples")
 
     def structure_of(self, row: Mapping) -> str:
@@ -111,35 +111,35 @@ class ClassScoring(Scoring):
         write_rows(path, rows, header, ("role", "site", "patient"), lambda value, _: str(value))
 
     def read_cases(self, path: str | Path) -> list[dict]:
-        header, *lines = read_lines(path) or [[]]
+        header, *lines = read_csv(path) or [[]]
         n = len(self.other_columns)
         numbers = header[n:]
         named = all(column.startswith("p_") for column in numbers[:-1])
         if tuple(header[:n]) != self.other_columns or numbers[-1:] != ["correct"] or not named:
             expected = ",".join((*self.other_columns, "p_CLASS", "...", "correct"))
             raise UserError(f"{path}: the first line is not {expected}; is this a file of classified images?")
-        rows = [as_row(path, number, header, line, numbers) for number, line in enumerate(lines, start=2)]
+        rows = [parse_row(path, number, header, line, numbers) for number, line in enumerate(lines, start=2)]
         try:
             self.check(rows)
         except ValueError as error:
             raise UserError(f"{path}: {error}") from error
         return [row | {"correct": int(row["correct"])} for row in rows]
 
-    def value(self, rows: Sequence[dict], key: str) -> float | None:
+    def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
         """The score of all images; None where it is undefined, or the code of the metric is not here."""
         return self._values(rows).get(key) if rows else None
 
-    def is_known(self, rows: Sequence[dict], key: str) -> bool:
+    def has_value(self, rows: Sequence[dict], key: str) -> bool:
         return bool(rows) and any(metric.name == key for metric in self.metrics)
 
-    def paired(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
+    def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
         """Over patients: the fraction of a patient's images that is classified correctly, over all seeds.
 
         Over patients and not images, as images of one patient are alike.
         """
         if key != "accuracy":
             return {"p": None, "n": None, "reason": f"{key} belongs to a site and not to a person, so it has no pairs"}
-        return signed_rank(_by_subject(rows_a), _by_subject(rows_b), "people")
+        return wilcoxon_test(_by_subject(rows_a), _by_subject(rows_b), "people")
 
     def is_failure(self, row: Mapping) -> bool:
         return not row["correct"]
@@ -147,11 +147,11 @@ class ClassScoring(Scoring):
     def is_case(self, row: Mapping) -> bool:
         return True
 
-    def is_crossed(self, row: Mapping) -> bool:
+    def has_cross(self, row: Mapping) -> bool:
         return False
 
-    def case_values(self, rows: Sequence[Mapping]) -> list[CaseValue]:
-        true_class = CaseValue("probability given to the true class", (0.0, 1.0), _true_probability, is_main=True)
+    def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
+        true_class = BoxPlotValue("probability given to the true class", (0.0, 1.0), _true_probability, is_main=True)
         return [true_class]
 
     @property
@@ -160,7 +160,7 @@ class ClassScoring(Scoring):
         return [metric for metric in self.metrics if isinstance(metric, ClassMetric)]
 
     def _values(self, rows: Sequence[dict]) -> dict[str, float | None]:
-        found = class_scores(self._computable, *arrays(rows), np.ones((1, len(rows))))
+        found = compute_class_metrics(self._computable, *probabilities_and_labels(rows), np.ones((1, len(rows))))
         return {name: None if math.isnan(values[0]) else float(values[0]) for name, values in found.items()}
 
     def _intervals(self, rows: list[dict], subjects: list[str], seed: tuple) -> dict[str, tuple]:
@@ -168,13 +168,13 @@ class ClassScoring(Scoring):
         if len(subjects) < 2:
             return {}
         metrics = [metric for metric in self._computable if metric.has_interval]
-        probabilities, labels = arrays(rows)
+        probabilities, labels = probabilities_and_labels(rows)
         place = {subject: index for index, subject in enumerate(subjects)}
         subject_of = np.array([place[row["subject"]] for row in rows])
         blocks = []
-        for draws in np.array_split(resamples(len(subjects), seed), N_RESAMPLES // MAX_WEIGHTINGS):
+        for draws in np.array_split(bootstrap_indices(len(subjects), seed), N_BOOTSTRAP // MAX_WEIGHTINGS):
             times = np.stack([np.bincount(line, minlength=len(subjects)) for line in draws])
-            blocks.append(class_scores(metrics, probabilities, labels, times[:, subject_of]))
+            blocks.append(compute_class_metrics(metrics, probabilities, labels, times[:, subject_of]))
         names = [metric.name for metric in metrics]
         return {name: _percentiles(np.concatenate([block[name] for block in blocks])) for name in names}
 
@@ -196,7 +196,7 @@ def classes_of(rows: Sequence[Mapping]) -> tuple[str, ...]:
     return tuple(column[2:] for column in rows[0] if column.startswith("p_")) if rows else ()
 
 
-def arrays(rows: Sequence[Mapping]) -> tuple[np.ndarray, np.ndarray]:
+def probabilities_and_labels(rows: Sequence[Mapping]) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities (N, K) float64 and labels (N,) of the rows, for `medfed.metrics.class_metric`."""
     classes = classes_of(rows)
     probabilities = np.array([[row[f"p_{name}"] for name in classes] for row in rows], dtype=np.float64)

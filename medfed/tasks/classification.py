@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medfed.core.batch import Batch
-from medfed.core.seeds import number as stream_number
+from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Case, Dataset
-from medfed.datasets.checking import MOST_HASHED
+from medfed.datasets.checking import MAX_HASHED_CASES
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.class_bundle import MAX_BATCH, ClassBundle, colour_scale
 from medfed.tasks.class_scoring import CLASS_METRICS, ClassScoring, case_row
@@ -31,7 +31,7 @@ def even_parts(order: Tensor) -> tuple[Tensor, ...]:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageSamples:
     """The pictures of some cases: read on demand, kept as bytes while there is room.
 
     Args:
@@ -64,7 +64,7 @@ class Pictures:
         pixels = torch.stack([self._picture(index) for index in indices])
         return Batch(pixels.float() / 255, torch.tensor([self.cases[index].label for index in indices]))
 
-    def first(self) -> Iterator[None]:
+    def preload(self) -> Iterator[None]:
         """Read as many as are kept, one a step, so that what is wrong with them shows before training."""
         for index in range(len(self)):
             if self._has_room():
@@ -118,9 +118,9 @@ class Classification(Task):
     def out_channels(self) -> int:
         return len(self.classes)
 
-    def prepare(self, cases: Sequence[Case], read: Read) -> Pictures:
+    def prepare(self, cases: Sequence[Case], read: Read) -> ImageSamples:
         """Samples for training and validation, in the order of the cases; no file is opened yet."""
-        return Pictures(tuple(cases), read, self.image_size)
+        return ImageSamples(tuple(cases), read, self.image_size)
 
     def standardise(self, image: Tensor) -> Tensor:
         """(B, C, H, W) in [0, 1] to what the network sees."""
@@ -133,19 +133,21 @@ class Classification(Task):
         """Random rotation, scaling and left-right flipping."""
         theta = draw_affine(len(batch.image), rng)
         # The maps flip the first image axis, and here that is up-down.
-        return batch.moved(lambda image: warp(image.mT, theta).mT.contiguous(), batch.label)
+        return batch.transform(lambda image: warp(image.mT, theta).mT.contiguous(), batch.label)
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
         """Mean cross-entropy of logits (B, K) and labels (B,)."""
         return functional.cross_entropy(logits, label)
 
-    def validate(self, network: nn.Module, samples: Pictures, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
+    def validate(
+        self, network: nn.Module, samples: ImageSamples, decoder_levels: Sequence[str] = ()
+    ) -> dict[str, float]:
         """Share of the images that are classified right; there are no decoder levels."""
         right = self.probabilities(network, samples).argmax(dim=1) == samples.labels
         return {"score": float(right.double().mean())}
 
     @torch.no_grad()
-    def probabilities(self, network: nn.Module, samples: Pictures) -> Tensor:
+    def probabilities(self, network: nn.Module, samples: ImageSamples) -> Tensor:
         """(N, K) float64, softmax of the logits, in the order of the samples.
 
         Batches are drawn in another order, fixed but telling no class: Tent and batch statistics see a batch whole.
@@ -161,15 +163,15 @@ class Classification(Task):
 
     def load(
         self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, kept_bytes: int = KEPT_BYTES
-    ) -> Pictures:
+    ) -> ImageSamples:
         """Samples that are read on demand; as many as stay in memory are read now."""
         samples = replace(self.prepare(cases, _reader(dataset, notice)), kept_bytes=kept_bytes)
-        for _ in samples.first():
+        for _ in samples.preload():
             advance(1)
         return samples
 
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
-        for case in cases[:MOST_HASHED]:  # of very many, some
+        for case in cases[:MAX_HASHED_CASES]:  # of very many, some
             dataset.read_image(case, [])
             advance(1)
 
@@ -186,7 +188,7 @@ class Classification(Task):
         rows: Rows = []
         read = _reader(dataset, notice)
         # The order is independent of the class, as Tent and batch statistics see a batch as a whole.
-        cases = sorted(cases, key=lambda case: stream_number(0, "order", case.site, case.patient))
+        cases = sorted(cases, key=lambda case: stream_seed(0, "order", case.site, case.patient))
         for indices in even_parts(torch.arange(len(cases))):
             part = [cases[index] for index in indices.tolist()]
             for case, found in zip(part, self.probabilities(network, self.prepare(part, read)), strict=True):
@@ -197,11 +199,11 @@ class Classification(Task):
             advance(len(part))
         return EvaluationResult(rows)
 
-    def typical_image(self, samples: Pictures) -> Tensor:
+    def typical_image(self, samples: ImageSamples) -> Tensor:
         """The first image of the last class."""
         return samples.batch([int(samples.labels.argmax())]).image[0]
 
-    def patients_of(self, samples: Pictures) -> list[str]:
+    def patients_of(self, samples: ImageSamples) -> list[str]:
         return [case.subject for case in samples.cases]
 
     def bundle(self, input_is_2d: bool) -> ClassBundle:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
-from medfed.core import registry
+from pydantic import Field
+
+from medfed.core import bounds, registry
+from medfed.core.bounds import PositiveFloat
 from medfed.core.errors import UserError
 from medfed.metrics.metric import Metric
 
@@ -29,25 +34,30 @@ class Evaluation:
             (`mypackage.mymetric`). Every table and figure shows them.
     """
 
-    threshold: float = 0.5
+    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     largest_component: bool = False
     tent: bool = False
-    tent_learning_rate: float = 1e-3
+    tent_learning_rate: PositiveFloat = 1e-3
     boundary_distance: bool = False
-    metrics: tuple[str, ...] = ()
+    metrics: Annotated[tuple[str, ...], Field(json_schema_extra={"uniqueItems": True})] = ()
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}")
-        if not self.tent_learning_rate > 0:
-            raise ValueError(f"tent_learning_rate must be above 0, got {self.tent_learning_rate}")
-        names = sorted({name for kind in METRIC_KINDS for name in registry.known_names(kind)}) if self.metrics else []
-        for name in self.metrics:
-            if self.metrics.count(name) > 1:
-                raise ValueError(f"metrics: '{name}' comes twice; leave one out")
+        """Check every value.
+
+        Raises:
+            ValueError: if a value is out of its range, or a metric is unknown or named twice.
+        """
+        bounds.check(self, self._conflicts)
+
+    def _conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, sentence) for each name that is no metric, and for each that is there twice."""
+        known = sorted({name for kind in METRIC_KINDS for name in registry.known_names(kind)}) if self.metrics else []
+        for name in dict.fromkeys(self.metrics):
             is_dotted = "." in name and all(part.isidentifier() for part in name.split("."))
-            if name not in names and not is_dotted:
-                raise ValueError(f"metrics: no metric '{name}'. {registry.suggestion(name, names)}")
+            if self.metrics.count(name) > 1:
+                yield "metrics", f"'{name}' comes twice; leave one out"
+            elif name not in known and not is_dotted:
+                yield "metrics", f"no metric '{name}'. {registry.suggestion(name, known)}"
 
 
 def chosen_metrics(kind: str, names: tuple[str, ...]) -> tuple[Metric, ...]:

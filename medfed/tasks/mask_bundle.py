@@ -13,7 +13,7 @@ PERCENTILES = (0.5, 99.5)  # of a volume whose format fixes no range: what becom
 MAX_SLICES = 16  # that go through a network together
 AXES = (("L", "R"), ("P", "A"), ("I", "S"))
 SLICES_FIRST = [3, 1, 2, 0]  # (1, S, S, D) to (D, S, S, 1), and back
-VOLUMES, IMAGES_2D = "prostate_segmentation", "fundus_segmentation"
+VOLUME_TEMPLATE, IMAGE_2D_TEMPLATE = "prostate_segmentation", "fundus_segmentation"
 VOLUME_KINDS = "NIfTI files whose header tells the orientation truly"
 
 
@@ -38,7 +38,7 @@ class MaskBundle(BundleTemplate):
 
     @property
     def folder(self) -> str:  # type: ignore[override]
-        return IMAGES_2D if self.input_is_2d else VOLUMES
+        return IMAGE_2D_TEMPLATE if self.input_is_2d else VOLUME_TEMPLATE
 
     @property
     def name(self) -> str:  # type: ignore[override]

@@ -18,15 +18,15 @@ import numpy as np
 
 from medfed.core.errors import UserError
 from medfed.metrics.assd import AverageSurfaceDistance
-from medfed.metrics.case_file import as_row, read_lines, write_rows
+from medfed.metrics.case_file import parse_row, read_csv, write_rows
 from medfed.metrics.dice import Dice
 from medfed.metrics.hd import HausdorffDistance
 from medfed.metrics.hd95 import HausdorffDistance95
 from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
 from medfed.metrics.mask_metric import ABSENT, MISSED, OK, STATUSES
-from medfed.metrics.metric import DISTANCE, Column, Metric, columns_of
-from medfed.metrics.summary import ROLES, VALIDATION, Group, resamples, signed_rank
-from medfed.tasks.scoring import CARD, CASES, COMPARISON, GAP, RUN_TABLE, CaseValue, Scoring
+from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
+from medfed.metrics.summary import ROLES, VALIDATION, Group, bootstrap_indices, wilcoxon_test
+from medfed.tasks.scoring import CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
 MASK_METRICS: tuple[Metric, ...] = (
     Dice(), HausdorffDistance(), HausdorffDistance95(), AverageSurfaceDistance(), PooledHausdorffDistance95(),
@@ -51,19 +51,19 @@ class MaskScoring(Scoring):
     other_columns = ("site", "role", "patient", "structure", "status")
     counts = ("n", *(f"n_{status}" for status in STATUSES[1:]))
     has_structures = True
-    counts_before = (("n", "cases"),)
-    counts_after = (("n_missed", "missed"),)
+    leading_counts = (("n", "cases"),)
+    trailing_counts = (("n_missed", "missed"),)
     spread_over_sites = False
     shows_interval = False
-    spread = "± is the sd over cases"
-    interval = "[] is the 95 % interval over patients (bootstrap); ± is the standard deviation"
+    spread_note = "± is the sd over cases"
+    interval_note = "[] is the 95 % interval over patients (bootstrap); ± is the standard deviation"
     notes = (
         "A missed organ or a false alarm counts as Dice 0 and the diagonal of the image; absent from both is left out",
     )
-    averaged = "mean over cases"
-    failed = "missed"
-    unknown = "not all of a site's cases have this unit"
-    tested = "all n unseen patients (each averaged over seeds first)"
+    score_description = "mean over cases"
+    failure_heading = "missed"
+    missing_score_reason = "not all of a site's cases have this unit"
+    tested_population = "all n unseen patients (each averaged over seeds first)"
     figures = ("site_boxes", "mask_overlays")
 
     @property
@@ -89,7 +89,7 @@ class MaskScoring(Scoring):
             if len(values):
                 scores["mean"] = float(values.mean())
             if len(values) > 1:
-                low, high = np.percentile(values[resamples(len(values), seed)].mean(axis=1), [2.5, 97.5])
+                low, high = np.percentile(values[bootstrap_indices(len(values), seed)].mean(axis=1), [2.5, 97.5])
                 scores |= {"sd": float(values.std(ddof=1)), "low": float(low), "high": float(high)}
             found[column.key] = scores
         return found
@@ -121,29 +121,29 @@ class MaskScoring(Scoring):
         write_rows(path, rows, self.case_columns, ("role", "site", "patient", "structure"), written)
 
     def read_cases(self, path: str | Path) -> list[dict]:
-        lines, header = read_lines(path), self.case_columns
+        lines, header = read_csv(path), self.case_columns
         if not lines or tuple(lines[0]) != header:
             raise UserError(f"{path}: the first line is not {','.join(header)}; is this a file of cases?")
         numbers = [column.key for column in self.columns]
-        rows = [as_row(path, number, header, line, numbers) for number, line in enumerate(lines[1:], start=2)]
+        rows = [parse_row(path, number, header, line, numbers) for number, line in enumerate(lines[1:], start=2)]
         try:
             self.check(rows)
         except ValueError as error:
             raise UserError(f"{path}: {error}") from error
         return rows
 
-    def value(self, rows: Sequence[dict], key: str) -> float | None:
+    def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
         """The mean over cases; None where one case lacks it."""
         values = [row.get(key) for row in rows if self.is_case(row)]
         known = [value for value in values if value is not None]
         return fmean(known) if known and len(known) == len(values) else None
 
-    def is_known(self, rows: Sequence[dict], key: str) -> bool:
+    def has_value(self, rows: Sequence[dict], key: str) -> bool:
         return any(row.get(key) is not None for row in rows)
 
-    def paired(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
+    def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
         """Over patients and structures, each averaged over the seeds that know it."""
-        return signed_rank(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
+        return wilcoxon_test(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
         return row["status"] == MISSED
@@ -151,26 +151,26 @@ class MaskScoring(Scoring):
     def is_case(self, row: Mapping) -> bool:
         return row["status"] != ABSENT
 
-    def is_crossed(self, row: Mapping) -> bool:
+    def has_cross(self, row: Mapping) -> bool:
         return row["status"] != OK
 
-    def case_values(self, rows: Sequence[Mapping]) -> list[CaseValue]:
+    def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
         first = (self.metrics[0].name, *self.chosen)
         found = []
-        for metric in self.shown(CASES):
+        for metric in self.metrics_in(CASES):
             if column := self._common_column(metric, rows):
                 value = partial(_value, column.key)
                 found.append(
-                    CaseValue(column.title, metric.limits, value, metric.name in first, metric.unit == DISTANCE)
+                    BoxPlotValue(column.title, metric.limits, value, metric.name in first, metric.unit == DISTANCE)
                 )
         return found
 
     def _common_column(self, metric: Metric, rows: Sequence[Mapping]) -> Column | None:
         """A metric in the unit that all cases have; where units differ, in voxels if the metric says how."""
         if metric.unit != DISTANCE:
-            return columns_of(metric)[0]
+            return metric_columns(metric)[0]
         present = [row for row in rows if self.is_case(row)]
-        for column in columns_of(metric):
+        for column in metric_columns(metric):
             if present and all(row.get(column.key) is not None for row in present):
                 return column
         return next((column for column in self.columns if column.key == metric.in_voxels), None)

@@ -40,11 +40,11 @@ class PackedMask:
     packed: bytes
 
     @classmethod
-    def of(cls, mask: Tensor) -> PackedMask:
+    def pack(cls, mask: Tensor) -> PackedMask:
         """mask: uint8 on any device, 0 or 1."""
         return cls(tuple(mask.shape), zlib.compress(np.packbits(mask.cpu().numpy()).tobytes(), level=1))
 
-    def unpacked(self) -> Tensor:
+    def unpack(self) -> Tensor:
         """The mask as it was, uint8 on the CPU."""
         bits = np.frombuffer(zlib.decompress(self.packed), dtype=np.uint8)
         count = int(np.prod(self.shape))

@@ -1,6 +1,6 @@
 """What a task declares of its results: metrics, rows, summary, and what tables and figures show.
 
-It needs no images and no network, so that a report can be made of a run's folder alone (`medfed.tasks.known`).
+It needs no images and no network, so that a report can be made of a run's folder alone (`medfed.tasks.factory`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from medfed.metrics.metric import Column, Metric, check_declarations, columns, columns_of, described
-from medfed.metrics.summary import N_RESAMPLES, Group, summarise
+from medfed.metrics.metric import Column, Metric, all_columns, check_declarations, describe_metric, metric_columns
+from medfed.metrics.summary import N_BOOTSTRAP, Group, summarise
 
 ALL = "all"  # the one structure of a task that has none
 RUN_TABLE, COMPARISON, CARD, CASES, GAP = VIEWS = ("run_table", "comparison", "card", "cases", "gap")
 
 
 @dataclass(frozen=True)
-class CaseValue:
+class BoxPlotValue:
     """What a box plot shows of every case: an axis, its limits (None: those of the values), and a row's value.
 
     is_main: whether it is the task's first metric, or one that the config chose.
@@ -50,17 +50,17 @@ class Scoring(ABC):
     other_columns: ClassVar[tuple[str, ...]]  # of cases.csv, that are no metric
     counts: ClassVar[tuple[str, ...]]  # of a summary's group; the first is the number of scored cases
     has_structures: ClassVar[bool]
-    counts_before: ClassVar[tuple[tuple[str, str], ...]]  # (count, its head) in the table of a run, before the scores
-    counts_after: ClassVar[tuple[tuple[str, str], ...]]  # and after them
+    leading_counts: ClassVar[tuple[tuple[str, str], ...]]  # (count, its head) in the table of a run, before the scores
+    trailing_counts: ClassVar[tuple[tuple[str, str], ...]]  # and after them
     spread_over_sites: ClassVar[bool]
     shows_interval: ClassVar[bool]  # whether the table of a run shows an interval rather than a standard deviation
-    spread: ClassVar[str]  # what it shows
-    interval: ClassVar[str]  # what the report shows
+    spread_note: ClassVar[str]  # what it shows
+    interval_note: ClassVar[str]  # what the report shows
     notes: ClassVar[tuple[str, ...]]  # sentences below every table, after those of the metrics
-    averaged: ClassVar[str]  # what a cell of a comparison is a mean of
-    failed: ClassVar[str]  # the head of the column that counts failures
-    unknown: ClassVar[str]  # why a cell may be empty
-    tested: ClassVar[str]  # over whom a p value is
+    score_description: ClassVar[str]  # what a cell of a comparison is a mean of
+    failure_heading: ClassVar[str]  # the head of the column that counts failures
+    missing_score_reason: ClassVar[str]  # why a cell may be empty
+    tested_population: ClassVar[str]  # over whom a p value is
     figures: ClassVar[tuple[str, ...]]  # `medfed.experiments.figures` draws them
 
     def __post_init__(self) -> None:
@@ -69,20 +69,20 @@ class Scoring(ABC):
     @property
     def columns(self) -> tuple[Column, ...]:
         """Every metric in each of its units, in the order of the files."""
-        return columns(self.metrics)
+        return all_columns(self.metrics)
 
-    def shown(self, view: str) -> tuple[Metric, ...]:
+    def metrics_in(self, view: str) -> tuple[Metric, ...]:
         """The metrics of one of VIEWS, then those that the config chose."""
         by_name = {metric.name: metric for metric in self.metrics}
         return tuple(by_name[name] for name in dict.fromkeys((*self.views[view], *self.chosen)) if name in by_name)
 
-    def shown_columns(self, view: str) -> tuple[Column, ...]:
+    def columns_in(self, view: str) -> tuple[Column, ...]:
         """The metrics of a view in each of their units."""
-        return tuple(column for metric in self.shown(view) for column in columns_of(metric))
+        return tuple(column for metric in self.metrics_in(view) for column in metric_columns(metric))
 
-    def notes_of(self, view: str) -> tuple[str, ...]:
+    def notes_in(self, view: str) -> tuple[str, ...]:
         """The sentences below a table."""
-        return tuple(dict.fromkeys((*(metric.note for metric in self.shown(view) if metric.note), *self.notes)))
+        return tuple(dict.fromkeys((*(metric.note for metric in self.metrics_in(view) if metric.note), *self.notes)))
 
     def summarise(self, rows: Sequence[dict], rng_seed: int) -> dict[str, Any]:
         """The part of `summary.json` that holds scores (`medfed.metrics.summary.summarise`), and what they are.
@@ -97,15 +97,18 @@ class Scoring(ABC):
             lambda group, names: self.score_group(group, (rng_seed, *names)),
             self.counts,
             [column.key for column in self.columns],
-            [column.key for column in self.shown_columns(GAP)],
+            [column.key for column in self.columns_in(GAP)],
             self.spread_over_sites,
         )
-        declared = {"metrics": [described(metric) for metric in self.metrics], "chosen_metrics": list(self.chosen)}
-        return {"task": self.task, **declared, "n_resamples": N_RESAMPLES, "rng_seed": rng_seed, **scores}
+        declared = {
+            "metrics": [describe_metric(metric) for metric in self.metrics],
+            "chosen_metrics": list(self.chosen),
+        }
+        return {"task": self.task, **declared, "n_resamples": N_BOOTSTRAP, "rng_seed": rng_seed, **scores}
 
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
         """Sentences on one run below its table."""
-        return [f"{note}." for note in self.notes_of(RUN_TABLE)]
+        return [f"{note}." for note in self.notes_in(RUN_TABLE)]
 
     @abstractmethod
     def structure_of(self, row: Mapping) -> str:
@@ -128,15 +131,15 @@ class Scoring(ABC):
         """Read what `write_cases` wrote; UserError, with the line, for another file."""
 
     @abstractmethod
-    def value(self, rows: Sequence[dict], key: str) -> float | None:
+    def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
         """A column over all rows of one site and structure, as stored; None where it is unknown."""
 
     @abstractmethod
-    def is_known(self, rows: Sequence[dict], key: str) -> bool:
+    def has_value(self, rows: Sequence[dict], key: str) -> bool:
         """Whether any of the rows has a value of the column."""
 
     @abstractmethod
-    def paired(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
+    def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
         """The test of a column between two methods, all seeds together (`medfed.metrics.summary.signed_rank`)."""
 
     @abstractmethod
@@ -148,9 +151,9 @@ class Scoring(ABC):
         """Whether a comparison counts the row."""
 
     @abstractmethod
-    def is_crossed(self, row: Mapping) -> bool:
+    def has_cross(self, row: Mapping) -> bool:
         """Whether box plots mark the row with a cross."""
 
     @abstractmethod
-    def case_values(self, rows: Sequence[Mapping]) -> list[CaseValue]:
+    def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
         """What box plots show of these rows."""

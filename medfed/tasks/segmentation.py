@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from medfed.core.batch import Batch
 from medfed.datasets.base import Case, Dataset, Volume
 from medfed.functional.hooks import capture_features
-from medfed.metrics.mask_metric import MaskMetric, score
+from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics
 from medfed.metrics.ratio import ratio_row, vertical_ratio
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.boundary_distance import N_LEVELS, boundary_distance
@@ -136,7 +136,7 @@ class Segmentation(Task):
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Random rotation, scaling and flipping, the same for image and label."""
         theta = draw_affine(len(batch.image), rng)
-        return batch.moved(lambda image: warp(image, theta), warp(batch.label, theta, mode="nearest"))
+        return batch.transform(lambda image: warp(image, theta), warp(batch.label, theta, mode="nearest"))
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
         """Soft Dice of each structure over the batch, 1 - (2 sum py + s) / (sum p + sum y + s), s = 1e-5 (ELCFS)."""
@@ -227,17 +227,19 @@ class Segmentation(Task):
         for case, volume in zip(cases, _volumes(dataset, cases, notice, advance), strict=True):
             predicted = self.predict(network, volume)
             for index, structure in enumerate(self.structures):
-                scores = score(metrics, predicted[index], volume.mask.as_tensor()[index], volume.spacing_mm)
+                scores = compute_mask_metrics(
+                    metrics, predicted[index], volume.mask.as_tensor()[index], volume.spacing_mm
+                )
                 named = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
                 result.rows.append({**named, **scores})
-            if dataset.ratio_of:
-                inner, outer = map(self.structures.index, dataset.ratio_of)
+            if dataset.ratio_structures:
+                inner, outer = map(self.structures.index, dataset.ratio_structures)
                 reference, found = (
                     vertical_ratio(masks[inner], masks[outer]) for masks in (volume.mask.as_tensor(), predicted)
                 )
                 result.ratios.append(ratio_row(case.site, role, case.patient, reference, found))
             if role == "unseen":
-                result.masks[case.patient] = PackedMask.of(predicted)
+                result.masks[case.patient] = PackedMask.pack(predicted)
         return result
 
     def typical_image(self, samples: Slices) -> Tensor:

@@ -83,7 +83,7 @@ class RandAmplitudeMix(RandFromBank):
         lowest, highest = (0.0, ratio_range) if isinstance(ratio_range, (int, float)) else ratio_range
         _check_ratios((lowest, highest))
         _check_alpha_and_clip(alpha, clip)
-        super().__init__(_bank(windows), prob, (lowest, highest))
+        super().__init__(_stack_windows(windows), prob, (lowest, highest))
         self.alpha = alpha
         self.clip = clip
 
@@ -120,14 +120,14 @@ RandAmplitudeMixD = RandAmplitudeMixDict = RandAmplitudeMixd
 
 def _mix(img: Tensor, window: Tensor, ratio: float, alpha: float, clip: tuple[float, float] | None) -> Tensor:
     img = img if img.is_floating_point() else img.float()
-    _warn(img, alpha)
-    out = fourier.interpolate(img[None], window[None], torch.tensor([ratio]), alpha)[0]
+    _warn_about_image(img, alpha)
+    out = fourier.exchange_amplitude(img[None], window[None], torch.tensor([ratio]), alpha)[0]
     return out if clip is None else out.clamp(*clip)
 
 
-def _warn(img: Tensor, alpha: float) -> None:
+def _warn_about_image(img: Tensor, alpha: float) -> None:
     size = tuple(img.shape[1:])
-    if alpha > 0 and fourier.half_width(size, alpha) == 0:
+    if alpha > 0 and fourier.window_half_width(size, alpha) == 0:
         enough = math.ceil(1e4 / min(size)) / 1e4
         warnings.warn(
             f"alpha={alpha} on an image of {' x '.join(map(str, size))} leaves a window of one number, so that only "
@@ -142,7 +142,7 @@ def _warn(img: Tensor, alpha: float) -> None:
         )
 
 
-def _bank(windows: NdarrayOrTensor | Sequence[NdarrayOrTensor]) -> Tensor:
+def _stack_windows(windows: NdarrayOrTensor | Sequence[NdarrayOrTensor]) -> Tensor:
     each = [convert_to_tensor(window, track_meta=False) for window in windows]
     shapes = {tuple(window.shape) for window in each}
     if len(shapes) != 1:

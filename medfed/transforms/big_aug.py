@@ -27,21 +27,22 @@ from monai.transforms import (
     RandZoomd,
 )
 from monai.utils import convert_to_tensor
+from pydantic import AfterValidator, Field
 
-from medfed.core.bounds import Interval, NonNegativeFloat, PositiveFloat, Rule
+from medfed.core.bounds import NonNegativeFloat, PositiveFloat, ordered
 
-_ORDERED = Rule(lambda limits: limits[0] <= limits[1], "be (lowest, highest)")
+_ORDERED = AfterValidator(ordered)
 Range = Annotated[tuple[float, float], _ORDERED]
 NonNegativeRange = Annotated[tuple[NonNegativeFloat, NonNegativeFloat], _ORDERED]
 PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], _ORDERED]
-IMAGE = "image"
-GRID = 16  # control points of the deformation along a side
-REACH = 4  # deviations at which MONAI cuts a Gaussian off
-Change = Callable[[torch.Tensor, np.random.RandomState, Sequence[float]], torch.Tensor]
+IMAGE_KEY = "image"
+N_CONTROL_POINTS = 16  # control points of the deformation along a side
+TRUNCATION = 4  # deviations at which MONAI cuts a Gaussian off
+Function = Callable[[torch.Tensor, np.random.RandomState, Sequence[float]], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Ranges:
+class BigAugRanges:
     """How far each transform goes; intensities are in [0, 1].
 
     Args:
@@ -63,11 +64,11 @@ class Ranges:
     perturbation: Range = (-0.1, 0.1)
     rotation_deg: Range = (-20.0, 20.0)
     scaling: PositiveRange = (0.4, 1.6)
-    deformation: Annotated[float, Interval(ge=0, lt=0.5)] = 0.01
+    deformation: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
 
 
 def big_aug(
-    ranges: Ranges, size: int, probability: float, pictures: Sequence[str] = (), masks: Sequence[str] = ()
+    ranges: BigAugRanges, size: int, probability: float, pictures: Sequence[str] = (), masks: Sequence[str] = ()
 ) -> Compose:
     """The nine, each with its own coin, for a dictionary that holds an "image" (C, size, size) in [0, 1].
 
@@ -79,36 +80,36 @@ def big_aug(
         pictures: other keys to move, bilinearly as the image.
         masks: keys of labels to move, to the nearest.
     """
-    cut = Lambdad(IMAGE, func=_cut, track_meta=False)
-    rim = 3 * math.ceil(REACH * ranges.blur[1])  # of one Gaussian, then two
-    sharpness = [BorderPadd(IMAGE, rim, mode="replicate"), *_sharpness(ranges, probability),
-                 CenterSpatialCropd(IMAGE, (size, size)), cut]  # fmt: skip
+    cut = Lambdad(IMAGE_KEY, func=_clip, track_meta=False)
+    rim = 3 * math.ceil(TRUNCATION * ranges.blur[1])  # of one Gaussian, then two
+    sharpness = [BorderPadd(IMAGE_KEY, rim, mode="replicate"), *_sharpness(ranges, probability),
+                 CenterSpatialCropd(IMAGE_KEY, (size, size)), cut]  # fmt: skip
     intensity = [step for one in _intensity(ranges, probability) for step in (one, cut)]
     return Compose([*sharpness, *intensity, *_geometry(ranges, size, probability, pictures, masks), cut])
 
 
-def _sharpness(ranges: Ranges, prob: float) -> list[MapTransform]:
+def _sharpness(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
     blur = ranges.blur
     return [
-        RandGaussianSmoothd(IMAGE, sigma_x=blur, sigma_y=blur, prob=prob),
-        RandGaussianSharpend(IMAGE, sigma1_x=blur, sigma1_y=blur, sigma2_x=blur, sigma2_y=blur,
+        RandGaussianSmoothd(IMAGE_KEY, sigma_x=blur, sigma_y=blur, prob=prob),
+        RandGaussianSharpend(IMAGE_KEY, sigma1_x=blur, sigma1_y=blur, sigma2_x=blur, sigma2_y=blur,
                              alpha=ranges.sharpening, prob=prob),
     ]  # fmt: skip
 
 
-def _intensity(ranges: Ranges, prob: float) -> list[MapTransform]:
+def _intensity(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
     return [
-        RandDrawnd(IMAGE, [ranges.noise], _add_noise, prob),
-        RandShiftIntensityd(IMAGE, offsets=ranges.brightness, prob=prob),
-        RandAdjustContrastd(IMAGE, gamma=ranges.contrast, prob=prob),
-        RandDrawnd(IMAGE, [ranges.perturbation, ranges.perturbation], _perturb, prob),
+        RandFunctiond(IMAGE_KEY, [ranges.noise], _add_noise, prob),
+        RandShiftIntensityd(IMAGE_KEY, offsets=ranges.brightness, prob=prob),
+        RandAdjustContrastd(IMAGE_KEY, gamma=ranges.contrast, prob=prob),
+        RandFunctiond(IMAGE_KEY, [ranges.perturbation, ranges.perturbation], _perturb, prob),
     ]
 
 
 def _geometry(
-    ranges: Ranges, size: int, prob: float, pictures: Sequence[str], masks: Sequence[str]
+    ranges: BigAugRanges, size: int, prob: float, pictures: Sequence[str], masks: Sequence[str]
 ) -> list[MapTransform]:
-    keys, n_smooth = [IMAGE, *pictures, *masks], 1 + len(pictures)
+    keys, n_smooth = [IMAGE_KEY, *pictures, *masks], 1 + len(pictures)
     modes = ["bilinear"] * n_smooth + ["nearest"] * len(masks)
     least_angle, largest_angle = map(math.radians, ranges.rotation_deg)
     low, high = ranges.scaling
@@ -120,25 +121,36 @@ def _geometry(
                   align_corners=[False] * n_smooth + [None] * len(masks)),
     ]  # fmt: skip
     if shift > 0:  # corners are aligned because its grid goes from -1 to 1 between the middles of the outer pixels
-        steps.append(RandSmoothDeformd(keys, (size, size), (GRID, GRID), field_mode="bicubic", align_corners=False,
-                                       def_range=(-shift, shift), grid_mode=modes, grid_align_corners=True, prob=prob))
+        steps.append(
+            RandSmoothDeformd(
+                keys,
+                (size, size),
+                (N_CONTROL_POINTS, N_CONTROL_POINTS),
+                field_mode="bicubic",
+                align_corners=False,
+                def_range=(-shift, shift),
+                grid_mode=modes,
+                grid_align_corners=True,
+                prob=prob,
+            )
+        )
     return steps
 
 
-class RandDrawnd(RandomizableTransform, MapTransform):
+class RandFunctiond(RandomizableTransform, MapTransform):
     """A change whose numbers are drawn uniformly; MONAI's noise cannot have a lowest deviation, and none perturbs.
 
     Args:
         keys: images (C, H, W).
         ranges: of the numbers.
-        change: (image, random state, numbers) to an image.
+        function: (image, random state, numbers) to an image.
         prob: of the change.
     """
 
-    def __init__(self, keys: KeysCollection, ranges: Sequence[Range], change: Change, prob: float) -> None:
+    def __init__(self, keys: KeysCollection, ranges: Sequence[Range], function: Function, prob: float) -> None:
         MapTransform.__init__(self, keys)
         RandomizableTransform.__init__(self, prob)
-        self.ranges, self.change = ranges, change
+        self.ranges, self.function = ranges, function
 
     def __call__(self, data: Mapping[Hashable, NdarrayOrTensor]) -> dict[Hashable, NdarrayOrTensor]:
         d = dict(data)
@@ -146,7 +158,7 @@ class RandDrawnd(RandomizableTransform, MapTransform):
         if self._do_transform:
             numbers = [float(self.R.uniform(*one)) for one in self.ranges]
             for key in self.key_iterator(d):
-                d[key] = self.change(convert_to_tensor(d[key], track_meta=get_track_meta()), self.R, numbers)
+                d[key] = self.function(convert_to_tensor(d[key], track_meta=get_track_meta()), self.R, numbers)
         return d
 
 
@@ -159,5 +171,5 @@ def _perturb(image: torch.Tensor, draws: np.random.RandomState, numbers: Sequenc
     return image * (1 + numbers[0]) + numbers[1]
 
 
-def _cut(image: torch.Tensor) -> torch.Tensor:
+def _clip(image: torch.Tensor) -> torch.Tensor:
     return image.clamp(0, 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from medfed.core.batch import Batch
-from medfed.transforms.style_expansion import KEPT_BYTES, Samples, StyleExpansion
+from medfed.transforms.style_expansion import MAX_CACHED_BYTES, Samples, StyleExpansion
 
 
 class RestyledView:
@@ -24,7 +24,7 @@ class RestyledView:
     """
 
     def __init__(
-        self, samples: Samples, name: str, restyle: Callable[[Tensor], Tensor], kept_bytes: int = KEPT_BYTES
+        self, samples: Samples, name: str, restyle: Callable[[Tensor], Tensor], kept_bytes: int = MAX_CACHED_BYTES
     ) -> None:
         self.samples, self.name = samples, name
         self._restyled = StyleExpansion(samples, [[0]] * len(samples), lambda image, _: restyle(image), kept_bytes)
@@ -39,5 +39,5 @@ class RestyledView:
     def batch(self, indices: Sequence[int]) -> Batch:
         originals = self.samples.batch(indices)
         pairs = zip(indices, originals.image, strict=True)
-        view = torch.stack([self._restyled.styled(index, 0, image) for index, image in pairs])
+        view = torch.stack([self._restyled.restyled_image(index, 0, image) for index, image in pairs])
         return Batch(originals.image, originals.label, {**originals.views, self.name: view})

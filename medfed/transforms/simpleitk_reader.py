@@ -25,25 +25,25 @@ class SimpleITKReader(ImageReader):
     """
 
     def verify_suffix(self, filename: Sequence[str | PathLike] | str | PathLike) -> bool:
-        return all(str(name).lower().endswith(SUFFIXES) for name in _listed(filename))
+        return all(str(name).lower().endswith(SUFFIXES) for name in _as_list(filename))
 
     def read(self, data: Sequence[str | PathLike] | str | PathLike, **kwargs: Any) -> sitk.Image | list[sitk.Image]:
         """Read one file or a list of files; `kwargs` go to `SimpleITK.ReadImage`. RuntimeError if one is unreadable."""
-        images = [sitk.ReadImage(str(name), **kwargs) for name in _listed(data)]
+        images = [sitk.ReadImage(str(name), **kwargs) for name in _as_list(data)]
         return images if len(images) > 1 else images[0]
 
     def get_data(self, img: sitk.Image | Sequence[sitk.Image]) -> tuple[np.ndarray, dict]:
         """Array and metadata (affine, spatial shape, place of channels); ValueError if images do not fit together."""
         if isinstance(img, sitk.Image):  # asked first: to walk through an sitk.Image is to walk through its voxels
-            return _array(img), _meta(img, _channel_axis(img))
-        arrays, affines = [_array(one) for one in img], [affine(one) for one in img]
+            return _array(img), _metadata(img, _channel_axis(img))
+        arrays, affines = [_array(one) for one in img], [affine_matrix(one) for one in img]
         fits = all(a.shape == arrays[0].shape and np.allclose(f, affines[0]) for a, f in zip(arrays, affines))
         if not fits or _channel_axis(img[0]) is not None:
             raise ValueError(f"{len(img)} images to stack must have one channel each, the same shape, the same affine")
-        return np.stack(arrays), _meta(img[0], 0)
+        return np.stack(arrays), _metadata(img[0], 0)
 
 
-def affine(image: sitk.Image) -> np.ndarray:
+def affine_matrix(image: sitk.Image) -> np.ndarray:
     """(4, 4) float64 from voxel indices to millimetres in RAS; a 2-D image lies in the plane z = 0."""
     dimension = min(image.GetDimension(), 3)
     size = image.GetDimension()
@@ -54,7 +54,7 @@ def affine(image: sitk.Image) -> np.ndarray:
     return LPS_TO_RAS @ result
 
 
-def _listed(names: Sequence[str | PathLike] | str | PathLike) -> list[str | PathLike]:
+def _as_list(names: Sequence[str | PathLike] | str | PathLike) -> list[str | PathLike]:
     return [names] if isinstance(names, str | PathLike) else list(names)
 
 
@@ -69,10 +69,10 @@ def _channel_axis(image: sitk.Image) -> int | None:
     return -1 if image.GetNumberOfComponentsPerPixel() > 1 or image.GetDimension() > 3 else None
 
 
-def _meta(image: sitk.Image, channel_axis: int | None) -> dict:
+def _metadata(image: sitk.Image, channel_axis: int | None) -> dict:
     return {
-        MetaKeys.AFFINE: affine(image),
-        MetaKeys.ORIGINAL_AFFINE: affine(image),
+        MetaKeys.AFFINE: affine_matrix(image),
+        MetaKeys.ORIGINAL_AFFINE: affine_matrix(image),
         MetaKeys.SPATIAL_SHAPE: np.asarray(image.GetSize()[:3]),
         MetaKeys.SPACE: SpaceKeys.RAS,
         MetaKeys.ORIGINAL_CHANNEL_DIM: float("nan") if channel_axis is None else channel_axis,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from medfed.core.batch import Batch
 
-KEPT_BYTES = 2 * 2**30  # of styled images that stay in memory; the others are drawn again, to the same numbers
+MAX_CACHED_BYTES = 2 * 2**30  # of styled images that stay in memory; the others are drawn again, to the same numbers
 
 Restyle = Callable[[Tensor, Sequence[int]], Tensor]
 
@@ -40,7 +40,11 @@ class StyleExpansion:
     """
 
     def __init__(
-        self, samples: Samples, choices: Sequence[Sequence[int | None]], restyle: Restyle, kept_bytes: int = KEPT_BYTES
+        self,
+        samples: Samples,
+        choices: Sequence[Sequence[int | None]],
+        restyle: Restyle,
+        kept_bytes: int = MAX_CACHED_BYTES,
     ) -> None:
         if len(choices) != len(samples) or len({len(row) for row in choices}) != 1:
             raise ValueError(f"need as many choices for each of the {len(samples)} samples")
@@ -60,12 +64,12 @@ class StyleExpansion:
         places = [divmod(index, self.n_styles) for index in indices]
         originals = self.samples.batch([number for number, _ in places])
         images = [
-            image if self.choices[number][slot] is None else self.styled(number, slot, image)
+            image if self.choices[number][slot] is None else self.restyled_image(number, slot, image)
             for image, (number, slot) in zip(originals.image, places, strict=True)
         ]
         return Batch(torch.stack(images), originals.label, originals.views)
 
-    def styled(self, number: int, slot: int, image: Tensor) -> Tensor:
+    def restyled_image(self, number: int, slot: int, image: Tensor) -> Tensor:
         """Sample `number`, whose original (C, H, W) is given, in the style of that slot."""
         chosen = [style for style in self.choices[number] if style is not None]
         if number not in self._kept:

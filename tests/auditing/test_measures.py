@@ -15,7 +15,7 @@ from medfed.methods.harmofl import HarmoFL
 
 def sharings(toy, method) -> list[SharedStatistics]:
     weights = toy.start(method).weights
-    return [SharedStatistics.of(site, weights) for site in toy.engine(method).members]
+    return [SharedStatistics.of(site, weights) for site in toy.engine(method).local_sites]
 
 
 def test_an_image_is_found_by_its_own_window_among_ten(toy):

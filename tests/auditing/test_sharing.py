@@ -30,15 +30,15 @@ GROWS = {"elcfs": {"windows"}, "single": {"mean", "std"}}
 
 
 def sharing_of(toy, method) -> SharedStatistics:
-    site = toy.engine(method).members[0]
+    site = toy.engine(method).local_sites[0]
     return SharedStatistics.of(site, toy.start(method).weights)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_is_audited_is_what_the_coordinator_gets(toy, name):
     sharing = sharing_of(toy, METHODS[name])
-    site = toy.engine(METHODS[name]).members[0]
-    answer = site.answer(Message("share", toy.start(METHODS[name]).weights, {}, {"round": 1}))
+    site = toy.engine(METHODS[name]).local_sites[0]
+    answer = site.reply(Message("share", toy.start(METHODS[name]).weights, {}, {"round": 1}))
     assert sharing.sent.keys() == answer.tensors.keys()
     assert all(torch.equal(sharing.sent[entry], answer.tensors[entry]) for entry in sharing.sent)
     assert sharing.n_bytes == len(answer.to_bytes())

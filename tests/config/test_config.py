@@ -498,8 +498,8 @@ def test_clients_and_a_validation_site_read_back():
     validated = ("federation.validation_site=BMC", "federation.selection=validation_site")
     config = read(CLIENTS, "federation.min_images=70", *validated)
     assert load_text(to_yaml(config), "b.yaml") == config
-    assert config.federation.partition_told() == "dirichlet 0.5"
-    assert read("", "federation.clients=9").federation.partition_told() == "domains"
+    assert config.federation.partition_label() == "dirichlet 0.5"
+    assert read("", "federation.clients=9").federation.partition_label() == "domains"
 
 
 def test_the_validation_site_is_one_of_the_sites_and_leaves_one_to_train_on():

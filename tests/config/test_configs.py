@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from medfed.config.schema import load, load_text, to_yaml
-from medfed.functional.fourier import half_width
+from medfed.functional.fourier import window_half_width
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -24,7 +24,7 @@ def test_the_exchanged_window_is_seven_by_seven(path):
     if config.method_name != "elcfs":
         pytest.skip("exchanges no window")
     size = config.data.image_size
-    assert half_width((size, size), config.method.alpha) == 3
+    assert window_half_width((size, size), config.method.alpha) == 3
 
 
 def test_the_paper_config_is_the_papers_setting():

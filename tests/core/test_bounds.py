@@ -1,20 +1,26 @@
-"""Ranges in annotations: what they allow, and the sentence of what they refuse."""
+"""Types, ranges and choices in annotations: what they allow, and the sentence about what they do not."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import pytest
+from pydantic import AfterValidator, Field
 
 from medfed.core.bounds import (
-    Interval,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Ratio,
-    Rule,
+    RatioBelowOne,
     check,
+    distinct,
+    ordered,
+    validate,
 )
+from medfed.core.mistakes import SettingsError
 
 
 @dataclass(frozen=True)
@@ -24,50 +30,108 @@ class Settings:
     n_views: NonNegativeInt = 0
     n_rounds: PositiveInt = 1
     ratio: Ratio = 0.5
-    alpha: Annotated[float, Interval(ge=0, lt=0.5)] = 0.1
-    share: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    below: Annotated[float, Interval(lt=3)] = 0.0
-    at_most: Annotated[float, Interval(le=3)] = 0.0
+    momentum: RatioBelowOne = 0.5
+    alpha: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    below: Annotated[float, Field(lt=3)] = 0.0
+    at_most: Annotated[float, Field(le=3)] = 0.0
     average: Literal["examples", "uniform"] = "examples"
+    bits: Literal[8, 16] | None = None
     bound: PositiveFloat | None = None
     mix: Literal["uniform"] | Ratio = "uniform"
-    shares: tuple[Ratio, ...] = (0.5,)
-    limits: Annotated[tuple[NonNegativeFloat, float], Rule(lambda pair: pair[0] <= pair[1], "rise")] = (0.0, 1.0)
+    ratios: tuple[Ratio, ...] = (0.5,)
+    pair: tuple[float, float] = (0.0, 1.0)
+    limits: Annotated[tuple[NonNegativeFloat, float], AfterValidator(ordered)] = (0.0, 1.0)
+    stages: Annotated[tuple[PositiveInt, ...], Field(min_length=1), AfterValidator(distinct)] = (1, 2)
+    values: dict[str, tuple[int, ...]] = field(default_factory=dict)
     free: float = 0.0
+    name: str = ""
+    is_on: bool = True
+    step: Annotated[int, Field(multiple_of=4)] = 4
 
     def __post_init__(self):
-        check(self)
+        check(self, self._conflicts)
+
+    def _conflicts(self):
+        if self.name == "off" and self.is_on:
+            yield "name", "is off, but is_on is true"
+        if self.name == "off" and self.n_rounds == 2:
+            yield "n_rounds", "must be 1 without a name"
 
 
 @pytest.mark.parametrize("allowed", [
-    {"weight": 0.0}, {"temperature": 1e-9}, {"n_views": 0}, {"n_rounds": 1}, {"ratio": 0.0}, {"ratio": 1.0},
-    {"alpha": 0.0}, {"share": 1.0}, {"below": -9.0}, {"at_most": 3.0}, {"average": "uniform"}, {"bound": None},
-    {"bound": 2.0}, {"mix": 0.0}, {"shares": ()}, {"shares": (0.0, 1.0)}, {"limits": (2.0, 2.0)},
-    {"free": float("nan")},
+    {"weight": 0.0}, {"weight": 2}, {"temperature": 1e-9}, {"n_views": 0}, {"n_rounds": 1}, {"ratio": 0.0},
+    {"ratio": 1.0}, {"alpha": 0.0}, {"fraction": 1.0}, {"below": -9.0}, {"at_most": 3.0}, {"average": "uniform"},
+    {"bits": 16}, {"bound": None}, {"bound": 2.0}, {"mix": 0.0}, {"ratios": ()}, {"ratios": (0.0, 1.0)},
+    {"ratios": [0.0, 1.0]}, {"limits": (2.0, 2.0)}, {"stages": (3,)}, {"values": {"disc": (0, 128)}}, {"step": 8},
 ], ids=repr)  # fmt: skip
 def test_values_inside_the_range_and_on_its_closed_ends_are_allowed(allowed):
-    Settings(**allowed)
+    settings = Settings(**allowed)
+    (name, value), = allowed.items()
+    assert getattr(settings, name) is value  # as it was given
 
 
-@pytest.mark.parametrize("refused, sentence", [
+@pytest.mark.parametrize("wrong, sentence", [
     ({"weight": -0.1}, "weight must be at least 0, got -0.1"),
     ({"weight": float("nan")}, "weight must be at least 0, got nan"),
+    ({"weight": float("inf")}, "weight: expected a finite number, got inf"),
+    ({"weight": "3"}, "weight: expected a number, got the text '3'; remove the quotes"),
+    ({"weight": "1e-3"}, "weight: expected a number, got the text '1e-3'"),
+    ({"weight": True}, "weight: expected a number, got true"),
+    ({"weight": None}, "weight: expected a number, got nothing"),
     ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
     ({"n_views": -1}, "n_views must be at least 0, got -1"),
     ({"n_rounds": 0}, "n_rounds must be at least 1, got 0"),
-    ({"ratio": 1.1}, r"ratio must lie in \[0, 1\], got 1.1"),
-    ({"alpha": 0.5}, r"alpha must lie in \[0, 0.5\), got 0.5"),
-    ({"share": 0.0}, r"share must lie in \(0, 1\], got 0.0"),
+    ({"n_rounds": 5.0}, "n_rounds: expected a whole number, got 5.0"),
+    ({"ratio": 1.1}, "ratio must lie in [0, 1], got 1.1"),
+    ({"momentum": 1.0}, "momentum must lie in [0, 1), got 1.0"),
+    ({"alpha": 0.5}, "alpha must lie in [0, 0.5), got 0.5"),
+    ({"fraction": 0.0}, "fraction must lie in (0, 1], got 0.0"),
     ({"below": 3.0}, "below must be below 3, got 3.0"),
     ({"at_most": 3.1}, "at_most must be at most 3, got 3.1"),
-    ({"average": "unifrom"}, "average must be one of examples, uniform, got 'unifrom'"),
+    ({"average": "unifrom"}, "average must be one of examples, uniform, got 'unifrom'. Did you mean 'uniform'?"),
+    ({"average": False}, "average must be one of examples, uniform, got false; YAML reads yes, no, on and off as true "
+     "and false, so put the word in quotes"),
+    ({"bits": 8.0}, "bits must be one of 8, 16, or null, got 8.0"),
+    ({"bits": True}, "bits must be one of 8, 16, or null, got true"),
     ({"bound": 0.0}, "bound must be above 0, or null, got 0.0"),
-    ({"mix": "one"}, r"mix must be one of uniform or lie in \[0, 1\], got 'one'"),
-    ({"mix": 2.0}, r"mix must be one of uniform or lie in \[0, 1\], got 2.0"),
-    ({"shares": (0.5, 2.0)}, r"shares must lie in \[0, 1\], got \[0.5, 2.0\]"),
-    ({"limits": (-1.0, 2.0)}, r"limits must be at least 0, got \[-1.0, 2.0\]"),
-    ({"limits": (3.0, 2.0)}, r"limits must rise, got \[3.0, 2.0\]"),
+    ({"bound": "a"}, "bound: expected a number or null, got the text 'a'"),
+    ({"mix": "one"}, "mix must be one of uniform or lie in [0, 1], got 'one'"),
+    ({"mix": 2.0}, "mix must be one of uniform or lie in [0, 1], got 2.0"),
+    ({"ratios": (0.5, 2.0)}, "ratios[1] must lie in [0, 1], got 2.0"),
+    ({"ratios": 0.5}, "ratios: expected a list (each entry a number), got 0.5"),
+    ({"pair": (0.5,)}, "pair: expected a list of 2 (a number, a number), got 1: [0.5]"),
+    ({"pair": (1, 2, 3)}, "pair: expected a list of 2 (a number, a number), got 3: [1, 2, 3]"),
+    ({"limits": (-1.0, 2.0)}, "limits[0] must be at least 0, got -1.0"),
+    ({"limits": (3.0, 2.0)}, "limits must be (lowest, highest), got [3.0, 2.0]"),
+    ({"stages": ()}, "stages must have at least 1 entry, got []"),
+    ({"stages": (0,)}, "stages[0] must be at least 1, got 0"),
+    ({"stages": (1, 1)}, "stages must be different values, got [1, 1]"),
+    ({"values": {1: (0,)}}, "values.1: expected text, got 1; put it in quotes"),
+    ({"values": {"disc": 0}}, "values.disc: expected a list (each entry a whole number), got 0"),
+    ({"name": False}, "name: expected text, got false; YAML reads yes, no, on and off as true and false, so put the "
+     "word in quotes"),
+    ({"is_on": 1}, "is_on: expected true or false, got 1"),
+    ({"step": 3}, "step must be a multiple of 4, got 3"),
 ], ids=repr)  # fmt: skip
-def test_a_value_outside_is_refused_in_one_sentence(refused, sentence):
-    with pytest.raises(ValueError, match=f"^{sentence}$"):
-        Settings(**refused)
+def test_a_wrong_value_is_one_sentence(wrong, sentence):
+    with pytest.raises(ValueError) as raised:
+        Settings(**wrong)
+    assert str(raised.value) == sentence
+
+
+def test_all_mistakes_are_raised_at_once():
+    with pytest.raises(SettingsError) as raised:
+        Settings(weight=-1.0, ratios=(2.0, 3.0), name="off")
+    assert [mistake.key for mistake in raised.value.mistakes] == ["weight", "ratios[0]", "ratios[1]"]
+    with pytest.raises(SettingsError) as raised:  # values that do not fit together: once each value is allowed
+        Settings(name="off", n_rounds=2)
+    assert str(raised.value) == "name: is off, but is_on is true\nn_rounds must be 1 without a name"
+
+
+def test_values_of_a_file_are_read_as_the_annotations_say():
+    accepted, mistakes = validate(Settings, {"weight": 1, "ratios": [0, 1], "alpha": 0.7})
+    assert accepted == {"weight": 1.0, "ratios": (0.0, 1.0)} and isinstance(accepted["weight"], float)
+    assert [str(mistake) for mistake in mistakes] == ["alpha must lie in [0, 0.5), got 0.7"]
+
+

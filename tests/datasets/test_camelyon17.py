@@ -163,7 +163,7 @@ def test_a_changed_table_is_read_again(root):
 def test_missing_patches_are_counted_by_slide(root):
     patch_file(root, ROWS[4]).unlink()
     data = Camelyon17(root=str(root))
-    cases, problems = data.survey("hospital_4")
+    cases, problems = data.cases_and_problems("hospital_4")
     assert len(cases) == 3 and len(problems) == 1
     with pytest.raises(UserError, match="patient_075_node_4: lacks 1 of the 4 patches.*x_96_y_192.png"):
         data.cases("hospital_4")

@@ -12,7 +12,7 @@ import SimpleITK as sitk
 from PIL import Image
 
 from medfed.datasets.check_report import to_json, to_text
-from medfed.datasets.checking import check, digest, duplicates
+from medfed.datasets.checking import check_dataset, file_sha256, find_duplicates
 from medfed.datasets.folder import Folder
 from medfed.datasets.prostate import Prostate
 from medfed.datasets.recognition import recognise
@@ -38,7 +38,7 @@ def data(tmp_path) -> Prostate:
 
 
 def test_a_dataset_in_order_has_its_facts_and_no_problem(data):
-    report = check(data)
+    report = check_dataset(data)
     hk = report.sites[0]
     assert report.problems == () and (hk.name, hk.n_cases, len(hk.cases)) == ("HK", 3, 3)
     facts = hk.cases[0]
@@ -54,7 +54,7 @@ def test_all_problems_of_all_files_are_found_at_once(data):
     (root / "HK" / "Case01.nii.gz").write_bytes(b"")
     (root / "UCL" / "Case02_segmentation.nii.gz").unlink()
     write_case(root / "UCL", 1, np.ones((8, 8, 4)))
-    report = check(data)
+    report = check_dataset(data)
     expected = [
         ("UCL/Case02.nii.gz", "has no mask"),
         ("HK/Case00.nii.gz", "192 of 192 voxels are NaN"),
@@ -71,9 +71,9 @@ def test_all_problems_of_all_files_are_found_at_once(data):
 def test_an_image_in_two_sites_is_a_problem_unless_allowed(data):
     root = Path(data.root)
     shutil.copy(root / "HK" / "Case01.nii.gz", root / "UCL" / "Case02.nii.gz")
-    (problem,) = check(data).problems
+    (problem,) = check_dataset(data).problems
     assert "HK/Case01.nii.gz and " in problem and "UCL/Case02.nii.gz: are the same image" in problem
-    allowed = check(data, allow_duplicates=True)
+    allowed = check_dataset(data, allow_duplicates=True)
     assert allowed.problems == () and problem in allowed.warnings
 
 
@@ -83,7 +83,7 @@ def test_equal_size_is_not_equal_content(tmp_path):
     write_case(folder, 1)
     for number in range(2):
         (folder / f"Case0{number}.nii.gz").write_bytes(bytes([number]) * 50)
-    assert duplicates(Prostate(root=str(tmp_path)).cases("HK")) == []
+    assert find_duplicates(Prostate(root=str(tmp_path)).cases("HK")) == []
 
 
 def test_an_mhd_is_as_its_voxels_whatever_its_header_says(tmp_path):
@@ -91,7 +91,7 @@ def test_an_mhd_is_as_its_voxels_whatever_its_header_says(tmp_path):
         image = sitk.GetImageFromArray(np.arange(24, dtype=np.int16).reshape(2, 3, 4))
         image.SetSpacing((spacing,) * 3)
         sitk.WriteImage(image, str(tmp_path / f"{name}.mhd"))
-    assert digest(tmp_path / "a.mhd") == digest(tmp_path / "b.mhd") == digest(tmp_path / "b.raw")
+    assert file_sha256(tmp_path / "a.mhd") == file_sha256(tmp_path / "b.mhd") == file_sha256(tmp_path / "b.raw")
 
 
 def test_what_looks_odd_is_counted_by_site(data):
@@ -101,7 +101,7 @@ def test_what_looks_odd_is_counted_by_site(data):
     write_case(root / "HK", 0, padded)
     write_case(root / "HK", 1, np.full((8, 8, 3), 4.0), labels=(0,))
     write_case(root / "UCL", 0, labels=(0,))
-    warnings = check(data).warnings
+    warnings = check_dataset(data).warnings
     assert "HK: lowest value far from all others (padding?): 1 of 3 cases, first Case00" in warnings
     assert "HK: constant image: 1 of 3 cases, first Case01" in warnings
     assert "HK: no prostate in the mask: 1 of 3 cases, first Case01" in warnings
@@ -109,14 +109,14 @@ def test_what_looks_odd_is_counted_by_site(data):
 
 
 def test_counts_are_held_against_the_published_ones(data):
-    assert check(data).warnings == ("UCL: 3 cases, but 13 were published", "HK: 3 cases, but 12 were published")
-    assert "BIDMC: 0 cases, but 12 were published" in check(Prostate(root=data.root)).warnings
+    assert check_dataset(data).warnings == ("UCL: 3 cases, but 13 were published", "HK: 3 cases, but 12 were published")
+    assert "BIDMC: 0 cases, but 12 were published" in check_dataset(Prostate(root=data.root)).warnings
     (Path(data.root) / "PHANTOM.json").write_text("{}")
-    assert check(data).warnings == () and check(data).is_phantom
+    assert check_dataset(data).warnings == () and check_dataset(data).is_phantom
 
 
 def test_text_and_json_say_the_same(data):
-    report = check(data)
+    report = check_dataset(data)
     lines = to_text(report).splitlines()
     assert lines[0].split() == ["site", "cases", "people", "voxels", "spacing", "mm", "labels", "intensity", "empty"]
     assert lines[1].startswith("HK    3      3       8 x 8 x 3  0.6 x 0.6 x 3.6  0 1     ")
@@ -129,7 +129,7 @@ def test_sizes_that_differ_are_told_as_a_range(data):
     write_case(Path(data.root) / "HK", 0, np.arange(8 * 8 * 5).reshape(8, 8, 5))
     mask = nib.Nifti1Image(np.ones((8, 8, 5), np.uint8), AFFINE)
     nib.save(mask, Path(data.root) / "HK" / "Case00_segmentation.nii.gz")
-    assert "8 x 8 x 3-5" in to_text(check(data))
+    assert "8 x 8 x 3-5" in to_text(check_dataset(data))
 
 
 class TestRecognise:
@@ -163,5 +163,5 @@ def test_a_mask_that_marks_with_another_number_than_its_site_is_told(tmp_path):
             (tmp_path / "north" / kind).mkdir(parents=True, exist_ok=True)
             noise = np.random.default_rng(ord(name)).integers(0, 9, (8, 8)) if kind == "images" else 0
             Image.fromarray((pixels + noise).astype(np.uint8)).save(tmp_path / "north" / kind / f"{name}.png")
-    (warning,) = check(Folder(root=str(tmp_path))).warnings
+    (warning,) = check_dataset(Folder(root=str(tmp_path))).warnings
     assert warning.startswith("north: its masks have different values (0, 255 in 2; 0, 7 in 1), first c; look whether")

@@ -221,7 +221,7 @@ def test_the_voxels_of_an_mhd_may_not_lie_behind_a_link_either(tmp_path, tmp_pat
 
 def test_there_is_no_phantom_of_your_own_sites(tmp_path):
     with pytest.raises(UserError, match="has no phantom"):
-        Folder(root=str(tmp_path / "nowhere"), if_missing="phantom").ready()
+        Folder(root=str(tmp_path / "nowhere"), if_missing="phantom").ensure_available()
 
 
 @pytest.mark.parametrize(("pixels", "key"), [
@@ -252,7 +252,7 @@ def test_a_name_that_is_no_utf8_is_found_before_anything_is_trained(tmp_path):
             Image.new("L", (8, 8), 255).save(tmp_path / "made.png")
             (tmp_path / "made.png").rename(os.fsdecode(os.fsencode(folder) + b"/" + name))
     data = Folder(root=str(tmp_path))
-    cases, problems = data.survey("north")
+    cases, problems = data.cases_and_problems("north")
     assert [case.patient for case in cases] == ["plain"]
     assert len(problems) == 2 and all("caf\\xe9.png: has a name that is no UTF-8" in problem for problem in problems)
     with pytest.raises(UserError, match="no UTF-8, which no table can hold; rename it"):

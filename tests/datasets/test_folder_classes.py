@@ -63,7 +63,9 @@ def test_an_empty_class_folder_is_remarked_and_allowed(root):
     (root / "sketch" / "dog" / "2.png").unlink()
     data = FolderClasses(root=str(root))
     assert found(data, "sketch") == [("horse/1", 1), ("horse/2", 1)]
-    assert data.remarks("sketch") == ["sketch: no images of the class 'dog'"] and data.remarks("photo") == []
+    assert (
+        data.site_warnings("sketch") == ["sketch: no images of the class 'dog'"] and data.site_warnings("photo") == []
+    )
 
 
 def test_one_class_is_nothing_to_tell_apart(tmp_path):
@@ -122,7 +124,7 @@ def test_there_is_no_mask_to_load_and_no_phantom(root, tmp_path):
     with pytest.raises(TypeError, match="read_image"):
         data.load(data.cases("photo")[0])
     with pytest.raises(UserError, match="has no phantom"):
-        FolderClasses(root=str(tmp_path / "nowhere"), if_missing="phantom").ready()
+        FolderClasses(root=str(tmp_path / "nowhere"), if_missing="phantom").ensure_available()
 
 
 @pytest.mark.parametrize(

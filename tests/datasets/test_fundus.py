@@ -50,7 +50,7 @@ def test_the_domains_are_the_four_sites(root):
     data = Fundus(root=str(root))
     assert data.site_names() == ["DRISHTI-GS", "REFUGE-train", "REFUGE-val", "RIM-ONE-r3"]
     assert data.cases("REFUGE-train")[0].image.parts[-5] == "Domain3"
-    assert (data.channels, data.structures, data.ratio_of) == (3, ("disc", "cup"), ("cup", "disc"))
+    assert (data.channels, data.structures, data.ratio_structures) == (3, ("disc", "cup"), ("cup", "disc"))
     assert (data.intensity_range, data.is_phantom) == ((0.0, 255.0), False)
 
 
@@ -189,7 +189,7 @@ def test_the_published_counts_are_those_of_1060_pictures():
 def test_real_photographs_are_read():
     data = Fundus(root=str(REAL))
     assert data.site_names() == sorted(SITES)
-    cases = data.cases_of(data.site_names())
+    cases = data.cases_by_site(data.site_names())
     assert {len(found) for found in cases.values()} >= {2, 50}
     for found in cases.values():
         volume = data.load(found[0])

@@ -2,15 +2,22 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from medfed.datasets import partitions
 from medfed.datasets.base import Case
-from medfed.datasets.partitions import client_names, dirichlet, hand_out, mixed, partition
+from medfed.datasets.partitions import (
+    assign_to_clients,
+    client_names,
+    dirichlet_shares,
+    heterogeneous_shares,
+    partition,
+)
 from medfed.datasets.splits import Split, split
-from medfed.federation.settings import PARTITIONS
+from medfed.federation.settings import Partition
 
 PACS = {"photo": 1670, "art": 2048, "cartoon": 2344, "sketch": 3929}  # 9,991 images, a person each
 
@@ -53,7 +60,7 @@ def test_a_mixing_of_one_is_homogeneous():
 
 def test_between_them_the_share_is_the_papers():
     """Of art, lambda 0.1: a main client gets 2048 (0.9 / 2 + 0.1 / 10) = 942.08, another 20.48."""
-    shares = mixed(PACS, 10, 0.1)
+    shares = heterogeneous_shares(PACS, 10, 0.1)
     assert sorted((2048 * shares["art"]).round(2).tolist()) == [20.48] * 8 + [942.08] * 2
     assert all(share.sum() == pytest.approx(1) for share in shares.values())
     counts = sorted(sum(case.site == "art" for case in client) for client in held(10, mixing=0.1))
@@ -96,7 +103,7 @@ def test_fewer_clients_than_domains_get_whole_ones():
 def test_the_order_of_cases_and_sites_does_not_matter_and_the_seed_does():
     turned = {site: Split(list(reversed(s.train)), [], []) for site, s in reversed(sites().items())}
     random.Random(0).shuffle(turned["art"].train)
-    for rule in PARTITIONS:
+    for rule in get_args(Partition):
         found = partition(sites(), 10, rule, 3, mixing=0.3)
         assert partition(turned, 10, rule, 3, mixing=0.3) == found
         assert partition(sites(), 10, rule, 4, mixing=0.3) != found
@@ -108,7 +115,7 @@ def test_who_holds_a_person_is_the_same_on_every_machine():
     assert [[case.subject for case in client] for client in (first, second)] == [["0001", "0003"], ["0000", "0002"]]
 
 
-@pytest.mark.parametrize("rule", PARTITIONS)
+@pytest.mark.parametrize("rule", get_args(Partition))
 def test_all_images_of_a_person_are_at_one_client(rule):
     splits = {site: split(cases(site, 30, images=5), 1, 0.2, 0.2) for site in ("north", "south")}
     found = partition(splits, 6, rule, 1, mixing=0.5)
@@ -125,7 +132,7 @@ def test_people_of_unequal_numbers_of_images_go_where_the_middle_of_theirs_lies(
     sizes = [4, 1, 1, 1, 1, 1, 1]
     of = [Case("north", f"{p}_{i}", Path("i"), None, f"{p}") for p, n in enumerate(sizes) for i in range(n)]
     for seed in range(20):
-        found = hand_out({"north": of}, {"north": np.array([0.5, 0.5])}, seed)
+        found = assign_to_clients({"north": of}, {"north": np.array([0.5, 0.5])}, seed)
         assert all(3 <= len(client) <= 7 for client in found) and sum(map(len, found)) == 10
 
 
@@ -153,12 +160,12 @@ def test_dirichlet_is_drawn_until_all_have_enough():
 
 def test_a_large_concentration_is_nearly_homogeneous_and_a_small_one_is_not():
     """Of one site: a share of Dirichlet(c) over K clients has the variance (K - 1) / (K^2 (K c + 1))."""
-    even, uneven = (dirichlet({"a": cases("a", 2000)}, 10, c, 1, 0)["a"] for c in (1e4, 0.5))
+    even, uneven = (dirichlet_shares({"a": cases("a", 2000)}, 10, c, 1, 0)["a"] for c in (1e4, 0.5))
     assert even.std() < 0.002 < 0.03 < uneven.std()
 
 
 def test_what_dirichlet_cannot_give_is_refused_after_a_bounded_search(monkeypatch):
-    monkeypatch.setattr(partitions, "MOST_DRAWS", 1000)
+    monkeypatch.setattr(partitions, "MAX_DRAWS", 1000)
     with pytest.raises(ValueError, match="no draw of Dirichlet.0.5. gave each of 10 clients at least 999 of the 9991"):
         held(10, "dirichlet", min_images=999)
     with pytest.raises(ValueError, match="a smaller federation.min_images"):

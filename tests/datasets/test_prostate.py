@@ -124,12 +124,12 @@ def test_the_published_counts_are_those_of_116_patients():
 
 def test_a_missing_folder_is_an_error_that_tells_where_to_look(tmp_path):
     with pytest.raises(UserError, match="no folder .*nowhere.*python -m medfed.data card prostate"):
-        Prostate(root=str(tmp_path / "nowhere")).ready()
+        Prostate(root=str(tmp_path / "nowhere")).ensure_available()
 
 
 def test_a_folder_that_is_there_is_ready(root):
     data = Prostate(root=str(root), if_missing="phantom")
-    assert data.ready() is data
+    assert data.ensure_available() is data
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def maker(monkeypatch):
 def test_a_missing_folder_becomes_a_phantom_beside_it(tmp_path, maker):
     values = {"image_size": 64, "sites": ("HK", "UCL"), "test_ratio": 0.3, "if_missing": "phantom"}
     wanted = Prostate(root=str(tmp_path / "prostate"), **values)
-    data = wanted.ready()
+    data = wanted.ensure_available()
     assert isinstance(data, ProstatePhantom) and data.root == str(tmp_path / "prostate_phantom") and data.is_phantom
     assert (data.image_size, data.site_names(), data.test_ratio) == (64, ["HK", "UCL"], 0.3)
     assert not (tmp_path / "prostate").exists()
@@ -169,34 +169,34 @@ def test_a_missing_folder_becomes_a_phantom_beside_it(tmp_path, maker):
 
 def test_a_phantom_is_made_once_and_again_for_other_values(tmp_path, maker):
     root = str(tmp_path / "p")
-    ProstatePhantom(root=root).ready()
-    ProstatePhantom(root=root).ready()
+    ProstatePhantom(root=root).ensure_available()
+    ProstatePhantom(root=root).ensure_available()
     assert maker == [(8, 128, 0)]
-    ProstatePhantom(root=root, phantom_seed=1).ready()
+    ProstatePhantom(root=root, phantom_seed=1).ensure_available()
     assert maker == [(8, 128, 0), (8, 128, 1)]
     assert [path.name for path in tmp_path.iterdir()] == ["p"], "nothing is left over"
 
 
 def test_a_phantom_never_replaces_anything_else(root, maker):
     with pytest.raises(UserError, match=f"found no {PHANTOM_MARK}"):
-        ProstatePhantom(root=str(root)).ready()
+        ProstatePhantom(root=str(root)).ensure_available()
     (root / PHANTOM_MARK).write_text("{}")
     (root / "my patients").mkdir()
     with pytest.raises(UserError, match="found my patients"):
-        ProstatePhantom(root=str(root)).ready()
+        ProstatePhantom(root=str(root)).ensure_available()
     assert not maker and len(Prostate(root=str(root)).cases("RUNMC")) == 2
 
 
 def test_a_failed_making_leaves_the_old_phantom(tmp_path, maker, monkeypatch):
-    ProstatePhantom(root=str(tmp_path / "p")).ready()
+    ProstatePhantom(root=str(tmp_path / "p")).ensure_available()
 
     def fail(*arguments) -> None:
         raise OSError("no space")
 
     monkeypatch.setattr(prostate_phantom, "make_prostate_phantom", fail)
     with pytest.raises(OSError):
-        ProstatePhantom(root=str(tmp_path / "p"), matrix=64).ready()
-    assert ProstatePhantom(root=str(tmp_path / "p")).ready().site_names() == sorted(SITES)
+        ProstatePhantom(root=str(tmp_path / "p"), matrix=64).ensure_available()
+    assert ProstatePhantom(root=str(tmp_path / "p")).ensure_available().site_names() == sorted(SITES)
 
 
 def test_the_bar_walks_over_every_case(tmp_path, maker):
@@ -207,12 +207,14 @@ def test_the_bar_walks_over_every_case(tmp_path, maker):
             yield item
             seen.append(item)
 
-    ProstatePhantom(root=str(tmp_path / "p")).ready(bar)
+    ProstatePhantom(root=str(tmp_path / "p")).ensure_available(bar)
     assert seen == list(range(6))
 
 
 def test_the_real_maker_and_this_reader_agree(tmp_path):
-    data = ProstatePhantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32, sites=("RUNMC", "UCL")).ready()
+    data = ProstatePhantom(
+        root=str(tmp_path / "p"), cases_per_site=1, matrix=32, sites=("RUNMC", "UCL")
+    ).ensure_available()
     volume = data.load(data.cases("RUNMC")[0])
     assert volume.image.shape[1:3] == (32, 32) and volume.mask.meta["label_values"] == [0, 1, 2]
     assert ProstatePhantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32)._is_made()

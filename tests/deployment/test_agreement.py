@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.deployment.agreement import MAX_BYTES_DOWN, Agreement, Guard, Refused
 from medfed.deployment.guarded_site import COUNTS, LEDGER, MODEL, SECRET, GuardedSite
@@ -15,7 +15,7 @@ from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.stable_fdg import StableFDG
 
-AGREED = Agreement(sends=("windows",), rounds=3, megabytes_per_round=1.0, answers_per_round=2)
+AGREED = Agreement(sends=("windows",), rounds=3, megabytes_per_round=1.0, replies_per_round=2)
 FEDAVG = FedAvg()
 
 
@@ -23,20 +23,20 @@ FEDAVG = FedAvg()
 def never_called(monkeypatch):
     """Calling the site would fail."""
 
-    def answer(self, message):
+    def reply(self, message):
         raise AssertionError(f"the site was asked to {message.kind}")
 
-    monkeypatch.setattr(Site, "answer", answer)
+    monkeypatch.setattr(Site, "reply", reply)
 
 
 def desk(tmp_path, method=FEDAVG, agreement=AGREED) -> GuardedSite:
-    (site,) = Toy().engine(method, sites=("north",)).members
+    (site,) = ToySegmentation().engine(method, sites=("north",)).local_sites
     return GuardedSite(site, tmp_path, agreement)
 
 
 def letter(kind="train", method=FEDAVG, **facts) -> Message:
     facts = {"round": 1, **({"last": 0} if kind == "train" else {}), **facts}
-    return Message(kind, Toy().start(method).weights, {}, facts)
+    return Message(kind, ToySegmentation().start(method).weights, {}, facts)
 
 
 def with_weight(change) -> Message:
@@ -77,7 +77,7 @@ HOSTILE = {
 def test_a_letter_beyond_the_agreement_never_reaches_the_site(tmp_path, never_called, case):
     make, sentence = HOSTILE[case]
     with pytest.raises(Refused, match=sentence):
-        desk(tmp_path).answer(make())
+        desk(tmp_path).reply(make())
     assert not (tmp_path / LEDGER).exists() and not (tmp_path / COUNTS).exists()
 
 
@@ -85,29 +85,29 @@ def test_the_letters_themselves_would_reach_it(tmp_path, never_called):
     """The control of the table above."""
     for kind in ("train", "validate"):
         with pytest.raises(AssertionError, match=f"the site was asked to {kind}"):
-            desk(tmp_path).answer(letter(kind))
+            desk(tmp_path).reply(letter(kind))
 
 
 def test_to_share_later_is_refused_where_a_method_shares_once(tmp_path, never_called):
     method = ELCFS(alpha=0.1)
     with pytest.raises(Refused, match="was asked to share in round 2; .* shares before round 1 alone"):
-        desk(tmp_path, method).answer(letter("share", method, round=2))
+        desk(tmp_path, method).reply(letter("share", method, round=2))
 
 
 def test_to_share_later_is_what_a_method_does_that_shares_every_round():
-    network = Toy().network(FedAvg()).state_dict()
+    network = ToySegmentation().network(FedAvg()).state_dict()
     every = Guard(AGREED, network, shares="every round")
     every.check_request(letter("share", round=2))
     assert StableFDG().shares == "every round" and ELCFS().shares == "once"
 
 
 def test_one_kind_is_answered_so_often_in_a_round_and_not_once_more_after_a_restart(tmp_path, monkeypatch):
-    monkeypatch.setattr(Site, "answer", lambda self, message: Message(message.kind))
+    monkeypatch.setattr(Site, "reply", lambda self, message: Message(message.kind))
     for _ in range(2):
-        assert desk(tmp_path).answer(letter("validate")).kind == "validate"
+        assert desk(tmp_path).reply(letter("validate")).kind == "validate"
     with pytest.raises(Refused, match="was asked to validate in round 1 more than 2 times"):
-        desk(tmp_path).answer(letter("validate"))
-    assert desk(tmp_path).answer(letter("validate", round=2)).kind == "validate"
+        desk(tmp_path).reply(letter("validate"))
+    assert desk(tmp_path).reply(letter("validate", round=2)).kind == "validate"
 
 
 @pytest.mark.parametrize(("answer", "sentence"), [
@@ -116,14 +116,14 @@ def test_one_kind_is_answered_so_often_in_a_round_and_not_once_more_after_a_rest
     (Message("train", tensors={"windows": torch.ones(300_000)}), "1.2 MB were about to leave in round 1, after 0.0 MB"),
 ])  # fmt: skip
 def test_an_answer_beyond_the_agreement_never_leaves(tmp_path, monkeypatch, answer, sentence):
-    monkeypatch.setattr(Site, "answer", lambda self, message: answer)
+    monkeypatch.setattr(Site, "reply", lambda self, message: answer)
     with pytest.raises(Refused, match=sentence):
-        desk(tmp_path).answer(letter("validate"))
+        desk(tmp_path).reply(letter("validate"))
     assert not (tmp_path / LEDGER).exists() and not (tmp_path / COUNTS).exists()
 
 
 def test_what_stays_at_the_site_is_no_weight_that_may_leave():
-    network = Toy().network(FedAvg()).state_dict()
+    network = ToySegmentation().network(FedAvg()).state_dict()
     name = next(iter(network))
     guard = Guard(AGREED, network, stays=frozenset({name}))
     with pytest.raises(Refused, match=f"'{name}' was about to leave"):
@@ -133,9 +133,9 @@ def test_what_stays_at_the_site_is_no_weight_that_may_leave():
 
 def test_the_megabytes_of_a_round_are_those_of_all_its_answers(tmp_path, monkeypatch):
     halves(monkeypatch, 1.0, 2.0)
-    desk(tmp_path).answer(letter("validate"))
+    desk(tmp_path).reply(letter("validate"))
     with pytest.raises(Refused, match="0.6 MB were about to leave in round 1, after 0.6 MB; agreed to 1"):
-        desk(tmp_path).answer(letter("validate"))
+        desk(tmp_path).reply(letter("validate"))
     counts = json.loads((tmp_path / COUNTS).read_text())
     assert (counts["answered"], counts["sent_bytes"]) == ({"validate 1": 1}, {"1": 600_000})
 
@@ -143,19 +143,19 @@ def test_the_megabytes_of_a_round_are_those_of_all_its_answers(tmp_path, monkeyp
 def halves(monkeypatch, *values: float) -> None:
     """The site's answers, one after another, of 0.6 MB each."""
     answers = iter([Message("train", tensors={"windows": torch.full((150_000,), value)}) for value in values])
-    monkeypatch.setattr(Site, "answer", lambda self, message: next(answers))
+    monkeypatch.setattr(Site, "reply", lambda self, message: next(answers))
 
 
 def test_the_very_same_answer_to_the_very_same_letter_counts_once_and_is_written_down_again(tmp_path, monkeypatch):
     """As where a coordinator lost it; also after a restart here."""
     halves(monkeypatch, 1.0, 1.0, 1.0)
     for times in (1, 2):
-        desk(tmp_path).answer(letter("validate"))
+        desk(tmp_path).reply(letter("validate"))
         counts = json.loads((tmp_path / COUNTS).read_text())
         assert (counts["answered"], counts["sent_bytes"]) == ({"validate 1": times}, {"1": 600_000})
         assert (tmp_path / LEDGER).read_text().count("1,north,up,train,windows,150000,float32,600000") == times
     with pytest.raises(Refused, match="was asked to validate in round 1 more than 2 times"):
-        desk(tmp_path).answer(letter("validate"))
+        desk(tmp_path).reply(letter("validate"))
 
 
 OTHERS = {
@@ -171,22 +171,22 @@ def test_the_same_answer_to_another_letter_counts_again(tmp_path, monkeypatch, o
     """That two letters have one answer is something to know."""
     halves(monkeypatch, 1.0, 1.0)
     first = letter("validate")
-    desk(tmp_path).answer(first)
+    desk(tmp_path).reply(first)
     with pytest.raises(Refused, match="after 0.6 MB; agreed to 1"):
-        desk(tmp_path).answer(OTHERS[other](first))
+        desk(tmp_path).reply(OTHERS[other](first))
 
 
 def test_an_answer_that_differs_in_one_bit_counts_again(tmp_path, monkeypatch):
     halves(monkeypatch, 0.0, -0.0)
-    desk(tmp_path).answer(letter("validate"))
+    desk(tmp_path).reply(letter("validate"))
     with pytest.raises(Refused, match="after 0.6 MB; agreed to 1"):
-        desk(tmp_path).answer(letter("validate"))
+        desk(tmp_path).reply(letter("validate"))
 
 
 def test_what_left_in_rounds_that_no_letter_comes_of_is_not_remembered(tmp_path, monkeypatch):
-    monkeypatch.setattr(Site, "answer", lambda self, message: Message(message.kind))
+    monkeypatch.setattr(Site, "reply", lambda self, message: Message(message.kind))
     for number in (1, 2, 3):
-        desk(tmp_path).answer(letter("validate", round=number))
+        desk(tmp_path).reply(letter("validate", round=number))
     assert list(json.loads((tmp_path / COUNTS).read_text())["sent"]) == ["2", "3"]
 
 
@@ -203,17 +203,17 @@ def test_to_validate_goes_by_what_the_round_itself_left_and_training_does_not(tm
 def test_what_was_agreed_to_is_answered_and_written_down(tmp_path):
     method = ELCFS(alpha=0.1, min_patients=1)
     found = desk(tmp_path, method)
-    assert set(found.answer(letter("share", method)).tensors) == {"windows"}
+    assert set(found.reply(letter("share", method)).tensors) == {"windows"}
     ledger = (tmp_path / LEDGER).read_text()
     assert "1,north,up,share,windows," in ledger and "1,north,down,share," in ledger
 
 
 def test_the_end_leaves_the_model_and_sends_nothing(tmp_path, never_called):
-    answer = desk(tmp_path).answer(letter("end", round=3))
+    answer = desk(tmp_path).reply(letter("end", round=3))
     assert answer == Message("end") and (tmp_path / MODEL).is_file()
 
 
-@pytest.mark.parametrize("values", [{"rounds": 0}, {"megabytes_per_round": 0.0}, {"answers_per_round": -1}])
+@pytest.mark.parametrize("values", [{"rounds": 0}, {"megabytes_per_round": 0.0}, {"replies_per_round": -1}])
 def test_an_agreement_to_nothing_is_refused(values):
     with pytest.raises(ValueError, match="must be above 0"):
         Agreement(**values)
@@ -225,7 +225,7 @@ def test_a_coordinator_goes_back_one_round_at_most(tmp_path, never_called):
     asked.guard.answered["train 3"] = 1
     asked.guard.check_request(letter(round=2, last=1))
     with pytest.raises(Refused, match="was asked to train in round 1, and has trained in round 3"):
-        asked.answer(letter())
+        asked.reply(letter())
 
 
 def test_the_key_of_the_noise_is_secret_and_outlives_a_restart(tmp_path):

@@ -10,7 +10,7 @@ from medfed.deployment.codec_files import export_codecs, resolve_codecs
 from medfed.methods.ccst import CCST
 from medfed.methods.fedprox import FedProx
 from medfed.methods.stack import Stack
-from medfed.networks.adain import codec_bytes, load_codec
+from medfed.networks.adain import load_codec, serialise_codec
 
 CONFIG = load_text("data: {name: prostate, root: x}\nnetwork: {name: unet}\nmethod: {name: fedavg}\n", "plan.yaml")
 
@@ -19,7 +19,7 @@ CONFIG = load_text("data: {name: prostate, root: x}\nnetwork: {name: unet}\nmeth
 def config(tmp_path):
     codec = load_codec()
     path = tmp_path / "mine.safetensors"
-    path.write_bytes(codec_bytes(codec, {"architecture": "small", "channels": list(codec.encoder.channels)}))
+    path.write_bytes(serialise_codec(codec, {"architecture": "small", "channels": list(codec.encoder.channels)}))
     return replace(CONFIG, method=Stack((CCST(codec=str(path)), FedProx())))
 
 

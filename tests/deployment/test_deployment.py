@@ -62,7 +62,7 @@ def federation(tmp_path, tiny_phantom, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     config = tmp_path / "tiny.yaml"
     config.write_text(tiny_yaml(tiny_phantom).replace("unseen_site: UCL, rounds: 2", f"rounds: {ROUNDS}, quorum: 2, "
-                      f"on_bad_update: drop, answer_seconds: {ANSWER_SECONDS}, engine: nvflare"))
+                      f"on_bad_update: drop, reply_timeout_s: {ANSWER_SECONDS}, engine: nvflare"))
     out = tmp_path / "federation"
     log = tmp_path / "prepare.log"
     assert program(log, "medfed.coordinator", "prepare", config, "--out", out, "--port", free_port()).wait(120) == 0
@@ -124,7 +124,7 @@ def check_bits(federation, tmp_path, tiny_phantom, monkeypatch) -> None:
     plan = replace(plan, data=replace(plan.data, root=str(tiny_phantom), sites=HOSPITALS),
                    federation=replace(plan.federation, engine="in_process"))  # fmt: skip
     simulation = build_experiment(plan, tmp_path / "alone", quiet=True)
-    engine = InProcess(simulation.engine.members, tmp_path / "alone")
-    monkeypatch.setattr(rounds, "_choose", lambda *_: next(asked))
+    engine = InProcess(simulation.engine.local_sites, tmp_path / "alone")
+    monkeypatch.setattr(rounds, "choose_sites", lambda *_: next(asked))
     *_, last = federate(plan.method, engine, simulation.start, plan.federation, plan.seed)
     assert RunFolder(federation / "run").load_state(ROUNDS).to_bytes() == last.state.to_bytes()

@@ -16,7 +16,7 @@ from medfed.methods.fedavg import FedAvg
 
 
 def clients(toy, method):
-    return [MedfedClient(site) for site in toy.engine(method).members]
+    return [MedfedClient(site) for site in toy.engine(method).local_sites]
 
 
 def host(clients, weights, rounds):

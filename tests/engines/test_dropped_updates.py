@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.engines.in_process import InProcess
 from medfed.engines.site_store import SiteStore
-from medfed.federation.message import Message, digest, failed
+from medfed.federation.message import Message, digest, failed_reply
 from medfed.federation.method import Method
 from medfed.federation.rounds import federate, requests_with_last_round
 from medfed.federation.settings import Federation, Training
@@ -30,7 +30,7 @@ class Dropping(InProcess):
         lost = [site for site, m in messages.items() if kind == "train" and (m.facts["round"], site) in self.lost]
         gone = lost if self.is_on_the_way_down else []
         answers = super().exchange(kind, {site: message for site, message in messages.items() if site not in gone})
-        return {**answers, **dict.fromkeys(lost, failed("its line broke"))}
+        return {**answers, **dict.fromkeys(lost, failed_reply("its line broke"))}
 
 
 def rounds(toy, method, engine, settings=GOING_ON):
@@ -40,7 +40,7 @@ def rounds(toy, method, engine, settings=GOING_ON):
 
 
 def states(toy, fedavg, folder, lost=()):
-    engine = Dropping(toy.engine(fedavg).members, folder, lost=lost)
+    engine = Dropping(toy.engine(fedavg).local_sites, folder, lost=lost)
     return [digest(replace(done.state, memory={}).to_bytes()) for done in rounds(toy, fedavg, engine)]
 
 
@@ -59,7 +59,7 @@ def never_asked(monkeypatch):
 @pytest.mark.parametrize("state", ["keep", "reset"])
 @pytest.mark.parametrize("without", [(2,), (2, 3), (1,), (1, 2, 3)])
 def test_an_update_that_did_not_count_is_as_if_it_had_not_been_asked_for(fedavg, tmp_path, never_asked, state, without):
-    toy = Toy(training=Training(batch_size=4, optimizer_state=state))
+    toy = ToySegmentation(training=Training(batch_size=4, optimizer_state=state))
     found = states(toy, fedavg, tmp_path / "dropped", {(number, "south") for number in without})
     never_asked(*without)
     assert found == states(toy, fedavg, tmp_path / "never")
@@ -84,13 +84,13 @@ def test_the_file_of_the_round_that_counted_is_kept_as_long_as_none_other_counts
 
 
 @pytest.fixture
-def keeping() -> Toy:
+def keeping() -> ToySegmentation:
     """Sites that keep their batch normalisation."""
-    return Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    return ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
 
 
 def keepers(keeping, method, folder, **more):
-    return Dropping(keeping.engine(method, local_batch_norm=True).members, folder, **more)
+    return Dropping(keeping.engine(method, local_batch_norm=True).local_sites, folder, **more)
 
 
 def told(done) -> tuple:
@@ -164,7 +164,7 @@ def test_a_site_that_starts_again_validates_with_what_it_kept(keeping, fedavg, t
     def restarting(kind, messages):
         if kind == "validate":
             fresh = keepers(keeping, fedavg, tmp_path / "again")
-            engine.members, engine._store = fresh.members, fresh._store
+            engine.local_sites, engine._store = fresh.local_sites, fresh._store
         return exchange(kind, messages)
 
     engine.exchange = restarting

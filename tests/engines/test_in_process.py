@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest
@@ -57,7 +57,7 @@ def test_a_finished_site_is_not_trained_again(toy, fedavg, tmp_path):
         list(federate(fedavg, stop_after(toy.engine(fedavg, folder=tmp_path), 2), start, Federation(rounds=1), 0))
     engine = toy.engine(fedavg, folder=tmp_path)
     trained = set()
-    for site in engine.members:
+    for site in engine.local_sites:
         site.progress = lambda name, step, n_steps: trained.add(name)
     list(federate(fedavg, engine, start, Federation(rounds=1), 0))
     assert trained == {"west"}
@@ -97,7 +97,7 @@ def test_an_answer_made_on_other_terms_is_not_taken(fedavg, tmp_path):
     """The letter is the same, the learning rate is not."""
     weights = []
     for rate, folder in ((0.1, tmp_path), (1e-6, tmp_path), (1e-6, None)):
-        toy = Toy(training=Training(batch_size=4, learning_rate=rate))
+        toy = ToySegmentation(training=Training(batch_size=4, learning_rate=rate))
         (done,) = federate(fedavg, toy.engine(fedavg, folder=folder), toy.start(fedavg), Federation(rounds=1), 0)
         weights.append(digest(done.state.to_bytes()))
     assert weights[1] == weights[2] != weights[0]
@@ -123,7 +123,7 @@ def test_only_the_clients_of_a_round_hold_memory_and_end_with_the_same_bits(toy,
     """Adam's moments of the other clients rest in their files."""
     *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
     for engine, done in rounds_of(toy, fedavg, tmp_path, 6):
-        awake = {site.name for site in engine.members if site.memory}
+        awake = {site.name for site in engine.local_sites if site.memory}
         assert awake == {site for site, number in done.state.took_part.items() if number == done.state.round}
     assert len(done.state.took_part) > 6 and digest(done.state.to_bytes()) == digest(whole.state.to_bytes())
 
@@ -133,7 +133,7 @@ def test_after_going_on_only_the_clients_of_the_last_round_hold_memory(toy, feda
     *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
     engine = toy.engine(fedavg, MANY, folder=tmp_path)
     engine.restore(half.state.took_part)
-    assert sum(bool(site.memory) for site in engine.members) == 3
+    assert sum(bool(site.memory) for site in engine.local_sites) == 3
     *_, (_, last) = rounds_of(toy, fedavg, tmp_path, 6, half.state, engine)
     assert digest(last.state.to_bytes()) == digest(whole.state.to_bytes())
 
@@ -149,7 +149,7 @@ def test_losing_a_resting_memory_would_show(toy, fedavg, tmp_path):
 
 
 def test_clients_without_memory_leave_no_files_but_the_last_rounds_answers(fedavg, tmp_path):
-    toy = Toy(training=FORGETFUL)
+    toy = ToySegmentation(training=FORGETFUL)
     for _, done in rounds_of(toy, fedavg, tmp_path, 6):
         taken = sorted(site for site, number in done.state.took_part.items() if number == done.state.round)
         assert files(tmp_path) == [".without_memory.json"] + 3 * [f"round_{done.state.round:05d}.site"]
@@ -159,7 +159,7 @@ def test_clients_without_memory_leave_no_files_but_the_last_rounds_answers(fedav
 
 @pytest.mark.parametrize("n_answers", [1, 4, 5, 9])
 def test_a_run_without_memory_that_was_broken_off_goes_on_to_the_same_bits(fedavg, tmp_path, n_answers):
-    toy = Toy(training=FORGETFUL)
+    toy = ToySegmentation(training=FORGETFUL)
     *_, (_, whole) = rounds_of(toy, fedavg, None)
     state = toy.start(fedavg)
     with pytest.raises(Killed):
@@ -171,10 +171,10 @@ def test_a_run_without_memory_that_was_broken_off_goes_on_to_the_same_bits(fedav
 
 
 def test_a_round_that_all_finished_and_nobody_wrote_down_is_not_trained_again(fedavg, tmp_path):
-    toy = Toy(training=FORGETFUL)
+    toy = ToySegmentation(training=FORGETFUL)
     (_, first), *_ = rounds_of(toy, fedavg, tmp_path, 1)
     engine = toy.engine(fedavg, MANY, folder=tmp_path)
-    for site in engine.members:
+    for site in engine.local_sites:
         site._train = None  # calling it would fail
     *_, (_, again) = rounds_of(toy, fedavg, tmp_path, 1, engine=engine)
     assert digest(again.state.to_bytes()) == digest(first.state.to_bytes())
@@ -182,7 +182,7 @@ def test_a_round_that_all_finished_and_nobody_wrote_down_is_not_trained_again(fe
 
 def test_going_back_a_round_finds_what_clients_without_memory_had(fedavg, tmp_path):
     """As when the last checkpoint was damaged and deleted."""
-    toy = Toy(training=FORGETFUL)
+    toy = ToySegmentation(training=FORGETFUL)
     states = [done.state for _, done in rounds_of(toy, fedavg, tmp_path)]
     *_, (_, last) = rounds_of(toy, fedavg, tmp_path, state=states[-2])
     assert digest(last.state.to_bytes()) == digest(states[-1].to_bytes())
@@ -208,7 +208,7 @@ class Diary(Method):
 
 
 def test_a_client_that_begins_to_keep_something_keeps_its_file(tmp_path):
-    toy = Toy(training=FORGETFUL)
+    toy = ToySegmentation(training=FORGETFUL)
     *_, (_, done) = rounds_of(toy, Diary(), tmp_path, 5)
     noted = json.loads((tmp_path / ".without_memory.json").read_text())
     for site, number in done.state.took_part.items():
@@ -217,7 +217,7 @@ def test_a_client_that_begins_to_keep_something_keeps_its_file(tmp_path):
 
 
 def test_files_threads_and_descriptors_do_not_grow_with_the_number_of_clients(fedavg, tmp_path):
-    toy, counts = Toy(training=FORGETFUL), []
+    toy, counts = ToySegmentation(training=FORGETFUL), []
     for names in (MANY[:4], MANY):
         folder = tmp_path / str(len(names))
         engine = toy.engine(fedavg, names, folder=folder)
@@ -230,10 +230,10 @@ def test_sites_that_keep_entries_of_the_network_always_hold_them(fedavg, tmp_pat
     """They validate with them, and the evaluator reads them."""
     from medfed.networks.unet import UNet
 
-    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
     engine = toy.engine(fedavg, MANY[:5], folder=tmp_path, local_batch_norm=True)
     *_, (_, done) = rounds_of(toy, fedavg, tmp_path, engine=engine)
-    assert {site.name for site in engine.members if site.local_entries()} == set(done.state.took_part)
+    assert {site.name for site in engine.local_sites if site.local_entries()} == set(done.state.took_part)
 
 
 def test_the_validation_site_answers_validate_alone(toy, fedavg):
@@ -244,6 +244,6 @@ def test_the_validation_site_answers_validate_alone(toy, fedavg):
     asked = dict.fromkeys([*engine.sites(), "east"], Message("validate", weights, {}, {"round": 1}))
     assert 0 <= engine.exchange("validate", asked)["east"].facts["score"] <= 1
     for kind in ("train", "share"):
-        sentence = f"east: is the validation site and answers 'validate' alone, not '{kind}'"
+        sentence = f"east: is the validation site and replies to 'validate' only, not to '{kind}'"
         with pytest.raises(ValueError, match=sentence):
             engine.exchange(kind, {"east": replace(asked["east"], kind=kind)})

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import tiny_yaml
-from fake_sites import is_alive, lay, pid
+from fake_sites import install_fake_worker, is_alive, process_id
 
 from medfed.config.schema import load_text
 from medfed.engines.processes import Processes
-from medfed.experiments.notices import notices
+from medfed.experiments.notices import record_notices
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
@@ -27,12 +27,12 @@ LETTER = Message("train", {"w": torch.ones(3)}, {}, {"round": 1, "last": 0})
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    return lay(tmp_path, monkeypatch)
+    return install_fake_worker(tmp_path, monkeypatch)
 
 
 def engine_of(folder: Path, seconds: float = 0.0, **more) -> Processes:
     members = [SimpleNamespace(name=name, progress=None, local_keys=frozenset()) for name in SITES]
-    return Processes(members, folder / "sites", settings=Federation(answer_seconds=seconds), **more)
+    return Processes(members, folder / "sites", settings=Federation(reply_timeout_s=seconds), **more)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_interrupting_leaves_no_process_and_starts_no_other(folder, monkeypatch,
         engine.exchange("train", dict.fromkeys(SITES, LETTER))
     engine.close()
     assert time.monotonic() - began[0] < 30 and threading.active_count() <= threads
-    assert not is_alive(pid(folder, "east")) and not is_alive(pid(folder, "north"))
+    assert not is_alive(process_id(folder, "east")) and not is_alive(process_id(folder, "north"))
     assert "west" not in engine._processes
 
 
@@ -100,7 +100,7 @@ def test_notes_of_sites_at_once_are_all_written_down(folder, three_at_once):
     engine = engine_of(folder)
     busy, most = [], []
 
-    with notices(run, quiet=True):
+    with record_notices(run, quiet=True):
         shown = warnings.showwarning
 
         def slow(*args: object) -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_sites import is_alive, lay, pid
+from fake_sites import install_fake_worker, is_alive, process_id
 
 from medfed.engines import site_process
 from medfed.engines.site_process import SiteFailed, SiteProcess
@@ -15,7 +15,7 @@ from medfed.engines.site_process import SiteFailed, SiteProcess
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    return lay(tmp_path, monkeypatch)
+    return install_fake_worker(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_it_answers_and_tells_its_steps_and_notes(folder):
     assert [site.ask(b"one"), site.ask(b"two")] == [b"one", b"two"]
     assert told == 2 * [("north", 1, 2), "few images"]
     site.close()
-    assert not is_alive(pid(folder, "north"))
+    assert not is_alive(process_id(folder, "north"))
 
 
 @pytest.mark.parametrize(("what", "sentence"), [
@@ -64,16 +64,16 @@ def test_one_that_is_late_is_stopped_in_time(folder, site):
     began = time.monotonic()
     with pytest.raises(SiteFailed, match="^was not done in time and was stopped$"):
         site.ask(b"letter", 0.4)
-    assert time.monotonic() - began < 30 and not is_alive(pid(folder, "north"))
+    assert time.monotonic() - began < 30 and not is_alive(process_id(folder, "north"))
 
 
 def test_one_that_says_no_says_why_and_lives_on(folder, site):
     does(folder, "no")
     with pytest.raises(SiteFailed, match="^training diverged$"):
         site.ask(b"letter")
-    first = pid(folder, "north")
+    first = process_id(folder, "north")
     does(folder, "echo")
-    assert site.ask(b"letter") == b"letter" and pid(folder, "north") == first
+    assert site.ask(b"letter") == b"letter" and process_id(folder, "north") == first
 
 
 def test_one_that_cannot_begin_says_why_and_is_asked_anew(folder, site):
@@ -86,10 +86,10 @@ def test_one_that_cannot_begin_says_why_and_is_asked_anew(folder, site):
 
 
 def test_one_that_takes_no_byte_of_a_long_letter_is_given_up(folder, site, monkeypatch):
-    monkeypatch.setattr(site_process, "STUCK_SECONDS", 1)
-    monkeypatch.setattr(site_process, "END_SECONDS", 0.2)
+    monkeypatch.setattr(site_process, "SEND_TIMEOUT_S", 1)
+    monkeypatch.setattr(site_process, "EXIT_TIMEOUT_S", 0.2)
     assert site.ask(b"letter") == b"letter"
-    os.kill(stopped := pid(folder, "north"), signal.SIGSTOP)
+    os.kill(stopped := process_id(folder, "north"), signal.SIGSTOP)
     with pytest.raises(SiteFailed, match="^its process takes no letters any more, and was ended$"):
         site.ask(bytes(8 << 20))
     assert not is_alive(stopped)
@@ -101,7 +101,7 @@ def test_it_stops_when_it_is_told_to(folder, site):
     threading.Timer(0.3, told.set).start()
     with pytest.raises(SiteFailed, match="^was stopped$"):
         site.ask(b"letter", stopped=told.is_set)
-    assert not is_alive(pid(folder, "north"))
+    assert not is_alive(process_id(folder, "north"))
 
 
 def test_a_folder_that_is_gone_is_a_reason(tmp_path, folder):

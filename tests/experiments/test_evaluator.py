@@ -1,5 +1,5 @@
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.experiments.evaluation import unseen_weights
 from medfed.federation.rounds import federate
@@ -10,18 +10,18 @@ BATCH_NORM = UNet(features=(4, 4, 4, 8, 8, 4), norm="batch")
 
 
 def test_an_unseen_site_gets_the_average_of_what_the_sites_kept(fedavg):
-    toy = Toy(architecture=BATCH_NORM)
+    toy = ToySegmentation(architecture=BATCH_NORM)
     engine = toy.engine(fedavg, local_batch_norm=True)
     (done,) = federate(fedavg, engine, toy.start(fedavg), Federation(rounds=1), 0)
-    found = unseen_weights(engine.members, done.state.weights)
-    name = next(n for n in engine.members[0].local_keys if n.endswith("running_mean"))
-    kept = torch.stack([site.memory["local/" + name] for site in engine.members])
+    found = unseen_weights(engine.local_sites, done.state.weights)
+    name = next(n for n in engine.local_sites[0].local_keys if n.endswith("running_mean"))
+    kept = torch.stack([site.memory["local/" + name] for site in engine.local_sites])
     assert torch.allclose(found[name], kept.mean(dim=0)) and not torch.allclose(found[name], done.state.weights[name])
-    shared = [n for n in found if n not in engine.members[0].local_keys]
+    shared = [n for n in found if n not in engine.local_sites[0].local_keys]
     assert shared and all(torch.equal(found[n], done.state.weights[n]) for n in shared)
 
 
 def test_where_nothing_is_kept_it_gets_the_global_weights(toy, fedavg):
     engine = toy.engine(fedavg)
     weights = toy.start(fedavg).weights
-    assert unseen_weights(engine.members, weights) == weights
+    assert unseen_weights(engine.local_sites, weights) == weights

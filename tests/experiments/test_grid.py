@@ -72,7 +72,7 @@ def test_folders_of_plain_methods_are_as_they_were(config):
     (["method.gamma=0,[1"], ("--vary method.gamma=[1", "line 1")),
     (["method.gamma=0", "method.gamma=1"], ("method.gamma is varied twice",)),
     (["method.gama=0,1"], ("--vary method.gama: none of the methods fedavg, elcfs", "Did you mean 'gamma'")),
-    (["method.gamma=0,-1"], ("--vary method.gamma=-1: method: gamma must be at least 0",)),
+    (["method.gamma=0,-1"], ("--vary method.gamma=-1: method.gamma: must be at least 0",)),
     (["method=elcfs,fedavg"], ("--vary method=elcfs", "a block of keys and values")),
     (["method.name=elcfs,fedavg"], ("--vary method.name=elcfs,fedavg", "--methods")),
     (["seed=1,2"], ("--vary seed=1,2", "--seeds")),
@@ -81,7 +81,7 @@ def test_folders_of_plain_methods_are_as_they_were(config):
     (["federation.selection=last,source_validation"], ("cannot be varied", "one rule")),
     (["federation.participating=1,3"], ("participating: 3 sites are to train, but only 2 (BMC, HK)", "at most 2")),
     (["federation.participating=0,1"],
-     ("--vary federation.participating=0: federation: participating must be at least 1",)),
+     ("--vary federation.participating=0: federation.participating: must be at least 1",)),
     (["federation.participating=1.5"], ("--vary federation.participating=1.5", "a whole number")),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence_before_anything_trains(config, vary, words):

@@ -20,7 +20,7 @@ def test_a_run_with_more_sites_than_there_are_is_refused_in_a_sentence(tiny_conf
     code = train.main([*arguments, "federation.participating=3"])
     refused(capsys, code, "tiny.yaml", "federation.participating", "at most 2")
     code = train.main([*arguments, "federation.participating=0"])
-    refused(capsys, code, "participating must be at least 1", "got 0")
+    refused(capsys, code, "federation.participating: must be at least 1", "got 0")
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 

@@ -2,15 +2,15 @@ import json
 
 import pytest
 import torch
-from conftest import Toy, tiny_yaml
+from conftest import ToySegmentation, tiny_yaml
 
 from medfed.config.schema import load
 from medfed.experiments.evaluation import evaluate, unseen_weights
 from medfed.experiments.run import run
 from medfed.experiments.setup import build_experiment
-from medfed.experiments.unseen_batch_norm import nearest, policy
+from medfed.experiments.unseen_batch_norm import unseen_bn_of, weights_of_nearest_site
 from medfed.federation.rounds import federate
-from medfed.metrics.mask_metric import score
+from medfed.metrics.mask_metric import compute_mask_metrics
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.model_card import card_notes
 from medfed.outputs.run_folder import RunFolder
@@ -40,16 +40,16 @@ def test_an_unseen_site_is_scored_with_the_average_or_by_each_batch_or_as_its_ne
     scores = {}
     for unseen_bn in ("average", "batch_stats", "nearest"):
         simulation, weights = trained(tmp_path, tiny_phantom, unseen_bn)
-        assert policy(simulation.engine.members) == unseen_bn
+        assert unseen_bn_of(simulation.engine.local_sites) == unseen_bn
         findings = evaluate(simulation, weights, True)
         rows = findings.rows
         _check_masks_are_those_of_the_scores(simulation, findings)
         held = simulation.network.state_dict()
-        own = {site.name: site.local_entries()[FIRST] for site in simulation.engine.members}
+        own = {site.name: site.local_entries()[FIRST] for site in simulation.engine.local_sites}
         if unseen_bn == "nearest":
             assert any(torch.equal(held[FIRST], entry) for entry in own.values())
         else:
-            assert torch.equal(held[FIRST], unseen_weights(simulation.engine.members, weights)[FIRST])
+            assert torch.equal(held[FIRST], unseen_weights(simulation.engine.local_sites, weights)[FIRST])
             assert not any(torch.equal(held[FIRST], entry) for entry in own.values())
         scores[unseen_bn] = {role: [row["dice"] for row in rows if row["role"] == role] for role in ("seen", "unseen")}
     seen, unseen = ([found[role] for found in scores.values()] for role in ("seen", "unseen"))
@@ -61,9 +61,9 @@ def test_a_picture_shows_the_mask_of_the_network_that_adapted(tmp_path, tiny_pha
     findings = evaluate(simulation, weights, True)
     _check_masks_are_those_of_the_scores(simulation, findings)
     case = simulation.unseen["UCL"][0]
-    simulation.network.load_state_dict(unseen_weights(simulation.engine.members, weights))
+    simulation.network.load_state_dict(unseen_weights(simulation.engine.local_sites, weights))
     plain = simulation.task.predict(simulation.network, simulation.dataset.load(case))
-    assert not torch.equal(findings.masks[case.patient].unpacked(), plain)
+    assert not torch.equal(findings.masks[case.patient].unpack(), plain)
 
 
 def _check_masks_are_those_of_the_scores(simulation, findings):
@@ -72,9 +72,9 @@ def _check_masks_are_those_of_the_scores(simulation, findings):
     of_unseen = {row["patient"]: row["dice"] for row in findings.rows if row["role"] == "unseen"}
     assert of_unseen.keys() == findings.masks.keys() == volumes.keys()
     for patient, dice in of_unseen.items():
-        mask, volume = findings.masks[patient].unpacked(), volumes[patient]
+        mask, volume = findings.masks[patient].unpack(), volumes[patient]
         reference = volume.mask[0].as_tensor()
-        assert score(MASK_METRICS, mask[0], reference, volume.spacing_mm)["dice"] == dice
+        assert compute_mask_metrics(MASK_METRICS, mask[0], reference, volume.spacing_mm)["dice"] == dice
 
 
 @pytest.mark.parametrize("like", ["BMC", "HK"])
@@ -91,14 +91,16 @@ def test_the_nearest_site_is_the_one_whose_images_they_are(tmp_path, tiny_phanto
         simulation.task.predict(simulation.network, simulation.dataset.load(case))
     handle.remove()
     features = torch.cat(inputs)
-    for site in simulation.engine.members:
+    for site in simulation.engine.local_sites:
         shift = 0 if site.name == like else 5
         site.memory[f"local/{path}.running_mean"] = features.mean(dim=(0, 2, 3)) + shift
         site.memory[f"local/{path}.running_var"] = features.var(dim=(0, 2, 3)) + shift
     with pytest.warns(UserWarning, match=f"UCL: is tested with the BatchNorm of {like}"):
         images = simulation.task.network_images(simulation.dataset, cases)
-        found = nearest(simulation.engine.members, simulation.network, simulation.task, weights, "UCL", images)
-    chosen = next(site for site in simulation.engine.members if site.name == like)
+        found = weights_of_nearest_site(
+            simulation.engine.local_sites, simulation.network, simulation.task, weights, "UCL", images
+        )
+    chosen = next(site for site in simulation.engine.local_sites if site.name == like)
     assert all(torch.equal(found[name], entry) for name, entry in chosen.local_entries().items())
     assert all(torch.equal(found[name], weights[name]) for name in found if name not in chosen.local_keys)
 
@@ -122,10 +124,10 @@ def test_results_say_what_looked_at_test_images(tmp_path, tiny_phantom, unseen_b
 @pytest.mark.filterwarnings("ignore:.*no BatchNorm")
 def test_without_batch_norm_nothing_is_transductive(tmp_path, tiny_phantom):
     found = build_experiment(config(tmp_path, tiny_phantom, "batch_stats", ""), None, True)
-    assert policy(found.engine.members) == ""
+    assert unseen_bn_of(found.engine.local_sites) == ""
 
 
 def test_where_a_setting_and_not_the_method_keeps_batch_norm_it_is_the_average(fedavg):
-    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
-    assert policy(toy.engine(fedavg, local_batch_norm=True).members) == "average"
-    assert policy(toy.engine(fedavg).members) == ""
+    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    assert unseen_bn_of(toy.engine(fedavg, local_batch_norm=True).local_sites) == "average"
+    assert unseen_bn_of(toy.engine(fedavg).local_sites) == ""

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from medfed.core.errors import UserError
-from medfed.federation.message import Message, State, digest, failed
+from medfed.federation.message import Message, State, digest, failed_reply
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.fedavg import FedAvg
@@ -23,7 +23,7 @@ NEVER_STARTS, DIES, LATE = "never starts", "dies in training", "late"
 TWICE, OLD = "answers twice", "answers for an old round"
 START = State(0, {"w": torch.zeros(4, dtype=torch.float64), "count": torch.zeros((), dtype=torch.int64)},
               parameters=frozenset({"w"}))
-DEADLINE_SECONDS = 20
+DEADLINE_S = 20
 
 
 @dataclass
@@ -58,8 +58,8 @@ class Sites:
         if kind == "validate":  # by then the second copy of its update is there
             return {site: update} if self.fault == TWICE else {}
         return {
-            DIES: {site: failed("its process was killed")},
-            LATE: {site: failed("gave no answer within 5 s")},
+            DIES: {site: failed_reply("its process was killed")},
+            LATE: {site: failed_reply("did not reply within 5 s")},
             OLD: {site: replace(update, facts={**update.facts, "round": 1})},
         }.get(self.fault, {})
 
@@ -97,7 +97,7 @@ def test_every_fault_at_every_set_of_sites(faulty, fault, stops, monkeypatch):
             finish(engine, **settings)
     else:
         assert finish(engine, **settings) == never_asked(monkeypatch, () if fault == TWICE else faulty)
-    assert time.monotonic() - began < DEADLINE_SECONDS
+    assert time.monotonic() - began < DEADLINE_S
 
 
 @pytest.mark.parametrize("fault", [NEVER_STARTS, DIES, LATE])

@@ -1,12 +1,12 @@
 import torch
 
-from medfed.federation.ledger import COLUMNS, entries
+from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Message
 
 
 def test_a_row_for_every_tensor_and_fact_with_its_bytes():
     message = Message("train", {"w": torch.zeros(2, 3)}, {"n": torch.tensor(1)}, {"loss": 0.5})
-    rows = entries(4, "up", {"b": message, "a": Message("train")})
+    rows = message_rows(4, "up", {"b": message, "a": Message("train")})
     assert [tuple(row) for row in rows] == [COLUMNS] * 3
     assert [(r["name"], r["shape"], r["dtype"], r["bytes"]) for r in rows] == [
         ("w", "2x3", "float32", 24),

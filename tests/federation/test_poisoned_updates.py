@@ -6,13 +6,13 @@ from functools import cache
 
 import pytest
 import torch
-from conftest import ToyOfClasses
+from conftest import ToyClassification
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.aggregation import change_length
+from medfed.functional.aggregation import change_norm
 from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
@@ -50,7 +50,7 @@ class Recorded:
 
 @cache
 def parameters() -> frozenset[str]:
-    return ToyOfClasses().start(FedAvg()).parameters
+    return ToyClassification().start(FedAvg()).parameters
 
 
 def learned(weights):
@@ -61,7 +61,7 @@ def learned(weights):
 @cache
 def recorded(method):
     """The start, and what the toy sites answer in round 1: the same for all tests of a method."""
-    toy, answers = ToyOfClasses(), {}
+    toy, answers = ToyClassification(), {}
     engine, start = toy.engine(method, SITES), toy.start(method)
     exchange = engine.exchange
 
@@ -260,8 +260,8 @@ def test_clipped_changes_move_no_further_than_the_honest_ones(poison):
     state, answers = recorded(method)
     start = state.weights
     done, _ = one_round(method, poisoned(FINITE[poison](start)))
-    longest = max(change_length(start, learned(answers["train"][site].weights)) for site in SITES if site != BAD)
-    assert change_length(start, learned(done.state.weights)) <= longest
+    longest = max(change_norm(start, learned(answers["train"][site].weights)) for site in SITES if site != BAD)
+    assert change_norm(start, learned(done.state.weights)) <= longest
 
 
 @pytest.mark.parametrize("poison", ["turned round", "huge"])

@@ -8,7 +8,7 @@ import torch
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message
-from medfed.federation.privacy import Privacy, normal, protect
+from medfed.federation.privacy import Privacy, protect, standard_normal
 from medfed.methods.fedavg import FedAvg
 
 KEY = bytes(32)
@@ -67,12 +67,12 @@ def test_settings_that_promise_nothing_are_refused(wrong):
 
 
 def test_draws_are_standard_normal_and_follow_every_bit_of_the_key():
-    drawn = normal(b"key", 200_000)
+    drawn = standard_normal(b"key", 200_000)
     assert abs(float(drawn.mean())) < 0.01 and float(drawn.std()) == pytest.approx(1, rel=0.01)
     assert float((drawn.abs() > 1.959964).double().mean()) == pytest.approx(0.05, rel=0.05)
-    assert torch.equal(drawn[:10], normal(b"key", 10))
+    assert torch.equal(drawn[:10], standard_normal(b"key", 10))
     for other in (b"kez", b"key" + bytes(4), bytes([0x6B, 0x65, 0x79 ^ 0x80])):
-        assert abs(float(torch.corrcoef(torch.stack([drawn, normal(other, 200_000)]))[0, 1])) < 0.02
+        assert abs(float(torch.corrcoef(torch.stack([drawn, standard_normal(other, 200_000)]))[0, 1])) < 0.02
 
 
 def test_nothing_leaves_that_no_clipping_bounds():
@@ -86,13 +86,13 @@ def test_nothing_leaves_that_no_clipping_bounds():
 def noise_of(site, weights, memory=None):
     """The noise that a site's answer carries: nothing else is left of a change that is clipped to a millionth."""
     site.memory = memory or {}
-    answer = site.answer(Message("train", weights, {}, {"round": 1})).weights
+    answer = site.reply(Message("train", weights, {}, {"round": 1})).weights
     return torch.cat([(answer[name] - entry).flatten() for name, entry in weights.items() if entry.is_floating_point()])
 
 
 def test_no_two_answers_have_the_same_noise_and_the_very_same_answer_has(toy):
     """One taken from the other would leave what the noise was to hide."""
-    first, second, *_ = toy.engine(FedAvg()).members
+    first, second, *_ = toy.engine(FedAvg()).local_sites
     start = toy.start(FedAvg()).weights
     moved = {name: entry + 1 if entry.is_floating_point() else entry for name, entry in start.items()}
     for site in (first, second):

@@ -7,7 +7,7 @@ import pytest
 from medfed.core.errors import UserError
 from medfed.federation import privacy_accounting
 from medfed.federation.privacy import Privacy
-from medfed.federation.privacy_accounting import Releases, epsilon, format_budget, releases
+from medfed.federation.privacy_accounting import Releases, count_releases, epsilon, format_budget
 
 pytest.importorskip("dp_accounting")
 
@@ -44,12 +44,12 @@ def test_releases_are_counted_in_the_ledger_by_message():
     rows = [row("a", "share", "1", "windows"), row("a", "share", "1", "style"), row("a", "train", "1", "w"),
             row("a", "train", "1", "b"), row("a", "train", "2", "w"), row("a", "train", "2", "loss", dtype="fact"),
             row("b", "train", "1", "w", direction="down")]  # fmt: skip
-    assert releases(rows, ["w", "b"]) == {"a": Releases(2, 1)}
-    assert releases([*rows, rows[4]], ["w", "b"]) == {"a": Releases(3, 1)}, "what came twice has left twice"
+    assert count_releases(rows, ["w", "b"]) == {"a": Releases(2, 1)}
+    assert count_releases([*rows, rows[4]], ["w", "b"]) == {"a": Releases(3, 1)}, "what came twice has left twice"
 
 
 def test_without_the_accountant_noise_is_refused_before_training(monkeypatch):
     monkeypatch.setattr(privacy_accounting.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install -e '.\[privacy\]'"):
-        privacy_accounting.check(Privacy(clip=1.0, noise=1.0))
-    privacy_accounting.check(Privacy(clip=1.0))
+        privacy_accounting.require_accountant(Privacy(clip=1.0, noise=1.0))
+    privacy_accounting.require_accountant(Privacy(clip=1.0))

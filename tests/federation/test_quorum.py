@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import pytest
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.core.errors import UserError
 from medfed.engines.in_process import InProcess
@@ -47,13 +47,13 @@ def finish(engine, method, start, settings):
 
 
 def built(toy, method, lost=(), by_reason=False, sites=SITES):
-    return Losing(toy.engine(method, sites).members, lost=lost, by_reason=by_reason)
+    return Losing(toy.engine(method, sites).local_sites, lost=lost, by_reason=by_reason)
 
 
 @named
 def test_a_round_of_some_sites_is_that_of_asking_these_alone(method, monkeypatch):
     """South is lost in round 1 and north in round 2."""
-    toy, kind = Toy(), "share" if method.shares == "every round" else "train"
+    toy, kind = ToySegmentation(), "share" if method.shares == "every round" else "train"
     engine = built(toy, method, {(kind, 1, "south"), (kind, 2, "north")})
     found, said = finish(engine, method, toy.start(method), GOING_ON)
     asked = iter([["east", "north", "west"], ["east", "south", "west"], list(SITES)])
@@ -68,7 +68,7 @@ def test_a_round_of_some_sites_is_that_of_asking_these_alone(method, monkeypatch
 
 
 def test_a_site_that_says_why_it_has_no_answer_has_none(fedavg):
-    toy, settings, lost = Toy(), Federation(rounds=1, quorum=2), {("train", 1, "south")}
+    toy, settings, lost = ToySegmentation(), Federation(rounds=1, quorum=2), {("train", 1, "south")}
     (silent,), _ = finish(built(toy, fedavg, lost), fedavg, toy.start(fedavg), settings)
     (found,), said = finish(built(toy, fedavg, lost, by_reason=True), fedavg, toy.start(fedavg), settings)
     assert digest(found.state.to_bytes()) == digest(silent.state.to_bytes())
@@ -77,7 +77,7 @@ def test_a_site_that_says_why_it_has_no_answer_has_none(fedavg):
 
 @pytest.mark.parametrize("method", SHARE_ONCE, ids=lambda method: type(method).__name__)
 def test_a_site_that_shares_nothing_before_round_1_is_as_if_it_were_not_there(method):
-    toy = Toy()
+    toy = ToySegmentation()
     found, said = finish(built(toy, method, {("share", 1, "south")}), method, toy.start(method), GOING_ON)
     others = built(toy, method, sites=("east", "north", "west"))
     expected, _ = finish(others, method, toy.start(method), GOING_ON)
@@ -89,7 +89,7 @@ def test_a_site_that_shares_nothing_before_round_1_is_as_if_it_were_not_there(me
 
 
 def test_after_a_restart_it_is_still_not_there():
-    toy, method = Toy(), SCAFFOLD()
+    toy, method = ToySegmentation(), SCAFFOLD()
     engine = built(toy, method, {("share", 1, "south")})
     (first, *_), _ = finish(engine, method, toy.start(method), GOING_ON)
     again = State.from_bytes(first.state.to_bytes())
@@ -98,7 +98,7 @@ def test_after_a_restart_it_is_still_not_there():
 
 
 def test_too_few_sites_are_told_which_and_how_many(fedavg):
-    toy, lost = Toy(), {("train", 1, "south"), ("train", 1, "west"), ("train", 1, "east")}
+    toy, lost = ToySegmentation(), {("train", 1, "south"), ("train", 1, "west"), ("train", 1, "east")}
     sentence = (r"^round 1: 1 of 4 sites \(north\) are left, and federation.quorum needs 2 \(east: its update of "
                 "round 1 did not come; south: .*; west: .*; go on with --resume when more sites answer$")  # fmt: skip
     with pytest.raises(UserError, match=sentence):
@@ -107,13 +107,13 @@ def test_too_few_sites_are_told_which_and_how_many(fedavg):
 
 @pytest.mark.parametrize("kind", ["share", "train", "validate"])
 def test_all_that_were_asked_must_answer_where_nothing_else_is_said(kind):
-    toy, method = Toy(), SCAFFOLD()
+    toy, method = ToySegmentation(), SCAFFOLD()
     with pytest.raises(UserError, match="round 1: 3 of 4 sites .*federation.quorum needs all .south: its "):
         finish(built(toy, method, {(kind, 1, "south")}), method, toy.start(method), Federation(rounds=1))
 
 
 def test_a_site_that_gave_no_score_enters_no_mean(fedavg):
-    toy = Toy()
+    toy = ToySegmentation()
     (done, *_), said = finish(built(toy, fedavg, {("validate", 1, "south")}), fedavg, toy.start(fedavg), GOING_ON)
     scores = [done.history[f"validation_score/{site}"] for site in SITES if site != "south"]
     assert done.history["validation_score"] == pytest.approx(sum(scores) / 3)
@@ -121,7 +121,7 @@ def test_a_site_that_gave_no_score_enters_no_mean(fedavg):
 
 
 def test_an_answer_that_nobody_asked_for_is_left_out(fedavg):
-    toy = Toy()
+    toy = ToySegmentation()
     engine = built(toy, fedavg)
     exchange, late = engine.exchange, {}
 
@@ -139,7 +139,7 @@ def test_an_answer_that_nobody_asked_for_is_left_out(fedavg):
 
 
 def test_a_number_of_images_that_changes_is_refused(fedavg):
-    toy = Toy()
+    toy = ToySegmentation()
     engine = built(toy, fedavg)
     exchange = engine.exchange
 
@@ -159,7 +159,7 @@ def test_a_number_of_images_that_changes_is_refused(fedavg):
     ({"largest_change": 3.0, "clients_per_round": 2}, "largest_change: needs at least 3 sites a round.* 2 take"),
 ])  # fmt: skip
 def test_what_no_round_could_hold_is_refused_before_the_first(fedavg, settings, sentence):
-    toy = Toy()
+    toy = ToySegmentation()
     engine = built(toy, fedavg)
     engine.exchange = None  # calling it would fail
     with pytest.raises(UserError, match=sentence):

@@ -3,7 +3,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from conftest import Toy, discs
+from conftest import ToySegmentation
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest
@@ -12,6 +12,7 @@ from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.federation.validation_site import ValidationSite
 from medfed.networks.unet import UNet
+from medfed.testing.toy import disc_slices
 
 
 def finish(engine, start, method, settings, seed=0):
@@ -39,13 +40,13 @@ def test_another_seed_is_another_model(toy, fedavg, two_rounds):
 
 def test_going_on_from_any_round_equals_never_having_stopped(toy, fedavg):
     settings, engine = Federation(rounds=3), toy.engine(fedavg)
-    states, memories = [toy.start(fedavg)], [[{} for _ in engine.members]]
+    states, memories = [toy.start(fedavg)], [[{} for _ in engine.local_sites]]
     for done in federate(fedavg, engine, states[0], settings, 0):
         states.append(done.state)
-        memories.append([dict(site.memory) for site in engine.members])
+        memories.append([dict(site.memory) for site in engine.local_sites])
     for state, memory in zip(states[:-1], memories[:-1], strict=True):
         engine = toy.engine(fedavg)
-        for site, kept in zip(engine.members, memory, strict=True):
+        for site, kept in zip(engine.local_sites, memory, strict=True):
             site.memory = dict(kept)
         assert digest(finish(engine, state, fedavg, settings).state.to_bytes()) == digest(states[-1].to_bytes())
 
@@ -60,13 +61,13 @@ def test_forgetting_the_optimisers_state_would_show(toy, fedavg):
 
 def test_one_full_batch_of_sgd_at_each_site_is_one_central_step(fedavg):
     """FedAvg with n_k weights = one step on the pooled gradient of a loss that is a mean over images."""
-    toy = Toy(training=Training(optimizer="sgd", learning_rate=0.1, batch_size=100, augment=False))
+    toy = ToySegmentation(training=Training(optimizer="sgd", learning_rate=0.1, batch_size=100, augment=False))
     engine, start = toy.engine(fedavg), toy.start(fedavg)
     found = finish(engine, start, fedavg, Federation(rounds=1)).state.weights
     network, gradients = toy.network(fedavg), {}
     for site in ("north", "south", "west"):
         network.zero_grad()
-        batch = discs(site).batch(range(10))
+        batch = disc_slices(site).batch(range(10))
         toy.task.loss(network(toy.task.standardise(batch.image)), batch.label).backward()
         for name, p in network.named_parameters():
             gradients[name] = gradients.get(name, 0) + p.grad / 3
@@ -83,7 +84,7 @@ def test_client_sampling_takes_the_named_number_and_changes_over_rounds(toy, fed
 
 
 def test_batch_norm_averages_floats_and_keeps_counters_whole(fedavg):
-    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
     weights = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=1)).state.weights
     counters = {name: w for name, w in weights.items() if name.endswith("num_batches_tracked")}
     assert counters and all(w.dtype == torch.int64 and w == math.ceil(10 / 4) for w in counters.values())
@@ -91,13 +92,13 @@ def test_batch_norm_averages_floats_and_keeps_counters_whole(fedavg):
 
 
 def test_local_batch_norm_never_leaves_its_site(fedavg):
-    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
     engine = toy.engine(fedavg, local_batch_norm=True)
     last = finish(engine, toy.start(fedavg), fedavg, Federation(rounds=2))
     sent = {row["name"] for row in last.ledger if row["direction"] == "up" and row["kind"] == "train"}
-    local = engine.members[0].local_keys
+    local = engine.local_sites[0].local_keys
     assert local and not sent & local
-    north, south = (site.memory["local/" + sorted(local)[0]] for site in engine.members[:2])
+    north, south = (site.memory["local/" + sorted(local)[0]] for site in engine.local_sites[:2])
     assert not torch.equal(north, south)
 
 
@@ -155,7 +156,7 @@ def test_an_update_of_no_examples_is_refused_by_name(toy, fedavg, two_rounds, ex
 
 
 def test_divergence_is_told_by_site_round_and_step(fedavg):
-    toy = Toy(training=Training(learning_rate=1e30))
+    toy = ToySegmentation(training=Training(learning_rate=1e30))
     with pytest.raises(UserError, match="north: training diverged in round 1, step [0-9]: the loss is"):
         finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=2))
 
@@ -180,13 +181,13 @@ def test_methods_see_the_same_batches_and_augmentations(toy, fedavg):
 
 
 def test_a_site_answers_only_what_it_knows(toy, fedavg):
-    with pytest.raises(ValueError, match="north: cannot answer a message of kind 'gossip'"):
-        toy.engine(fedavg).members[0].answer(Message("gossip"))
+    with pytest.raises(ValueError, match="north: cannot reply to a request of kind 'gossip'"):
+        toy.engine(fedavg).local_sites[0].reply(Message("gossip"))
 
 
 def looked_at(toy, method, **settings):
     engine = toy.engine(method, **settings)
-    engine.validation_site = ValidationSite("east", toy.samples("east"), toy.task, engine.members[0].network)
+    engine.validation_site = ValidationSite("east", toy.samples("east"), toy.task, engine.local_sites[0].network)
     return engine
 
 
@@ -207,7 +208,7 @@ def test_its_score_stands_alone_and_enters_no_mean(toy, fedavg, two_rounds):
 
 
 def test_where_sites_keep_entries_no_round_has_a_model_for_the_validation_site(fedavg, two_rounds):
-    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
     settings = replace(two_rounds, validation_site="east")
     engine = looked_at(toy, fedavg, local_batch_norm=True)
     assert "validation_site_score" not in finish(engine, toy.start(fedavg), fedavg, settings).history

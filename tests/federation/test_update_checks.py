@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from medfed.federation.message import Message, failed
+from medfed.federation.message import Message, failed_reply
 from medfed.federation.reply_checks import Expected
 from medfed.federation.update_checks import find_failing_sites, validate_replies
 
@@ -97,7 +97,7 @@ def test_only_what_was_asked_for_is_taken():
 
 def test_what_did_not_come_is_not_bad():
     asked = dict.fromkeys("abc", Message("train"))
-    _, rejected = validate_replies(asked, {"a": failed("its process was killed"), "b": update(loss="?")},
+    _, rejected = validate_replies(asked, {"a": failed_reply("its process was killed"), "b": update(loss="?")},
                         Expected("train", 4, WEIGHTS, {}, frozenset({"w"})))  # fmt: skip
     assert {(one.site, one.is_bad) for one in rejected} == {("a", False), ("b", True), ("c", False)}
     assert str(rejected[0]) == "a: its update of round 4 did not come: its process was killed"

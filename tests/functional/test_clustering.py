@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from medfed.functional import clustering
-from medfed.functional.clustering import cluster_means, clusters, finch, plus_plus
+from medfed.functional.clustering import cluster_means, finch, finch_partition, kmeans_plus_plus
 
 PAIRS = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.1], [1.0, 0.1, 0.0], [0.0, 1.0, 0.0]]  # 0 with 2, 1 with 3
 
@@ -93,7 +93,7 @@ def test_order_of_the_vectors_changes_only_the_numbers():
 def test_clusters_are_numbered_by_first_member_whatever_scipy_calls_them():
     """It happens to number them so, but does not promise to."""
     labels = torch.tensor([2, 0, 1, 2, 0, 3])
-    assert clustering._numbered_by_first_member(labels).tolist() == [0, 1, 2, 0, 1, 3]
+    assert clustering._number_by_first_member(labels).tolist() == [0, 1, 2, 0, 1, 3]
 
 
 def test_length_has_no_say_in_the_first_partition():
@@ -146,7 +146,7 @@ def test_a_cluster_whose_mean_is_zero_is_at_right_angles_to_all():
 def test_blocks_of_similarities_give_the_same(monkeypatch):
     vectors = gaussian(50)
     whole = finch(vectors)
-    monkeypatch.setattr(clustering, "BLOCK", 7 * 50)  # seven rows at a time, then one
+    monkeypatch.setattr(clustering, "MAX_BLOCK_ENTRIES", 7 * 50)  # seven rows at a time, then one
     assert all(torch.equal(a, b) for a, b in zip(whole, finch(vectors), strict=True))
 
 
@@ -168,7 +168,9 @@ def test_the_chance_of_a_single_cluster(offset, n, chance):
 def test_first_and_last_partition():
     vectors = gaussian(200)
     partitions = finch(vectors)
-    assert torch.equal(clusters(vectors, "first"), partitions[0]) and torch.equal(clusters(vectors), partitions[-1])
+    assert torch.equal(finch_partition(vectors, "first"), partitions[0]) and torch.equal(
+        finch_partition(vectors), partitions[-1]
+    )
 
 
 def test_cluster_means_by_hand():
@@ -178,14 +180,14 @@ def test_cluster_means_by_hand():
 
 def test_seeding_all_points_selects_all():
     points = gaussian(12)
-    assert sorted(plus_plus(points, 12, generator()).tolist()) == list(range(12))
+    assert sorted(kmeans_plus_plus(points, 12, generator()).tolist()) == list(range(12))
 
 
 def test_a_duplicate_is_never_drawn_while_a_distinct_point_is_left():
     """Three places, 30 points: three draws see each place once; six see six points."""
     places = gaussian(3)[torch.arange(30) % 3]
     for seed in range(30):
-        chosen = plus_plus(places, 6, generator(seed))
+        chosen = kmeans_plus_plus(places, 6, generator(seed))
         assert sorted((chosen[:3] % 3).tolist()) == [0, 1, 2]
         assert len(chosen.unique()) == 6
 
@@ -193,7 +195,7 @@ def test_a_duplicate_is_never_drawn_while_a_distinct_point_is_left():
 def test_the_second_point_by_the_square_of_its_distance():
     """On a line at 0, 1 and 3. After 0: 1 to 9. After 1: 1 to 4. After 3: 9 to 4."""
     points = torch.tensor([[0.0], [1.0], [3.0]])
-    draws = torch.stack([plus_plus(points, 2, generator(seed)) for seed in range(3000)])
+    draws = torch.stack([kmeans_plus_plus(points, 2, generator(seed)) for seed in range(3000)])
     for first, second, chance in ((0, 2, 0.9), (1, 2, 0.8), (2, 0, 9 / 13)):
         after = draws[draws[:, 0] == first, 1]
         assert abs(len(after) / 3000 - 1 / 3) < 4 * (2 / 9 / 3000) ** 0.5
@@ -203,13 +205,13 @@ def test_the_second_point_by_the_square_of_its_distance():
 def test_the_third_point_by_the_nearest_of_the_chosen():
     """At 0, 10 and 10.001: after 0 and 10, or 0 and 10.001, the fourth, at 5, is nearly always next."""
     points = torch.tensor([[0.0], [10.0], [10.001], [5.0]])
-    draws = [set(plus_plus(points, 3, generator(seed)).tolist()) for seed in range(200)]
+    draws = [set(kmeans_plus_plus(points, 3, generator(seed)).tolist()) for seed in range(200)]
     assert sum(3 in draw for draw in draws) > 198
 
 
 def test_equal_points_are_drawn_uniformly():
     """3 of 5: each in 3/5 of the draws, none twice."""
-    draws = torch.stack([plus_plus(torch.ones(5, 2), 3, generator(seed)) for seed in range(1000)])
+    draws = torch.stack([kmeans_plus_plus(torch.ones(5, 2), 3, generator(seed)) for seed in range(1000)])
     assert all(len(row.unique()) == 3 for row in draws)
     shares = draws.flatten().bincount(minlength=5) / 1000
     assert (shares - 0.6).abs().max() < 4 * (0.6 * 0.4 / 1000) ** 0.5
@@ -217,7 +219,7 @@ def test_equal_points_are_drawn_uniformly():
 
 def test_a_generator_fixes_the_draws_and_no_other_is_touched():
     points, state = gaussian(20), torch.get_rng_state()
-    assert torch.equal(plus_plus(points, 8, generator(5)), plus_plus(points, 8, generator(5)))
+    assert torch.equal(kmeans_plus_plus(points, 8, generator(5)), kmeans_plus_plus(points, 8, generator(5)))
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -227,12 +229,12 @@ def test_a_generator_fixes_the_draws_and_no_other_is_touched():
     (lambda: finch(torch.tensor([[1.0], [0.0], [2.0], [-0.0]])), "zero in rows 1, 3"),
     (lambda: finch(torch.zeros(12, 2)), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"),
     (lambda: finch(torch.tensor([[1.0, 0.0], [torch.nan, 1.0], [torch.inf, 1.0]])), "infinite in rows 1, 2"),
-    (lambda: clusters(torch.ones(3, 2), "finest"), '"first" or "last"'),
+    (lambda: finch_partition(torch.ones(3, 2), "finest"), '"first" or "last"'),
     (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 1])), "need labels"),
     (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 3, 0])), "none of 1, 2"),
-    (lambda: plus_plus(torch.ones(3, 2), 0, generator()), r"k must be in 1\.\.3"),
-    (lambda: plus_plus(torch.ones(3, 2), 4, generator()), r"k must be in 1\.\.3"),
-    (lambda: plus_plus(torch.tensor([[1.0], [torch.nan]]), 1, generator()), "points must be finite.*rows 1"),
+    (lambda: kmeans_plus_plus(torch.ones(3, 2), 0, generator()), r"k must be in 1\.\.3"),
+    (lambda: kmeans_plus_plus(torch.ones(3, 2), 4, generator()), r"k must be in 1\.\.3"),
+    (lambda: kmeans_plus_plus(torch.tensor([[1.0], [torch.nan]]), 1, generator()), "points must be finite.*rows 1"),
 ])  # fmt: skip
 def test_wrong_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):

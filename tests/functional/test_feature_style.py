@@ -3,19 +3,19 @@
 import pytest
 import torch
 
-from medfed.functional.clustering import plus_plus
-from medfed.functional.draws import draw_mixing, oversample
+from medfed.functional.clustering import kmeans_plus_plus
 from medfed.functional.feature_style import (
     EPSILON,
     SiteStyle,
-    explore,
-    explore_and_mix,
-    mix,
-    moments,
-    restyled,
-    shared_style,
+    compute_site_style,
+    explore_and_mix_styles,
+    explore_styles,
+    feature_mean_std,
+    mix_styles,
+    restyle_features,
     shift_style,
 )
+from medfed.functional.sampling import draw_mixing_partners, draw_oversampled
 
 B, C = 6, 5
 
@@ -49,36 +49,38 @@ def has_style(maps, mean, std):
 
 def test_moments_by_hand():
     """0, 0, 2, 2: mean 1, squared deviations 4, divided by 3. One number alone: variance 0."""
-    mean, std = moments(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2))
+    mean, std = feature_mean_std(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2))
     assert mean.item() == 1 and std.item() == pytest.approx((4 / 3 + 1e-6) ** 0.5, abs=1e-15)
-    mean, std = moments(torch.full((2, 3, 1, 1), 7.0))
+    mean, std = feature_mean_std(torch.full((2, 3, 1, 1), 7.0))
     assert (mean == 7).all() and std.flatten().tolist() == pytest.approx([1e-3] * 6)
 
 
 def test_restyled_has_the_style_asked_for(features):
     mean, std = draw(B, C, seed=5), draw(B, C, seed=6).abs() + 0.1
-    has_style(restyled(features, mean, std), mean, std)
+    has_style(restyle_features(features, mean, std), mean, std)
 
 
 def test_the_own_style_is_the_identity(features):
-    torch.testing.assert_close(restyled(features, *moments(features)), features, atol=4e-15, rtol=4e-16)
+    torch.testing.assert_close(
+        restyle_features(features, *feature_mean_std(features)), features, atol=4e-15, rtol=4e-16
+    )
 
 
 def test_a_constant_channel_takes_the_mean_asked_for():
-    found = restyled(torch.full((1, 1, 4, 4), 7.0), torch.tensor([[2.0]]), torch.tensor([[5.0]]))
+    found = restyle_features(torch.full((1, 1, 4, 4), 7.0), torch.tensor([[2.0]]), torch.tensor([[5.0]]))
     assert torch.equal(found, torch.full((1, 1, 4, 4), 2.0))
 
 
 def test_the_style_of_a_site_by_hand():
     """Means 1 and 3: mean 2, unbiased variance 2. Deviations 4 and 4: mean 4, variance 0."""
-    style = shared_style(torch.tensor([[1.0], [3.0]]), torch.tensor([[4.0], [4.0]]))
+    style = compute_site_style(torch.tensor([[1.0], [3.0]]), torch.tensor([[4.0], [4.0]]))
     assert [entry.item() for entry in style] == pytest.approx([2, 4, (2 + 1e-6) ** 0.5, 1e-3])
     assert all(entry.dtype == torch.float32 and entry.shape == (1,) for entry in style)
 
 
 def test_the_style_of_a_single_image_has_next_to_no_spread(features):
-    mean, std = moments(features[:1])
-    style = shared_style(mean, std)
+    mean, std = feature_mean_std(features[:1])
+    style = compute_site_style(mean, std)
     assert torch.equal(style.mean, mean[0].float()) and torch.equal(style.std, std[0].float())
     assert torch.cat(style[2:]).tolist() == pytest.approx([1e-3] * 2 * C)
 
@@ -87,7 +89,7 @@ def test_a_small_spread_around_a_large_mean_survives():
     """A spread of 0.01 around 1000, which float32 sums of squares lose."""
     means = (1000 + 0.01 * draw(500, 1)).float()
     expected = (means.double().var() + EPSILON).sqrt().item()
-    assert shared_style(means, means).mean_spread.item() == pytest.approx(expected, rel=1e-6)
+    assert compute_site_style(means, means).mean_spread.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_half_the_batch_keeps_its_style_bit_for_bit(features, received):
@@ -95,14 +97,14 @@ def test_half_the_batch_keeps_its_style_bit_for_bit(features, received):
     for seed in range(10):
         found = shift_style(features, received, generator(seed))
         same = (found == features).flatten(1).all(dim=1).nonzero()[:, 0]
-        kept = plus_plus(torch.cat(moments(features), dim=1), B // 2, generator(seed))
+        kept = kmeans_plus_plus(torch.cat(feature_mean_std(features), dim=1), B // 2, generator(seed))
         assert same.tolist() == sorted(kept.tolist()) and len(same) == B // 2
 
 
 def test_samples_that_differ_in_deviation_only_are_told_apart():
     """Two samples each with deviation 1 and 10, mean 0: of the two kept there is one of each."""
     maps = draw(4, 1, 5, 5)
-    maps = restyled(maps, torch.zeros(4, 1), torch.tensor([[1.0], [1.0], [10.0], [10.0]]))
+    maps = restyle_features(maps, torch.zeros(4, 1), torch.tensor([[1.0], [1.0], [10.0], [10.0]]))
     far = SiteStyle(*(torch.tensor([value]) for value in (99.0, 1.0, 0.0, 0.0)))
     for seed in range(20):
         same = (shift_style(maps, far, generator(seed)) == maps).flatten(1).all(dim=1)
@@ -119,7 +121,7 @@ def test_shifted_samples_get_the_style_of_the_other_site(features, received):
 def test_shifted_styles_spread_as_the_other_site_s():
     """600 samples of 5 channels, 3000 draws each: four standard errors of mean and deviation."""
     style = SiteStyle(*(torch.full((C,), value) for value in (10.0, 5.0, 2.0, 0.5)))
-    mean, std = moments(shift_style(draw(600, C, 6, 6), style, generator(), n_kept=0))
+    mean, std = feature_mean_std(shift_style(draw(600, C, 6, 6), style, generator(), n_kept=0))
     for found, centre, spread in ((mean, 10, 2), (std, 5, 0.5)):
         assert abs(found.mean() - centre) < 4 * spread / 3000**0.5
         assert abs(found.std() - spread) < 4 * spread / 6000**0.5
@@ -138,7 +140,7 @@ def test_a_drawn_deviation_below_zero_becomes_zero(features):
 def test_of_several_styles_each_sample_takes_one():
     """Means 0 and 100 without spread: 200 samples, about half each; both halves whole, never a mixture."""
     many = SiteStyle(torch.tensor([[0.0], [100]]).expand(2, C), *(torch.full((2, C), value) for value in (1.0, 0, 0)))
-    mean = moments(shift_style(draw(200, C, 4, 4), many, generator(), n_kept=0))[0]
+    mean = feature_mean_std(shift_style(draw(200, C, 4, 4), many, generator(), n_kept=0))[0]
     first, second = (mean.abs() < 1e-9).all(dim=1), ((mean - 100).abs() < 1e-9).all(dim=1)
     assert (first ^ second).all() and abs(first.sum() - 100) < 4 * 50**0.5
 
@@ -152,14 +154,14 @@ def test_small_batches_shift_the_larger_half(n, features, received):
 
 def test_level_zero_explores_nothing(features):
     added = torch.tensor([3, 0, 3])
-    torch.testing.assert_close(explore(features, added, level=0.0), features[added], atol=4e-15, rtol=4e-16)
+    torch.testing.assert_close(explore_styles(features, added, level=0.0), features[added], atol=4e-15, rtol=4e-16)
 
 
 def test_exploration_goes_away_from_the_batch_s_centre(features):
     """Also where only some samples are added, the centre is that of the whole batch."""
     added = torch.tensor([3, 0, 3, 5])
-    mean, std = moments(features)
-    found = explore(features, added, level=0.5)
+    mean, std = feature_mean_std(features)
+    found = explore_styles(features, added, level=0.5)
     has_style(found, (mean + 0.5 * (mean - mean.mean(0)))[added], (std + 0.5 * (std - std.mean(0)))[added])
 
 
@@ -167,57 +169,59 @@ def test_a_deviation_under_three_quarters_of_the_mean_turns_negative_or_is_cut()
     """Deviations 1 and 3, mean 2, a = 3: 1 + 3 (1 - 2) = -2, and 3 + 3 (3 - 2) = 6."""
     maps = torch.tensor([-1.0, 1.0], dtype=torch.float64).view(1, 1, 1, 2) / 2**0.5
     features = torch.cat([maps, 3 * maps])
-    turned = explore(features, torch.tensor([0, 1]), clamp=False)
+    turned = explore_styles(features, torch.tensor([0, 1]), clamp=False)
     torch.testing.assert_close(turned, torch.cat([-2 * maps, 6 * maps]), atol=1e-5, rtol=0)
-    cut = explore(features, torch.tensor([0, 1]))
+    cut = explore_styles(features, torch.tensor([0, 1]))
     torch.testing.assert_close(cut, torch.cat([0 * maps, 6 * maps]), atol=1e-5, rtol=0)
 
 
 def test_ratio_one_mixes_nothing(features):
-    _, partners = draw_mixing(B, 0.1, generator())
-    torch.testing.assert_close(mix(features, torch.ones(B), partners), features, atol=4e-15, rtol=4e-16)
+    _, partners = draw_mixing_partners(B, 0.1, generator())
+    torch.testing.assert_close(mix_styles(features, torch.ones(B), partners), features, atol=4e-15, rtol=4e-16)
 
 
 def test_a_sample_alone_mixes_with_itself(features):
-    found = mix(features[:1], torch.tensor([0.3]), torch.tensor([0]))
+    found = mix_styles(features[:1], torch.tensor([0.3]), torch.tensor([0]))
     torch.testing.assert_close(found, features[:1], atol=4e-15, rtol=4e-16)
 
 
 def test_mixed_maps_have_the_mixed_style(features):
-    ratio, partners = draw_mixing(B, 0.5, generator())
-    mean, std = moments(features)
+    ratio, partners = draw_mixing_partners(B, 0.5, generator())
+    mean, std = feature_mean_std(features)
     r = ratio[:, None]
-    has_style(mix(features, ratio, partners), r * mean + (1 - r) * mean[partners], r * std + (1 - r) * std[partners])
+    has_style(
+        mix_styles(features, ratio, partners), r * mean + (1 - r) * mean[partners], r * std + (1 - r) * std[partners]
+    )
 
 
 def test_extended_is_explored_then_mixed_where_no_deviation_is_cut(features):
-    added = oversample(torch.tensor([0, 0, 0, 1, 1, 2]), 4, generator())
-    ratio, partners = draw_mixing(B + 4, 0.5, generator())
-    in_turn = mix(torch.cat([features, explore(features, added, 0.5)]), ratio, partners)
-    found = explore_and_mix(features, added, ratio, partners, 0.5)
+    added = draw_oversampled(torch.tensor([0, 0, 0, 1, 1, 2]), 4, generator())
+    ratio, partners = draw_mixing_partners(B + 4, 0.5, generator())
+    in_turn = mix_styles(torch.cat([features, explore_styles(features, added, 0.5)]), ratio, partners)
+    found = explore_and_mix_styles(features, added, ratio, partners, 0.5)
     torch.testing.assert_close(found, in_turn, atol=1e-4, rtol=1e-5)
 
 
 def test_extended_by_nothing_is_mixed(features):
-    ratio, partners = draw_mixing(B, 0.5, generator())
+    ratio, partners = draw_mixing_partners(B, 0.5, generator())
     nobody = torch.zeros(0, dtype=torch.long)
-    assert torch.equal(explore_and_mix(features, nobody, ratio, partners), mix(features, ratio, partners))
+    assert torch.equal(explore_and_mix_styles(features, nobody, ratio, partners), mix_styles(features, ratio, partners))
 
 
 def test_a_channel_whose_explored_deviation_is_cut_shows_again_when_mixed():
     """Deviations 1 and 3 as above; the first explored to 0, then given the style of the second: 3."""
     maps = torch.tensor([-1.0, 1.0], dtype=torch.float64).view(1, 1, 1, 2) / 2**0.5
     features = torch.cat([maps, 3 * maps])
-    found = explore_and_mix(features, torch.tensor([0]), torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0, 2, 1]))
+    found = explore_and_mix_styles(features, torch.tensor([0]), torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0, 2, 1]))
     torch.testing.assert_close(found, torch.cat([maps, 3 * maps, 3 * maps]), atol=1e-5, rtol=0)
 
 
 def test_statistics_are_constants_to_the_gradient(features):
     """So the gradient of the sum of a map is the scale: mixed over own deviation, the same for each pixel."""
     features.requires_grad_()
-    ratio, partners = draw_mixing(B, 0.5, generator())
-    mix(features, ratio, partners).sum().backward()
-    std = moments(features)[1].detach()
+    ratio, partners = draw_mixing_partners(B, 0.5, generator())
+    mix_styles(features, ratio, partners).sum().backward()
+    std = feature_mean_std(features)[1].detach()
     scale = (ratio[:, None] * std + (1 - ratio[:, None]) * std[partners]) / std
     torch.testing.assert_close(features.grad, scale[..., None, None].expand_as(features))
 
@@ -232,11 +236,17 @@ def test_the_gradient_of_a_shift_passes_through_all_samples(features, received):
 
 def test_half_precision_stays_and_one_pixel_is_finite(features, received):
     nobody = torch.zeros(0, dtype=torch.long)
-    ratio, partners = draw_mixing(B, 0.1, generator())
+    ratio, partners = draw_mixing_partners(B, 0.1, generator())
     for maps in (features.half(), features[..., :1, :1].float()):
-        for found in (shift_style(maps, received, generator()), explore(maps, partners[:2]), mix(maps, ratio, partners),
-                      explore_and_mix(maps, nobody, ratio, partners), restyled(maps, *moments(maps))):  # fmt: skip
-            assert found.dtype == maps.dtype and found.isfinite().all()
+        results = (
+            shift_style(maps, received, generator()),
+            explore_styles(maps, partners[:2]),
+            mix_styles(maps, ratio, partners),
+            explore_and_mix_styles(maps, nobody, ratio, partners),
+            restyle_features(maps, *feature_mean_std(maps)),
+        )
+        for result in results:
+            assert result.dtype == maps.dtype and result.isfinite().all()
 
 
 def test_a_generator_fixes_the_shift_and_no_other_is_touched(features, received):
@@ -246,16 +256,16 @@ def test_a_generator_fixes_the_shift_and_no_other_is_touched(features, received)
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda f, s: restyled(f, s.mean, s.std), "mean and std must be"),
-    (lambda f, s: shared_style(torch.ones(0, 3), torch.ones(0, 3)), "means and stds must"),
-    (lambda f, s: shared_style(torch.ones(2, 3), torch.ones(2, 4)), "means and stds must"),
+    (lambda f, s: restyle_features(f, s.mean, s.std), "mean and std must be"),
+    (lambda f, s: compute_site_style(torch.ones(0, 3), torch.ones(0, 3)), "means and stds must"),
+    (lambda f, s: compute_site_style(torch.ones(2, 3), torch.ones(2, 4)), "means and stds must"),
     (lambda f, s: shift_style(f, s, generator(), n_kept=7), r"n_kept must be in 0\.\.6"),
     (lambda f, s: shift_style(f[:, :4], s, generator()), r"must be four times \(4,\)"),
     (lambda f, s: shift_style(f, s._replace(std=torch.ones(2, C)), generator()), "must be four times"),
     (lambda f, s: shift_style(f[0], s, generator()), "features must be"),
-    (lambda f, s: mix(f, torch.ones(5), torch.arange(6)), "ratio and partners must"),
-    (lambda f, s: mix(f, torch.full((6,), 1.1), torch.arange(6)), r"ratio must be in \[0, 1\]"),
-    (lambda f, s: explore_and_mix(f, torch.tensor([0]), torch.ones(6), torch.arange(6)), r"must be \(7,\)"),
+    (lambda f, s: mix_styles(f, torch.ones(5), torch.arange(6)), "ratio and partners must"),
+    (lambda f, s: mix_styles(f, torch.full((6,), 1.1), torch.arange(6)), r"ratio must be in \[0, 1\]"),
+    (lambda f, s: explore_and_mix_styles(f, torch.tensor([0]), torch.ones(6), torch.arange(6)), r"must be \(7,\)"),
 ])  # fmt: skip
 def test_wrong_arguments_are_refused(features, received, call, message):
     with pytest.raises(ValueError, match=message):

@@ -38,7 +38,7 @@ def full_fft(images, others, ratio, alpha):
 def test_equals_the_two_full_ffts(size):
     images, others = images_of(size), images_of(size, seed=1)
     ratio = torch.tensor([0.3, 1.0], dtype=torch.float64)
-    ours = fourier.interpolate(images, fourier.low_frequency_window(others, ALPHA), ratio, ALPHA)
+    ours = fourier.exchange_amplitude(images, fourier.low_frequency_window(others, ALPHA), ratio, ALPHA)
     torch.testing.assert_close(ours, full_fft(images, others, ratio, ALPHA), rtol=0, atol=1e-10)
 
 
@@ -47,7 +47,7 @@ def test_window_is_the_middle_of_the_shifted_spectrum(size):
     images = images_of(size)
     dims = tuple(range(2, images.ndim))
     whole = torch.fft.fftshift(torch.fft.fftn(images, dim=dims).abs(), dim=dims) / math.prod(size)
-    half = fourier.half_width(size, ALPHA)
+    half = fourier.window_half_width(size, ALPHA)
     middle = whole[(..., *(slice(n // 2 - half, n // 2 + half + 1) for n in size))]
     torch.testing.assert_close(fourier.low_frequency_window(images, ALPHA), middle, rtol=0, atol=1e-12)
 
@@ -71,20 +71,20 @@ def test_one_cosine_has_half_its_height_at_its_two_frequencies():
 def test_ratio_zero_returns_the_image(size):
     images = images_of(size)
     window = fourier.low_frequency_window(images_of(size, seed=1), ALPHA)
-    torch.testing.assert_close(fourier.interpolate(images, window, torch.zeros(2), ALPHA), images)
+    torch.testing.assert_close(fourier.exchange_amplitude(images, window, torch.zeros(2), ALPHA), images)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_own_amplitude_returns_the_image_at_any_ratio(size):
     images = images_of(size)
     window = fourier.low_frequency_window(images, ALPHA)
-    torch.testing.assert_close(fourier.interpolate(images, window, torch.tensor([0.4, 1.0]), ALPHA), images)
+    torch.testing.assert_close(fourier.exchange_amplitude(images, window, torch.tensor([0.4, 1.0]), ALPHA), images)
 
 
 def test_alpha_zero_and_ratio_one_exchange_the_mean_alone():
     """The window of one number is the mean of a non-negative image: x - mean(x) + mean(other)."""
     images, others = images_of((32, 45)), images_of((32, 45), seed=1)
-    ours = fourier.interpolate(images, fourier.low_frequency_window(others, 0.0), torch.ones(2), 0.0)
+    ours = fourier.exchange_amplitude(images, fourier.low_frequency_window(others, 0.0), torch.ones(2), 0.0)
     means = [batch.mean(dim=(2, 3), keepdim=True) for batch in (images, others)]
     torch.testing.assert_close(ours, images - means[0] + means[1])
 
@@ -92,14 +92,14 @@ def test_alpha_zero_and_ratio_one_exchange_the_mean_alone():
 def test_a_ratio_moves_the_mean_by_its_share():
     images, others = images_of((32, 32)), images_of((32, 32), seed=1) / 3
     ratio = torch.tensor([0.25, 0.75], dtype=torch.float64)
-    styled = fourier.interpolate(images, fourier.low_frequency_window(others, ALPHA), ratio, ALPHA)
+    styled = fourier.exchange_amplitude(images, fourier.low_frequency_window(others, ALPHA), ratio, ALPHA)
     expected = torch.lerp(images.mean(dim=(2, 3)), others.mean(dim=(2, 3)), ratio[:, None])
     torch.testing.assert_close(styled.mean(dim=(2, 3)), expected)
 
 
 def test_phase_stays_everywhere_and_amplitude_outside_the_window():
     images, others = images_of((32, 33)), images_of((32, 33), seed=1)
-    styled = fourier.interpolate(images, fourier.low_frequency_window(others, ALPHA), torch.ones(2), ALPHA)
+    styled = fourier.exchange_amplitude(images, fourier.low_frequency_window(others, ALPHA), torch.ones(2), ALPHA)
     before, after = torch.fft.fft2(images), torch.fft.fft2(styled)
     torch.testing.assert_close(after / after.abs(), before / before.abs())
     changed = ~torch.isclose(after.abs(), before.abs(), rtol=1e-9)
@@ -114,28 +114,28 @@ def test_a_black_image_takes_the_amplitude_at_phase_zero():
     black = torch.zeros(1, 1, 32, 32, dtype=torch.float64)
     others = images_of((32, 32), batch=1, channels=1)
     window = fourier.low_frequency_window(others, ALPHA)
-    styled = fourier.interpolate(black, window, torch.ones(1), ALPHA)
+    styled = fourier.exchange_amplitude(black, window, torch.ones(1), ALPHA)
     torch.testing.assert_close(styled[0, 0, 0, 0], window.sum())
     torch.testing.assert_close(styled, full_fft(black, others, torch.ones(1), ALPHA))
 
 
 def test_many_views_of_one_analysis_equal_one_by_one():
     images = images_of((32, 45))
-    analysis = fourier.analyse(images, ALPHA)
+    analysis = fourier.low_frequency_spectrum(images, ALPHA)
     ratio = torch.tensor([0.2, 0.9])
     for seed in (1, 2, 3):
         window = fourier.low_frequency_window(images_of((32, 45), seed), ALPHA)
-        view = fourier.restyle(images, analysis, window, ratio)
-        torch.testing.assert_close(view, fourier.interpolate(images, window, ratio, ALPHA), rtol=0, atol=0)
+        view = fourier.mix_amplitude(images, analysis, window, ratio)
+        torch.testing.assert_close(view, fourier.exchange_amplitude(images, window, ratio, ALPHA), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("size", [(32, 45), (16, 17, 18)])
 def test_batch_equals_one_by_one(size):
     images, window = images_of(size), fourier.low_frequency_window(images_of(size, seed=1), ALPHA)
     ratio = torch.tensor([0.2, 0.9])
-    batch = fourier.interpolate(images, window, ratio, ALPHA)
+    batch = fourier.exchange_amplitude(images, window, ratio, ALPHA)
     for i in range(2):
-        alone = fourier.interpolate(images[i : i + 1], window[i : i + 1], ratio[i : i + 1], ALPHA)
+        alone = fourier.exchange_amplitude(images[i : i + 1], window[i : i + 1], ratio[i : i + 1], ALPHA)
         torch.testing.assert_close(batch[i : i + 1], alone)
 
 
@@ -150,7 +150,7 @@ def test_the_same_picture_on_more_pixels_has_the_same_window():
 def test_every_precision_keeps_its_type_and_its_digits(kind, tolerance):
     images, others = images_of((64, 64)).to(kind), images_of((64, 64), seed=1).to(kind)
     ratio = torch.tensor([0.3, 1.0])
-    styled = fourier.interpolate(images, fourier.low_frequency_window(others, ALPHA), ratio, ALPHA)
+    styled = fourier.exchange_amplitude(images, fourier.low_frequency_window(others, ALPHA), ratio, ALPHA)
     expected = full_fft(images.double(), others.double(), ratio.double(), ALPHA)
     assert styled.dtype == kind
     assert (styled.double() - expected).abs().max() < tolerance * 255
@@ -158,16 +158,16 @@ def test_every_precision_keeps_its_type_and_its_digits(kind, tolerance):
 
 def test_autocast_does_not_cost_digits():
     images, window = images_of((32, 32)).float(), fourier.low_frequency_window(images_of((32, 32), 1), ALPHA).float()
-    plain = fourier.interpolate(images, window, torch.ones(2), ALPHA)
+    plain = fourier.exchange_amplitude(images, window, torch.ones(2), ALPHA)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(fourier.interpolate(images, window, torch.ones(2), ALPHA), plain)
+        assert torch.equal(fourier.exchange_amplitude(images, window, torch.ones(2), ALPHA), plain)
 
 
 def test_gradient_reaches_the_image():
     images = images_of((8, 9), batch=1, channels=1).requires_grad_()
     window = fourier.low_frequency_window(images_of((8, 9), 1, 1, 1), ALPHA)
     assert torch.autograd.gradcheck(
-        lambda x: fourier.interpolate(x, window, torch.full((1,), 0.5), ALPHA), images, fast_mode=True
+        lambda x: fourier.exchange_amplitude(x, window, torch.full((1,), 0.5), ALPHA), images, fast_mode=True
     )
 
 
@@ -190,7 +190,7 @@ def test_an_rgb_image_of_the_paper_shares_300_bytes():
 )
 def test_half_width_is_the_floor_of_alpha_times_the_shortest_side(alpha, shape, half):
     """0.29 * 100 is 28.999999999999996 in floating point, and means 29."""
-    assert fourier.half_width(shape, alpha) == half
+    assert fourier.window_half_width(shape, alpha) == half
 
 
 @pytest.mark.parametrize("alpha", [-0.01, 0.5, 1.0, math.nan])
@@ -202,7 +202,7 @@ def test_alpha_out_of_range_is_refused(alpha):
 @pytest.mark.parametrize("images", [torch.zeros(3, 16, 16), torch.zeros(1, 3, 16, 16, dtype=torch.uint8)])
 def test_images_without_a_batch_axis_or_of_integers_are_refused(images):
     with pytest.raises(ValueError, match="images must be floating point"):
-        fourier.analyse(images, ALPHA)
+        fourier.low_frequency_spectrum(images, ALPHA)
 
 
 @pytest.mark.parametrize(
@@ -218,13 +218,13 @@ def test_images_without_a_batch_axis_or_of_integers_are_refused(images):
 )
 def test_window_and_ratio_that_do_not_fit_are_refused(window, ratio, message):
     with pytest.raises(ValueError, match=message):
-        fourier.interpolate(images_of((32, 32)), torch.ones(window), torch.tensor(ratio), ALPHA)
+        fourier.exchange_amplitude(images_of((32, 32)), torch.ones(window), torch.tensor(ratio), ALPHA)
 
 
 def test_an_analysis_of_other_images_is_refused():
-    analysis = fourier.analyse(images_of((32, 33)), ALPHA)
+    analysis = fourier.low_frequency_spectrum(images_of((32, 33)), ALPHA)
     with pytest.raises(ValueError, match="not of these"):
-        fourier.restyle(images_of((32, 32)), analysis, torch.ones(2, 3, 9, 9), torch.ones(2))
+        fourier.mix_amplitude(images_of((32, 32)), analysis, torch.ones(2, 3, 9, 9), torch.ones(2))
 
 
 def test_a_count_that_is_no_half_window_is_refused():
@@ -234,4 +234,4 @@ def test_a_count_that_is_no_half_window_is_refused():
 
 def test_an_analysis_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        fourier.analyse(images_of((16, 16)), ALPHA).half_width = 1
+        fourier.low_frequency_spectrum(images_of((16, 16)), ALPHA).half_width = 1

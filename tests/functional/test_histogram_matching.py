@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from medfed.functional.histogram_matching import histogram_mixed, matched
+from medfed.functional.histogram_matching import match_histograms, mix_histograms
 
 
 def maps(n: int, seed: int = 0, side: int = 5) -> torch.Tensor:
@@ -11,25 +11,25 @@ def maps(n: int, seed: int = 0, side: int = 5) -> torch.Tensor:
 def test_by_hand():
     """Content 5 1 3 has ranks 2 0 1; of the style's 10 20 30 these are 30 10 20."""
     content, style = (torch.tensor(row, dtype=torch.float64).view(1, 1, 1, 3) for row in ([5, 1, 3], [20, 30, 10]))
-    assert matched(content, style).flatten().tolist() == [30, 10, 20]
+    assert match_histograms(content, style).flatten().tolist() == [30, 10, 20]
 
 
 def test_numbers_are_the_styles_and_ranks_the_contents():
     content, style = maps(2), maps(2, seed=1)
-    out = matched(content, style)
+    out = match_histograms(content, style)
     assert torch.allclose(out.flatten(2).sort().values, style.flatten(2).sort().values, atol=1e-12)
     assert torch.equal(out.flatten(2).argsort(), content.flatten(2).argsort())
 
 
 def test_matching_with_itself_is_the_identity_to_the_bit():
     content = maps(2).clamp(min=0)  # with many ties, as after a ReLU
-    assert torch.equal(matched(content, content.clone()), content)
+    assert torch.equal(match_histograms(content, content.clone()), content)
 
 
 def test_the_gradient_passes_to_the_content_and_follows_the_styles_numbers():
     content = torch.tensor([[[[5.0, 1.0, 3.0]]]], requires_grad=True)
     style = torch.tensor([[[[20.0, 30.0, 10.0]]]], requires_grad=True)
-    matched(content, style).mul(torch.tensor([1.0, 2.0, 4.0])).sum().backward()
+    match_histograms(content, style).mul(torch.tensor([1.0, 2.0, 4.0])).sum().backward()
     assert content.grad.flatten().tolist() == [1, 2, 4], "as if nothing had been changed"
     assert style.grad.flatten().tolist() == [4, 1, 2], "20 went to place 2, 30 to 0, 10 to 1"
 
@@ -37,7 +37,7 @@ def test_the_gradient_passes_to_the_content_and_follows_the_styles_numbers():
 def test_ratio_one_is_the_identity_to_the_bit_and_zero_the_partners_histogram():
     features, partners = maps(3), torch.tensor([1, 2, 0])
     ratio = torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64)
-    out = histogram_mixed(features, ratio, partners)
+    out = mix_histograms(features, ratio, partners)
     assert torch.equal(out[0], features[0])
     assert torch.allclose(out[1].flatten(1).sort().values, features[2].flatten(1).sort().values, atol=1e-12)
     half = (features[2].flatten(1).sort().values + features[0].flatten(1).sort().values) / 2
@@ -47,9 +47,9 @@ def test_ratio_one_is_the_identity_to_the_bit_and_zero_the_partners_histogram():
 @pytest.mark.parametrize("ratio", [torch.ones(2), torch.full((3,), 1.5)], ids=["too few", "above one"])
 def test_wrong_mixing_is_refused(ratio):
     with pytest.raises(ValueError, match="ratio"):
-        histogram_mixed(maps(3), ratio, torch.arange(3))
+        mix_histograms(maps(3), ratio, torch.arange(3))
 
 
 def test_maps_of_two_sizes_are_refused():
     with pytest.raises(ValueError, match="features and style"):
-        matched(maps(2), maps(2, side=4))
+        match_histograms(maps(2), maps(2, side=4))

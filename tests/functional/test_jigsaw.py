@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from medfed.functional.jigsaw import grey_tiles, orders, shuffled
+from medfed.functional.jigsaw import shuffle_tiles, tile_permutations, turn_tiles_grey
 
 
 def image(side: int, channels: int = 3, n: int = 4) -> torch.Tensor:
@@ -9,13 +9,13 @@ def image(side: int, channels: int = 3, n: int = 4) -> torch.Tensor:
 
 
 def test_there_are_31_different_orders_and_the_first_is_the_identity():
-    found = orders()
+    found = tile_permutations()
     assert found.shape == (31, 9) and found[0].tolist() == list(range(9))
     assert found.sort(dim=1).values.equal(torch.arange(9).expand(31, 9)) and len(found.unique(dim=0)) == 31
 
 
 def test_orders_differ_in_at_least_seven_of_nine_places():
-    found = orders()
+    found = tile_permutations()
     distance = (found[:, None] != found[None]).sum(dim=2)
     assert distance.fill_diagonal_(9).min() == 7
     assert distance[:9, :9].min() == 9, "the first nine are a Latin square: as far apart as nine orders can be"
@@ -27,68 +27,68 @@ def test_orders_of_four_tiles_are_chosen_as_a_search_by_hand_does():
     A cycle of three tiles leaves one in place, and so does its product with any double swap: distance 3 from all four.
     A swap, or a cycle of four, is an odd order, and at 2 from one of them. The first cycle of three is 0231.
     """
-    assert orders(2, 5).tolist() == [[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0], [0, 2, 3, 1]]
+    assert tile_permutations(2, 5).tolist() == [[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0], [0, 2, 3, 1]]
 
 
 def test_fewer_orders_are_the_first_of_more():
-    assert orders(3, 12).equal(orders()[:12])
+    assert tile_permutations(3, 12).equal(tile_permutations()[:12])
 
 
 @pytest.mark.parametrize("wrong", [{"side": 4}, {"n": 0}, {"side": 2, "n": 25}])
 def test_impossible_orders_are_refused(wrong):
     with pytest.raises(ValueError, match="side must|n must"):
-        orders(**wrong)
+        tile_permutations(**wrong)
 
 
 @pytest.mark.parametrize("side", [3, 9, 30])
 def test_the_identity_returns_the_image(side):
-    assert shuffled(image(side), torch.arange(9).expand(4, 9)).equal(image(side))
+    assert shuffle_tiles(image(side), torch.arange(9).expand(4, 9)).equal(image(side))
 
 
 def test_place_j_gets_the_tile_that_the_order_names():
     numbers = torch.arange(9.0).reshape(1, 1, 3, 3)
     order = torch.tensor([[8, 0, 1, 2, 3, 4, 5, 6, 7]])
-    assert shuffled(numbers, order).flatten().tolist() == [8, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert shuffle_tiles(numbers, order).flatten().tolist() == [8, 0, 1, 2, 3, 4, 5, 6, 7]
     large = numbers.repeat_interleave(4, 2).repeat_interleave(4, 3)
-    assert shuffled(large, order)[0, 0, :4, :4].unique().tolist() == [8]
-    assert shuffled(large, order)[0, 0, 4:8, :4].unique().tolist() == [2]
+    assert shuffle_tiles(large, order)[0, 0, :4, :4].unique().tolist() == [8]
+    assert shuffle_tiles(large, order)[0, 0, 4:8, :4].unique().tolist() == [2]
 
 
 def test_an_order_and_its_inverse_return_the_image():
-    order = orders()[[1, 7, 20, 30]]
-    assert shuffled(shuffled(image(12), order), order.argsort(dim=1)).equal(image(12))
+    order = tile_permutations()[[1, 7, 20, 30]]
+    assert shuffle_tiles(shuffle_tiles(image(12), order), order.argsort(dim=1)).equal(image(12))
 
 
 @pytest.mark.parametrize("side", [31, 32])
 def test_a_side_that_does_not_fit_is_cut_and_its_edge_repeated(side):
-    order = orders()[[1, 7, 20, 30]]
-    found, inner = shuffled(image(side), order), slice((side - 30) // 2, (side - 30) // 2 + 30)
+    order = tile_permutations()[[1, 7, 20, 30]]
+    found, inner = shuffle_tiles(image(side), order), slice((side - 30) // 2, (side - 30) // 2 + 30)
     assert found.shape == image(side).shape
-    assert found[..., inner, inner].equal(shuffled(image(side)[..., inner, inner], order))
+    assert found[..., inner, inner].equal(shuffle_tiles(image(side)[..., inner, inner], order))
     assert found[..., -1, :].equal(found[..., inner.stop - 1, :]) and found[..., -1].equal(found[..., inner.stop - 1])
 
 
 def test_shapes_that_do_not_belong_together_are_refused():
     with pytest.raises(ValueError, match="need orders"):
-        shuffled(image(9), orders()[:3])
+        shuffle_tiles(image(9), tile_permutations()[:3])
 
 
 def test_only_marked_tiles_lose_their_colours():
     grey = torch.zeros(4, 9, dtype=torch.bool)
     grey[1, 5] = True  # second row, third column
-    found, x = grey_tiles(image(9), grey), image(9)
+    found, x = turn_tiles_grey(image(9), grey), image(9)
     luma = 0.299 * x[1, 0] + 0.587 * x[1, 1] + 0.114 * x[1, 2]
     assert torch.allclose(found[1, :, 3:6, 6:], luma[3:6, 6:].expand(3, 3, 3))
     changed = (found != x).any(dim=1)
     assert changed.sum() == 9 and changed[1, 3:6, 6:].all()
-    assert grey_tiles(image(9, 1), ~grey).equal(image(9, 1)), "greyscale images stay"
+    assert turn_tiles_grey(image(9, 1), ~grey).equal(image(9, 1)), "greyscale images stay"
 
 
 def test_grey_tiles_are_those_that_are_shuffled():
     """Of 32 pixels the tiles are 1-10, 11-20 and 21-30; a pixel of the border goes with its neighbour."""
     grey = torch.tensor([[False, False, False, False, True, False, False, False, False]])
-    changed = (grey_tiles(image(32, n=1), grey) != image(32, n=1)).any(dim=1)[0]
+    changed = (turn_tiles_grey(image(32, n=1), grey) != image(32, n=1)).any(dim=1)[0]
     for axis in (0, 1):
         assert changed.any(dim=axis).nonzero().flatten().tolist() == list(range(11, 21))
-    corner = (grey_tiles(image(32, n=1), grey.roll(4)) != image(32, n=1)).any(dim=1)[0]
+    corner = (turn_tiles_grey(image(32, n=1), grey.roll(4)) != image(32, n=1)).any(dim=1)[0]
     assert corner.any(dim=1).nonzero().flatten().tolist() == list(range(21, 32))

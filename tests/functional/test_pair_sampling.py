@@ -1,6 +1,6 @@
 import torch
 
-from medfed.functional.draws import other_class, same_class
+from medfed.functional.sampling import draw_other_class, draw_same_class
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -10,7 +10,7 @@ def rng(seed: int = 0) -> torch.Generator:
 def test_a_partner_is_another_sample_of_the_class_and_a_singleton_has_itself():
     labels = torch.tensor([0, 1, 0, 1, 2, 0])
     for seed in range(50):
-        partners = same_class(labels, rng(seed))
+        partners = draw_same_class(labels, rng(seed))
         assert torch.equal(labels[partners], labels) and partners[4] == 4
         assert all(partners[i] != i for i in (0, 1, 2, 3, 5))
 
@@ -18,7 +18,7 @@ def test_a_partner_is_another_sample_of_the_class_and_a_singleton_has_itself():
 def test_every_other_sample_of_the_class_is_as_likely():
     """Of four alike, sample 0 gets each of the others in a third of the draws: 3000 +- 4 * 45 of 9000."""
     draw = rng()
-    drawn = torch.stack([same_class(torch.zeros(4, dtype=torch.int64), draw) for _ in range(9000)])[:, 0]
+    drawn = torch.stack([draw_same_class(torch.zeros(4, dtype=torch.int64), draw) for _ in range(9000)])[:, 0]
     counts = drawn.bincount(minlength=4)
     assert counts[0] == 0 and (counts[1:] - 3000).abs().max() < 180
 
@@ -27,9 +27,9 @@ def test_a_negative_is_of_another_class_and_is_missing_where_there_is_none():
     labels, candidates = torch.tensor([0, 1, 2]), torch.tensor([0, 0, 1])
     seen = set()
     for seed in range(50):
-        chosen, found = other_class(labels, candidates, rng(seed))
+        chosen, found = draw_other_class(labels, candidates, rng(seed))
         assert found.all() and (candidates[chosen] != labels).all()
         seen.add(int(chosen[2]))
     assert seen == {0, 1, 2}
-    _, found = other_class(torch.tensor([0, 1]), torch.tensor([0, 0]), rng())
+    _, found = draw_other_class(torch.tensor([0, 1]), torch.tensor([0, 0]), rng())
     assert found.tolist() == [False, True]

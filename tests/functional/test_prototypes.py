@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from medfed.functional.prototypes import (
-    clustered,
-    embeddings_of_regions,
-    prototype_contrast,
-    prototype_distance,
-    sums_by_kind,
+    class_sums,
+    cluster_prototypes,
+    prototype_contrastive_loss,
+    prototype_distance_loss,
+    region_embeddings,
 )
 
 
@@ -19,8 +19,8 @@ def t(*rows) -> torch.Tensor:
 def test_an_embedding_at_its_prototype_with_the_others_at_right_angles_costs_nothing():
     """-log( e^50 / (e^50 + 2) ) = 2 e^-50 and a distance of 0."""
     z, prototypes, of = t([2.0, 0, 0]), t([2.0, 0, 0], [0, 1, 0], [0, 0, 1]), torch.tensor([0, 1, 2])
-    assert float(prototype_contrast(z, torch.tensor([0]), prototypes, of, 0.02)) == pytest.approx(0, abs=1e-12)
-    assert float(prototype_distance(z, torch.tensor([0]), prototypes, of)) == 0
+    assert float(prototype_contrastive_loss(z, torch.tensor([0]), prototypes, of, 0.02)) == pytest.approx(0, abs=1e-12)
+    assert float(prototype_distance_loss(z, torch.tensor([0]), prototypes, of)) == 0
 
 
 def test_contrast_is_the_papers_by_hand():
@@ -30,20 +30,22 @@ def test_contrast_is_the_papers_by_hand():
     """
     z, prototypes, of = t([3.0, 0]), t([1.0, 0], [0, 5], [0.6, 0.8]), torch.tensor([0, 0, 1])
     both = math.exp(2) + 1
-    found = prototype_contrast(z, torch.tensor([0]), prototypes, of, 0.5)
+    found = prototype_contrastive_loss(z, torch.tensor([0]), prototypes, of, 0.5)
     assert float(found) == pytest.approx(-math.log(both / (both + math.exp(1.2))))
 
 
 def test_distance_is_to_the_mean_of_the_clusters():
     """Clusters (0, 0) and (4, 2): their mean is (2, 1); from (2, 4) the mean of 0 and 9."""
-    found = prototype_distance(t([2.0, 4]), torch.tensor([7]), t([0.0, 0], [4, 2], [9, 9]), torch.tensor([7, 7, 1]))
+    found = prototype_distance_loss(
+        t([2.0, 4]), torch.tensor([7]), t([0.0, 0], [4, 2], [9, 9]), torch.tensor([7, 7, 1])
+    )
     assert float(found) == pytest.approx(4.5)
 
 
 def test_classes_without_a_prototype_are_left_out():
     z, kinds = t([1.0, 0], [0, 1.0]), torch.tensor([0, 5])
     prototypes, of = t([1.0, 1.0], [0, 1.0]), torch.tensor([0, 1])
-    for loss in (lambda *a: prototype_contrast(*a, 0.1), prototype_distance):
+    for loss in (lambda *a: prototype_contrastive_loss(*a, 0.1), prototype_distance_loss):
         assert torch.equal(loss(z, kinds, prototypes, of), loss(z[:1], kinds[:1], prototypes, of))
         z_free = z.clone().requires_grad_()
         nothing = loss(z_free, torch.tensor([8, 9]), prototypes, of)
@@ -53,25 +55,25 @@ def test_classes_without_a_prototype_are_left_out():
 
 def test_of_one_class_there_is_nothing_to_tell_from():
     prototypes = t([0.0, 1], [1, 0])
-    assert float(prototype_contrast(t([1.0, 2]), torch.tensor([0]), prototypes, torch.tensor([0, 0]), 0.1)) == 0
+    assert float(prototype_contrastive_loss(t([1.0, 2]), torch.tensor([0]), prototypes, torch.tensor([0, 0]), 0.1)) == 0
     with pytest.raises(ValueError, match="temperature"):
-        prototype_contrast(t([1.0, 2]), torch.tensor([0]), t([0.0, 1]), torch.tensor([0]), 0.0)
+        prototype_contrastive_loss(t([1.0, 2]), torch.tensor([0]), t([0.0, 1]), torch.tensor([0]), 0.0)
 
 
 def test_three_sites_are_one_cluster_and_two_pairs_are_two():
     rows = t([1.0, 0.1], [1, 0.2], [1, 0.3])
-    assert torch.allclose(clustered(list(rows)), rows.mean(dim=0, keepdim=True))
+    assert torch.allclose(cluster_prototypes(list(rows)), rows.mean(dim=0, keepdim=True))
     pairs = t([1.0, 0.1], [1, 0.2], [-0.1, 1], [-0.2, 1])
-    assert torch.allclose(clustered(list(pairs)), torch.stack([pairs[:2].mean(dim=0), pairs[2:].mean(dim=0)]))
-    assert clustered([pairs[0]]).equal(pairs[:1]), "a lone site's own"
+    assert torch.allclose(cluster_prototypes(list(pairs)), torch.stack([pairs[:2].mean(dim=0), pairs[2:].mean(dim=0)]))
+    assert cluster_prototypes([pairs[0]]).equal(pairs[:1]), "a lone site's own"
 
 
 def test_a_prototype_of_zero_is_left_out():
-    assert clustered([t(0.0, 0), t(1.0, 2)]).equal(t([1.0, 2])) and clustered([t(0.0, 0)]) is None
+    assert cluster_prototypes([t(0.0, 0), t(1.0, 2)]).equal(t([1.0, 2])) and cluster_prototypes([t(0.0, 0)]) is None
 
 
 def test_sums_are_by_kind():
-    found = sums_by_kind(t([1.0, 2], [10, 20], [3, 4]), torch.tensor([1, 0, 1]))
+    found = class_sums(t([1.0, 2], [10, 20], [3, 4]), torch.tensor([1, 0, 1]))
     assert found[0][0].tolist() == [10, 20] and found[1][0].tolist() == [4, 6] and (found[0][1], found[1][1]) == (1, 2)
 
 
@@ -80,5 +82,5 @@ def test_regions_are_structures_and_the_ring_beside_them():
     features = torch.arange(50.0).reshape(2, 1, 5, 5)
     label = torch.zeros(2, 2, 5, 5, dtype=torch.uint8)
     label[0, 1, 2, 2] = 1
-    vectors, kinds = embeddings_of_regions(features, label, 1)
+    vectors, kinds = region_embeddings(features, label, 1)
     assert kinds.tolist() == [1, 2] and vectors.flatten().tolist() == [12, (7 + 11 + 13 + 17) / 4]

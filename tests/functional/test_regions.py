@@ -28,7 +28,7 @@ def slice_by_slice(operation, mask):
 def test_ten_by_ten_square_has_36_rim_pixels_and_240_ring_pixels():
     """Rim: 10^2 - 8^2. Ring of L1 width 5: four sides of 10 x 5, four corner steps of 1 + 2 + 3 + 4."""
     assert regions.boundary(square()).sum() == 36
-    assert regions.ring(square(), width=5).sum() == 4 * 50 + 4 * 10
+    assert regions.background_ring(square(), width=5).sum() == 4 * 50 + 4 * 10
 
 
 def test_boundary_equals_scipy():
@@ -41,38 +41,38 @@ def test_boundary_equals_scipy():
 def test_ring_equals_scipy(width):
     mask = random_blobs()
     expected = slice_by_slice(lambda y: ndimage.binary_dilation(y, iterations=width) & ~y, mask)
-    assert torch.equal(regions.ring(mask, width).bool(), expected)
+    assert torch.equal(regions.background_ring(mask, width).bool(), expected)
 
 
 def test_a_structure_at_the_border_of_the_image_has_its_boundary_there():
     full = torch.ones(1, 1, 6, 8)
     assert regions.boundary(full).sum() == 2 * 6 + 2 * 8 - 4
-    assert regions.ring(full).sum() == 0
+    assert regions.background_ring(full).sum() == 0
 
 
 def test_an_empty_mask_has_neither():
     empty = torch.zeros(2, 2, 9, 9)
-    assert not regions.boundary(empty).any() and not regions.ring(empty).any()
+    assert not regions.boundary(empty).any() and not regions.background_ring(empty).any()
 
 
 def test_the_three_parts_do_not_overlap_and_structures_do_not_mix():
     mask = random_blobs()
-    assert not (regions.ring(mask).bool() & mask.bool()).any()
+    assert not (regions.background_ring(mask).bool() & mask.bool()).any()
     assert not (regions.boundary(mask).bool() & ~mask.bool()).any()
-    assert torch.equal(regions.ring(mask)[:, :1], regions.ring(mask[:, :1]))
+    assert torch.equal(regions.background_ring(mask)[:, :1], regions.background_ring(mask[:, :1]))
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.uint8, torch.bool])
 def test_the_type_of_the_mask_stays(kind):
     mask = square().to(kind)
-    assert regions.boundary(mask).dtype == regions.ring(mask).dtype == kind
+    assert regions.boundary(mask).dtype == regions.background_ring(mask).dtype == kind
 
 
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="mask must be"):
         regions.boundary(torch.zeros(9, 9))
     with pytest.raises(ValueError, match="width must be"):
-        regions.ring(square(), width=0)
+        regions.background_ring(square(), width=0)
 
 
 def test_edges_agree_whatever_the_brightness_and_not_with_other_edges():

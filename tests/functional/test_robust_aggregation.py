@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import trim_mean
 
-from medfed.functional.aggregation import change_length, clipped_average, coordinate_median, trimmed_mean
+from medfed.functional.aggregation import change_norm, clipped_average, coordinate_median, trimmed_mean
 from medfed.functional.weights import average
 
 PARAMETERS = {"conv.weight", "w", "a", "b"}
@@ -123,7 +123,7 @@ def test_the_length_is_that_of_the_whole_network():
     """3 in one entry and 4 in another: length 5, so a bound of 1 takes a fifth of each."""
     start = {"a": torch.zeros(1, dtype=torch.float64), "b": torch.zeros(1, dtype=torch.float64)}
     end = {"a": torch.tensor([3.0], dtype=torch.float64), "b": torch.tensor([4.0], dtype=torch.float64)}
-    assert change_length(start, end) == 5
+    assert change_norm(start, end) == 5
     found = clipped_average(start, [end], torch.ones(1, dtype=torch.float64), PARAMETERS, 1.0)
     assert found["a"].item() == pytest.approx(0.6) and found["b"].item() == pytest.approx(0.8)
 
@@ -144,13 +144,13 @@ def test_one_outlier_moves_no_further_than_its_share_of_the_limit(size):
     ends[1] = {name: entry * size if entry.is_floating_point() else entry for name, entry in ends[1].items()}
     calm = [ends[0], start, *ends[2:]]  # site 1 had stayed where it was
     for part in (learned, lambda w: {name: entry for name, entry in w.items() if "running" in name}):
-        lengths = [change_length(start, part(end)) for end in ends]
+        lengths = [change_norm(start, part(end)) for end in ends]
         middle = sorted(lengths)[1] / 2 + sorted(lengths)[2] / 2
         kept = clipped_average(start, calm, shares, PARAMETERS, middle)
         moved = clipped_average(start, ends, shares, PARAMETERS, None)
         if part is learned:
-            assert change_length(part(kept), part(moved)) <= 0.2 * middle * (1 + 1e-9)
-        assert change_length(start, part(moved)) <= middle * (1 + 1e-9)
+            assert change_norm(part(kept), part(moved)) <= 0.2 * middle * (1 + 1e-9)
+        assert change_norm(start, part(moved)) <= middle * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("bound", [math.inf, 1e9])

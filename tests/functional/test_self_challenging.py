@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from medfed.functional.self_challenging import kept_channels, kept_positions, most_challenged
+from medfed.functional.self_challenging import channel_mask, position_mask, select_largest_drops
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -11,14 +11,14 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("side, share, dropped", [(7, 1 / 3, 17), (12, 1 / 3, 48), (2, 0.3, 2), (1, 0.3, 0), (3, 1, 8)])
 def test_the_share_of_positions_left_out_is_as_set_on_maps_of_any_size(side, share, dropped):
     """49 / 3 rounded up are 17, and a map never goes whole."""
-    keep = kept_positions(drawn(4, 5, side, side), drawn(4, 5, side, side, seed=1), share)
+    keep = position_mask(drawn(4, 5, side, side), drawn(4, 5, side, side, seed=1), share)
     assert keep.shape == (4, 1, side, side)
     assert (keep == 0).sum(dim=(1, 2, 3)).tolist() == [dropped] * 4
 
 
 @pytest.mark.parametrize("channels, share, dropped", [(512, 1 / 3.2, 160), (16, 1 / 3, 6), (30, 0.1, 3), (8, 0, 0)])
 def test_the_share_of_channels_left_out_is_as_set(channels, share, dropped):
-    keep = kept_channels(drawn(2, channels, 3, 3), share)
+    keep = channel_mask(drawn(2, channels, 3, 3), share)
     assert keep.shape == (2, channels, 1, 1) and (keep == 0).sum(dim=1).flatten().tolist() == [dropped] * 2
 
 
@@ -26,27 +26,27 @@ def test_positions_are_ranked_by_features_times_mean_gradient():
     """Two channels of mean gradient 1 and -1: what counts at a position is z_1 - z_2 = 3, -1, 0."""
     features = torch.tensor([[[[4.0, 1.0, 0.0]], [[1.0, 2.0, 0.0]]]])
     gradient = torch.tensor([[[[0.0, 3.0, 0.0]], [[-3.0, 0.0, 0.0]]]])
-    assert kept_positions(features, gradient, 1 / 3).flatten().tolist() == [0, 1, 1]
-    assert kept_positions(features, gradient, 2 / 3).flatten().tolist() == [0, 1, 0]
+    assert position_mask(features, gradient, 1 / 3).flatten().tolist() == [0, 1, 1]
+    assert position_mask(features, gradient, 2 / 3).flatten().tolist() == [0, 1, 0]
 
 
 def test_channels_are_ranked_by_mean_gradient():
     gradient = torch.tensor([[[[5.0, -5.0]], [[1.0, 0.0]], [[-9.0, 0.0]]]])
-    assert kept_channels(gradient, 1 / 3).flatten().tolist() == [1, 0, 1]
+    assert channel_mask(gradient, 1 / 3).flatten().tolist() == [1, 0, 1]
 
 
 def test_masks_carry_no_gradient():
     features, gradient = drawn(2, 3, 4, 4).requires_grad_(), drawn(2, 3, 4, 4, seed=1).requires_grad_()
-    assert not kept_positions(features, gradient, 0.5).requires_grad and not kept_channels(gradient, 0.5).requires_grad
+    assert not position_mask(features, gradient, 0.5).requires_grad and not channel_mask(gradient, 0.5).requires_grad
 
 
 def test_of_samples_those_are_chosen_that_fell_most_if_they_fell_at_all():
     fall = torch.tensor([0.1, -0.2, 0.5, 0.3])
-    assert most_challenged(fall, 2).tolist() == [False, False, True, True]
-    assert most_challenged(fall, 4).tolist() == [True, False, True, True]
-    assert not most_challenged(fall, 0).any() and not most_challenged(torch.zeros(3), 3).any()
+    assert select_largest_drops(fall, 2).tolist() == [False, False, True, True]
+    assert select_largest_drops(fall, 4).tolist() == [True, False, True, True]
+    assert not select_largest_drops(fall, 0).any() and not select_largest_drops(torch.zeros(3), 3).any()
 
 
 def test_a_share_above_one_is_refused():
     with pytest.raises(ValueError, match="share"):
-        kept_channels(drawn(1, 3, 2, 2), 1.5)
+        channel_mask(drawn(1, 3, 2, 2), 1.5)

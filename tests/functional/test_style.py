@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from medfed.functional.style import EPSILON, Moments, adain, moment_match, statistics
+from medfed.functional.style import EPSILON, PixelMoments, adain, channel_mean_std, moment_match
 
 
 @pytest.fixture
@@ -19,18 +19,18 @@ def style():
 
 def test_statistics_by_hand():
     """0, 0, 2, 2: mean 1, squared deviations 4, divided by 3."""
-    mean, std = statistics(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2))
+    mean, std = channel_mean_std(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2))
     assert mean.item() == 1 and std.item() == pytest.approx((4 / 3 + EPSILON) ** 0.5, abs=1e-15)
 
 
 def test_another_epsilon_stands_under_the_root():
     """The same four numbers."""
-    _, std = statistics(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2), epsilon=0.5)
+    _, std = channel_mean_std(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2), epsilon=0.5)
     assert std.item() == pytest.approx((4 / 3 + 0.5) ** 0.5, abs=1e-15)
 
 
 def test_own_statistics_are_the_identity(features):
-    torch.testing.assert_close(adain(features, *statistics(features)), features, atol=1e-12, rtol=0)
+    torch.testing.assert_close(adain(features, *channel_mean_std(features)), features, atol=1e-12, rtol=0)
 
 
 def test_the_result_has_the_mean_and_deviation_of_the_style(features, style):
@@ -64,7 +64,7 @@ def test_a_constant_channel_becomes_the_mean_of_the_style(style):
 
 
 def test_a_map_of_one_number_is_finite(style):
-    mean, std = statistics(torch.tensor([[[[2.0]]]]))
+    mean, std = channel_mean_std(torch.tensor([[[[2.0]]]]))
     assert mean.item() == 2 and std.item() == pytest.approx(EPSILON**0.5)
 
 
@@ -73,8 +73,8 @@ def test_a_small_deviation_around_a_large_mean_survives_float32():
     exact = 100 + 1e-2 * torch.randn(1, 2, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     image = exact.float()
     expected = (image.double().var((2, 3)) + EPSILON).sqrt()
-    torch.testing.assert_close(statistics(image)[1].double(), expected, rtol=1e-4, atol=0)
-    moments = Moments.of(image[..., :20]).add(image[..., 20:])
+    torch.testing.assert_close(channel_mean_std(image)[1].double(), expected, rtol=1e-4, atol=0)
+    moments = PixelMoments.from_features(image[..., :20]).add(image[..., 20:])
     population = (image.double().var((2, 3), correction=0)[0] + EPSILON).sqrt()
     torch.testing.assert_close(moments.std, population, rtol=1e-10, atol=0)
     styled = adain(image, torch.zeros(2), torch.ones(2))
@@ -83,7 +83,7 @@ def test_a_small_deviation_around_a_large_mean_survives_float32():
 
 
 def test_half_precision_is_computed_in_float32(features, style):
-    assert statistics(features.half())[0].dtype == torch.float32
+    assert channel_mean_std(features.half())[0].dtype == torch.float32
     assert adain(features.half(), *style).dtype == torch.float16
 
 
@@ -91,19 +91,19 @@ def test_moments_of_a_site_are_those_of_all_its_pixels():
     """Images of different sizes and brightness, in batches of different length."""
     rng = torch.Generator().manual_seed(3)
     batches = [torch.rand(n, 3, h, w, generator=rng) * n + h for n, h, w in ((4, 8, 8), (1, 5, 30), (2, 16, 3))]
-    moments = Moments.of(batches[0]).add(batches[1]).add(batches[2])
+    moments = PixelMoments.from_features(batches[0]).add(batches[1]).add(batches[2])
     pixels = torch.cat([batch.double().movedim(1, 0).flatten(1) for batch in batches], dim=1)
     assert moments.count == pixels.shape[1]
     torch.testing.assert_close(moments.mean, pixels.mean(1), rtol=1e-13, atol=0)
     torch.testing.assert_close(moments.std, (pixels.var(1, correction=0) + EPSILON).sqrt(), rtol=1e-13, atol=0)
-    other_way = Moments.of(batches[2]).merge(Moments.of(batches[1]).add(batches[0]))
+    other_way = PixelMoments.from_features(batches[2]).merge(PixelMoments.from_features(batches[1]).add(batches[0]))
     torch.testing.assert_close(moments.std, other_way.std, rtol=1e-13, atol=0)
 
 
 def test_the_deviation_of_a_site_is_not_the_mean_of_its_images_deviations():
     """A black and a white image: each has deviation 0, together 0.5."""
     black = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
-    assert Moments.of(black).add(black + 1).std.item() == pytest.approx((0.25 + EPSILON) ** 0.5)
+    assert PixelMoments.from_features(black).add(black + 1).std.item() == pytest.approx((0.25 + EPSILON) ** 0.5)
 
 
 def test_moment_matching_keeps_the_order_of_intensities_and_the_range():
@@ -116,14 +116,14 @@ def test_moment_matching_keeps_the_order_of_intensities_and_the_range():
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda f: statistics(f[0]), "features must be"),
-    (lambda f: statistics(f.long()), "features must be"),
+    (lambda f: channel_mean_std(f[0]), "features must be"),
+    (lambda f: channel_mean_std(f.long()), "features must be"),
     (lambda f: adain(f, torch.zeros(4), torch.ones(5)), "mean must be"),
     (lambda f: adain(f, torch.zeros(5), torch.ones(3, 5)), "std must be"),
     (lambda f: adain(f, torch.zeros(5), torch.ones(5), 1.5), "alpha must be in"),
     (lambda f: adain(f, torch.zeros(5), torch.ones(5), torch.ones(3)), "alpha must be a number or"),
-    (lambda f: Moments.of(f).add(f[:, :2]), "5 and 2 channels"),
-    (lambda f: Moments.of(f[:0]), "must hold a pixel"),
+    (lambda f: PixelMoments.from_features(f).add(f[:, :2]), "5 and 2 channels"),
+    (lambda f: PixelMoments.from_features(f[:0]), "must hold a pixel"),
 ])  # fmt: skip
 def test_wrong_arguments_are_refused(features, call, message):
     with pytest.raises(ValueError, match=message):

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from medfed.functional.style_clusters import common_style, pooled, site_style
+from medfed.functional.style_clusters import clustered_site_style, interpolation_style, mixture_mean_std
 
 
 def styles(n: int, channels: int = 6, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -13,14 +13,14 @@ def styles(n: int, channels: int = 6, seed: int = 0) -> tuple[torch.Tensor, torc
 
 
 def test_two_parts_of_deviation_1_around_minus_2_and_2_are_of_deviation_root_5_together():
-    mean, std = pooled(torch.tensor([[-2.0], [2.0]]), torch.ones(2, 1))
+    mean, std = mixture_mean_std(torch.tensor([[-2.0], [2.0]]), torch.ones(2, 1))
     assert (float(mean), float(std)) == (0.0, pytest.approx(math.sqrt(5)))
 
 
 def test_one_cluster_is_the_style_of_all_pixels():
     """Three images of 50 pixels: the moments of the 150 pixels together."""
     pixels = torch.randn(3, 50, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + torch.arange(4)
-    mean, std, n = site_style(pixels.mean(dim=1), pixels.std(dim=1, correction=0))
+    mean, std, n = clustered_site_style(pixels.mean(dim=1), pixels.std(dim=1, correction=0))
     assert n == 1, "FINCH makes one cluster of three"
     every = pixels.flatten(0, 1)
     assert torch.allclose(mean, every.mean(dim=0)) and torch.allclose(std, every.std(dim=0, correction=0))
@@ -33,25 +33,25 @@ def two_looks() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_a_rare_look_counts_as_much_as_a_common_one():
-    mean, std, n = site_style(*two_looks())
+    mean, std, n = clustered_site_style(*two_looks())
     assert n == 2 and torch.allclose(mean, torch.tensor([4.0, 4.0]).double(), atol=0.02)
     assert torch.allclose(std, torch.tensor([4.0, 4.0]).double(), atol=0.02), "half of 8 lies between the looks"
-    alike, narrow, _ = site_style(*two_looks(), spread="mean")
+    alike, narrow, _ = clustered_site_style(*two_looks(), spread="mean")
     assert torch.equal(alike, mean) and narrow.max() < 0.05
-    without, _, n = site_style(*two_looks(), partition="none")
+    without, _, n = clustered_site_style(*two_looks(), partition="none")
     assert n == 1 and torch.allclose(without, torch.tensor([6.0, 2.0]).double(), atol=0.02)
 
 
 def test_the_style_of_one_site_is_the_interpolation_style():
     mean, std = styles(1)
-    found = common_style(mean, std)
+    found = interpolation_style(mean, std)
     assert torch.equal(found[0], mean[0]) and torch.equal(found[1], std[0]) and found[2] == 1
 
 
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_equal_styles_give_that_style(n):
     mean, std = (one.expand(n, -1) for one in styles(1))
-    found = common_style(mean, std)
+    found = interpolation_style(mean, std)
     assert torch.allclose(found[0], mean[0]) and torch.allclose(found[1], std[0])
 
 
@@ -59,7 +59,7 @@ def test_equal_styles_give_that_style(n):
 def test_of_three_sites_or_fewer_it_is_the_mean(n):
     for seed in range(20):
         mean, std = styles(n, seed=seed)
-        found = common_style(mean, std)
+        found = interpolation_style(mean, std)
         assert found[2] == 1
         assert torch.allclose(found[0], mean.mean(dim=0)) and torch.allclose(found[1], std.mean(dim=0))
 
@@ -67,15 +67,15 @@ def test_of_three_sites_or_fewer_it_is_the_mean(n):
 def test_the_order_of_the_sites_does_not_matter():
     mean, std = styles(12)
     order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
-    one, other = common_style(mean, std), common_style(mean[order], std[order])
+    one, other = interpolation_style(mean, std), interpolation_style(mean[order], std[order])
     assert one[2] == other[2] > 1 and torch.allclose(one[0], other[0]) and torch.allclose(one[1], other[1])
 
 
 def test_of_two_clusters_the_median_lies_between_or_is_the_lower():
     mean = torch.tensor([[2.0, 0.0], [2.0, 0.01], [0.0, 3.0], [0.01, 3.0]], dtype=torch.float64)
     std = torch.full((4, 2), 0.1, dtype=torch.float64)
-    middle, _, n = common_style(mean, std)
-    lower, _, _ = common_style(mean, std, median="lower")
+    middle, _, n = interpolation_style(mean, std)
+    lower, _, _ = interpolation_style(mean, std, median="lower")
     assert n == 2
     assert torch.allclose(middle, torch.tensor([1.0, 1.5]).double(), atol=0.01)
     assert torch.allclose(lower, torch.tensor([0.0, 0.0]).double(), atol=0.01)
@@ -83,4 +83,4 @@ def test_of_two_clusters_the_median_lies_between_or_is_the_lower():
 
 def test_an_unknown_partition_is_refused():
     with pytest.raises(ValueError, match="partition must be one of none, first, last"):
-        common_style(*styles(4), partition="second")
+        interpolation_style(*styles(4), partition="second")

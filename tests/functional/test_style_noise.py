@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from medfed.functional.feature_style import moments, style_noised
+from medfed.functional.feature_style import add_style_noise, feature_mean_std
 
 
 def maps(n: int, seed: int = 0) -> torch.Tensor:
@@ -15,39 +15,39 @@ def rng() -> torch.Generator:
 
 def test_styles_come_out_as_the_equations_have_them():
     features = maps(4)
-    mean, std = moments(features)
+    mean, std = feature_mean_std(features)
     noise = torch.randn(2, 4, 3, dtype=torch.float64, generator=rng())
     spread = [(one.var(dim=0) + 1e-6).sqrt() for one in (mean, std)]
-    found_mean, found_std = moments(style_noised(features, rng(), 0.7))
+    found_mean, found_std = feature_mean_std(add_style_noise(features, rng(), 0.7))
     assert torch.allclose(found_mean, mean + 0.7 * noise[0] * spread[0], atol=1e-9)
     assert torch.allclose(found_std, (std + 0.7 * noise[1] * spread[1]).abs(), atol=1e-4), "epsilon counts twice"
 
 
 def test_a_drawn_deviation_may_be_negative_and_mirrors_the_channel():
     features = maps(8)
-    out = style_noised(features, rng(), 4.0)
+    out = add_style_noise(features, rng(), 4.0)
     centred, before = (one - one.mean(dim=(2, 3), keepdim=True) for one in (out, features))
     assert ((centred * before).sum(dim=(2, 3)) < 0).any()
 
 
 def test_equal_images_stay_up_to_the_root_of_epsilon():
     features = maps(1).expand(5, -1, -1, -1)
-    assert (style_noised(features, rng()) - features).abs().max() < 0.02
+    assert (add_style_noise(features, rng()) - features).abs().max() < 0.02
 
 
 def test_factor_zero_and_one_image_are_the_identity_to_the_bit():
-    assert torch.equal(style_noised(maps(4), rng(), 0.0), maps(4))
-    assert torch.equal(style_noised(maps(1), rng()), maps(1))
+    assert torch.equal(add_style_noise(maps(4), rng(), 0.0), maps(4))
+    assert torch.equal(add_style_noise(maps(1), rng()), maps(1))
 
 
 def test_gradients_pass_through_the_statistics():
     """Adding a constant to a channel of one image moves its mean, the spread, and so the other images."""
     features = maps(3).requires_grad_()
-    style_noised(features, rng())[0].sum().backward()
+    add_style_noise(features, rng())[0].sum().backward()
     assert features.grad[1].abs().sum() > 0
-    assert torch.autograd.gradcheck(lambda f: style_noised(f, rng()), maps(2).requires_grad_())
+    assert torch.autograd.gradcheck(lambda f: add_style_noise(f, rng()), maps(2).requires_grad_())
 
 
 def test_a_negative_factor_is_refused():
     with pytest.raises(ValueError, match="factor"):
-        style_noised(maps(2), rng(), -1.0)
+        add_style_noise(maps(2), rng(), -1.0)

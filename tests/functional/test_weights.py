@@ -3,15 +3,15 @@ import torch
 from torch import nn
 
 from medfed.functional.weights import (
+    add_prefix,
     add_scaled,
     average,
     batch_norm_entries,
     check_same_entries,
-    first_not_finite,
+    first_non_finite,
     running_variances,
+    select_prefix,
     squared_distance,
-    with_prefix,
-    without_prefix,
 )
 
 
@@ -60,9 +60,9 @@ def test_updates_that_do_not_fit_are_named(other, message):
 
 def test_one_nan_is_found():
     good = {"a": torch.zeros(3), "n": torch.tensor(1)}
-    assert first_not_finite(good) is None
-    assert first_not_finite({**good, "b": torch.tensor([0.0, float("nan")])}) == "b"
-    assert first_not_finite({**good, "c": torch.tensor([float("inf")])}) == "c"
+    assert first_non_finite(good) is None
+    assert first_non_finite({**good, "b": torch.tensor([0.0, float("nan")])}) == "b"
+    assert first_non_finite({**good, "c": torch.tensor([float("inf")])}) == "c"
 
 
 def test_batch_norm_is_found_by_type_not_by_name():
@@ -93,9 +93,9 @@ def test_scaled_changes_are_added_in_float64_and_leave_the_start_as_it_was():
 
 def test_a_prefix_selects_and_goes_and_comes_back():
     entries = {"own/w": torch.ones(1), "own/own/w": torch.zeros(1), "other/w": torch.ones(2)}
-    own = without_prefix(entries, "own/")
+    own = select_prefix(entries, "own/")
     assert set(own) == {"w", "own/w"} and own["w"] is entries["own/w"]
-    assert with_prefix(own, "own/") == {name: entries[name] for name in ("own/w", "own/own/w")}
+    assert add_prefix(own, "own/") == {name: entries[name] for name in ("own/w", "own/own/w")}
 
 
 def test_running_variances_are_found_by_type():

@@ -48,7 +48,7 @@ def expanded(method: CCST, samples: Grey, brightnesses=(0.2, 0.8)):
     bank = {f"style/{name}/{key}": entry for name, grey in zip("abc", (0.5, *brightnesses))
             for key, entry in shared(method, Grey(name, grey)).items()}  # fmt: skip
     message = type("M", (), {"tensors": bank})
-    local = type("L", (), {"site": "a", "message": message, "device": torch.device("cpu"), "kept_bytes": 2**30})
+    local = type("L", (), {"site": "a", "message": message, "device": torch.device("cpu"), "max_cache_bytes": 2**30})
     return method.expand(local, samples, stream(0, "expand"))
 
 
@@ -217,9 +217,9 @@ def test_sites_weigh_by_their_own_images_whatever_k_gives_them(toy):
     engine = toy.engine(MOMENTS)
     from medfed.federation.message import Message
 
-    site = engine.members[0]
+    site = engine.local_sites[0]
     bank = {f"style/{name}/{key}": torch.tensor([0.5]) for name in ("south", "west") for key in ("mean", "std")}
-    update = site.answer(Message("train", toy.start(MOMENTS).weights, bank, {"round": 1}))
+    update = site.reply(Message("train", toy.start(MOMENTS).weights, bank, {"round": 1}))
     assert len(site._expanded[1]) == 3 * len(site.training)
     assert update.facts["examples"] == len(site.training)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToyOfClasses
+from conftest import ToyClassification
 
 from medfed.core.batch import Batch
 from medfed.core.registry import known_names, resolve
@@ -88,7 +88,7 @@ def test_messages_hold_only_tensors_and_plain_facts(any_toy, any_method):
 
 def test_empty_masks_stay_finite(toy, method):
     engine = toy.engine(method)
-    for site in engine.members:
+    for site in engine.local_sites:
         site.training.labels.zero_()
     weights = last_state(toy, method, engine=engine).weights
     assert all(torch.isfinite(w).all() for w in weights.values())
@@ -96,7 +96,7 @@ def test_empty_masks_stay_finite(toy, method):
 
 def test_a_single_site_and_a_site_of_one_image_train(toy, method):
     engine = toy.engine(method, ("north",))
-    site = engine.members[0]
+    site = engine.local_sites[0]
     site.training = type(site.training)(*(part[:1] for part in vars(site.training).values()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -114,7 +114,7 @@ def test_it_holds_no_state(toy, method):
 
 def test_batches_are_not_changed_in_place(toy, method):
     engine = toy.engine(method)
-    site = engine.members[0]
+    site = engine.local_sites[0]
     kept = Batch(site.training.images.clone(), site.training.labels.clone())
     last_state(toy, method, engine=engine)
     assert torch.equal(site.training.images, kept.image) and torch.equal(site.training.labels, kept.label)
@@ -127,7 +127,7 @@ def test_batches_are_not_changed_in_place(toy, method):
 ], ids=["elcfs", "harmofl", "stable_fdg"])  # fmt: skip
 def test_a_method_that_is_to_do_without_what_sites_share_does_not_ask_for_it(method):
     """Neither do the weights travel for it, nor does anything of its own beside what another of a stack asks for."""
-    toy = ToyOfClasses()
+    toy = ToyClassification()
     stacked = resolve("methods", "stack")((method, resolve("methods", "ccst")(min_patients=1)))
     for one, asked in ((method, set()), (stacked, {"1"})):
         start, engine = toy.start(one), toy.engine(one)
@@ -135,5 +135,5 @@ def test_a_method_that_is_to_do_without_what_sites_share_does_not_ask_for_it(met
         rows = [row for row in ledger if row["kind"] == "share"]
         assert {row["name"].partition("/")[0] for row in rows if row["direction"] == "up"} == asked
         assert {row["round"] for row in rows} == ({1} if asked else set())
-        told = [row["name"] for row in dry_run(engine.members[0], start, 0) if row["kind"] == "share"]
+        told = [row["name"] for row in dry_run(engine.local_sites[0], start, 0) if row["kind"] == "share"]
         assert {name.partition("/")[0] for name in told} == asked, "a hospital is shown what will be asked for"

@@ -8,7 +8,7 @@ from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.weights import with_prefix
+from medfed.functional.weights import add_prefix
 from medfed.methods.copa import COPA, HEAD, HEADS, OWN
 from medfed.methods.fedavg import FedAvg
 
@@ -53,8 +53,10 @@ def test_every_site_keeps_its_head_and_goes_on_from_it(any_toy):
     method = COPA()
     engine = any_toy.engine(method)
     done = rounds(any_toy, method, 2, engine=engine)
-    kept = [{n.removeprefix(OWN): e for n, e in site.memory.items() if n.startswith(OWN)} for site in engine.members]
-    for site, head in zip(engine.members, kept, strict=True):
+    kept = [
+        {n.removeprefix(OWN): e for n, e in site.memory.items() if n.startswith(OWN)} for site in engine.local_sites
+    ]
+    for site, head in zip(engine.local_sites, kept, strict=True):
         assert all(torch.equal(done[-1].state.memory[f"{HEADS}{site.name}/{n}"], e) for n, e in head.items())
     assert not torch.equal(*[one[f"{any_toy.architecture.head}.weight"] for one in kept[:2]])
     local = local_round(any_toy, method)
@@ -67,7 +69,7 @@ def test_the_global_head_is_the_mean_of_all_that_are_known(any_toy):
     """b took no part this time: its head of before counts; the extractor is of those that answered."""
     name = f"{any_toy.architecture.head}.weight"
     head = lambda value: {name: torch.full((2, 2), value)}  # noqa: E731
-    updates = {s: Message("train", {"x": torch.tensor(v), **head(v)}, with_prefix(head(v), HEAD), {"examples": n})
+    updates = {s: Message("train", {"x": torch.tensor(v), **head(v)}, add_prefix(head(v), HEAD), {"examples": n})
                for s, v, n in (("a", 0.0, 1), ("c", 4.0, 3))}  # fmt: skip
     old = State(1, {}, {f"{HEADS}b/{name}": torch.full((2, 2), 5.0), f"{HEADS}a/{name}": torch.full((2, 2), 99.0)})
     memory = COPA().remember(old, updates, None)

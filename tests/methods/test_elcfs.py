@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from conftest import Toy, discs
+from conftest import ToySegmentation
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
@@ -13,11 +13,12 @@ from medfed.federation.settings import Federation
 from medfed.functional.fourier import low_frequency_window, pack_window
 from medfed.methods.elcfs import BANK, ELCFS, WINDOWS
 from medfed.networks.unet import UNet
+from medfed.testing.toy import disc_slices
 
 ALPHA = 0.1  # 7x7 at 32 pixels
 
 
-def local_round(method: ELCFS, toy: Toy, banks: dict | None = None, double: bool = True) -> LocalRound:
+def local_round(method: ELCFS, toy: ToySegmentation, banks: dict | None = None, double: bool = True) -> LocalRound:
     network = toy.network(method)
     return LocalRound(
         site="north",
@@ -34,12 +35,12 @@ def local_round(method: ELCFS, toy: Toy, banks: dict | None = None, double: bool
 
 
 def batch(n: int = 4, double: bool = True) -> Batch:
-    found = discs("north").batch(range(n))
+    found = disc_slices("north").batch(range(n))
     return Batch(found.image.double() if double else found.image, found.label)
 
 
 def bank_of(site: str) -> dict:
-    return {BANK + site: pack_window(low_frequency_window(discs(site).images.double(), ALPHA))}
+    return {BANK + site: pack_window(low_frequency_window(disc_slices(site).images.double(), ALPHA))}
 
 
 def gradients(local: LocalRound, loss: torch.Tensor) -> dict:
@@ -85,7 +86,7 @@ def test_second_order_differs_from_first_order(toy):
 
 
 def test_a_site_shares_packed_windows_and_nothing_else(toy):
-    data = SiteData("north", discs("north"), toy.task, None, stream(0, "share"))
+    data = SiteData("north", disc_slices("north"), toy.task, None, stream(0, "share"))
     shared = ELCFS(alpha=ALPHA).share(data, toy.network(ELCFS()))
     assert list(shared) == [WINDOWS]
     assert shared[WINDOWS].shape == (10, 1, 25) and shared[WINDOWS].dtype == torch.float32
@@ -106,13 +107,13 @@ def test_an_rgb_image_at_384_costs_300_bytes():
 
 
 def test_a_small_site_shares_nothing_and_says_why(toy):
-    data = SiteData("north", discs("north", 4), toy.task, None, stream(0, "share"))  # four slices of two patients
+    data = SiteData("north", disc_slices("north", 4), toy.task, None, stream(0, "share"))  # four slices of two patients
     with pytest.warns(UserWarning, match="north: has 2 training patients and shares no frequency windows"):
         assert ELCFS(alpha=ALPHA).share(data, None) == {}
 
 
 def test_a_window_that_shrank_to_the_mean_is_told(toy):
-    data = SiteData("north", discs("north"), toy.task, None, stream(0, "share"))
+    data = SiteData("north", disc_slices("north"), toy.task, None, stream(0, "share"))
     with pytest.warns(UserWarning, match="alpha 0.01 at 32 pixels is a window of one number.*wants alpha 0.109"):
         shared = ELCFS(alpha=0.01).share(data, None)
     assert shared[WINDOWS].shape == (10, 1, 1)
@@ -120,7 +121,7 @@ def test_a_window_that_shrank_to_the_mean_is_told(toy):
 
 def test_a_share_of_the_bank_is_drawn_at_random(toy):
     method = ELCFS(alpha=ALPHA, bank_share=0.3)
-    sites = [SiteData("n", discs("north"), toy.task, None, stream(seed, "x")) for seed in (0, 0, 1)]
+    sites = [SiteData("n", disc_slices("north"), toy.task, None, stream(seed, "x")) for seed in (0, 0, 1)]
     shared = [method.share(site, None)[WINDOWS] for site in sites]
     assert len(shared[0]) == 3 and torch.equal(shared[0], shared[1]) and not torch.equal(shared[0], shared[2])
 
@@ -146,8 +147,8 @@ def test_views_are_counted_as_said_and_keep_their_labels(toy, views, expected):
 def test_released_swaps_the_mean_brightness_whole(toy):
     """alpha = 0 and ratio one: the view is x - mean(x) + mean(donor), up to clipping to [0, 1]."""
     method = ELCFS(**ELCFS.presets["released"])
-    bank = {BANK + "south": pack_window(low_frequency_window(discs("south").images.double(), method.alpha))}
-    means = discs("south").images.double().mean(dim=(1, 2, 3))
+    bank = {BANK + "south": pack_window(low_frequency_window(disc_slices("south").images.double(), method.alpha))}
+    means = disc_slices("south").images.double().mean(dim=(1, 2, 3))
     found = method._restyled(local_round(method, toy, bank), batch()).image
     for view, own in zip(found, batch().image, strict=True):
         candidates = [(own - own.mean() + mean).clamp(0, 1) for mean in means]
@@ -195,7 +196,7 @@ def test_the_boundary_loss_is_small_where_rim_and_ring_are_told_apart(toy):
 
 
 def test_the_outer_pass_leaves_running_statistics_alone():
-    toy = Toy(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
     local = local_round(method := ELCFS(alpha=ALPHA), toy, bank_of("south"))
     method.loss(local, batch())
     counters = [b for name, b in local.network.named_buffers() if name.endswith("num_batches_tracked")]
@@ -204,7 +205,7 @@ def test_the_outer_pass_leaves_running_statistics_alone():
 
 def test_styles_for_pictures_come_from_every_site_of_the_bank(toy):
     method = ELCFS(alpha=ALPHA)
-    image = discs("north").images[:1].double()
+    image = disc_slices("north").images[:1].double()
     state = State(1, {}, bank_of("south") | bank_of("west"))
     found = method.styles(state, image)
     assert set(found) == {"south", "west"} and all(s.shape == image.shape for s in found.values())

@@ -125,7 +125,7 @@ def test_a_sites_own_model_goes_on_from_round_to_round(any_toy):
     method = EpiFCR()
     engine = any_toy.engine(method)
     rounds = list(federate(method, engine, any_toy.start(method), Federation(rounds=2), 0))
-    site = engine.members[0]
+    site = engine.local_sites[0]
     assert site.memory[STEPS] == 6, "three batches of ten images, twice"
     last = rounds[1].state.memory
     assert all(torch.equal(last[f"{DOMAIN}{site.name}/{name.removeprefix(DOMAIN)}"], entry)

@@ -2,7 +2,7 @@ import warnings
 
 import pytest
 import torch
-from conftest import Toy, ToyOfClasses
+from conftest import ToyClassification, ToySegmentation
 
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
@@ -20,29 +20,29 @@ def rounds_of(toy, method, engine=None, rounds=2):
 
 @pytest.mark.filterwarnings("ignore:.*FedBN")
 def test_a_network_without_batch_norm_is_fedavg_to_the_bit():
-    toy = Toy()
+    toy = ToySegmentation()
     found, plain = (rounds_of(toy, method)[-1].state for method in (FedBN(), FedAvg()))
     assert digest(found.to_bytes()) == digest(plain.to_bytes())
 
 
 def test_a_network_without_batch_norm_is_told_and_one_with_it_is_not():
     with pytest.warns(UserWarning, match="no BatchNorm, so FedBN keeps nothing"):
-        Toy().network(FedBN())
+        ToySegmentation().network(FedBN())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ToyOfClasses().network(FedBN())
+        ToyClassification().network(FedBN())
 
 
 def test_batch_norm_stays_and_all_else_is_shared():
     """After a round each site starts from its own BatchNorm and from everybody's other weights."""
-    toy = ToyOfClasses()
+    toy = ToyClassification()
     engine = toy.engine(FedBN())
     done = rounds_of(toy, FedBN(), engine)[-1]
     local = batch_norm_entries(toy.network(FedAvg()))
     sent = {row["name"] for row in done.ledger if row["direction"] == "up" and row["kind"] == "train"}
-    assert local and engine.members[0].local_keys == local and not sent & local
+    assert local and engine.local_sites[0].local_keys == local and not sent & local
     loaded = []
-    for site in engine.members:
+    for site in engine.local_sites:
         kept = site.local_entries()
         site.load(done.state.weights)
         found = {name: entry.clone() for name, entry in site.network.state_dict().items()}

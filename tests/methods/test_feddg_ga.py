@@ -10,7 +10,7 @@ from medfed.federation.local_round import SiteData, mean_loss
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Plan
-from medfed.functional.weights import without_prefix
+from medfed.functional.weights import select_prefix
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.feddg_ga import FedDGGA
 
@@ -21,7 +21,7 @@ def rounds_of(toy, method, rounds=3, engine=None, **settings):
 
 
 def site_weights(state) -> dict:
-    return {site: float(entry) for site, entry in without_prefix(state.memory, "weight/").items()}
+    return {site: float(entry) for site, entry in select_prefix(state.memory, "weight/").items()}
 
 
 def remembered(round_done: int, losses: dict, weights: dict | None = None) -> State:
@@ -51,8 +51,8 @@ def test_the_gap_is_the_global_loss_less_the_local_one_and_moves_the_weights_by_
 
 def test_a_shrinking_step_is_whole_after_the_first_round_and_one_part_after_the_last():
     method = FedDGGA(step=0.2)
-    assert [method.step_after(t, 4) for t in range(6)] == pytest.approx([0.2, 0.2, 0.15, 0.1, 0.05, 0.0])
-    assert method.step_after(99, 0) == 0.2, "the number of rounds is not known"
+    assert [method.decayed_step(t, 4) for t in range(6)] == pytest.approx([0.2, 0.2, 0.15, 0.1, 0.05, 0.0])
+    assert method.decayed_step(99, 0) == 0.2, "the number of rounds is not known"
 
 
 def test_the_number_of_rounds_is_that_of_the_federation():
@@ -96,7 +96,7 @@ def test_two_numbers_a_round_leave_a_site_and_they_are_losses_on_its_validation_
     extra = [row for row in sent if row["name"] == "loss"]
     assert [(row["kind"], row["bytes"]) for row in extra] == [("share", 4)] * 3 + [("train", 4)] * 3
     network = any_toy.network(method)
-    for site in engine.members:
+    for site in engine.local_sites:
         site.load(any_toy.start(method).weights)
         data = SiteData(site.name, site.training, site.task, site.architecture, stream(0, "x"), site.validation)
         batch = site.validation.batch(range(4))
@@ -111,8 +111,8 @@ def test_two_numbers_a_round_leave_a_site_and_they_are_losses_on_its_validation_
 
 def test_the_local_loss_is_that_of_the_model_as_it_is_sent(any_toy):
     method = FedDGGA()
-    site = any_toy.engine(method).members[0]
-    answer = site.answer(Message("train", any_toy.start(method).weights, {}, {"round": 1}))
+    site = any_toy.engine(method).local_sites[0]
+    answer = site.reply(Message("train", any_toy.start(method).weights, {}, {"round": 1}))
     network = any_toy.network(method)
     network.load_state_dict(answer.weights)
     assert torch.equal(answer.tensors["loss"], mean_loss(network, site.task, site.validation))

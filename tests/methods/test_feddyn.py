@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from conftest import Toy, ToyOfClasses
+from conftest import ToyClassification, ToySegmentation
 from torch import nn
 
 from medfed.core.batch import Batch
@@ -67,7 +67,8 @@ def quadratic_sites(method) -> InProcess:
     """Sites that minimise exactly: each of 30 steps of SGD leaves 1/3 of the distance (alpha = 2: 1 - 4/6, 1 - 8/6)."""
     settings = Training("sgd", learning_rate=1 / 6, batch_size=1, augment=False, optimizer_state="reset")
     return InProcess([
-        Site(name, problem, None, problem, method, Scalar(), Toy.architecture, settings, frozenset(), 30, seed=0)
+        Site(name, problem, None, problem, method, Scalar(), ToySegmentation.architecture, settings, frozenset(), 30,
+             seed=0)
         for name, problem in (("north", NORTH), ("south", SOUTH))
     ])  # fmt: skip
 
@@ -91,7 +92,7 @@ def test_three_rounds_with_south_absent_in_the_second_are_those_worked_out_by_ha
     for settings in (Federation(rounds=1), Federation(rounds=2, clients_per_round=1), Federation(rounds=3)):
         (done,) = federate(method, engine, state, settings, seed)
         state = done.state
-        g = [site.memory["gradient/theta"] for site in engine.members]
+        g = [site.memory["gradient/theta"] for site in engine.local_sites]
         found.append(torch.cat([*g, state.memory["h/theta"], state.weights["theta"], state.weights["seen"]]))
         assert state.took_part == {"north": state.round, "south": 1 if state.round == 2 else state.round}
         assert state.weights["frozen"] == 7 and state.memory["h/frozen"] == 0
@@ -101,7 +102,7 @@ def test_three_rounds_with_south_absent_in_the_second_are_those_worked_out_by_ha
         [3.9375, -7.78125, -1.921875, 4.296875, 3.0],
     ]
     torch.testing.assert_close(torch.stack(found), torch.tensor(expected, dtype=torch.float64), **EXACT)
-    assert set(engine.members[0].memory) == {"gradient/theta"}, "neither frozen parameters nor buffers have a g"
+    assert set(engine.local_sites[0].memory) == {"gradient/theta"}, "neither frozen parameters nor buffers have a g"
 
 
 def test_it_converges_to_the_minimum_of_the_mean_loss_and_fedavg_does_not():
@@ -111,7 +112,7 @@ def test_it_converges_to_the_minimum_of_the_mean_loss_and_fedavg_does_not():
     """
     engine, method = quadratic_sites(FedDyn(alpha=2.0)), FedDyn(alpha=2.0)
     *_, last = federate(method, engine, State.of(Scalar()), Federation(rounds=30), 0)
-    g = [float(site.memory["gradient/theta"]) for site in engine.members]
+    g = [float(site.memory["gradient/theta"]) for site in engine.local_sites]
     assert [*g, float(last.state.memory["h/theta"])] == pytest.approx([6, -6, 0], abs=1e-6)
     assert float(last.state.weights["theta"]) == pytest.approx(4, abs=1e-6)
     *_, plain = federate(UniformFedAvg(), quadratic_sites(UniformFedAvg()), State.of(Scalar()), Federation(rounds=2), 0)
@@ -122,10 +123,10 @@ def test_h_is_the_mean_of_g_over_all_sites_and_only_trained_parameters_have_one(
     method = FedDyn(alpha=0.1)
     engine = any_toy.engine(method)
     *_, last = federate(method, engine, any_toy.start(method), Federation(rounds=3, clients_per_round=2), 0)
-    names = set(trainable_parameters(engine.members[0].network))
+    names = set(trainable_parameters(engine.local_sites[0].network))
     assert set(last.state.memory) == {"h/" + name for name in names}
     for name in names:
-        g = [site.memory.get("gradient/" + name, torch.zeros(())).double() for site in engine.members]
+        g = [site.memory.get("gradient/" + name, torch.zeros(())).double() for site in engine.local_sites]
         torch.testing.assert_close(last.state.memory["h/" + name].double(), sum(g) / 3, rtol=1e-4, atol=1e-7)
 
 
@@ -133,7 +134,7 @@ def test_alpha_zero_is_the_uniform_average_to_the_bit(any_toy):
     states = []
     for method in (FedDyn(alpha=0.0), UniformFedAvg(), FedDyn()):
         engine = any_toy.engine(method)
-        engine.members[0].training = any_toy.samples("north", 6)  # FedAvg by images would weight the sites differently
+        engine.local_sites[0].training = any_toy.samples("north", 6)  # unequal sites: FedAvg would use other weights
         *_, last = federate(method, engine, any_toy.start(method), Federation(rounds=2), 0)
         states.append(digest(last.state.to_bytes()))
     assert states[0] == states[1] != states[2]
@@ -141,7 +142,7 @@ def test_alpha_zero_is_the_uniform_average_to_the_bit(any_toy):
 
 def test_batch_norm_statistics_are_averaged():
     """In round 1 g_k is 0, so a tiny alpha trains as FedAvg does; only the parameters get the correction h / alpha."""
-    toy = ToyOfClasses()
+    toy = ToyClassification()
     first = {}
     for method in (FedDyn(alpha=1e-6), UniformFedAvg()):
         first[type(method)] = next(federate(method, toy.engine(method), toy.start(method), Federation(), 0)).state
@@ -163,10 +164,10 @@ def test_it_sends_what_fedavg_sends(any_toy):
 
 
 def test_batch_norm_that_stays_at_the_sites_has_neither_g_nor_h():
-    toy, method = ToyOfClasses(), FedDyn()
+    toy, method = ToyClassification(), FedDyn()
     engine = toy.engine(method, local_batch_norm=True)
     *_, last = federate(method, engine, toy.start(method), Federation(rounds=2), 0)
-    site = engine.members[0]
+    site = engine.local_sites[0]
     shared = set(trainable_parameters(site.network)) - site.local_keys
     assert site.local_keys and set(last.state.memory) == {"h/" + name for name in shared}
     assert {name for name in site.memory if name.startswith("gradient/")} == {"gradient/" + name for name in shared}

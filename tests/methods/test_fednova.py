@@ -1,13 +1,13 @@
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.config import schema
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Plan, Training
-from medfed.functional.aggregation import momentum_length
+from medfed.functional.aggregation import effective_steps
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fednova import FedNova
 
@@ -23,7 +23,7 @@ def state(**training) -> State:
 def weights(toy, method, unequal=False):
     engine = toy.engine(method)
     if unequal:
-        engine.members[0].training = toy.samples("north", 4)
+        engine.local_sites[0].training = toy.samples("north", 4)
     *_, last = federate(method, engine, toy.start(method), Federation(rounds=2), 0, toy.settings)
     return last.state
 
@@ -56,7 +56,7 @@ def test_the_momentum_is_that_of_sgd_which_starts_from_rest():
 
 
 def test_a_run_hands_it_the_training_settings():
-    toy = Toy(training=Training(batch_size=4, optimizer="sgd", momentum=0.9, optimizer_state="reset"))
+    toy = ToySegmentation(training=Training(batch_size=4, optimizer="sgd", momentum=0.9, optimizer_state="reset"))
     engine = toy.engine(FedNova())
     done = next(federate(FedNova(), engine, toy.start(FedNova()), Federation(rounds=1), 0, toy.settings))
     assert done.state.plan == Plan(("north", "south", "west"), 1, toy.settings)
@@ -70,7 +70,7 @@ def test_the_length_is_how_far_sgd_goes_with_equal_gradients(momentum):
     for steps in range(1, 8):
         weight.grad = -torch.ones_like(weight)
         optimizer.step()
-        assert momentum_length(steps, momentum) == pytest.approx(weight.item())
+        assert effective_steps(steps, momentum) == pytest.approx(weight.item())
 
 
 def test_a_config_of_before_is_told_where_the_momentum_is_read_now():

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
@@ -67,7 +67,7 @@ def test_a_large_mu_keeps_the_weights_near(toy):
     settings = Training(batch_size=4, optimizer="sgd", learning_rate=0.05)
     drifts = []
     for mu in (0.0, 10.0):
-        toy = Toy(training=settings)
+        toy = ToySegmentation(training=settings)
         start = toy.start(FedProx(mu=mu))
         last, _ = two_rounds(toy, FedProx(mu=mu))
         drifts.append(sum(float((last.weights[name] - entry).square().sum()) for name, entry in start.weights.items()))
@@ -76,7 +76,7 @@ def test_a_large_mu_keeps_the_weights_near(toy):
 
 def test_nothing_of_it_stays_at_a_site(toy):
     (_, engine), (_, plain) = two_rounds(toy, FedProx()), two_rounds(toy, FedAvg())
-    for site, other in zip(engine.members, plain.members, strict=True):
+    for site, other in zip(engine.local_sites, plain.local_sites, strict=True):
         assert site.memory.keys() == other.memory.keys()
 
 
@@ -88,7 +88,7 @@ def test_what_a_site_keeps_is_pulled_to_its_own_and_not_to_the_first_weights(any
     engine = any_toy.engine(both)
     rounds = federate(both, engine, any_toy.start(both), Federation(rounds=2), 0)
     next(rounds)
-    site = engine.members[0]
+    site = engine.local_sites[0]
     name = next(n for n in sorted(site.local_keys) if n.endswith("weight"))
     own = site.memory["local/" + name].clone()
     seen = []

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToyOfClasses
+from conftest import ToyClassification
 from torch.nn import functional
 
 from medfed.core.errors import UserError
@@ -16,13 +16,13 @@ from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedsr import PRIVATE, FedSR
 from medfed.methods.jigen import JiGen
 from medfed.methods.stack import Stack
-from medfed.networks.stochastic import NAME, deviation
+from medfed.networks.stochastic import NAME, spread_to_std
 from medfed.networks.unet import UNet
 
 
 @pytest.fixture
 def toy():
-    return ToyOfClasses()
+    return ToyClassification()
 
 
 def rounds(toy, method, n=1, engine=None):
@@ -85,7 +85,7 @@ def test_r_and_c_never_leave_a_site_and_are_kept_there(toy):
     end = done[-1].state
     names = {row["name"] for one in done for row in one.ledger} | set(end.weights) | set(end.memory)
     assert not any(PRIVATE in str(name) for name in names)
-    kept = [{n: e for n, e in site.memory.items() if n.startswith(PRIVATE)} for site in engine.members]
+    kept = [{n: e for n, e in site.memory.items() if n.startswith(PRIVATE)} for site in engine.local_sites]
     assert all(set(one) == {f"{PRIVATE}/{name}" for name in ("mean", "spread", "scale")} for one in kept)
     means = [one[f"{PRIVATE}/mean"] for one in kept]
     assert all(mean.abs().sum() > 0 for mean in means) and not torch.equal(means[0], means[1]), "trained, each its own"
@@ -124,7 +124,7 @@ def test_a_small_or_negative_scale_stays_finite(toy):
     torch.nn.init.constant_(getattr(local.network, NAME).spread.bias, -200.0)
     loss, _ = method.loss(local, batch)
     loss.backward()
-    assert torch.isfinite(loss) and float(deviation(torch.tensor(-200.0)).log()) > -20
+    assert torch.isfinite(loss) and float(spread_to_std(torch.tensor(-200.0)).log()) > -20
     assert all(torch.isfinite(p.grad).all() for p in local.network.parameters() if p.grad is not None)
 
 

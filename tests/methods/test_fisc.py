@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import Blobs
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
@@ -11,12 +10,13 @@ from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.weights import batch_norms
+from medfed.functional.weights import batch_norm_layers
 from medfed.methods.ccst import CCST
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC, VIEW
 from medfed.methods.stack import Stack
-from medfed.networks.adain import build_codec, codec_bytes
+from medfed.networks.adain import build_codec, serialise_codec
+from medfed.testing.toy import DiscImages
 from medfed.transforms.restyled_view import RestyledView
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*FISC")
@@ -42,8 +42,8 @@ def test_without_its_terms_it_is_fedavg_to_the_bit(any_toy):
 def test_vgg_styles_are_4096_bytes_once(tmp_path, any_toy):
     settings = {"architecture": "vgg16"}
     torch.manual_seed(0)
-    (tmp_path / "codec.safetensors").write_bytes(codec_bytes(build_codec(settings), settings))
-    shared = share(FISC(codec=str(tmp_path), **FEW), Blobs.of("north", 2))
+    (tmp_path / "codec.safetensors").write_bytes(serialise_codec(build_codec(settings), settings))
+    shared = share(FISC(codec=str(tmp_path), **FEW), DiscImages.of_site("north", 2))
     assert sum(4 * shared[f"style/{name}"].numel() for name in ("mean", "std")) == 4096
     method = FISC(**FEW)
     rounds = list(federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=2), 0))
@@ -54,22 +54,23 @@ def test_vgg_styles_are_4096_bytes_once(tmp_path, any_toy):
 
 
 def test_blank_images_and_few_patients_say_nothing():
-    blank = Blobs(torch.full((4, 3, 32, 32), 0.5), torch.tensor([0, 1, 0, 1]))
+    blank = DiscImages(torch.full((4, 3, 32, 32), 0.5), torch.tensor([0, 1, 0, 1]))
     with pytest.warns(UserWarning, match="all its training images are blank"):
         assert share(FISC(**FEW), blank) == {}
     with pytest.warns(UserWarning, match="shares no style"):
-        assert share(FISC(min_patients=99), Blobs.of("north")) == {}
-    mixed = Blobs(torch.cat([Blobs.of("north", 3).images, blank.images]), torch.zeros(7, dtype=torch.int64))
-    assert torch.equal(share(FISC(**FEW), mixed)["style/mean"], share(FISC(**FEW), Blobs.of("north", 3))["style/mean"])
+        assert share(FISC(min_patients=99), DiscImages.of_site("north")) == {}
+    three = DiscImages.of_site("north", 3)
+    mixed = DiscImages(torch.cat([three.images, blank.images]), torch.zeros(7, dtype=torch.int64))
+    assert torch.equal(share(FISC(**FEW), mixed)["style/mean"], share(FISC(**FEW), three)["style/mean"])
 
 
 def test_noise_is_of_the_stated_size_and_of_the_sites_own_stream():
-    plain, noisy, again = (share(FISC(**FEW, **extra), Blobs.of("north")) for extra in
+    plain, noisy, again = (share(FISC(**FEW, **extra), DiscImages.of_site("north")) for extra in
                            ({}, *[{"noise": 0.5, "noise_scale": 4.0}] * 2))  # fmt: skip
     difference = noisy["style/mean"] - plain["style/mean"]
     assert difference.std() == pytest.approx(2.0, rel=0.25), "128 draws of deviation 0.5 * 4"
     assert torch.equal(noisy["style/mean"], again["style/mean"]) and noisy["style/std"].min() >= 0
-    other = share(FISC(**FEW, noise=0.5, noise_scale=4.0), Blobs.of("north"), seed=1)
+    other = share(FISC(**FEW, noise=0.5, noise_scale=4.0), DiscImages.of_site("north"), seed=1)
     assert not torch.equal(other["style/mean"], noisy["style/mean"])
 
 
@@ -184,7 +185,7 @@ def test_frozen_batch_norm_keeps_its_statistics(any_toy):
     method = FISC(freeze_batch_norm=True, **FEW)
     start = any_toy.start(method).weights
     after = first_round(any_toy, method).state.weights
-    norms = batch_norms(any_toy.network(method))
+    norms = batch_norm_layers(any_toy.network(method))
     assert all(torch.equal(start[f"{path}.running_mean"], after[f"{path}.running_mean"]) for path in norms)
 
 

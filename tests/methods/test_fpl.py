@@ -9,7 +9,7 @@ from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.weights import batch_norms
+from medfed.functional.weights import batch_norm_layers
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fpl import CLUSTERS, FPL, PROTOTYPE
 
@@ -137,7 +137,7 @@ def test_one_pass_a_step_moves_the_statistics_as_fedavg_does(any_toy):
         local = local_round(any_toy, method, clusters)
         method.loss(local, any_toy.samples("north").batch(range(6)))
         method.on_round_end(local)
-        found.append([norm.running_mean.clone() for norm in batch_norms(local.network).values()])
+        found.append([norm.running_mean.clone() for norm in batch_norm_layers(local.network).values()])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 

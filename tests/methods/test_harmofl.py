@@ -13,7 +13,7 @@ from medfed.functional.fourier import low_frequency_window, unpack_window
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.harmofl import HarmoFL
 from medfed.methods.stack import Stack
-from medfed.networks.amplitude_normaliser import share_of
+from medfed.networks.amplitude_normaliser import alpha_for_half_width
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
 
@@ -88,7 +88,8 @@ def test_only_the_pass_at_the_weights_moves_the_statistics_of_batch_norm(raw_toy
 
 def test_the_window_is_the_mean_over_sites_of_the_mean_over_images_and_stays(raw_toy):
     done = rounds_of(raw_toy, HarmoFL(**FEW), 3)
-    of_sites = [low_frequency_window(raw_toy.samples(site).batch(range(10)).image, share_of(3, 32)).double().mean(dim=0)
+    alpha = alpha_for_half_width(3, 32)
+    of_sites = [low_frequency_window(raw_toy.samples(site).batch(range(10)).image, alpha).double().mean(dim=0)
                 for site in ("north", "south", "west")]  # fmt: skip
     expected = torch.stack(of_sites).mean(dim=0).float()
     windows = [one.state.weights[ENTRY] for one in done]

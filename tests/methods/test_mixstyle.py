@@ -1,6 +1,6 @@
 
 import pytest
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.core.errors import UserError
 from medfed.federation.message import State, digest
@@ -29,7 +29,7 @@ def test_neutral_settings_are_fedavg_to_the_bit(any_toy, neutral):
 
 
 def test_with_probability_zero_dropout_draws_what_it_does_in_fedavg():
-    toy = Toy(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3))
+    toy = ToySegmentation(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3))
     assert bits(toy, MixStyle(probability=0.0)) == bits(toy, FedAvg())
 
 

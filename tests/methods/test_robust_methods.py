@@ -7,7 +7,7 @@ from medfed.core.errors import UserError
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.aggregation import change_length, coordinate_median
+from medfed.functional.aggregation import change_norm, coordinate_median
 from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
@@ -118,7 +118,7 @@ def test_where_sites_keep_batch_norm_the_rest_is_put_together(any_toy):
         engine = any_toy.engine(method, local_batch_norm=True)
         start = any_toy.start(method)
         (done,) = federate(method, engine, start, Federation(rounds=1), 0)
-        local = engine.members[0].local_keys
+        local = engine.local_sites[0].local_keys
         assert all(torch.equal(done.state.weights[name], start.weights[name]) for name in local)
 
 
@@ -129,4 +129,4 @@ def test_the_median_of_a_federation_is_that_of_its_updates(any_toy):
     found = last(any_toy, CoordinateMedian(), start=start, rounds=1).weights
     assert all(torch.equal(found[name], entry) for name, entry in expected.items())
     parameters = {name: entry for name, entry in found.items() if name in start.parameters}
-    assert change_length(start.weights, parameters) > 0
+    assert change_norm(start.weights, parameters) > 0

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
@@ -9,7 +9,7 @@ from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.hooks import capture_features, replace_output
-from medfed.functional.self_challenging import kept_channels
+from medfed.functional.self_challenging import channel_mask
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.mixstyle import MixStyle
 from medfed.methods.rsc import RSC, _places
@@ -49,7 +49,7 @@ def test_the_loss_is_that_of_features_masked_by_hand(mask):
     """On a ResNet, the tail written out: mean over positions, then the linear head.
 
     Of six samples those two count whose confidence fell most."""
-    toy, settings = Toy(), ResidualNetwork(depth=10, width=8)
+    toy, settings = ToySegmentation(), ResidualNetwork(depth=10, width=8)
     task = Classification(("x", "y", "z"), 3, 64)
     toy.n_logits = 3
     rng = stream(0, "images")
@@ -80,7 +80,7 @@ def test_the_loss_is_that_of_features_masked_by_hand(mask):
 
 def test_behind_pooling_and_a_linear_head_the_mean_gradient_is_the_same_at_every_position():
     """Why positions are ranked by features times gradient, not by the paper's mean of the gradient."""
-    toy, settings = Toy(), ResidualNetwork(depth=10, width=8)
+    toy, settings = ToySegmentation(), ResidualNetwork(depth=10, width=8)
     local = local_round(toy, architecture=settings, channels=3)
     with capture_features(local.network, ("layer4",)) as seen:
         logits = local.network(torch.rand(2, 3, 96, 96))
@@ -104,7 +104,7 @@ def by_hand(toy, batch, n: int, share: float):
     place = place_of(toy)
     raw = local.forward(batch, (place,))
     gradient = torch.autograd.grad(of_truth(raw.logits, batch.label).sum(), raw.features[place], retain_graph=True)[0]
-    keep = kept_channels(gradient, share)
+    keep = channel_mask(gradient, share)
     with replace_output(local.network, {place: lambda z: z * keep}):
         muted = local.forward(batch)
     answer = torch.sigmoid if batch.label.ndim == 4 else lambda logits: logits.softmax(dim=1)
@@ -172,7 +172,7 @@ def test_domainbeds_mask_of_pooled_features_is_the_mask_of_channels():
     of_pooled, of_map = torch.autograd.grad(logit, (pooled, z))
     domainbed = of_pooled < of_pooled.sort(dim=1).values[:, [8]]  # above the 66.7th percentile goes: 4 of 12
     settings = {**RSC.presets["domainbed"]}
-    keep = kept_channels(of_map, settings["channel_share"])
+    keep = channel_mask(of_map, settings["channel_share"])
     assert torch.equal(keep[..., 0, 0], domainbed.double())
     assert torch.allclose((z * keep).mean(dim=(2, 3)), pooled * domainbed)
 
@@ -204,7 +204,7 @@ def test_what_was_mixed_in_the_first_pass_is_not_mixed_again(any_toy, stages):
 
 
 def test_dropout_behind_the_features_does_no_harm():
-    toy = Toy(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3))
+    toy = ToySegmentation(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3))
     assert bits(toy, RSC()) == bits(toy, RSC())
 
 

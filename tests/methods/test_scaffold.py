@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import ToyOfClasses
+from conftest import ToyClassification
 
 from medfed.core.seeds import stream
 from medfed.federation.message import Message, State, digest
@@ -33,7 +33,7 @@ def test_the_mean_gradient_is_the_papers_control_for_plain_sgd(any_toy):
     """c_k+ = c_k - c + (x - y) / (steps * learning rate), in a round whose correction is not 0."""
     any_toy.settings = PLAIN_SGD
     engine = any_toy.engine(SCAFFOLD())
-    site = engine.members[0]
+    site = engine.local_sites[0]
     method, network = SCAFFOLD(), site.network
     names = list(trainable_parameters(network))
     rng = stream(0, "controls")
@@ -42,7 +42,7 @@ def test_the_mean_gradient_is_the_papers_control_for_plain_sgd(any_toy):
     )
     site.memory = {"control/" + name: entry.clone() for name, entry in own.items()}
     start = any_toy.start(method).weights
-    answer = site.answer(Message("train", start, {"control/" + n: entry for n, entry in common.items()}, {"round": 1}))
+    answer = site.reply(Message("train", start, {"control/" + n: entry for n, entry in common.items()}, {"round": 1}))
     assert answer.facts["steps"] == 3
     for name in names:
         expected = own[name] - common[name] + (start[name] - answer.weights[name]) / (3 * 0.05)
@@ -56,12 +56,12 @@ def test_every_step_takes_the_gradient_minus_the_sites_control_plus_the_common_o
     any_toy.settings = Training(batch_size=10, optimizer="sgd", learning_rate=0.5)
     start, answers = any_toy.start(FedAvg()).weights, []
     for corrected in (True, False):
-        site = any_toy.engine(SCAFFOLD() if corrected else FedAvg()).members[0]
+        site = any_toy.engine(SCAFFOLD() if corrected else FedAvg()).local_sites[0]
         names = list(trainable_parameters(site.network))
         if corrected:
             site.memory = {"control/" + name: torch.full_like(start[name], 0.25) for name in names}
         tensors = {"control/" + name: torch.full_like(start[name], 1.0) for name in names} if corrected else {}
-        answers.append(site.answer(Message("train", start, tensors, {"round": 1})))
+        answers.append(site.reply(Message("train", start, tensors, {"round": 1})))
     found, plain = answers
     for name in start:
         step = -0.5 * 0.75 if name in names else 0
@@ -73,8 +73,8 @@ def test_every_step_takes_the_gradient_minus_the_sites_control_plus_the_common_o
 def test_the_control_of_any_optimiser_is_the_mean_gradient(any_toy):
     """One step of Adam: (x - y) / lr would be plus or minus 1; the control is the gradient itself."""
     any_toy.settings = Training(batch_size=10, optimizer="adam")
-    site = any_toy.engine(SCAFFOLD()).members[0]
-    answer = site.answer(Message("train", any_toy.start(SCAFFOLD()).weights, {}, {"round": 1}))
+    site = any_toy.engine(SCAFFOLD()).local_sites[0]
+    answer = site.reply(Message("train", any_toy.start(SCAFFOLD()).weights, {}, {"round": 1}))
     gradients = {
         name: entry.grad for name, entry in trainable_parameters(site.network).items() if entry.grad is not None
     }
@@ -88,14 +88,14 @@ def test_the_common_control_is_the_mean_of_the_sites(any_toy, weighing, per_roun
     """Over all sites, those that never took part at 0: |S| / K of the mean change of those that did."""
     method = SCAFFOLD(site_weights=weighing)
     engine = any_toy.engine(method)
-    north = engine.members[0]
+    north = engine.local_sites[0]
     north.training = any_toy.samples("north", 30)
     last = rounds_of(any_toy, method, 3, engine, clients_per_round=per_round)[-1]
     shares = {"examples": {"north": 0.6, "south": 0.2, "west": 0.2}, "uniform": dict.fromkeys(SITES, 1 / 3)}[weighing]
     common = controls(last.state.memory)
-    assert set(common) == {"control/" + name for name in trainable_parameters(engine.members[0].network)}
+    assert set(common) == {"control/" + name for name in trainable_parameters(engine.local_sites[0].network)}
     for name, entry in common.items():
-        mean = sum(shares[site.name] * site.memory.get(name, torch.zeros_like(entry)) for site in engine.members)
+        mean = sum(shares[site.name] * site.memory.get(name, torch.zeros_like(entry)) for site in engine.local_sites)
         assert torch.allclose(entry, mean, atol=1e-6), name
 
 
@@ -111,21 +111,21 @@ def test_gradients_left_over_from_another_site_do_not_count(any_toy):
     method = SCAFFOLD()
     memories = []
     for spoiled in (True, False):
-        site = any_toy.engine(method).members[0]
+        site = any_toy.engine(method).local_sites[0]
         if spoiled:
             for entry in site.network.parameters():
                 entry.grad = torch.full_like(entry, 100.0)
-        site.answer(Message("train", any_toy.start(method).weights, {}, {"round": 1}))
+        site.reply(Message("train", any_toy.start(method).weights, {}, {"round": 1}))
         memories.append(controls(site.memory))
     assert all(torch.equal(entry, memories[1][name]) for name, entry in memories[0].items())
 
 
 def test_batch_norm_that_stays_at_the_sites_is_not_corrected():
-    toy, method = ToyOfClasses(), SCAFFOLD()
+    toy, method = ToyClassification(), SCAFFOLD()
     engine = toy.engine(method, local_batch_norm=True)
     done = rounds_of(toy, method, 3, engine)
-    local = engine.members[0].local_keys
-    expected = {"control/" + name for name in trainable_parameters(engine.members[0].network) if name not in local}
+    local = engine.local_sites[0].local_keys
+    expected = {"control/" + name for name in trainable_parameters(engine.local_sites[0].network) if name not in local}
     assert set(controls(done[-1].state.memory)) == expected
     sent = {row["name"] for row in done[-1].ledger if "change/" in str(row["name"])}
     assert len(sent) == len(expected)

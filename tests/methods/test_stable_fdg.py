@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import Blobs, ToyOfClasses
+from conftest import ToyClassification
 
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
@@ -16,6 +16,7 @@ from medfed.methods.stack import Stack
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
 from medfed.tasks.classification import Classification
+from medfed.testing.toy import DiscImages
 
 SMALL = {"min_patients": 1, "stages": (1, 2)}
 
@@ -81,7 +82,7 @@ def test_a_site_is_sent_what_it_receives_and_no_more():
 
 def test_resnet18_shares_1024_bytes_a_round():
     settings = ResidualNetwork(depth=18)
-    samples = Blobs(torch.rand(4, 3, 64, 64, generator=stream(0, "images")), torch.tensor([0, 1, 0, 1]), 4)
+    samples = DiscImages(torch.rand(4, 3, 64, 64, generator=stream(0, "images")), torch.tensor([0, 1, 0, 1]), 4)
     data = SiteData("a", samples, Classification(("x", "y"), 3, 64), settings, stream(0, "share"))
     shared = StableFDG().share(data, settings.build(3, 2).eval())
     assert sum(4 * entry.numel() for entry in shared.values()) == 1024
@@ -128,7 +129,7 @@ def test_added_samples_even_out_the_classes_and_bring_their_labels(any_toy):
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["stable_fdg first", "dsu first"])
 def test_attention_reads_the_map_that_was_changed(order):
     """ResNet's last stage is the attention's map: what shifts or mixes there comes first, whoever was named first."""
-    toy, settings = ToyOfClasses(), ResidualNetwork(depth=10)
+    toy, settings = ToyClassification(), ResidualNetwork(depth=10)
     stable = StableFDG(probability=1.0, stages=(4,), min_patients=1)
     method = Stack(tuple((stable, DSU(stages=(4,), probability=1.0))[i] for i in order))
     local, batch = local_round(toy, method, settings), toy.samples("north").batch(range(6))

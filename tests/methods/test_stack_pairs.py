@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from conftest import ToyOfClasses
+from conftest import ToyClassification
 
 from medfed.core.errors import UserError
 from medfed.core.registry import resolve
@@ -54,20 +54,20 @@ def test_what_cannot_be_combined_says_why(parts, why):
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["fedprox first", "fedsr first"])
 def test_what_fills_the_network_comes_first_in_any_order(order):
     """FedProx holds to the weights of the round's start; FedSR's own r and C are no business of it or another site."""
-    toy = ToyOfClasses()
+    toy = ToyClassification()
     parts = [("fedprox", {"mu": 1.0}), ("fedsr", {})]
     method = stack([parts[i] for i in order])
     letter = Message("train", toy.start(method).weights, {}, {"round": 1})
-    alone, after_another = toy.engine(method).members, toy.engine(method).members
-    after_another[0].answer(letter)
-    assert digest(alone[1].answer(letter).to_bytes()) == digest(after_another[1].answer(letter).to_bytes())
+    alone, after_another = toy.engine(method).local_sites, toy.engine(method).local_sites
+    after_another[0].reply(letter)
+    assert digest(alone[1].reply(letter).to_bytes()) == digest(after_another[1].reply(letter).to_bytes())
 
 
 @pytest.mark.parametrize("aggregation", [("fednova", {}), ("fedgma", {"step": 2.0})], ids=["fednova", "fedgma"])
 def test_the_common_amplitudes_are_not_taken_for_learned_weights(toy, aggregation):
     method = stack([("harmofl", FEW), aggregation])
     engine = toy.engine(method)
-    engine.members[0].training = toy.samples("north", 20)
+    engine.local_sites[0].training = toy.samples("north", 20)
     done = next(federate(method, engine, toy.start(method), Federation(rounds=1), 0))
     window = next(entry for name, entry in done.state.weights.items() if name.endswith("window"))
     sent = unpack_window(done.state.memory["0/amplitude"])
@@ -75,7 +75,7 @@ def test_the_common_amplitudes_are_not_taken_for_learned_weights(toy, aggregatio
 
 
 def test_what_stays_at_a_site_stays_there_under_scaffold_and_epi_fcr():
-    toy = ToyOfClasses()
+    toy = ToyClassification()
     for name, settings in (("scaffold", {}), ("epi_fcr", FEW)):
         method = resolve("methods", name)(**settings)
         engine = toy.engine(method, local_batch_norm=True)

@@ -10,7 +10,7 @@ from monai.metrics import compute_roc_auc
 from medfed.metrics.accuracy import Accuracy
 from medfed.metrics.auroc import AreaUnderROC
 from medfed.metrics.balanced_accuracy import BalancedAccuracy
-from medfed.metrics.class_metric import class_score, class_scores
+from medfed.metrics.class_metric import compute_class_metric, compute_class_metrics
 from medfed.metrics.curves import macro_roc_curve, reliability_curve, roc_curve
 from medfed.metrics.ece import ExpectedCalibrationError
 
@@ -18,19 +18,19 @@ METRICS = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationEr
 
 
 def accuracy(probabilities, labels):
-    return class_score(METRICS[0], probabilities, labels)
+    return compute_class_metric(METRICS[0], probabilities, labels)
 
 
 def balanced_accuracy(probabilities, labels):
-    return class_score(METRICS[1], probabilities, labels)
+    return compute_class_metric(METRICS[1], probabilities, labels)
 
 
 def auroc(probabilities, labels):
-    return class_score(METRICS[2], probabilities, labels)
+    return compute_class_metric(METRICS[2], probabilities, labels)
 
 
 def expected_calibration_error(probabilities, labels):
-    return class_score(METRICS[3], probabilities, labels)
+    return compute_class_metric(METRICS[3], probabilities, labels)
 
 
 def two(*of_class_1):
@@ -150,9 +150,11 @@ def test_the_area_under_the_drawn_curve_is_the_auroc(n_classes):
 def test_a_weight_of_two_is_the_image_twice(n_classes):
     probabilities, labels = random_images(30, n_classes)
     times = np.random.default_rng(1).integers(0, 4, (3, 30))
-    weighted = class_scores(METRICS, probabilities, labels, times)
+    weighted = compute_class_metrics(METRICS, probabilities, labels, times)
     for place, line in enumerate(times):
-        again = class_scores(METRICS, probabilities.repeat(line, axis=0), labels.repeat(line), np.ones((1, line.sum())))
+        again = compute_class_metrics(
+            METRICS, probabilities.repeat(line, axis=0), labels.repeat(line), np.ones((1, line.sum()))
+        )
         for name in (metric.name for metric in METRICS):
             assert weighted[name][place] == pytest.approx(again[name][0], abs=1e-12), name
 

@@ -12,8 +12,8 @@ from monai.metrics import compute_average_surface_distance, compute_hausdorff_di
 from monai.metrics.utils import get_mask_edges, get_surface_distance
 
 from medfed.metrics.dice import Dice
-from medfed.metrics.mask_metric import MaskPair, diagonal
-from medfed.metrics.mask_metric import score as score_row
+from medfed.metrics.mask_metric import MaskPair, image_diagonal
+from medfed.metrics.mask_metric import compute_mask_metrics as score_row
 from medfed.tasks.mask_scoring import MASK_METRICS
 
 COLUMNS = ("dice", "hd_mm", "hd95_mm", "assd_mm", "hd_px", "hd95_px", "assd_px", "hd95_pooled_vx", "status")
@@ -222,12 +222,12 @@ def test_scoring_warns_of_nothing():
 
 def test_dice_of_two_empty_masks_is_unknown_and_of_half_an_overlap_is_half():
     assert score(empty(2, 2, 1), empty(2, 2, 1), None).dice is None
-    assert Dice().value(MaskPair.of(filled((4, 1, 1), S[:2]), filled((4, 1, 1), S[1:3]), None)) == 0.5
+    assert Dice().value(MaskPair.from_masks(filled((4, 1, 1), S[:2]), filled((4, 1, 1), S[1:3]), None)) == 0.5
 
 
 def test_diagonal_of_three_by_four_is_five():
-    assert diagonal((3, 4)) == 5.0
-    assert diagonal((3, 4), (2.0, 2.0)) == 10.0
+    assert image_diagonal((3, 4)) == 5.0
+    assert image_diagonal((3, 4), (2.0, 2.0)) == 10.0
 
 
 @pytest.mark.parametrize(

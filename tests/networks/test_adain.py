@@ -8,10 +8,10 @@ import safetensors.torch
 import torch
 
 from medfed.core.errors import UserError
-from medfed.functional.style import Moments
+from medfed.functional.style import PixelMoments
 from medfed.networks import adain
-from medfed.networks.adain import SMALL, build_codec, codec_bytes, load_codec
-from medfed.networks.identity_init import start_lossless
+from medfed.networks.adain import SMALL_CODEC_FILE, build_codec, load_codec, serialise_codec
+from medfed.networks.identity_init import init_identity
 from medfed.networks.vgg import Decoder, VGGEncoder, load_decoder, load_encoder
 
 VGG16 = Path(os.environ.get("MEDFED_REAL_DATA", "data")) / "weights" / "vgg16_encoder_relu4_1_rgb01.pth"
@@ -31,7 +31,7 @@ def codec():
     codec = build_codec({"architecture": "small"})
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        start_lossless(codec.encoder, codec.decoder)
+        init_identity(codec.encoder, codec.decoder)
     return codec
 
 
@@ -129,10 +129,10 @@ def test_the_wavelet_has_no_steps_between_blocks(codec):
 
 def test_scaling_the_channels_changes_no_image():
     codec = build_codec({"architecture": "small"})
-    start_lossless(codec.encoder, codec.decoder)
+    init_identity(codec.encoder, codec.decoder)
     images = image_of(4, 3, 32, 32)
     before = codec.decode(codec.encode(images), (32, 32))
-    codec.decoder.follow(codec.encoder.normalise(images)[-1])
+    codec.decoder.rescale_inputs(codec.encoder.normalise_activations(images)[-1])
     torch.testing.assert_close(codec.decode(codec.encode(images), (32, 32)), before, atol=1e-5, rtol=0)
     sizes = codec.encoder(images)[-1].square().mean((0, 2, 3)).sqrt()
     assert ((sizes - 1).abs() < 1e-4).logical_or(sizes < 1e-3).all()
@@ -141,7 +141,7 @@ def test_scaling_the_channels_changes_no_image():
 def test_too_few_channels_for_the_pixels_are_refused():
     codec = build_codec({"architecture": "small", "channels": [16, 32, 64, 128]})
     with pytest.raises(ValueError, match="at least \\(12, 24, 96, 96\\)"):
-        start_lossless(codec.encoder, codec.decoder)
+        init_identity(codec.encoder, codec.decoder)
 
 
 def test_own_style_changes_nothing(codec):
@@ -164,14 +164,14 @@ def test_a_batch_equals_one_by_one(codec):
 
 def test_the_style_of_a_site_is_a_style(codec):
     site = image_of(4, 3, 32, 32)
-    moments = Moments.of(codec.encode(site[:3])).add(codec.encode(site[3:]))
+    moments = PixelMoments.from_features(codec.encode(site[:3])).add(codec.encode(site[3:]))
     assert codec.stylise(site, moments.mean, moments.std).dtype == torch.float32
 
 
 def test_a_codec_is_frozen_and_stays_in_evaluation(codec):
     assert not any(entry.requires_grad for entry in codec.parameters())
     assert not codec.train().training and not codec.encoder.training
-    assert codec.taps(image_of(1, 3, 16, 16).requires_grad_())[0].requires_grad
+    assert codec.encoder_levels(image_of(1, 3, 16, 16).requires_grad_())[0].requires_grad
 
 
 def test_wrong_images_are_refused(codec):
@@ -183,32 +183,32 @@ def test_wrong_images_are_refused(codec):
 
 
 def test_a_codec_survives_its_file(codec, tmp_path):
-    data = codec_bytes(codec, {"architecture": "small", "channels": [16, 32, 96, 128]})
-    assert data == codec_bytes(codec, {"architecture": "small", "channels": [16, 32, 96, 128]})
-    (tmp_path / adain.FILE_NAME).write_bytes(data)
+    data = serialise_codec(codec, {"architecture": "small", "channels": [16, 32, 96, 128]})
+    assert data == serialise_codec(codec, {"architecture": "small", "channels": [16, 32, 96, 128]})
+    (tmp_path / adain.CODEC_FILE_NAME).write_bytes(data)
     images = image_of(1, 3, 32, 32)
-    for place in (tmp_path, tmp_path / adain.FILE_NAME):
+    for place in (tmp_path, tmp_path / adain.CODEC_FILE_NAME):
         assert torch.equal(load_codec(place).encode(images), codec.encode(images))
 
 
 def test_what_is_no_codec_is_one_sentence(codec, tmp_path):
-    path = tmp_path / adain.FILE_NAME
+    path = tmp_path / adain.CODEC_FILE_NAME
     with pytest.raises(UserError, match="there is no codec here; expected 'small'"):
         load_codec(tmp_path / "nowhere")
-    path.write_bytes(codec_bytes(codec, {"architecture": "small"})[:-9])
+    path.write_bytes(serialise_codec(codec, {"architecture": "small"})[:-9])
     with pytest.raises(UserError, match="codec.safetensors: is no whole codec"):
         load_codec(path)
     safetensors.torch.save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(UserError, match="is no codec of medfed"):
         load_codec(path)
-    path.write_bytes(codec_bytes(codec, {"architecture": "small", "channels": [16, 32, 64, 128]}))
+    path.write_bytes(serialise_codec(codec, {"architecture": "small", "channels": [16, 32, 64, 128]}))
     with pytest.raises(UserError, match="expected"):
         load_codec(path)
     broken = load_codec()
     next(broken.decoder.parameters()).data.fill_(float("nan"))
     (tmp_path / "nan").mkdir()
     settings = {"architecture": "small", "channels": list(broken.encoder.channels)}
-    (tmp_path / "nan" / "codec.safetensors").write_bytes(codec_bytes(broken, settings))
+    (tmp_path / "nan" / "codec.safetensors").write_bytes(serialise_codec(broken, settings))
     with pytest.raises(UserError, match="codec.safetensors: is not finite .first in 'decoder"):
         load_codec(tmp_path / "nan")
 
@@ -216,7 +216,7 @@ def test_what_is_no_codec_is_one_sentence(codec, tmp_path):
 def test_the_codec_that_comes_along_is_small_and_good():
     """On a picture that it has not seen: stripes, a disc and an edge, in colour."""
     codec = load_codec("small")
-    assert SMALL.stat().st_size < 3e6 and SMALL.with_suffix(".json").is_file()
+    assert SMALL_CODEC_FILE.stat().st_size < 3e6 and SMALL_CODEC_FILE.with_suffix(".json").is_file()
     rows, columns = torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="ij")
     disc = (torch.hypot(rows - 48, columns - 48) < 20).float()
     image = torch.stack([0.5 + 0.3 * torch.sin(columns / 3), 0.2 + 0.6 * disc, (rows > 40) * 0.5])[None]
@@ -236,7 +236,7 @@ def test_a_normalised_vgg_tells_the_same_up_to_scale():
     with torch.no_grad():
         before = encoder(255 * images)
         encoder.layers[0].weight *= 255
-        encoder.normalise(images)
+        encoder.normalise_activations(images)
         after = encoder(images)
     for old, new in zip(before, after, strict=True):
         assert float(new.mean()) == pytest.approx(1, rel=1e-3)

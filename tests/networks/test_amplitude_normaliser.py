@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from medfed.functional.fourier import low_frequency_window
-from medfed.networks.amplitude_normaliser import AmplitudeNormaliser, normalise_before, share_of
+from medfed.networks.amplitude_normaliser import AmplitudeNormaliser, alpha_for_half_width, prepend_normaliser
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.unet import UNet
 
@@ -23,14 +23,14 @@ def normaliser(window: torch.Tensor) -> AmplitudeNormaliser:
 @pytest.mark.parametrize("half_width", [0, 1, 3, 15])
 def test_its_own_amplitudes_leave_an_image_as_it_is(half_width):
     image = pictures(1)
-    own = low_frequency_window(image, share_of(half_width, 32))[0]
+    own = low_frequency_window(image, alpha_for_half_width(half_width, 32))[0]
     assert own.shape == (3, 2 * half_width + 1, 2 * half_width + 1)
     assert torch.allclose(normaliser(own)(image), image, atol=1e-14)
 
 
 def test_the_result_has_the_common_amplitudes_and_the_phase_of_the_image():
     image, other = pictures(), pictures(1, seed=1)
-    window = low_frequency_window(other, share_of(3, 32))[0]
+    window = low_frequency_window(other, alpha_for_half_width(3, 32))[0]
     found = normaliser(window)(image)
     before, after = torch.fft.fft2(image), torch.fft.fft2(found)
     low = torch.cat([torch.arange(4), torch.arange(-3, 0)])
@@ -57,8 +57,8 @@ def test_before_it_is_set_images_pass_and_afterwards_they_stay_in_range():
 def wrapped(settings, channels: int) -> torch.nn.Module:
     torch.manual_seed(0)
     network = settings.build(channels, 2).eval()
-    normalise_before(network, 3)
-    network.amplitude.window.copy_(low_frequency_window(pictures(1, channels).float(), share_of(3, 32))[0])
+    prepend_normaliser(network, 3)
+    network.amplitude.window.copy_(low_frequency_window(pictures(1, channels).float(), alpha_for_half_width(3, 32))[0])
     return network
 
 

@@ -28,10 +28,10 @@ def bundle(folder, definition, network=None):
     "settings", [UNet(features=(4, 4, 8, 8, 8, 4), norm="batch"), DenseNetwork(8, 4, (2, 2)), ResidualNetwork(10, 8)]
 )
 def test_our_own_definitions_come_back(tmp_path, settings):
-    found = Bundle(bundle(tmp_path / "b", settings.definition(1, 2)))
+    found = Bundle(bundle(tmp_path / "b", settings.network_def(1, 2)))
     assert found.without_weights() == settings
     assert (found.head, found.encoder_stages) == (settings.head, settings.encoder_stages)
-    assert found.definition(1, 2) == settings.definition(1, 2)
+    assert found.network_def(1, 2) == settings.network_def(1, 2)
 
 
 def test_a_bundle_of_others_may_leave_monais_defaults_out(tmp_path):
@@ -45,7 +45,7 @@ def test_a_bundle_of_others_may_leave_monais_defaults_out(tmp_path):
 
 def test_other_classes_start_the_head_fresh(tmp_path):
     theirs = DenseNet(2, 3, 5, init_features=8, growth_rate=4, block_config=(2, 2))
-    found = Bundle(bundle(tmp_path / "b", DenseNetwork(8, 4, (2, 2)).definition(3, 5), theirs))
+    found = Bundle(bundle(tmp_path / "b", DenseNetwork(8, 4, (2, 2)).network_def(3, 5), theirs))
     with pytest.warns(UserWarning, match="starts fresh"):
         found.load_pretrained(found.build(3, 2))
 

@@ -27,9 +27,9 @@ def test_its_definition_builds_the_same_entries():
     from monai.bundle import ConfigParser
 
     small = DenseNetwork(8, 4, (2, 2))
-    built = ConfigParser({"network": small.definition(3, 2)}).get_parsed_content("network")
+    built = ConfigParser({"network": small.network_def(3, 2)}).get_parsed_content("network")
     assert built.state_dict().keys() == small.build(3, 2).state_dict().keys()
-    assert DenseNetwork(norm="batch_statistics").definition(3, 2) is None
+    assert DenseNetwork(norm="batch_statistics").network_def(3, 2) is None
 
 
 def test_named_places_are_there():

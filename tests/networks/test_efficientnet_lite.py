@@ -54,7 +54,7 @@ def test_torchscript_predicts_the_same():
     from monai.networks.utils import convert_to_torchscript
 
     network = EfficientNetLite().build(3, 2).eval()
-    assert EfficientNetLite().definition(3, 2) is None
+    assert EfficientNetLite().network_def(3, 2) is None
     torch.testing.assert_close(convert_to_torchscript(network)(picture(64)), network(picture(64)))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from medfed.networks.densenet import DenseNetwork
-from medfed.networks.highlighter import Highlighter, attach
+from medfed.networks.highlighter import Highlighter, attach_highlighter
 from medfed.networks.resnet import ResidualNetwork
 
 
@@ -31,7 +31,7 @@ def test_scores_are_the_papers_written_out(highlighter):
     query, key = (one / one.norm(dim=1, keepdim=True) for one in (query, key))
     products = ((query[partners] + query) / 2).transpose(1, 2) @ key
     expected = products.mean(dim=1).softmax(dim=1).reshape(3, 2, 4)
-    with highlighter.paired(partners):
+    with highlighter.use_partners(partners):
         assert torch.allclose(highlighter.scores(features), expected)
     assert not torch.allclose(highlighter.scores(features), expected), "alone, it looks at itself"
 
@@ -49,7 +49,7 @@ def wrapped(settings) -> torch.nn.Module:
     torch.manual_seed(0)
     network = settings.build(3, 2)
     channels = network.get_submodule(settings.head).in_features
-    attach(network, settings.last_features, settings.head, Highlighter(channels, 2, 4))
+    attach_highlighter(network, settings.last_features, settings.head, Highlighter(channels, 2, 4))
     return network.eval()
 
 

@@ -44,10 +44,10 @@ def test_the_last_two_decoder_levels_of_the_paper_network_have_32_and_64_channel
 
 def test_the_bundle_definition_builds_a_network_with_the_same_entries():
     settings = UNet(features=(4, 4, 8, 8, 8, 4))
-    parser = ConfigParser({"network_def": settings.definition(1, 2)})
+    parser = ConfigParser({"network_def": settings.network_def(1, 2)})
     theirs, ours = parser.get_parsed_content("network_def"), settings.build(1, 2)
     assert {k: v.shape for k, v in theirs.state_dict().items()} == {k: v.shape for k, v in ours.state_dict().items()}
-    assert ElcfsUNet().definition(1, 1) is None
+    assert ElcfsUNet().network_def(1, 1) is None
 
 
 @pytest.mark.parametrize("size", [20, 16, 100])
@@ -58,7 +58,7 @@ def test_a_size_that_the_levels_cannot_halve_is_refused(size):
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(ValueError, match="six positive numbers"):
+    with pytest.raises(ValueError, match=r"features: expected a list of 6 \(.*\), got 2: \[4, 4\]"):
         UNet(features=(4, 4))
     with pytest.raises(ValueError, match="norm must be"):
         UNet(norm="layer")

@@ -44,7 +44,7 @@ def test_its_definition_builds_the_same_network():
     from monai.bundle import ConfigParser
 
     settings = ResidualNetwork(18, 4)
-    built = ConfigParser({"network": settings.definition(3, 2)}).get_parsed_content("network").eval()
+    built = ConfigParser({"network": settings.network_def(3, 2)}).get_parsed_content("network").eval()
     ours = settings.build(3, 2).eval()
     built.load_state_dict(ours.state_dict(), strict=True)
     images: Tensor = torch.rand(2, 3, 64, 64)
@@ -55,7 +55,7 @@ def test_monai_alone_cannot_build_an_embedding_but_torchscript_holds_it():
     from monai.networks.utils import convert_to_torchscript
 
     settings = ResidualNetwork(10, 4, 5)
-    assert settings.definition(3, 2) is None
+    assert settings.network_def(3, 2) is None
     network, images = settings.build(3, 2).eval(), torch.rand(2, 3, 64, 64)
     torch.testing.assert_close(convert_to_torchscript(network)(images), network(images))
 

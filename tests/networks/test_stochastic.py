@@ -8,7 +8,7 @@ from medfed.functional.hooks import features_at
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.efficientnet_lite import EfficientNetLite
 from medfed.networks.resnet import ResidualNetwork
-from medfed.networks.stochastic import NAME, ClassGaussians, attach
+from medfed.networks.stochastic import NAME, ClassGaussians, make_stochastic
 from medfed.outputs.bundle.write import _to_torchscript
 
 SMALL = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
@@ -21,7 +21,7 @@ def build(settings, n_samples: int = 20, wrap: bool = True):
     torch.manual_seed(0)
     network = settings.build(3, 2)
     if wrap:
-        attach(network, settings.embedding, settings.head, n_samples)
+        make_stochastic(network, settings.embedding, settings.head, n_samples)
     return network
 
 
@@ -121,8 +121,8 @@ def test_the_classes_distributions_are_trained_and_in_no_state_dict():
     gaussians.load_state_dict(gaussians.state_dict())
     private = gaussians["private"]
     torch.nn.init.constant_(private.mean, 4.0)
-    values = private.values()
-    private.fill({})
+    values = private.copy_parameters()
+    private.set_parameters({})
     assert private.mean.sum() == 0 and private.scale.item() == 1 and (private.spread == 1).all()
-    private.fill(values)
+    private.set_parameters(values)
     assert (private.mean == 4).all()

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from medfed.core.errors import UserError
-from medfed.functional.draws import draw_mixing
-from medfed.functional.feature_style import mix, moments, style_noised
-from medfed.functional.histogram_matching import histogram_mixed
+from medfed.functional.feature_style import add_style_noise, feature_mean_std, mix_styles
+from medfed.functional.histogram_matching import mix_histograms
+from medfed.functional.sampling import draw_mixing_partners
 from medfed.networks.densenet import DenseNetwork
-from medfed.networks.style_layers import DSU, EFDMix, MixStyle, add_behind_stages
+from medfed.networks.style_layers import DSU, EFDMix, MixStyle, insert_after_stages
 from medfed.networks.unet import UNet
 
 LAYERS = [MixStyle, EFDMix, DSU]
@@ -65,9 +65,9 @@ def test_each_applies_its_own_mathematics():
         return function(torch.default_generator)
 
     expected = [
-        draws(lambda rng: mix(features, *draw_mixing(4, 0.1, rng))),
-        draws(lambda rng: histogram_mixed(features, *draw_mixing(4, 0.1, rng))),
-        draws(lambda rng: style_noised(features, rng)),
+        draws(lambda rng: mix_styles(features, *draw_mixing_partners(4, 0.1, rng))),
+        draws(lambda rng: mix_histograms(features, *draw_mixing_partners(4, 0.1, rng))),
+        draws(lambda rng: add_style_noise(features, rng)),
     ]
     for layer, found in zip(LAYERS, expected, strict=True):
         assert torch.equal(seeded(layer(1.0).train(), features), found), layer
@@ -75,14 +75,14 @@ def test_each_applies_its_own_mathematics():
 
 def test_mixed_styles_lie_between_those_of_two_images():
     features = maps()
-    before, after = moments(features)[1], moments(seeded(MixStyle(1.0, 5.0).train(), features))[1]
+    before, after = feature_mean_std(features)[1], feature_mean_std(seeded(MixStyle(1.0, 5.0).train(), features))[1]
     assert (after >= before.amin(dim=0) - 1e-4).all() and (after <= before.amax(dim=0) + 1e-4).all()
     assert not torch.allclose(after, before, atol=1e-3)
 
 
 def wrapped(layer, settings, stages=(1, 2)):
     torch.manual_seed(0)
-    return add_behind_stages(settings.build(1, 2), settings.encoder_stages, stages, layer)
+    return insert_after_stages(settings.build(1, 2), settings.encoder_stages, stages, layer)
 
 
 NETWORKS = [DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2)), UNet(features=(4, 4, 4, 8, 8, 4))]
@@ -126,4 +126,4 @@ def test_a_stage_that_is_not_there_and_one_named_twice_are_refused_with_a_senten
     with pytest.raises(UserError, match="method.stages: .*has 2 stages; leave out"):
         wrapped(DSU, NETWORKS[0], (1, 3))
     with pytest.raises(UserError, match="MixStyle stands behind stage 1 twice"):
-        add_behind_stages(wrapped(MixStyle, NETWORKS[0]), NETWORKS[0].encoder_stages, (1,), MixStyle)
+        insert_after_stages(wrapped(MixStyle, NETWORKS[0]), NETWORKS[0].encoder_stages, (1,), MixStyle)

@@ -113,7 +113,7 @@ def test_the_next_part_is_encoded_when_it_is_asked_for(batches):
 
 @pytest.mark.parametrize("count", [1, 5])
 def test_images_are_redrawn_in_parts_equal_to_each_alone(batches, monkeypatch, count):
-    monkeypatch.setattr(style_transfer, "PIXELS_AT_ONCE", 2 * SIDE**2)
+    monkeypatch.setattr(style_transfer, "MAX_PIXELS", 2 * SIDE**2)
     images, (mean, std) = pictures(count), styles(5)
     before = len(batches["encode"])
     found = StyleTransfer("codec", "small", 1.0, 0).restyle(images, mean, std)

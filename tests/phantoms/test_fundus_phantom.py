@@ -248,7 +248,9 @@ def test_a_missing_folder_becomes_a_phantom_beside_it_and_is_read(tmp_path):
     twin = wanted.phantom()
     assert (twin.root, twin.image_size, twin.standardise) == (str(tmp_path / "fundus_phantom"), 64, False)
     seen = []
-    data = replace(twin, images_per_site=2, size=32).ready(lambda items: (seen.append(item) or item for item in items))
+    data = replace(twin, images_per_site=2, size=32).ensure_available(
+        lambda items: (seen.append(item) or item for item in items)
+    )
     assert data.is_phantom and seen == list(range(8)) and not (tmp_path / "fundus").exists()
     volume = data.load(data.cases("RIM-ONE-r3")[0])
     assert volume.image.shape == (3, 32, 32, 1) and volume.notices == () and bool(volume.mask[1].any())
@@ -257,16 +259,16 @@ def test_a_missing_folder_becomes_a_phantom_beside_it_and_is_read(tmp_path):
 
 def test_it_is_made_once_replaced_when_old_and_never_replaces_anything_else(tmp_path):
     data = FundusPhantom(root=str(tmp_path / "p"), images_per_site=1, size=32)
-    data.ready()
+    data.ensure_available()
     made = (tmp_path / "p" / PHANTOM_MARK).stat().st_ino
-    data.ready()
+    data.ensure_available()
     assert (tmp_path / "p" / PHANTOM_MARK).stat().st_ino == made
-    replace(data, phantom_seed=1).ready()
+    replace(data, phantom_seed=1).ensure_available()
     assert json.loads((tmp_path / "p" / PHANTOM_MARK).read_text())["seed"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["p"], "nothing is left over"
     (tmp_path / "p" / "my patients").mkdir()
     with pytest.raises(UserError, match="found my patients, so this is not a phantom"):
-        data.ready()
+        data.ensure_available()
 
 
 @pytest.mark.parametrize("wrong", [{"images_per_site": 0}, {"size": 31}])

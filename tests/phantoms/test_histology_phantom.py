@@ -195,19 +195,21 @@ def test_it_is_made_once_and_replaced_when_other_values_are_asked_for(tmp_path):
         root = str(tmp_path / "c17_phantom")
         return Camelyon17Phantom(root=root, patches_per_site=patches_per_site, patients_per_site=1)
 
-    data = phantom(2).ready()
+    data = phantom(2).ensure_available()
     made = (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns
     assert data.is_phantom and len(data.cases("hospital_5")) == 2
-    phantom(2).ready()
+    phantom(2).ensure_available()
     assert (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns == made
-    phantom(4).ready()
+    phantom(4).ensure_available()
     assert len(Camelyon17(root=data.root).cases("hospital_5")) == 4
     assert [path.name for path in tmp_path.iterdir()] == ["c17_phantom"]
 
 
 def test_a_missing_collection_becomes_its_twin_if_asked(tmp_path):
-    small = Camelyon17Phantom(root=str(tmp_path / "c17_phantom"), patches_per_site=2, patients_per_site=1).ready()
-    assert Camelyon17(root=small.root, if_missing="phantom").ready().is_phantom
+    small = Camelyon17Phantom(
+        root=str(tmp_path / "c17_phantom"), patches_per_site=2, patients_per_site=1
+    ).ensure_available()
+    assert Camelyon17(root=small.root, if_missing="phantom").ensure_available().is_phantom
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path):
@@ -215,7 +217,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path):
     with pytest.raises(UserError, match="holds something already"):
         make_histology_phantom(tmp_path, 2, 1)
     with pytest.raises(UserError, match="notes.txt, so this is not a phantom"):
-        Camelyon17Phantom(root=str(tmp_path), patches_per_site=2, patients_per_site=1).ready()
+        Camelyon17Phantom(root=str(tmp_path), patches_per_site=2, patients_per_site=1).ensure_available()
 
 
 def test_an_interrupted_making_leaves_nothing_behind(tmp_path):

@@ -14,7 +14,7 @@ from medfed.networks.adain import load_codec
 from medfed.networks.vgg import Decoder, VGGEncoder
 from medfed.phantoms.synthesis.textures import random_texture
 from medfed.style_codec.images import crop_rng, folder_pool, synthetic_pool
-from medfed.style_codec.training import SMALL, CodecTraining, Recipe
+from medfed.style_codec.training import SMALL_RECIPE, CodecTraining, Recipe
 
 TINY = "--size 16 --batch-size 2 --textures 4 --quiet --device cpu".split()
 
@@ -51,7 +51,7 @@ def test_stopping_and_going_on_gives_the_same_bits(tmp_path, pictures, monkeypat
     """Stopped at step 3 of 5, two steps after the warm-up; saved at 2 only, so that step 3 is made again."""
     flags = ("--content", pictures, "--warm-up", 1, "--save-every", 2, "--seed", 4)
     assert train(tmp_path / "whole", "--steps", 5, *flags) == 0
-    advance, done = CodecTraining.advance, []
+    advance, done = CodecTraining.train_step, []
 
     def pull_the_plug(training):
         if training.step == 3:
@@ -60,7 +60,7 @@ def test_stopping_and_going_on_gives_the_same_bits(tmp_path, pictures, monkeypat
         return advance(training)
 
     with monkeypatch.context() as patch:
-        patch.setattr(CodecTraining, "advance", pull_the_plug)
+        patch.setattr(CodecTraining, "train_step", pull_the_plug)
         assert train(tmp_path / "stopped", "--steps", 5, *flags) == 130
     assert not (tmp_path / "stopped" / "codec.safetensors").exists() and done == [0, 1, 2]
     assert train(tmp_path / "stopped", "--steps", 5, *flags, "--resume") == 0
@@ -133,10 +133,10 @@ def test_a_published_pair_of_encoder_and_decoder_becomes_a_codec_as_it_is(tmp_pa
 
 def test_the_losses_fall(monkeypatch):
     """From random weights: the small codec starts so well that there is little to see."""
-    monkeypatch.setattr("medfed.style_codec.training.start_lossless", lambda encoder, decoder: None)
+    monkeypatch.setattr("medfed.style_codec.training.init_identity", lambda encoder, decoder: None)
     pool = synthetic_pool(32, 0, list, n_textures=8, cases=1)
     training = CodecTraining(Recipe("small", steps=60, batch_size=4, size=32, learning_rate=3e-3), pool, pool)
-    totals = [sum(training.advance().values()) for _ in range(60)]
+    totals = [sum(training.train_step().values()) for _ in range(60)]
     assert sum(totals[-15:]) < 0.8 * sum(totals[:15])
 
 
@@ -175,14 +175,14 @@ def test_show_draws_a_sheet_and_tells_the_error_of_each(tmp_path, pictures, caps
 
 def test_pictures_that_do_not_fit_in_memory_are_refused_before_one_is_read(tmp_path, pictures, monkeypatch, capsys):
     """Crops of 16 pixels want pictures of 21 x 21, 1323 bytes each, 3969 for three."""
-    monkeypatch.setattr("medfed.style_codec.images.MOST_BYTES", 3968)
-    monkeypatch.setattr("medfed.style_codec.images.read_picture", None)
+    monkeypatch.setattr("medfed.style_codec.images.MAX_POOL_BYTES", 3968)
+    monkeypatch.setattr("medfed.style_codec.images.read_image_file", None)
     assert train(tmp_path / "out", "--steps", 0, "--content", pictures) == 2
     said = capsys.readouterr().err
     assert f"{pictures}: 3 pictures take" in said and "--size 16" in said and "give 2 of them" in said
     assert said.count("\n") == 1
     monkeypatch.undo()
-    monkeypatch.setattr("medfed.style_codec.images.MOST_BYTES", 3969)
+    monkeypatch.setattr("medfed.style_codec.images.MAX_POOL_BYTES", 3969)
     assert len(folder_pool([pictures], 16, list).images) == 3
 
 
@@ -222,7 +222,7 @@ def test_a_loss_that_is_not_finite_is_one_sentence():
     training = CodecTraining(Recipe("small", steps=9, batch_size=2, size=16), pool, pool)
     next(training.codec.decoder.parameters()).data.fill_(float("nan"))
     with pytest.raises(UserError, match="not finite at step 1; lower --learning-rate"):
-        training.advance()
+        training.train_step()
 
 
 def test_the_learning_rate_falls_as_in_the_paper_and_rises_first_where_wanted():
@@ -230,4 +230,4 @@ def test_the_learning_rate_falls_as_in_the_paper_and_rises_first_where_wanted():
     assert Recipe("x").learning_rate_at(0) == 1e-4
     assert Recipe("x").learning_rate_at(20_000) == pytest.approx(5e-5)
     assert Recipe("x", ramp=10, decay=0).learning_rate_at(4) == pytest.approx(5e-5)
-    assert SMALL.learning_rate_at(0) == pytest.approx(SMALL.learning_rate / SMALL.ramp)
+    assert SMALL_RECIPE.learning_rate_at(0) == pytest.approx(SMALL_RECIPE.learning_rate / SMALL_RECIPE.ramp)

@@ -14,11 +14,11 @@ from medfed import coordinator
 from medfed import site as hospital_program
 from medfed.config import strict_yaml
 from medfed.config.schema import load, to_yaml
-from medfed.core.files import read_sealed
+from medfed.core.files import read_with_checksum
 from medfed.deployment import coordinate
 from medfed.deployment.coordinate import _finish
 from medfed.experiments.setup import build_experiment
-from medfed.federation.message import Message, State, failed
+from medfed.federation.message import Message, State, failed_reply
 from medfed.outputs.bundle.export import export
 from medfed.outputs.run_folder import RunFolder
 
@@ -76,7 +76,7 @@ def test_everything_else_of_the_config_is_the_plans(prepared, config):
 
 
 def test_training_begins_where_a_simulation_begins(prepared, config):
-    start = State.from_bytes(read_sealed(prepared / "start.state", ""))
+    start = State.from_bytes(read_with_checksum(prepared / "start.state", ""))
     expected = build_experiment(load(config), None, quiet=True).start
     assert start.round == 0 and list(start.weights) == list(expected.weights)
     assert all(torch.equal(entry, expected.weights[name]) for name, entry in start.weights.items())
@@ -153,7 +153,8 @@ def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_bet
     engine._waited = True
     engine._flare.close = lambda: closed.append(True)
     engine._flare.exchange = lambda kind, messages, seconds, told: {
-        site: Message(kind) if site in here else failed("gave no answer: it is not connected") for site in messages}
+        site: Message(kind) if site in here else failed_reply("did not reply: it is not connected")
+        for site in messages}
     asked = dict.fromkeys(("BMC", "UCL"))
     engine.exchange("validate", asked | {"HK": None})
     engine.exchange("train", asked)
@@ -202,7 +203,7 @@ def test_running_without_kits_says_how_to_make_them(prepared, capsys):
 def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp_path, capsys, monkeypatch):
     pytest.importorskip("nvflare")
     monkeypatch.setattr(coordinate, "_kits", lambda *_: (None, None))
-    start = State.from_bytes(read_sealed(prepared / "start.state", ""))
+    start = State.from_bytes(read_with_checksum(prepared / "start.state", ""))
     folder = RunFolder(tmp_path / "run")
     for path in prepared.iterdir():
         if path.is_file():
@@ -225,7 +226,7 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     shutil.copytree(prepared, tmp_path / "federation")
     folder = RunFolder(tmp_path / "federation" / "run")
     folder.path.mkdir()
-    plan, last = load(prepared / "plan.yaml"), State.from_bytes(read_sealed(prepared / "start.state", ""))
+    plan, last = load(prepared / "plan.yaml"), State.from_bytes(read_with_checksum(prepared / "start.state", ""))
     last = replace(last, round=1, took_part=dict.fromkeys(SITES, 1))
     folder.write_history([{"round": 1, "train_loss": 0.5, "validation_score": None}])
     folder.write_text("config.yaml", to_yaml(plan))
@@ -237,7 +238,7 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
         @staticmethod
         def exchange(kind, letters):
             said_goodbye.append((kind, set(letters)))
-            return {"BMC": Message("end"), "HK": failed("is gone")}
+            return {"BMC": Message("end"), "HK": failed_reply("is gone")}
 
     with pytest.warns(UserWarning, match="HK: did not get the final model"):
             _finish(plan, Heard, folder, last)

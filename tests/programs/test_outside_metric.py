@@ -12,8 +12,8 @@ from PIL import Image
 
 from medfed import evaluate, export, report, train
 from medfed.core.errors import UserError
-from medfed.metrics.class_metric import ClassMetric, class_score
-from medfed.metrics.mask_metric import MaskMetric, score
+from medfed.metrics.class_metric import ClassMetric, compute_class_metric
+from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics
 from medfed.outputs.bundle.model_card import scores, scores_table
 from medfed.outputs.figures import boxes
 from medfed.outputs.report.run_data import read_runs
@@ -195,8 +195,8 @@ def test_a_metric_that_a_missed_organ_would_improve_or_that_fails_is_named(value
     })()  # fmt: skip
     mask = np.ones((2, 2, 1), bool)
     with pytest.raises(UserError, match=words):
-        score([metric], mask, mask, None)
-    assert score([metric], np.zeros_like(mask), mask, None)["broken"] == 1.0
+        compute_mask_metrics([metric], mask, mask, None)
+    assert compute_mask_metrics([metric], np.zeros_like(mask), mask, None)["broken"] == 1.0
 
 
 @pytest.mark.parametrize(("values", "words"), [
@@ -206,23 +206,23 @@ def test_a_metric_that_a_missed_organ_would_improve_or_that_fails_is_named(value
 def test_a_metric_of_classes_that_gives_no_value_a_weighting_is_named(values, words):
     metric = type("Broken", (ClassMetric,), {"name": "broken", "label": "broken", "values": values})()
     with pytest.raises(UserError, match=words):
-        class_score(metric, np.full((2, 2), 0.5), np.array([0, 1]))
+        compute_class_metric(metric, np.full((2, 2), 0.5), np.array([0, 1]))
 
 
 def test_an_infinite_value_of_a_metric_of_classes_is_unknown():
     metric = type("Far", (ClassMetric,), {"name": "far", "label": "far", "values": lambda *_: np.array([np.inf])})()
-    assert class_score(metric, np.full((2, 2), 0.5), np.array([0, 1])) is None
+    assert compute_class_metric(metric, np.full((2, 2), 0.5), np.array([0, 1])) is None
 
 
 def test_a_metric_of_medfed_that_is_chosen_is_shown_in_comparisons(tmp_path, tiny_phantom):
     """ASSD is in every file of cases, but in no comparison unless the config asks for it."""
     from medfed.config.schema import load
-    from medfed.tasks.known import task_of_dataset
+    from medfed.tasks.factory import task_of_dataset
     from medfed.tasks.scoring import COMPARISON
 
     config = tmp_path / "c.yaml"
     config.write_text(tiny_yaml(tiny_phantom) + "evaluation: {metrics: [assd]}\n")
     found = load(config)
     scoring = task_of_dataset(found.data, found.evaluation).scoring
-    assert [metric.name for metric in scoring.shown(COMPARISON)] == ["dice", "hd95", "hd", "assd"]
+    assert [metric.name for metric in scoring.metrics_in(COMPARISON)] == ["dice", "hd95", "hd", "assd"]
     assert [column.key for column in scoring.columns].count("assd_mm") == 1

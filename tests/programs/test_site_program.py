@@ -14,7 +14,7 @@ from medfed import site as program
 from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.deployment.join import LOCK, lock_kit
-from medfed.deployment.templates import hospital_file
+from medfed.deployment.templates import site_file_text
 from medfed.engines.flare.kit import Kit
 from medfed.experiments.setup import build_experiment
 from medfed.federation.rounds import federate
@@ -30,7 +30,7 @@ def hospital(tmp_path, tiny_phantom):
     def write(sends: str = "", **changes: str) -> Path:
         path = tmp_path / "HK.yaml"
         n_rounds = load(tmp_path / "plan.yaml").federation.rounds
-        text = hospital_file("HK", n_rounds).replace("sends: []", f"sends: [{sends}]")
+        text = site_file_text("HK", n_rounds).replace("sends: []", f"sends: [{sends}]")
         for old, new in changes.items():
             assert f"{old}:" in text
             text = "\n".join(f"{line.partition(old)[0]}{old}: {new}" if line.lstrip().startswith(f"{old}:") else line
@@ -45,7 +45,7 @@ def hospital(tmp_path, tiny_phantom):
 def joined(monkeypatch):
     """In place of joining: who would have."""
     found = []
-    monkeypatch.setattr(program, "join", lambda hospital, *others: found.append(hospital.site))
+    monkeypatch.setattr(program, "join_federation", lambda hospital, *others: found.append(hospital.site))
     return found
 
 
@@ -110,15 +110,15 @@ def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(tiny_phan
     (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom).replace("rounds: 2", "rounds: 2, validation_site: HK"))
     simulation = build_experiment(load(tmp_path / "tiny.yaml"), None, quiet=True)
     letter = Message("validate", simulation.start.weights, {}, {"round": 1})
-    expected = simulation.engine.validation_site.answer(letter)
-    _, config = program.read(with_validation_site("HK"))
+    expected = simulation.engine.validation_site.reply(letter)
+    _, config = program.read_site_file(with_validation_site("HK"))
     desk = GuardedSite(build_local_site(config, "HK"), tmp_path, Agreement())
-    assert desk.answer(letter) == expected and len(desk.site.samples) == len(simulation.engine.validation_site.samples)
+    assert desk.reply(letter) == expected and len(desk.site.samples) == len(simulation.engine.validation_site.samples)
     for kind in ("train", "share"):
         with pytest.raises(Refused, match=f"was asked to '{kind}'; agreed to validate, end and nothing else"):
-            desk.answer(Message(kind, simulation.start.weights, {}, {"round": 1}))
-    desk.answer(Message("validate", simulation.start.weights, {}, {"round": 1, "last": 1}))
-    assert desk.answer(Message("end", simulation.start.weights, {}, {"round": 2})) == Message("end")
+            desk.reply(Message(kind, simulation.start.weights, {}, {"round": 1}))
+    desk.reply(Message("validate", simulation.start.weights, {}, {"round": 1, "last": 1}))
+    assert desk.reply(Message("end", simulation.start.weights, {}, {"round": 2})) == Message("end")
     assert (tmp_path / "model.safetensors").is_file()
 
 
@@ -134,7 +134,7 @@ def test_where_another_hospital_validates_this_one_trains_without_its_folder(wit
     from medfed.federation.site import Site
 
     path = with_validation_site("UCL")
-    _, config = program.read(path)
+    _, config = program.read_site_file(path)
     assert isinstance(build_local_site(config, "HK"), Site) and config.federation.validation_site == ""
 
 
@@ -211,6 +211,13 @@ def test_what_is_wrong_in_a_hospitals_file_is_one_sentence(hospital, capsys, joi
     assert run(path, "--yes") == 2
     err = capsys.readouterr().err
     assert sentence in err and err.count("\n") == 1 and not joined
+
+
+def test_the_old_name_of_an_agreements_key_is_refused_with_the_new_one(hospital, capsys, joined):
+    path = hospital("windows")
+    path.write_text(path.read_text() + "  answers_per_round: 3\n")
+    assert run(path, "--yes") == 2 and not joined
+    assert "agrees.answers_per_round: this key is now called replies_per_round" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -311,7 +318,7 @@ def test_the_ledger_of_a_hospital_is_the_runs(tmp_path, tiny_phantom):
             return ["BMC", "HK"]
 
         def exchange(self, kind, messages):
-            return {"BMC": bmc.answer(messages["BMC"]), "HK": desk.answer(messages["HK"])}
+            return {"BMC": bmc.reply(messages["BMC"]), "HK": desk.reply(messages["HK"])}
 
     rounds = list(federate(config.method, Engine(), simulation.start, config.federation, config.seed))
     rows = [row for one in rounds for row in one.ledger if row["site"] == "HK"]
@@ -336,5 +343,5 @@ def test_a_plan_that_names_code_from_outside_is_refused_before_any_is_imported(t
     (tmp_path / "plan.yaml").write_text(f"data: {{name: prostate, root: data}}\n{block}\n")
     (tmp_path / "a.yaml").write_text("site: A\n")
     with pytest.raises(UserError, match="is code from outside medfed"):
-        program.read(tmp_path / "a.yaml")
+        program.read_site_file(tmp_path / "a.yaml")
     assert not (tmp_path / "ran").exists()

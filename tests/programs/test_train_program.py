@@ -10,7 +10,7 @@ from conftest import tiny_yaml
 from medfed import train
 from medfed.experiments import figures
 from medfed.federation.rounds import federate
-from medfed.networks.adain import codec_bytes, load_codec
+from medfed.networks.adain import load_codec, serialise_codec
 from medfed.outputs.run_folder import RunFolder
 
 FILES = ("config.yaml", "environment.json", "cases.csv", "summary.json", "ledger.csv", "history.csv",
@@ -182,7 +182,7 @@ def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, cap
     path, _ = finished
     codec = load_codec()
     (tmp_path / "mine").mkdir()
-    data = codec_bytes(codec, {"architecture": "small", "channels": list(codec.encoder.channels)})
+    data = serialise_codec(codec, {"architecture": "small", "channels": list(codec.encoder.channels)})
     (tmp_path / "mine" / "codec.safetensors").write_bytes(data)
     ccst = ("--set", "method.name=ccst", "--set", f"method.codec={tmp_path / 'mine'}", "--set", "method.min_patients=1")
     assert run(path, tmp_path / "run", *ccst, "--set", "federation.rounds=1") == 0
@@ -192,7 +192,7 @@ def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, cap
     (older / "data.json").write_text(json.dumps({name: entry for name, entry in kept.items() if name != "codecs"}))
     assert len(kept["codecs"]) == 1 and run(path, older, *again[2:]) == 0, "a run of a medfed that did not look"
     codec.facts = {"trained": "further"}
-    data = codec_bytes(codec, {"architecture": "small", "channels": list(codec.encoder.channels)})
+    data = serialise_codec(codec, {"architecture": "small", "channels": list(codec.encoder.channels)})
     (tmp_path / "mine" / "codec.safetensors").write_bytes(data)
     refused(capsys, run(*again), "codec.safetensors: changed since the run", "--out")
 

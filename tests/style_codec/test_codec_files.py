@@ -10,7 +10,7 @@ from medfed import coordinator
 from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.deployment import join
-from medfed.networks.adain import codec_bytes, load_codec
+from medfed.networks.adain import load_codec, serialise_codec
 
 SETTINGS = {"architecture": "small", "channels": list(load_codec().encoder.channels)}
 
@@ -19,7 +19,7 @@ def written(path, note: str):
     codec = load_codec()
     codec.facts = {"note": note}
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(codec_bytes(codec, SETTINGS))
+    path.write_bytes(serialise_codec(codec, SETTINGS))
     return path
 
 
@@ -53,7 +53,7 @@ def test_the_plan_names_a_codec_by_what_is_in_it_and_not_where_it_lay(prepared):
 
 def test_a_hospital_redraws_with_the_file_beside_its_plan(prepared):
     tmp_path, sent = prepared
-    _, config = join.read(sent.parent / "HK.yaml")
+    _, config = join.read_site_file(sent.parent / "HK.yaml")
     method = getattr(config.method, "methods", (config.method,))[-1]
     assert method.codec == str(sent) and load_codec(method.codec).facts == {"note": "ours"}
 
@@ -62,10 +62,10 @@ def test_a_missing_codec_and_another_one_are_refused_before_anything_is_sent(pre
     tmp_path, sent = prepared
     sent.unlink()
     with pytest.raises(UserError, match=f"{sent.name}: is missing; .*put the coordinator's file there"):
-        join.read(sent.parent / "HK.yaml")
+        join.read_site_file(sent.parent / "HK.yaml")
     written(sent, "another")
     with pytest.raises(UserError, match=f"{sent.name}: is not the codec that the plan names"):
-        join.read(sent.parent / "HK.yaml")
+        join.read_site_file(sent.parent / "HK.yaml")
 
 
 def test_a_plan_that_points_elsewhere_is_refused(prepared):
@@ -74,7 +74,7 @@ def test_a_plan_that_points_elsewhere_is_refused(prepared):
     plan = sent.parent / "plan.yaml"
     plan.write_text(plan.read_text().replace(sent.name, "../../../ours/codec.safetensors"))
     with pytest.raises(UserError, match="is not the codec that the plan names"):
-        join.read(sent.parent / "HK.yaml")
+        join.read_site_file(sent.parent / "HK.yaml")
 
 
 def test_medfeds_own_codec_needs_no_file(tmp_path, tiny_phantom):

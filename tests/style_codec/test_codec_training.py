@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from medfed.style_codec.images import Pool, crop_rng
+from medfed.style_codec.images import ImagePool, crop_rng
 from medfed.style_codec.training import CodecTraining, Recipe
 
 SIZE, BATCH = 16, 4
@@ -14,8 +14,8 @@ SIZE, BATCH = 16, 4
 @pytest.fixture
 def training_of(monkeypatch):
     """A training from random weights: the small codec starts so well that its losses say little."""
-    monkeypatch.setattr("medfed.style_codec.training.start_lossless", lambda encoder, decoder: None)
-    monkeypatch.setattr("medfed.style_codec.training.N_NORMALISING", 8)
+    monkeypatch.setattr("medfed.style_codec.training.init_identity", lambda encoder, decoder: None)
+    monkeypatch.setattr("medfed.style_codec.training.N_NORMALISATION_CROPS", 8)
 
     def make(**values) -> CodecTraining:
         content, style = (pool(seed) for seed in (0, 1))
@@ -24,11 +24,11 @@ def training_of(monkeypatch):
     return make
 
 
-def pool(seed: int) -> Pool:
+def pool(seed: int) -> ImagePool:
     """Noise around other colours; crops cannot be told from each other otherwise."""
     rng = torch.Generator().manual_seed(seed)
     colours = torch.randint(30, 150, (6, 3, 1, 1), generator=rng)
-    return Pool(tuple((colours + torch.randint(0, 100, (6, 3, 24, 24), generator=rng)).to(torch.uint8)), "noise")
+    return ImagePool(tuple((colours + torch.randint(0, 100, (6, 3, 24, 24), generator=rng)).to(torch.uint8)), "noise")
 
 
 def moments(maps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,7 +74,7 @@ def test_losses_and_the_first_gradient_are_those_of_equations_11_to_13(training_
     training = training_of(content_weight=2.0, style_weight=3.0)
     codec = copy.deepcopy(training.codec)
     content, style, _ = by_hand(codec, *first_batch(training))
-    losses = training.advance()
+    losses = training.train_step()
     assert losses == pytest.approx({"content": content.item(), "style": style.item()}, rel=1e-4)
     (2.0 * content + 3.0 * style).backward()                                                 # eq. 11
     check_gradients(training, codec)
@@ -84,7 +84,7 @@ def test_the_paper_weighs_style_ten_times(training_of):
     training = training_of()
     codec = copy.deepcopy(training.codec)
     content, style, _ = by_hand(codec, *first_batch(training))
-    training.advance()
+    training.train_step()
     (content + 10 * style).backward()
     check_gradients(training, codec)
 
@@ -97,7 +97,7 @@ def test_with_a_pixel_term_a_quarter_is_its_own_style_and_pays_it(training_of):
     styles[0] = images[0]
     content, style, g = by_hand(codec, images, styles, leak=0.25)
     pixel = (g[0] - images[0]).abs().mean()
-    losses = training.advance()
+    losses = training.train_step()
     wanted = {"content": content.item(), "style": style.item(), "pixel": pixel.item()}
     assert losses == pytest.approx(wanted, rel=1e-4)
     (content + 10 * style + 5 * pixel).backward()
@@ -107,6 +107,6 @@ def test_with_a_pixel_term_a_quarter_is_its_own_style_and_pays_it(training_of):
 def test_a_step_moves_the_decoder_alone(training_of):
     training = training_of()
     before = copy.deepcopy(training.codec)
-    training.advance()
+    training.train_step()
     assert all(torch.equal(a, b) for a, b in zip(training.codec.encoder.parameters(), before.encoder.parameters()))
     assert all(not torch.equal(a, b) for a, b in zip(training.codec.decoder.parameters(), before.decoder.parameters()))

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import Toy
+from conftest import ToySegmentation
 
 from medfed.experiments.evaluation import boundary_distances
 from medfed.federation.message import Message
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.regions import boundary, ring
+from medfed.functional.regions import background_ring, boundary
 from medfed.tasks.boundary_distance import boundary_distance
 from medfed.tasks.evaluation import Evaluation
 
@@ -24,7 +24,7 @@ def square(n=1, size=32):
 
 def features(angle):
     """(1, 2, 32, 32): unit vectors along the first axis on the rim, turned by `angle` on the ring, 9 elsewhere."""
-    rim, around = boundary(square())[:, 0].bool(), ring(square(), 2)[:, 0].bool()
+    rim, around = boundary(square())[:, 0].bool(), background_ring(square(), 2)[:, 0].bool()
     found = torch.full((1, 2, 32, 32), 9.0, dtype=torch.float64)
     for region, turn in ((rim, 0.0), (around, angle)):
         for channel, value in enumerate((math.cos(turn), math.sin(turn))):
@@ -58,7 +58,7 @@ def test_coarse_levels_are_brought_to_the_mask():
 
 @pytest.fixture
 def measuring():
-    toy = Toy()
+    toy = ToySegmentation()
     toy.task = replace(toy.task, evaluation=Evaluation(boundary_distance=True))
     return toy
 
@@ -87,9 +87,9 @@ def test_nothing_more_leaves_a_site_that_is_not_asked(measuring, toy, fedavg):
 
 
 def test_a_site_whose_masks_are_empty_tells_none(measuring, fedavg):
-    site = measuring.engine(fedavg).members[0]
+    site = measuring.engine(fedavg).local_sites[0]
     site.validation = replace(site.validation, labels=torch.zeros_like(site.validation.labels))
-    answer = site.answer(Message("validate", measuring.start(fedavg).weights, {}, {"round": 1}))
+    answer = site.reply(Message("validate", measuring.start(fedavg).weights, {}, {"round": 1}))
     assert answer.facts.keys() == {"score"}
 
 

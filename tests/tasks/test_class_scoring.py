@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from medfed.core.errors import UserError
-from medfed.tasks.class_scoring import ClassScoring, arrays, case_row, classes_of
+from medfed.tasks.class_scoring import ClassScoring, case_row, classes_of, probabilities_and_labels
 
 SCORING = ClassScoring()
 summarise, write_cases, read_cases = SCORING.summarise, SCORING.write_cases, SCORING.read_cases
@@ -95,10 +95,10 @@ def test_the_paired_test_is_over_people():
     """
     good = [row("A", "unseen", f"{k}_{i}", 1, 0.9, subject=str(k)) for k in range(7) for i in range(2)]
     poor = [row("A", "unseen", f"{k}_{i}", 1, 0.9 - 0.8 * i, subject=str(k)) for k in range(7) for i in range(2)]
-    found = SCORING.paired(good, poor, "accuracy")
+    found = SCORING.paired_test(good, poor, "accuracy")
     assert (found["n"], found["n_differ"]) == (7, 7)
     assert found["p"] < 0.02
-    few = SCORING.paired(good[:4], poor[:4], "accuracy")
+    few = SCORING.paired_test(good[:4], poor[:4], "accuracy")
     assert (few["p"], few["reason"]) == (None, "only 2 matched people; the test needs 6")
 
 
@@ -106,9 +106,9 @@ def test_arrays_follow_the_order_of_the_classes():
     rows = [case_row("A", "seen", "1", "1", 2, (0.2, 0.5, 0.3), ("b", "a", "c"))]
     assert classes_of(rows) == ("b", "a", "c")
     assert (rows[0]["label"], rows[0]["predicted"], rows[0]["correct"]) == ("c", "a", 0)
-    probabilities, labels = arrays(rows)
+    probabilities, labels = probabilities_and_labels(rows)
     assert (probabilities.tolist(), labels.tolist()) == ([[0.2, 0.5, 0.3]], [2])
-    assert SCORING.value([], "auroc") is None
+    assert SCORING.overall_score([], "auroc") is None
 
 
 def test_the_file_gives_the_rows_back_to_the_last_bit(tmp_path):

@@ -1,4 +1,4 @@
-"""Pictures read on demand, and the task on them."""
+"""ImageSamples read on demand, and the task on them."""
 
 import math
 
@@ -10,7 +10,7 @@ from torch import nn
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.datasets.base import Case
-from medfed.tasks.classification import Classification, Pictures, even_parts
+from medfed.tasks.classification import Classification, ImageSamples, even_parts
 
 TASK = Classification(("no", "yes"), 3, 8)
 
@@ -20,7 +20,7 @@ def cases(n: int = 6):
 
 
 class Reader:
-    """Pictures (3, side, side, 1) whose grey level is ten times their number; counts how often it reads."""
+    """ImageSamples (3, side, side, 1) whose grey level is ten times their number; counts how often it reads."""
 
     def __init__(self, side: int = 8) -> None:
         self.side, self.n = side, 0
@@ -50,8 +50,8 @@ def test_each_picture_is_read_once_while_there_is_room():
 
 def test_pictures_beyond_the_room_are_read_anew_to_the_same_numbers():
     read = Reader()
-    samples = Pictures(cases(), read, 8, kept_bytes=2 * 3 * 8 * 8)
-    list(samples.first())
+    samples = ImageSamples(cases(), read, 8, kept_bytes=2 * 3 * 8 * 8)
+    list(samples.preload())
     first = samples.batch(range(6)).image
     assert torch.equal(first, samples.batch(range(6)).image)
     assert len(samples._kept) == 2 and read.n == 2 + 4 + 4

@@ -96,7 +96,7 @@ def test_only_the_largest_piece_is_kept():
 
 
 def test_a_threshold_outside_its_range_is_refused():
-    with pytest.raises(ValueError, match="threshold must lie between 0 and 1, got 1.5"):
+    with pytest.raises(ValueError, match=r"threshold must lie in \(0, 1\), got 1.5"):
         Evaluation(threshold=1.5)
 
 

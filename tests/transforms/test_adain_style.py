@@ -10,9 +10,9 @@ from monai.data import MetaTensor
 from monai.transforms import Compose
 from monai.utils import TransformBackends
 
-from medfed.functional.style import moment_match, statistics
+from medfed.functional.style import channel_mean_std, moment_match
 from medfed.networks.adain import build_codec
-from medfed.networks.identity_init import start_lossless
+from medfed.networks.identity_init import init_identity
 from medfed.transforms import adain_style
 from medfed.transforms.adain_style import (
     AdaINStyle,
@@ -35,7 +35,7 @@ def codec():
     codec = build_codec({"architecture": "small"})
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        start_lossless(codec.encoder, codec.decoder)
+        init_identity(codec.encoder, codec.decoder)
     return codec
 
 
@@ -46,7 +46,7 @@ def bank(codec):
 
 
 def intensity_bank(count=4):
-    return [tuple(part[0] for part in statistics(image_of(seed=i)[None] / i)) for i in range(1, count + 1)]
+    return [tuple(part[0] for part in channel_mean_std(image_of(seed=i)[None] / i)) for i in range(1, count + 1)]
 
 
 @pytest.mark.parametrize("kind", [torch.as_tensor, MetaTensor, torch.Tensor.numpy], ids=["torch", "meta", "numpy"])

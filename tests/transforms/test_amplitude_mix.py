@@ -32,7 +32,7 @@ def bank_of(shape, count=4):
 def test_equals_the_function_below_in_2d_and_3d(shape, kind):
     image, window = image_of(shape), bank_of(shape)[0]
     out = AmplitudeMix(window, 0.7, ALPHA)(kind(image))
-    expected = fourier.interpolate(image[None], window[None], torch.tensor([0.7]), ALPHA)[0]
+    expected = fourier.exchange_amplitude(image[None], window[None], torch.tensor([0.7]), ALPHA)[0]
     assert isinstance(out, torch.Tensor)
     torch.testing.assert_close(torch.as_tensor(out).as_subclass(torch.Tensor), expected)
 
@@ -144,7 +144,7 @@ def test_a_window_of_one_number_warns_with_the_alpha_that_would_do():
     image = image_of((1, 64, 80))
     with pytest.warns(UserWarning, match="64 x 80 leaves a window of one number.*alpha=0.0157 or more"):
         AmplitudeMix(torch.ones(1, 1, 1), 0.5, alpha=0.01)(image)
-    assert fourier.half_width((64, 80), 0.0157) == 1
+    assert fourier.window_half_width((64, 80), 0.0157) == 1
 
 
 def test_alpha_zero_is_meant_and_does_not_warn():

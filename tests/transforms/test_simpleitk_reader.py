@@ -7,7 +7,7 @@ import SimpleITK as sitk
 import torch
 from monai.transforms import LoadImage
 
-from medfed.transforms.simpleitk_reader import SimpleITKReader, affine
+from medfed.transforms.simpleitk_reader import SimpleITKReader, affine_matrix
 
 SHAPE = (7, 6, 5)
 
@@ -39,7 +39,7 @@ def test_array_and_affine_are_those_that_nibabel_reads(image, tmp_path, name):
 def test_the_affine_takes_itks_point_to_ras(image):
     """ITK's own arithmetic is the second opinion: x and y change sign from LPS to RAS."""
     x, y, z = image.TransformIndexToPhysicalPoint((3, 1, 4))
-    np.testing.assert_allclose(affine(image) @ [3, 1, 4, 1], [-x, -y, z, 1], atol=1e-12)
+    np.testing.assert_allclose(affine_matrix(image) @ [3, 1, 4, 1], [-x, -y, z, 1], atol=1e-12)
 
 
 def test_a_file_that_nibabel_wrote_reads_the_same(tmp_path):

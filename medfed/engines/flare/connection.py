@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import Protocol
 
-from medfed.engines.flare.job import NO_ANSWER
-from medfed.federation.message import Message, failed
+from medfed.engines.flare.job import NO_REPLY
+from medfed.federation.message import Message, failed_reply
 
-MOST_JOBS = 3  # that may break in one exchange before it is given up
-LOOK_SECONDS = 0.2
+MAX_JOBS = 3  # that may break in one exchange before it is given up
+POLL_S = 0.2
 NOTE = b"\0"  # how a frame begins that is a note for the user, where one might begin with a site's name
 
 
@@ -41,14 +41,14 @@ class FlareConnection:
 
     Args:
         start: begins a job whose `FlareController` finds the given words (`address` and `key`) in its local folder.
-        join_seconds: how long a job may take until its `FlareController` is there.
-        grace_seconds: how long after a site's time the `FlareController` may take to say so, and how long it may take
+        join_timeout_s: how long a job may take until its `FlareController` is there.
+        grace_s: how long after a site's time the `FlareController` may take to say so, and how long it may take
             no byte.
     """
 
     start: Callable[[dict[str, str]], Job]
-    join_seconds: float = 120.0
-    grace_seconds: float = 60.0
+    join_timeout_s: float = 120.0
+    grace_s: float = 60.0
     _job: Job | None = field(default=None, init=False)
     _line: Connection | None = field(default=None, init=False)
     _broken: int = field(default=0, init=False)
@@ -125,19 +125,19 @@ class FlareConnection:
         line.send_bytes(json.dumps(request).encode())
         for _, letter in letters:
             line.send_bytes(letter)
-        limit = seconds + self.grace_seconds if seconds else None
+        limit = seconds + self.grace_s if seconds else None
         while frame := self._frame(limit):
             if frame.startswith(NOTE):
                 self._notes.append(frame)
             else:
-                yield frame.decode(), Message.from_bytes(self._frame(self.grace_seconds))
+                yield frame.decode(), Message.from_bytes(self._frame(self.grace_s))
         self._is_idle = True
 
     def _frame(self, limit: float | None) -> bytes:
         """What comes next on the line; EOFError if the job ends first, or nothing comes in time."""
         until = None if limit is None else time.monotonic() + limit
         job, line = self._running()
-        while not line.poll(LOOK_SECONDS):
+        while not line.poll(POLL_S):
             if job.ended():
                 raise EOFError
             if until is not None and time.monotonic() > until:
@@ -160,18 +160,18 @@ class FlareConnection:
             with socket.socket(socket.AF_UNIX) as door:
                 door.bind(address)
                 door.listen()
-                door.settimeout(LOOK_SECONDS)
+                door.settimeout(POLL_S)
                 self._job = job = self.start({"address": address, "key": key.hex()})
                 self._line = self._accepted(job, door, key)
 
     def _accepted(self, job: Job, door: socket.socket, key: bytes) -> Connection:
         """The `FlareController` that knows the key; not by `Listener`, whose `accept` knows no end."""
-        until = time.monotonic() + self.join_seconds
+        until = time.monotonic() + self.join_timeout_s
         while time.monotonic() < until and job.ended() is None:
             with suppress(TimeoutError):
                 end, _ = door.accept()
                 for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                    end.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", int(self.grace_seconds) + 1, 0))
+                    end.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", int(self.grace_s) + 1, 0))
                 line = Connection(end.detach())
                 try:
                     deliver_challenge(line, key)
@@ -179,12 +179,13 @@ class FlareConnection:
                     return line
                 except (AuthenticationError, EOFError, OSError):
                     line.close()
-        raise EOFError(f"its relay was not there within {self.join_seconds:g} s")
+        raise EOFError(f"its relay was not there within {self.join_timeout_s:g} s")
 
     def _give_up_or_again(self, left: Mapping[str, Message], answers: dict[str, Message], how: str) -> None:
         """The job broke: the next turn starts another, or its end is the answer of every site that is left."""
         why = (self._job.ended() if self._job else None) or how or "its line broke"
         self.close()
         self._broken += 1
-        if self._broken >= MOST_JOBS:
-            answers |= {site: failed(f"{NO_ANSWER}: FLARE's job ended: {why}") for site in left if site not in answers}
+        if self._broken >= MAX_JOBS:
+            reply = failed_reply(f"{NO_REPLY}: FLARE's job ended: {why}")
+            answers |= dict.fromkeys((site for site in left if site not in answers), reply)

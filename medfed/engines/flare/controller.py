@@ -19,14 +19,14 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.wf_comm_spec import WFCommSpec
 
 from medfed.engines.flare.connection import NOTE
-from medfed.engines.flare.job import LINE_FILE, NO_ANSWER
+from medfed.engines.flare.job import CONNECTION_FILE, NO_REPLY
 from medfed.engines.flare.late_replies import LateReplies
 from medfed.engines.flare.messages import SECONDS, register, to_message, to_shareable
-from medfed.federation.message import Message, failed
+from medfed.federation.message import Message, failed_reply
 
-CHECK_SECONDS = 0.05
-LAST_WORDS_SECONDS = 5.0  # after its time is over, for a site to say that it stopped: it is there, then
-MOST_WHY = 300  # letters of a reason
+POLL_S = 0.05
+GRACE_S = 5.0  # after its time is over, for a site to say that it stopped: it is there, then
+MAX_REASON_CHARACTERS = 300  # letters of a reason
 
 
 class FlareController(Controller):
@@ -36,7 +36,7 @@ class FlareController(Controller):
     """
 
     def __init__(self) -> None:
-        super().__init__(task_check_period=CHECK_SECONDS)
+        super().__init__(task_check_period=POLL_S)
         register()
         self._late = LateReplies()
 
@@ -61,13 +61,13 @@ class FlareController(Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Carry letters until the other end of the line closes, or FLARE stops the job."""
-        where = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / LINE_FILE
+        where = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / CONNECTION_FILE
         told = json.loads(where.read_text())
         with Client(told["address"], "AF_UNIX", authkey=bytes.fromhex(told["key"])) as line:
             while not abort_signal.triggered:
                 try:
                     self._tell(line)
-                    if not line.poll(CHECK_SECONDS):
+                    if not line.poll(POLL_S):
                         continue
                     request = json.loads(line.recv_bytes())
                     letters = [line.recv_bytes() for _ in range(request["n_letters"])]
@@ -82,7 +82,7 @@ class FlareController(Controller):
         answers: queue.Queue[tuple[float, str, Message]] = queue.Queue()
         seconds, tasks = request["seconds"], self._tasks_of(request, letters, answers, fl_ctx)
         for site in sorted(set(request["sites"]) - set(tasks)):
-            _send(line, site, failed(f"{NO_ANSWER}: it is not connected"))
+            _send(line, site, failed_reply(f"{NO_REPLY}: it is not connected"))
         began, open_sites, given_up = time.monotonic(), set(tasks), set()
         for site in sorted(tasks):
             self.broadcast(tasks[site], fl_ctx, targets=[site], min_responses=1)
@@ -91,7 +91,7 @@ class FlareController(Controller):
             if line.poll():  # nothing comes during an exchange but its end
                 raise EOFError
             try:
-                came, site, message = answers.get(timeout=CHECK_SECONDS)
+                came, site, message = answers.get(timeout=POLL_S)
             except queue.Empty:
                 came, (site, message) = began, _given_up(open_sites, tasks)
                 given_up.add(site)
@@ -108,7 +108,7 @@ class FlareController(Controller):
                 _send(line, site, _in_time(message, came - began, seconds))
         self._late.over(open_sites | given_up)
         for site in sorted(open_sites):
-            _send(line, site, failed(f"{NO_ANSWER} within {seconds:g} s"))
+            _send(line, site, failed_reply(f"{NO_REPLY} within {seconds:g} s"))
         self._tell(line)
         line.send_bytes(b"")
 
@@ -130,7 +130,7 @@ class FlareController(Controller):
             client_task.result = None  # hundreds of megabytes, and nobody else wants them
 
         # After `_over`, which has the better reason.
-        timeout = int(request["seconds"] + LAST_WORDS_SECONDS) + 1 if request["seconds"] else 0
+        timeout = int(request["seconds"] + GRACE_S) + 1 if request["seconds"] else 0
         there = {client.name for client in fl_ctx.get_engine().get_clients()}
         return {site: Task(request["kind"], shareables[index], timeout=timeout, after_task_sent_cb=sent,
                            result_received_cb=received)
@@ -140,7 +140,8 @@ class FlareController(Controller):
         """Every answer that is sent passes here, also one that FLARE then drops because its task is over."""
         if event_type == EventType.BEFORE_PROCESS_SUBMISSION:
             key, result = fl_ctx.get_prop(FLContextKey.TASK_ID), fl_ctx.get_prop(FLContextKey.TASK_RESULT)
-            why = "" if result.get_return_code() == ReturnCode.OK else _read(result).facts["why"][:MOST_WHY]
+            succeeded = result.get_return_code() == ReturnCode.OK
+            why = "" if succeeded else _read(result).facts["why"][:MAX_REASON_CHARACTERS]
             self._late.came(key, fl_ctx.get_peer_context().get_identity_name(), why)
         super().handle_event(event_type, fl_ctx)
 
@@ -156,29 +157,29 @@ class FlareController(Controller):
 
 
 def _over(began: float, seconds: float) -> bool:
-    return bool(seconds) and time.monotonic() - began > seconds + LAST_WORDS_SECONDS
+    return bool(seconds) and time.monotonic() - began > seconds + GRACE_S
 
 
 def _in_time(message: Message, took: float, seconds: float) -> Message:
     """The answer, if it came in time; a reason may come a little later."""
     if not seconds or took <= seconds or message.kind == "failed":
         return message
-    return failed(f"its answer came late, after {took:.1f} s where it had {seconds:g} s")
+    return failed_reply(f"its answer came late, after {took:.1f} s where it had {seconds:g} s")
 
 
 def _given_up(sites: set[str], tasks: dict[str, Task]) -> tuple[str, Message]:
     """A site that FLARE no longer waits for, as where it is dead, and the message that says so; no site else."""
     for site in sorted(sites):
         if (status := tasks[site].completion_status) not in (None, TaskCompletionStatus.OK):
-            return site, failed(f"{NO_ANSWER}: FLARE says {getattr(status, 'value', status)}")
-    return "", failed("")
+            return site, failed_reply(f"{NO_REPLY}: FLARE says {getattr(status, 'value', status)}")
+    return "", failed_reply("")
 
 
 def _read(result: Shareable) -> Message:
     try:
         return to_message(result)
     except Exception as error:  # whatever a site sends must not end the job of the others
-        return failed(f"its answer cannot be read: {error}")
+        return failed_reply(f"its answer cannot be read: {error}")
 
 
 def _send(line: Connection, site: str, message: Message) -> None:

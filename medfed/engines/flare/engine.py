@@ -14,15 +14,15 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from medfed.core.errors import UserError
 from medfed.engines.flare.connection import FlareConnection
-from medfed.engines.flare.job import LINE_FILE, NO_ANSWER, write_job
+from medfed.engines.flare.job import CONNECTION_FILE, NO_REPLY, write_job
 from medfed.engines.flare.kit import Kit
 from medfed.federation.engine import OnReply, OnStep
 from medfed.federation.message import Message
 from medfed.federation.settings import Federation
 
-LOOK_SECONDS = 1.0
-STATUS_SECONDS = 10.0
-CONNECT_SECONDS = 60.0
+POLL_S = 1.0
+STATUS_S = 10.0
+CONNECT_TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -37,7 +37,7 @@ class FlareEngine:
         names: the sites that are expected, the validation site (`federation.validation_site`) among them.
         server, admin: the coordinator's startup kits; the server runs on this machine.
         folder: for the job and FLARE's log.
-        join_seconds: how long to wait for sites to join before the first letters.
+        join_timeout_s: how long to wait for sites to join before the first letters.
     """
 
     names: list[str]
@@ -45,7 +45,7 @@ class FlareEngine:
     admin: Path
     folder: Path
     settings: Federation
-    join_seconds: float = 600.0
+    join_timeout_s: float = 600.0
     on_reply: OnReply | None = field(default=None, init=False)
     on_step: OnStep | None = field(default=None, init=False)  # never called: the sites train elsewhere
     _flare: FlareConnection = field(init=False)
@@ -65,10 +65,10 @@ class FlareEngine:
         self._wait_for_sites()
         if self._missing and self._missing & self._connected():
             self._flare.close()
-        answers = self._flare.exchange(kind, messages, self.settings.answer_seconds, self.on_reply)
+        answers = self._flare.exchange(kind, messages, self.settings.reply_timeout_s, self.on_reply)
         # A site that says why it has no answer is there.
         silent = {site for site, answer in answers.items()
-                  if answer.kind == "failed" and answer.facts["why"].startswith(NO_ANSWER)}  # fmt: skip
+                  if answer.kind == "failed" and answer.facts["why"].startswith(NO_REPLY)}  # fmt: skip
         self._missing = (self._missing - set(answers)) | silent
         return answers
 
@@ -83,18 +83,18 @@ class FlareEngine:
         """Once, before the first letters; who is not there by then may come later."""
         if self._waited:
             return
-        until = time.monotonic() + self.join_seconds
+        until = time.monotonic() + self.join_timeout_s
         while missing := sorted(set(self.names) - self._connected()):
             if self.server.ended():
                 raise UserError(f"the FLARE server ended; see {self.folder / 'server.log'}")
             if time.monotonic() > until:
                 if len(missing) == len(self.names):
-                    raise UserError(f"no site joined within {self.join_seconds:g} s; ask the hospitals whether "
+                    raise UserError(f"no site joined within {self.join_timeout_s:g} s; ask the hospitals whether "
                                     "python -m medfed.site runs there, and whether they reach this machine")
-                warnings.warn(f"{', '.join(missing)} did not join within {self.join_seconds:g} s; going on without",
+                warnings.warn(f"{', '.join(missing)} did not join within {self.join_timeout_s:g} s; going on without",
                               stacklevel=2)
                 break
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_S)
         self._waited = True
 
     def _connected(self) -> set[str]:
@@ -106,7 +106,7 @@ class FlareEngine:
 
     def _session(self) -> Session:
         """A fresh one each time: FLARE closes those that idle."""
-        until = time.monotonic() + CONNECT_SECONDS
+        until = time.monotonic() + CONNECT_TIMEOUT_S
         while True:
             try:
                 with redirect_stdout(io.StringIO()):  # it says that it connects
@@ -115,10 +115,10 @@ class FlareEngine:
                 if time.monotonic() > until or self.server.ended():
                     log = self.folder / "server.log"
                     raise UserError(f"no answer from the FLARE server ({error}); see {log}") from error
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_S)
 
     def _submit(self, line: dict[str, str]) -> _Submitted:
-        self.server.write(LINE_FILE, line)
+        self.server.write(CONNECTION_FILE, line)
         session = self._session()
         try:
             there = sorted({client.name for client in session.get_system_info().client_info} & set(self.names))
@@ -139,7 +139,7 @@ class _Submitted:
     _looked: float = 0.0
 
     def ended(self) -> str | None:
-        if time.monotonic() - self._looked < STATUS_SECONDS:
+        if time.monotonic() - self._looked < STATUS_S:
             return None
         self._looked = time.monotonic()
         status = self._status()
@@ -151,7 +151,7 @@ class _Submitted:
             for _ in range(10):
                 if self._status().startswith("FINISHED"):
                     break
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_S)
             else:
                 self.session.abort_job(self.job_id)
         with suppress(Exception):

@@ -15,7 +15,7 @@ from nvflare.apis.signal import Signal
 from medfed.engines.flare.job import SITE_FILE
 from medfed.engines.flare.messages import SECONDS, register, to_message, to_shareable
 from medfed.engines.site_process import SiteFailed, SiteProcess
-from medfed.federation.message import Message, failed
+from medfed.federation.message import Message, failed_reply
 
 
 class SiteExecutor(Executor):
@@ -44,10 +44,10 @@ class SiteExecutor(Executor):
             answer = self._started(fl_ctx).ask(letter, limit, lambda: abort_signal.triggered)
             return to_shareable(Message.from_bytes(answer))
         except SiteFailed as why:
-            return to_shareable(failed(str(why)))
+            return to_shareable(failed_reply(str(why)))
         except Exception as error:  # an error reply, for a dead job is worse
             self.log_exception(fl_ctx, "no answer")
-            return to_shareable(failed(f"{type(error).__name__}; the site's own log says more"))
+            return to_shareable(failed_reply(f"{type(error).__name__}; the site's own log says more"))
 
     def _started(self, fl_ctx: FLContext) -> SiteProcess:
         if self._process is None:

@@ -11,9 +11,9 @@ from medfed.core.errors import UserError
 
 CONTROLLER, EXECUTOR = "medfed.engines.flare.controller.FlareController", "medfed.engines.flare.executor.SiteExecutor"
 TASKS = ("share", "train", "validate", "end")
-LINE_FILE, SITE_FILE = "medfed_coordinator.json", "medfed_site.json"  # in the local folders of server and site
-NO_ANSWER = "gave no answer"  # how the reason begins where a site said nothing itself
-ASK_SECONDS = 0.1  # between two times that a site asks for work; FLARE's 2 s would cost most of a short round
+CONNECTION_FILE, SITE_FILE = "medfed_coordinator.json", "medfed_site.json"  # in the local folders of server and site
+NO_REPLY = "did not reply"  # how the reason begins where a site said nothing itself
+TASK_REQUEST_INTERVAL_S = 0.1  # how often a site asks for work; FLARE's 2 s would be most of a short round
 
 
 def allow_list() -> dict[str, object]:
@@ -21,7 +21,7 @@ def allow_list() -> dict[str, object]:
     return {"format_version": 2, "class_allow_list": ["nvflare.", CONTROLLER, EXECUTOR]}
 
 
-def hospital_rights() -> dict[str, object]:
+def coordinator_permissions() -> dict[str, object]:
     """What a hospital's `local/authorization.json` lets a coordinator do: start jobs and end them.
 
     By default FLARE lets it send code along with a job (no list of classes counts then), and read files.
@@ -45,7 +45,7 @@ def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
     Args:
         min_sites: FLARE does not start the job with fewer.
     """
-    server = {"format_version": 2, "server": {"task_request_interval": ASK_SECONDS},
+    server = {"format_version": 2, "server": {"task_request_interval": TASK_REQUEST_INTERVAL_S},
               "workflows": [{"id": "relay", "path": CONTROLLER, "args": {}}], **_nothing_else()}  # fmt: skip
     site = {"format_version": 2, "executors": [{"tasks": list(TASKS), "executor": {"path": EXECUTOR, "args": {}}}],
             **_nothing_else()}  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from medfed.core.errors import UserError
 
-STOP_SECONDS = 20
+STOP_TIMEOUT_S = 20
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Kit:
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self._process.pid, number)
-                self._process.wait(STOP_SECONDS)
+                self._process.wait(STOP_TIMEOUT_S)
                 break
             except ProcessLookupError:
                 break

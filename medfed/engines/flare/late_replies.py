@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-MOST_LETTERS = 10_000  # that are remembered; FLARE itself knows no more
+MAX_REQUESTS = 10_000  # that are remembered; FLARE itself knows no more
 
 
 @dataclass
@@ -37,7 +37,7 @@ class LateReplies:
         """A letter of round `number` goes to a site, which will answer by this key; maybe not for the first time."""
         with self._lock:
             self._letters.setdefault(key, _Letter(site, kind, number, time.monotonic()))
-            if len(self._letters) > MOST_LETTERS:
+            if len(self._letters) > MAX_REQUESTS:
                 del self._letters[next(iter(self._letters))]
 
     def came(self, key: str, site: str, why: str = "") -> None:

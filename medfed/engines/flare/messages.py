@@ -12,7 +12,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.decomposers import numpy_decomposers
 from torch import Tensor
 
-from medfed.federation.message import Message, failed
+from medfed.federation.message import Message, failed_reply
 
 GROUPS = {"weights": DataKind.WEIGHTS, "tensors": DataKind.STATISTICS}
 HEADER = "medfed"  # the entry of the meta data that holds everything but tensors, as JSON
@@ -52,7 +52,7 @@ def to_message(shareable: Shareable) -> Message:
         ValueError: if it is no message of ours.
     """
     if (code := shareable.get_return_code()) != ReturnCode.OK:
-        return failed(str(shareable.get_header(WHY) or FILTERED.get(code) or f"FLARE says {code}"))
+        return failed_reply(str(shareable.get_header(WHY) or FILTERED.get(code) or f"FLARE says {code}"))
     dxo = from_shareable(shareable)
     if dxo.data_kind != DataKind.COLLECTION or not isinstance(dxo.get_meta_prop(HEADER), str):
         raise ValueError(f"expected a collection with '{HEADER}' among its meta data, got {dxo.data_kind}")

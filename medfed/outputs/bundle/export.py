@@ -19,7 +19,7 @@ from medfed.federation.method import Method
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.write import NetworkWrapper, write_bundle
 from medfed.outputs.run_folder import RunFolder
-from medfed.tasks.known import task_of_images
+from medfed.tasks.factory import task_of_images
 from medfed.tasks.task import Task
 
 FACTS = (  # of summary.json, put into the bundle as they stand

@@ -10,7 +10,7 @@ from torch import nn
 
 from medfed.outputs.tables import run_table
 from medfed.tasks.bundle_template import BundleTemplate
-from medfed.tasks.known import scoring_of
+from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import CARD, RUN_TABLE
 
 ROLES = {"unseen": "took no part", "seen": "took part"}
@@ -104,7 +104,7 @@ def scores(summary: Mapping[str, Any]) -> dict[str, float]:
             found[f"{role}_vertical_{'_to_'.join(ratio['of'])}_error"] = round(error, 6)
         for structure, group in summary.get(role, {}).get("mean", {}).items():
             prefix = f"{role}_{structure}" if scoring.has_structures else role
-            for column in scoring.shown_columns(CARD):
+            for column in scoring.columns_in(CARD):
                 if (mean := group.get(column.key, {}).get("mean")) is not None:
                     found[f"{prefix}_{column.key}"] = round(mean, 6)
     return found
@@ -119,7 +119,7 @@ def scores_table(summary: Mapping[str, Any]) -> str:
     n_texts = 1 + scoring.has_structures
     ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *rows]
     written = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled]
-    card_notes = " ".join(f"{note}." for note in (scoring.interval, *scoring.notes_of(RUN_TABLE)))
+    card_notes = " ".join(f"{note}." for note in (scoring.interval_note, *scoring.notes_in(RUN_TABLE)))
     return "\n".join([*written, "", card_notes])
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from medfed.core.errors import UserError
 from medfed.federation.message import digest
-from medfed.functional.weights import first_not_finite
+from medfed.functional.weights import first_non_finite
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata
@@ -68,7 +68,7 @@ def write_bundle(
         raise UserError(f"{out}: exists already; remove it, or choose another folder with --out")
     bundle = task.bundle(input_is_2d)
     template = template_folder(bundle.folder)
-    definition = None if wrap else network.definition(task.channels, task.out_channels)
+    definition = None if wrap else network.network_def(task.channels, task.out_channels)
     module = load_trained_network(network, weights, task, wrap)
     facts = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
     configs = {
@@ -119,7 +119,7 @@ def load_trained_network(
             f"the weights do not fit {network} with {task.channels} channels in and {task.out_channels} out: "
             f"{'; '.join(differences[:SHOWN_DIFFERENCES])}{more}; are model and config of the same run?"
         )
-    if name := first_not_finite(weights):
+    if name := first_non_finite(weights):
         raise UserError(f"the weights are not finite (first in '{name}'): training diverged, and there is no model")
     module.load_state_dict(dict(weights))
     return module

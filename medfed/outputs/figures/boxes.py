@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medfed.outputs.figures.figure import BLACK, add_legend, new_figure, role_colour, save_png, style_axes
-from medfed.tasks.scoring import CaseValue, Scoring
+from medfed.tasks.scoring import BoxPlotValue, Scoring
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +71,7 @@ def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path,
     """
     structures = list(dict.fromkeys(map(scoring.structure_of, rows))) or ["no case"]
     panels = [
-        [site_panel(rows, structure, measure, scoring) for measure in scoring.case_values(rows)]
+        [site_panel(rows, structure, measure, scoring) for measure in scoring.box_plot_values(rows)]
         for structure in structures
     ]
     figure = box_figure(panels)
@@ -81,7 +81,7 @@ def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path,
     save_png(figure, path, f"Scores of each case by site ({data_label})")
 
 
-def site_panel(rows: Sequence[Mapping], structure: str, measure: CaseValue, scoring: Scoring) -> BoxPanel:
+def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, scoring: Scoring) -> BoxPanel:
     """Prepare the boxes of one structure and one measure: a box per site, seen sites first.
 
     Args:
@@ -98,7 +98,7 @@ def site_panel(rows: Sequence[Mapping], structure: str, measure: CaseValue, scor
     return BoxPanel(measure.title, tuple(groups), cut_limits(measure.limits, groups), structure)
 
 
-def box_group(name: str, rows: Sequence[Mapping], measure: CaseValue, scoring: Scoring, role: str) -> BoxGroup:
+def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring: Scoring, role: str) -> BoxGroup:
     """Prepare one box from the rows whose value is known.
 
     Args:
@@ -108,7 +108,7 @@ def box_group(name: str, rows: Sequence[Mapping], measure: CaseValue, scoring: S
         scoring: says which rows are failures.
         role: "seen", "validation" or "unseen".
     """
-    known = [(value, scoring.is_crossed(row)) for row in rows if (value := measure.value(row)) is not None]
+    known = [(value, scoring.has_cross(row)) for row in rows if (value := measure.value(row)) is not None]
     return BoxGroup(name, tuple(value for value, _ in known), role, tuple(failed for _, failed in known))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from medfed.metrics.auroc import AreaUnderROC
-from medfed.metrics.class_metric import class_score
+from medfed.metrics.class_metric import compute_class_metric
 from medfed.metrics.curves import macro_roc_curve, reliability_curve
 from medfed.metrics.ece import ExpectedCalibrationError
 from medfed.outputs.figures.figure import (
@@ -22,7 +22,7 @@ from medfed.outputs.figures.figure import (
     save_png,
     style_axes,
 )
-from medfed.tasks.class_scoring import arrays, classes_of
+from medfed.tasks.class_scoring import classes_of, probabilities_and_labels
 
 
 def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
@@ -33,13 +33,13 @@ def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_la
     sites = rows_by_site(rows)
     figure, panels = figure_with_panels(len(sites), 2.6)
     for axes, ((role, site), found) in zip(panels, sites.items()):
-        probabilities, labels = arrays(found)
+        probabilities, labels = probabilities_and_labels(found)
         confidence, share, n = reliability_curve(probabilities, labels)
         axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1)
         axes.vlines(confidence, np.minimum(confidence, share), np.maximum(confidence, share), color="#BBBBBB")
         axes.plot(confidence, share, color=role_colour(role), linewidth=1)
         axes.scatter(confidence, share, s=10 + 150 * n / n.sum(), color=role_colour(role), alpha=0.8, zorder=3)
-        ece = class_score(ExpectedCalibrationError(), probabilities, labels)
+        ece = compute_class_metric(ExpectedCalibrationError(), probabilities, labels)
         axes.set_title(f"{site} ({role}), n={len(found)}\nECE {100 * (ece or 0.0):.1f} %", fontsize=9)
         axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal", xlabel="confidence", ylabel="accuracy")
         style_axes(axes)
@@ -53,7 +53,10 @@ def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) 
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1)
     for ((role, site), found), (colour, dash) in zip(sites.items(), LINES * (len(sites) // len(LINES) + 1)):
-        curve, area = macro_roc_curve(*arrays(found)), class_score(AreaUnderROC(), *arrays(found))
+        curve, area = (
+            macro_roc_curve(*probabilities_and_labels(found)),
+            compute_class_metric(AreaUnderROC(), *probabilities_and_labels(found)),
+        )
         said = f"{site} ({role}): " + ("one class only" if area is None else f"{100 * area:.1f} %")
         style: dict[str, Any] = (
             {"color": BLACK, "linewidth": 2.2} if role == "unseen" else {"color": colour, "linewidth": 1.3}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from medfed.core.seeds import number
+from medfed.core.seeds import stream_seed
 
 
 def mean_dice_by_patient(rows: Sequence[Mapping]) -> dict[str, float]:
@@ -32,7 +32,7 @@ def select_common_cases(rows: Sequence[Mapping], n: int) -> list[dict]:
     A hash of the names of site and case says which. Of images with classes, each class in turn; they come by class.
     """
     cases = {(row["site"], row["patient"]): dict(row) for row in reversed(rows) if row["role"] == "unseen"}
-    ordered = [cases[names] for names in sorted(cases, key=lambda names: number(0, "shown", *names))]
+    ordered = [cases[names] for names in sorted(cases, key=lambda names: stream_seed(0, "shown", *names))]
     so_far: Counter[str] = Counter()
     turns = []
     for row in ordered:

@@ -15,7 +15,7 @@ from medfed.outputs.report.heat_chart import heat_chart
 from medfed.outputs.report.markup import Markup, join, tag
 from medfed.outputs.report.run_data import ROLES, Comparison, Run, structures_of
 from medfed.outputs.tables.table import block_title
-from medfed.tasks.scoring import CaseValue, Scoring
+from medfed.tasks.scoring import BoxPlotValue, Scoring
 
 MEASURES = (
     ("train_loss", "training loss"),
@@ -35,7 +35,7 @@ def boxes_of_run(run: Run) -> list[Markup]:
     found = []
     for structure in structures_of([run]):
         of_structure = [row for row in run.rows if run.scoring.structure_of(row) == structure]
-        for measure in run.scoring.case_values(run.rows):
+        for measure in run.scoring.box_plot_values(run.rows):
             groups = []
             for role, site in sites:
                 rows = [row for row in of_structure if row["site"] == site]
@@ -50,7 +50,7 @@ def boxes_of_comparison(comparison: Comparison) -> list[Markup]:
     first, found = comparison.runs[0], []
     methods = list(dict.fromkeys(run.method for run in comparison.runs))
     sites = sorted({run.unseen for run in comparison.runs})
-    measures = [measure for measure in first.scoring.case_values(first.rows) if measure.is_main]
+    measures = [measure for measure in first.scoring.box_plot_values(first.rows) if measure.is_main]
     for structure, measure in product(structures_of([first]), measures):
         by_site = {
             site: [
@@ -69,7 +69,7 @@ def boxes_of_comparison(comparison: Comparison) -> list[Markup]:
     return found
 
 
-def _named(run: Run, structure: str, measure: CaseValue) -> str:
+def _named(run: Run, structure: str, measure: BoxPlotValue) -> str:
     return f"{structure}: {measure.title}" if run.scoring.has_structures else measure.title
 
 
@@ -134,8 +134,8 @@ def heat_maps(comparison: Comparison) -> list[Markup]:
     return found
 
 
-def _group(name: str, rows: Sequence[dict], measure: CaseValue, scoring: Scoring, colour: str) -> Group:
-    values = [(measure.value(row), scoring.is_crossed(row)) for row in rows]
+def _group(name: str, rows: Sequence[dict], measure: BoxPlotValue, scoring: Scoring, colour: str) -> Group:
+    values = [(measure.value(row), scoring.has_cross(row)) for row in rows]
     known = [(value, failed) for value, failed in values if value is not None]
     return Group(name, [value for value, _ in known], colour, [failed for _, failed in known])
 

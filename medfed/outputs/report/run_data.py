@@ -15,7 +15,7 @@ from medfed.outputs.report.ledger_totals import Ledger, read_ledger
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison import Table, build_table
 from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, read_row, row_from_folder_name
-from medfed.tasks.known import scoring_of
+from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import Scoring
 
 FOLDS = "*/unseen_*/seed_*"  # where medfed.evaluate keeps the runs of a comparison

@@ -34,7 +34,7 @@ def scores_of_run(run: Run) -> Markup:
     ]
     texts = range(2 + scoring.has_structures)
     table = table_block(f"Scores by site: {run.method}, {_rule(run)}", run.data_label, head, body, foot, texts)
-    notes = [f"{note}." for note in (scoring.interval, *scoring.notes_of(RUN_TABLE))]
+    notes = [f"{note}." for note in (scoring.interval_note, *scoring.notes_in(RUN_TABLE))]
     return lines(table, _notes((*notes, *run_table.weights_notes(summary))))
 
 
@@ -80,8 +80,8 @@ def _notes(notes: tuple[str, ...]) -> Markup:
 
 
 def _line(scoring: Scoring, site: str, role: str, structure: str, group: Mapping[str, Any]) -> list[object]:
-    before, after = ([group[key] for key, _ in counts] for counts in (scoring.counts_before, scoring.counts_after))
-    scores = [_score(scoring, metric, group) for metric in scoring.shown(RUN_TABLE)]
+    before, after = ([group[key] for key, _ in counts] for counts in (scoring.leading_counts, scoring.trailing_counts))
+    scores = [_score(scoring, metric, group) for metric in scoring.metrics_in(RUN_TABLE)]
     return [site, SHOWN[role], *[structure] * scoring.has_structures, *before, *scores, *after]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from medfed.core.errors import UserError
 from medfed.metrics.metric import DISTANCE, DISTANCE_UNITS, Column
 from medfed.outputs.tables.comparison_row import BASELINE
-from medfed.tasks.known import scoring_of
+from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import COMPARISON, Scoring
 
 COLUMN = {  # what a column is, by the role of its sites
@@ -123,8 +123,8 @@ def build_table(
     blocks = []
     for structure in structures:
         of_structure = _of_structure(runs, scoring, structure)
-        for column in scoring.shown_columns(COMPARISON):
-            if any(scoring.is_known(rows, column.key) for rows in of_structure.values()):
+        for column in scoring.columns_in(COMPARISON):
+            if any(scoring.has_value(rows, column.key) for rows in of_structure.values()):
                 lines = tuple(
                     _line(of_structure, groups, method, sites, structure, column, against[method], scoring)
                     for method in methods
@@ -134,7 +134,7 @@ def build_table(
                                     metric.decimals))
     head = _head(data, selection, seeds, blocks, scoring, role)
     notes = (*_notes(runs, against, methods, sites, seeds, baseline, blocks, scoring, role), *_transductive(results))
-    return Table(data, selection, seeds, tuple(sites), baseline, head, tuple(blocks), notes, scoring.failed)
+    return Table(data, selection, seeds, tuple(sites), baseline, head, tuple(blocks), notes, scoring.failure_heading)
 
 
 def _joined(scorings: Sequence[Scoring]) -> Scoring:
@@ -191,7 +191,7 @@ def _line(
     own = {key: rows for key, rows in runs.items() if key[0] == method}
     means: dict[tuple[str, int], float] = {}
     for key, rows in own.items():
-        value = scoring.value(rows, column.key)
+        value = scoring.overall_score(rows, column.key)
         if value is None and not scoring.has_structures:  # a score of all images whose code is not here
             value = groups[key].get(structure, {}).get(column.key, {}).get("mean")
         if value is not None:
@@ -203,7 +203,7 @@ def _line(
         test["reason"] = f"the baseline {baseline} was not run"
     elif method != baseline:
         others = [row for key, found in runs.items() if key[0] == baseline for row in found]
-        test = scoring.paired(of_method, others, column.key)
+        test = scoring.paired_test(of_method, others, column.key)
     n_missed, n_cases = sum(map(scoring.is_failure, of_method)), sum(map(scoring.is_case, of_method))
     average = _average(cells, means, sites)
     return Line(method, cells, average, test["p"], test["n"], test["reason"], n_missed, n_cases)
@@ -230,14 +230,14 @@ def _head(
     return (
         data_label(data),
         f"a column is {COLUMN[role]}; round chosen by the rule '{selection}'; seeds: {', '.join(map(str, seeds))}",
-        f"mean over seeds of the {scoring.averaged}{spread}{_units(scoring, blocks)}",
-        *scoring.notes_of(COMPARISON),
+        f"mean over seeds of the {scoring.score_description}{spread}{_units(scoring, blocks)}",
+        *scoring.notes_in(COMPARISON),
     )
 
 
 def _units(scoring: Scoring, blocks: Sequence[Block]) -> str:
     """Such as: distances in: mm; nothing for a task without distances."""
-    if not any(metric.unit == DISTANCE for metric in scoring.shown(COMPARISON)):
+    if not any(metric.unit == DISTANCE for metric in scoring.metrics_in(COMPARISON)):
         return ""
     units = dict.fromkeys(block.unit for block in blocks if block.unit in DISTANCE_UNITS)
     return f"; distances in: {' and '.join(units) or 'none known'}"
@@ -263,12 +263,12 @@ def _notes(
     if any(other in methods and other != method for method, other in against.items()):
         same = " with the same varied settings" if len(set(against.values())) > 1 else ""
         notes.append(
-            f"p: Wilcoxon signed-rank against {baseline}{same}, two-sided, over {scoring.tested}, not corrected for "
-            "the number of methods"
+            f"p: Wilcoxon signed-rank against {baseline}{same}, two-sided, over {scoring.tested_population}, not "
+            "corrected for the number of methods"
         )
     lines = [line for block in blocks for line in block.lines]
     reasons = {(line.method, line.reason) for line in lines if line.reason and line.n is not None}
     notes += [f"{method}: no p for some measure: {reason}" for method, reason in sorted(reasons)]
     if any(None in line.cells for line in lines):
-        notes.append(f"-: not run, or {scoring.unknown}; then there is no average either")
+        notes.append(f"-: not run, or {scoring.missing_score_reason}; then there is no average either")
     return tuple(notes)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from medfed.metrics.metric import DISTANCE, Column, Metric, columns_of
+from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
 from medfed.outputs.tables.comparison import data_label
 from medfed.outputs.tables.table import TRANSDUCTIVE, align_columns
-from medfed.tasks.known import scoring_of
+from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import GAP, RUN_TABLE, Scoring
 
 SITES = (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)"))
@@ -26,7 +26,7 @@ def closing_table(summary: Mapping[str, Any]) -> str:
     found = [[(word, "") for word in line] for line in score_rows(scoring, summary, scoring.shows_interval)]
     notes = [*scoring.summary_notes(summary), *weights_notes(summary)]
     table = align_columns(found, False, n_left=1 + scoring.has_structures)
-    return "\n".join([*_head(summary, scoring.spread), "", table, "", *notes])
+    return "\n".join([*_head(summary, scoring.spread_note), "", table, "", *notes])
 
 
 def score_rows(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool) -> list[tuple[str, ...]]:
@@ -51,10 +51,10 @@ def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str,
     """The heads of the columns that `values` fills, after those of `first`."""
     metrics = (
         metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
-        for metric in scoring.shown(RUN_TABLE)
+        for metric in scoring.metrics_in(RUN_TABLE)
     )
     structure = ["structure"] if scoring.has_structures else []
-    before, after = ([name for _, name in counts] for counts in (scoring.counts_before, scoring.counts_after))
+    before, after = ([name for _, name in counts] for counts in (scoring.leading_counts, scoring.trailing_counts))
     return (*first, *structure, *before, *metrics, *after)
 
 
@@ -80,7 +80,7 @@ def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any])
     """The column of a metric in a group's line: a distance in the unit that all its cases (of a mean: sites) have."""
     main = group[scoring.columns[0].key]
     count = "n_sites" if "n_sites" in main else "n"
-    for column in columns_of(metric):
+    for column in metric_columns(metric):
         scores = group.get(column.key) or {}
         if scores.get("mean") is not None and (metric.unit != DISTANCE or scores.get(count) == main.get(count)):
             return column
@@ -122,22 +122,24 @@ def _clients(summary: Mapping[str, Any]) -> list[str]:
 
 def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any], with_interval: bool) -> tuple:
     scores = []
-    for metric in scoring.shown(RUN_TABLE):
+    for metric in scoring.metrics_in(RUN_TABLE):
         column = displayed_column(scoring, metric, group)
         scores.append("-" if column is None else format_score(group[column.key], column, with_interval))
-    before, after = ([str(group[key]) for key, _ in counts] for counts in (scoring.counts_before, scoring.counts_after))
+    before, after = (
+        [str(group[key]) for key, _ in counts] for counts in (scoring.leading_counts, scoring.trailing_counts)
+    )
     return (site, *[structure] * scoring.has_structures, *before, *scores, *after)
 
 
 def _gap_line(scoring: Scoring, structure: str, gap: Mapping[str, float | None]) -> tuple[str, ...]:
-    in_gap = scoring.shown(GAP)
-    words = [_gap_text(metric, gap) if metric in in_gap else "" for metric in scoring.shown(RUN_TABLE)]
-    before, after = ([""] * len(counts) for counts in (scoring.counts_before, scoring.counts_after))
+    in_gap = scoring.metrics_in(GAP)
+    words = [_gap_text(metric, gap) if metric in in_gap else "" for metric in scoring.metrics_in(RUN_TABLE)]
+    before, after = ([""] * len(counts) for counts in (scoring.leading_counts, scoring.trailing_counts))
     return ("gap: seen - unseen", *[structure] * scoring.has_structures, *before, *words, *after)
 
 
 def _gap_text(metric: Metric, gap: Mapping[str, float | None]) -> str:
-    for column in columns_of(metric):
+    for column in metric_columns(metric):
         value = gap.get(column.key)
         if value is not None:
             unit = f" {column.unit}" if metric.unit == DISTANCE else ""

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from medfed.core.errors import UserError
-from medfed.engines.flare.connection import MOST_JOBS, FlareConnection
+from medfed.engines.flare.connection import MAX_JOBS, FlareConnection
 from medfed.federation.message import Message, digest
 
 LETTER = Message("train", {"w": torch.ones(2)}, {}, {"round": 1, "last": 0})
@@ -143,28 +143,28 @@ def test_an_answer_that_broke_off_in_the_middle_is_none():
 
 
 def test_it_gives_up_after_a_few_jobs_and_says_why():
-    jobs = FakeJobs(*MOST_JOBS * [breaking_after(0)], echo)
+    jobs = FakeJobs(*MAX_JOBS * [breaking_after(0)], echo)
     answers, _ = exchange(jobs)
     assert {answer.kind for answer in answers.values()} == {"failed"}
-    assert answers["west"].facts["why"] == "gave no answer: FLARE's job ended: its line broke"
-    assert len(jobs.requests) == MOST_JOBS == jobs.stopped
+    assert answers["west"].facts["why"] == "did not reply: FLARE's job ended: its line broke"
+    assert len(jobs.requests) == MAX_JOBS == jobs.stopped
 
 
 def test_the_answers_that_came_are_kept_when_it_gives_up():
-    jobs = FakeJobs(breaking_after(1), *(MOST_JOBS - 1) * [breaking_after(0)])
+    jobs = FakeJobs(breaking_after(1), *(MAX_JOBS - 1) * [breaking_after(0)])
     answers, _ = exchange(jobs)
     assert [answers[site].kind for site in sorted(ASKED)] == ["train", "failed", "failed"]
 
 
 def test_a_relay_that_never_comes_is_not_waited_for():
     threads = threading.active_count()
-    answers, _ = exchange(FakeJobs(*MOST_JOBS * [None]), join_seconds=0.3)
-    assert answers["north"].facts["why"] == "gave no answer: FLARE's job ended: its relay was not there within 0.3 s"
+    answers, _ = exchange(FakeJobs(*MAX_JOBS * [None]), join_timeout_s=0.3)
+    assert answers["north"].facts["why"] == "did not reply: FLARE's job ended: its relay was not there within 0.3 s"
     assert threading.active_count() == threads  # nobody waits at a closed door
 
 
 def test_a_job_that_ends_before_its_relay_comes_says_how():
-    jobs = FakeJobs(*MOST_JOBS * [None])
+    jobs = FakeJobs(*MAX_JOBS * [None])
 
     def ending(line):
         job = jobs(line)
@@ -173,7 +173,7 @@ def test_a_job_that_ends_before_its_relay_comes_says_how():
 
     line = FlareConnection(ending)
     answers = line.exchange("train", ASKED, 0.0)
-    assert answers["north"].facts["why"] == "gave no answer: FLARE's job ended: FLARE says FINISHED:ABNORMAL"
+    assert answers["north"].facts["why"] == "did not reply: FLARE's job ended: FLARE says FINISHED:ABNORMAL"
 
 
 def test_a_relay_that_falls_silent_is_not_waited_for():
@@ -184,14 +184,14 @@ def test_a_relay_that_falls_silent_is_not_waited_for():
         release.wait(6)
         raise EOFError
 
-    answers, _ = exchange(FakeJobs(*MOST_JOBS * [hung]), seconds=0.2, grace_seconds=0.3)
+    answers, _ = exchange(FakeJobs(*MAX_JOBS * [hung]), seconds=0.2, grace_s=0.3)
     release.set()
-    assert answers["north"].facts["why"] == "gave no answer: FLARE's job ended: its relay said nothing for 0.5 s"
+    assert answers["north"].facts["why"] == "did not reply: FLARE's job ended: its relay said nothing for 0.5 s"
 
 
 def test_without_a_limit_it_waits_as_long_as_the_job_runs():
     made, release = [], threading.Event()
-    jobs = FakeJobs(*MOST_JOBS * [lambda *_: release.wait(20)])
+    jobs = FakeJobs(*MAX_JOBS * [lambda *_: release.wait(20)])
 
     def start(line):
         made.append(jobs(line))
@@ -201,7 +201,7 @@ def test_without_a_limit_it_waits_as_long_as_the_job_runs():
     line = FlareConnection(start)
     answers = line.exchange("train", ASKED, 0.0)
     release.set()
-    assert len(made) == MOST_JOBS and answers["west"].facts["why"].endswith("FLARE says FINISHED:ABORTED")
+    assert len(made) == MAX_JOBS and answers["west"].facts["why"].endswith("FLARE says FINISHED:ABORTED")
 
 
 def test_a_stranger_at_the_door_is_not_let_in():

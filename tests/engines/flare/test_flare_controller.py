@@ -26,7 +26,7 @@ from medfed.engines.flare import controller as relay_module
 from medfed.engines.flare.connection import FlareConnection
 from medfed.engines.flare.controller import FlareController
 from medfed.engines.flare.messages import to_message, to_shareable
-from medfed.federation.message import Message, failed
+from medfed.federation.message import Message, failed_reply
 
 SITES = ("BMC", "HK")
 
@@ -47,7 +47,7 @@ class Server:
         self.context = contexts.new_context
 
     def start(self, line: dict[str, str]):
-        (self.folder / relay_module.LINE_FILE).write_text(json.dumps(line))
+        (self.folder / relay_module.CONNECTION_FILE).write_text(json.dumps(line))
         args = (self.abort, self.context())
         self.thread = threading.Thread(target=self.relay.control_flow, args=args, daemon=True)
         self.thread.start()
@@ -88,7 +88,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    monkeypatch.setattr(relay_module, "LAST_WORDS_SECONDS", 1.0)
+    monkeypatch.setattr(relay_module, "GRACE_S", 1.0)
     return Server(tmp_path)
 
 
@@ -169,8 +169,8 @@ def test_a_site_that_stopped_in_time_is_heard_and_is_not_as_one_that_is_gone(ser
     keys = {site: server.fetch(site)[0] for site in SITES}
     server.answer("BMC", keys["BMC"], of("BMC"))
     time.sleep(1.2)
-    server.answer("HK", keys["HK"], failed("was not done in time and was stopped"))
-    assert going.done()["HK"] == failed("was not done in time and was stopped")
+    server.answer("HK", keys["HK"], failed_reply("was not done in time and was stopped"))
+    assert going.done()["HK"] == failed_reply("was not done in time and was stopped")
     line.close()
 
 
@@ -179,7 +179,7 @@ def late_one(server, line, answer: Message) -> str:
     going = Exchange(line, letter(), 1.0)
     key, _ = server.fetch("HK")
     server.answer("BMC", server.fetch("BMC")[0], of("BMC"))
-    assert going.done()["HK"] == failed("gave no answer within 1 s")
+    assert going.done()["HK"] == failed_reply("did not reply within 1 s")
     server.answer("HK", key, answer)
     return key
 
@@ -219,7 +219,7 @@ def test_one_that_comes_during_the_next_exchange_is_told_with_it(server):
 
 def test_what_came_after_the_last_exchange_is_told_at_the_end(server):
     line = FlareConnection(server.start)
-    late_one(server, line, failed("was stopped"))
+    late_one(server, line, failed_reply("was stopped"))
     time.sleep(0.3)
     with pytest.warns(UserWarning, match=r"came late, after \d+ s \(was stopped\); left out"):
         line.close()
@@ -247,7 +247,7 @@ def test_an_answer_of_a_site_that_flare_gave_up_is_told(server):
     server.answer("BMC", server.fetch("BMC")[0], of("BMC"))
     for task in server.relay.communicator._tasks:
         task.completion_status = relay_module.TaskCompletionStatus.CLIENT_DEAD
-    assert going.done()["HK"].facts["why"].startswith("gave no answer: FLARE says ")
+    assert going.done()["HK"].facts["why"].startswith("did not reply: FLARE says ")
     server.answer("HK", key, of("HK"))
     time.sleep(0.3)
     with pytest.warns(UserWarning, match="HK: its answer 'train' of round 1 came late"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from medfed.core.errors import UserError
-from medfed.engines.flare.job import EXECUTOR, allow_list, check_names, hospital_rights, write_job
+from medfed.engines.flare.job import EXECUTOR, allow_list, check_names, coordinator_permissions, write_job
 from medfed.engines.flare.kit import Kit
 
 
@@ -15,7 +15,7 @@ def kit(tmp_path) -> Kit:
                                ("local", "resources.json.default", '{"a": 1, "b": 2}')):  # fmt: skip
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(text)
-    return Kit(tmp_path, (EXECUTOR,), hospital_rights())
+    return Kit(tmp_path, (EXECUTOR,), coordinator_permissions())
 
 
 def resources(kit: Kit) -> dict:
@@ -34,7 +34,7 @@ def test_starting_narrows_what_others_may_do_and_leaves_the_rest(kit):
     kit.stop()
     assert resources(kit) == {"a": 3, "class_allow_list": [EXECUTOR], "class_list_enforcement_mode": "enforce",
                               "allow_log_streaming": False}  # fmt: skip
-    assert json.loads((kit.path / "local" / "authorization.json").read_text()) == hospital_rights()
+    assert json.loads((kit.path / "local" / "authorization.json").read_text()) == coordinator_permissions()
 
 
 def test_stopping_ends_what_the_kit_started(kit):
@@ -75,7 +75,7 @@ def authorizer():
     pytest.importorskip("nvflare")
     from nvflare.security.security import FLAuthorizer
 
-    return FLAuthorizer("org_1", hospital_rights())
+    return FLAuthorizer("org_1", coordinator_permissions())
 
 
 @pytest.mark.parametrize(("right", "granted"), [

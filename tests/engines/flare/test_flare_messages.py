@@ -16,7 +16,7 @@ from nvflare.app_common.filters.dxo_blocker import DXOBlocker
 from nvflare.fuel.utils import fobs
 
 from medfed.engines.flare.messages import HEADER, register, to_message, to_shareable
-from medfed.federation.message import Message, digest, failed
+from medfed.federation.message import Message, digest, failed_reply
 
 WEIGHTS = {
     "z.weight": torch.tensor([[1.5, -0.0], [float("1e-45"), 3e38]]),
@@ -99,13 +99,13 @@ def test_a_filter_may_take_a_whole_part():
 
 
 def test_a_reason_comes_as_a_reason():
-    found = to_message(over_the_wire(to_shareable(failed("its process was killed"))))
-    assert found == failed("its process was killed")
+    found = to_message(over_the_wire(to_shareable(failed_reply("its process was killed"))))
+    assert found == failed_reply("its process was killed")
     assert to_shareable(found).get_return_code() == ReturnCode.EXECUTION_EXCEPTION
 
 
 def test_an_error_of_flares_own_is_a_reason_too():
-    assert to_message(make_reply(ReturnCode.TASK_ABORTED)) == failed("FLARE says TASK_ABORTED")
+    assert to_message(make_reply(ReturnCode.TASK_ABORTED)) == failed_reply("FLARE says TASK_ABORTED")
 
 
 def test_so_is_a_filter_that_blocks():

@@ -60,7 +60,7 @@ def test_no_site_speaks_for_another_or_in_answer_to_nothing():
 
 
 def test_only_so_many_letters_are_remembered(monkeypatch):
-    monkeypatch.setattr(late_replies, "MOST_LETTERS", 2)
+    monkeypatch.setattr(late_replies, "MAX_REQUESTS", 2)
     late = asked("BMC", "HK", "UCL")
     late.over({"BMC", "HK", "UCL"})
     for site in ("BMC", "HK", "UCL"):

@@ -28,7 +28,7 @@ from medfed.outputs.bundle.configs import inference_config, metadata
 from medfed.outputs.bundle.write import PACKAGE, load_trained_network, template_folder, write_bundle
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.evaluation import Evaluation
-from medfed.tasks.mask_bundle import IMAGES_2D, VOLUMES
+from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE
 from medfed.tasks.segmentation import Segmentation
 
 SIDE = 32
@@ -233,9 +233,9 @@ def test_the_checksum_in_the_provenance_is_that_of_the_runs_model(made, tmp_path
 
 def test_the_template_is_what_a_prostate_run_gets():
     """So that who reads the template in the repository reads the truth."""
-    template, task = template_folder(VOLUMES), Segmentation(("prostate",), 1, 384)
+    template, task = template_folder(VOLUME_TEMPLATE), Segmentation(("prostate",), 1, 384)
     kept = json.loads((template / "configs" / "inference.json").read_text())
-    assert inference_config(template, task.bundle(False), UNet().definition(1, 1)) == kept
+    assert inference_config(template, task.bundle(False), UNet().network_def(1, 1)) == kept
     shown = json.loads((template / "configs" / "metadata.json").read_text())
     filled = metadata(template, task.bundle(False), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
@@ -243,10 +243,10 @@ def test_the_template_is_what_a_prostate_run_gets():
 
 
 def test_the_template_of_pictures_is_what_a_fundus_run_gets():
-    template = template_folder(IMAGES_2D)
+    template = template_folder(IMAGE_2D_TEMPLATE)
     task = Segmentation(("disc", "cup"), 3, 384, (0.0, 255.0), Evaluation(largest_component=True))
     kept = json.loads((template / "configs" / "inference.json").read_text())
-    assert inference_config(template, task.bundle(True), UNet().definition(3, 2)) == kept
+    assert inference_config(template, task.bundle(True), UNet().network_def(3, 2)) == kept
     shown = json.loads((template / "configs" / "metadata.json").read_text())
     filled = metadata(template, task.bundle(True), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
@@ -326,8 +326,8 @@ class UnscriptableSettings(NetworkSettings):
     def build(self, in_channels, out_channels):
         return Unscriptable(**UNET._arguments(in_channels, out_channels))
 
-    def definition(self, in_channels, out_channels):
-        return UNET.definition(in_channels, out_channels) if self.has_definition else None
+    def network_def(self, in_channels, out_channels):
+        return UNET.network_def(in_channels, out_channels) if self.has_definition else None
 
 
 def test_a_network_that_cannot_be_scripted_still_makes_a_bundle_where_monai_has_it(tmp_path, made):
@@ -346,7 +346,7 @@ def test_a_network_that_cannot_be_scripted_still_makes_a_bundle_where_monai_has_
 def test_a_missing_template_is_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr("medfed.outputs.bundle.write.PACKAGE", tmp_path / "medfed")
     with pytest.raises(UserError, match="template is neither in"):
-        template_folder(VOLUMES)
+        template_folder(VOLUME_TEMPLATE)
     assert (PACKAGE.parent / "bundles").is_dir()
 
 

@@ -15,11 +15,11 @@ from medfed.core.errors import UserError
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import IMPORTS, check_bundle, check_inference, check_metadata, is_allowed_expression
 from medfed.outputs.bundle.write import template_folder, write_bundle
-from medfed.tasks.class_bundle import CLASSES
-from medfed.tasks.mask_bundle import IMAGES_2D, VOLUMES
+from medfed.tasks.class_bundle import CLASSIFICATION_TEMPLATE
+from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE
 from medfed.tasks.segmentation import Segmentation
 
-TEMPLATE = template_folder(VOLUMES) / "configs"
+TEMPLATE = template_folder(VOLUME_TEMPLATE) / "configs"
 UNET = UNet(features=(2, 2, 2, 2, 2, 2))
 
 
@@ -112,7 +112,7 @@ def test_every_other_way_to_code_is_refused(inference, key, value):
 
 
 def of_classes():
-    return json.loads((template_folder(CLASSES) / "configs" / "inference.json").read_text())
+    return json.loads((template_folder(CLASSIFICATION_TEMPLATE) / "configs" / "inference.json").read_text())
 
 
 def step(config, name):
@@ -121,7 +121,7 @@ def step(config, name):
 
 
 def test_the_templates_are_accepted():
-    for name in (VOLUMES, IMAGES_2D, CLASSES):
+    for name in (VOLUME_TEMPLATE, IMAGE_2D_TEMPLATE, CLASSIFICATION_TEMPLATE):
         check_inference(json.loads((template_folder(name) / "configs" / "inference.json").read_text()), name)
 
 

@@ -23,9 +23,9 @@ from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata
 from medfed.outputs.bundle.model_card import scores_table
 from medfed.outputs.bundle.write import template_folder, write_bundle
-from medfed.tasks.class_bundle import CLASSES
+from medfed.tasks.class_bundle import CLASSIFICATION_TEMPLATE
 from medfed.tasks.classification import Classification
-from medfed.tasks.mask_bundle import IMAGES_2D, VOLUMES
+from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE
 from medfed.tasks.segmentation import Segmentation
 
 SIDE = 24
@@ -257,9 +257,9 @@ def test_a_model_of_real_images_is_not_called_one_of_phantoms(made, tmp_path):
 
 
 def test_the_template_is_what_a_camelyon17_run_gets():
-    template, task = template_folder(CLASSES), Classification(("normal", "tumour"), 3, 96)
+    template, task = template_folder(CLASSIFICATION_TEMPLATE), Classification(("normal", "tumour"), 3, 96)
     kept = json.loads((template / "configs" / "inference.json").read_text())
-    assert inference_config(template, task.bundle(True), DenseNetwork().definition(3, 2)) == kept
+    assert inference_config(template, task.bundle(True), DenseNetwork().network_def(3, 2)) == kept
     shown = json.loads((template / "configs" / "metadata.json").read_text())
     filled = metadata(template, task.bundle(True), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
@@ -267,9 +267,9 @@ def test_the_template_is_what_a_camelyon17_run_gets():
 
 
 def test_the_template_follows_from_what_goes_in_and_comes_out():
-    assert Classification(("a", "b"), 1, 32).bundle(True).folder == CLASSES
-    assert Segmentation(("polyp",), 3, 32).bundle(True).folder == IMAGES_2D
-    assert Segmentation(("prostate",), 1, 32).bundle(False).folder == VOLUMES
+    assert Classification(("a", "b"), 1, 32).bundle(True).folder == CLASSIFICATION_TEMPLATE
+    assert Segmentation(("polyp",), 3, 32).bundle(True).folder == IMAGE_2D_TEMPLATE
+    assert Segmentation(("prostate",), 1, 32).bundle(False).folder == VOLUME_TEMPLATE
 
 
 @pytest.mark.slow

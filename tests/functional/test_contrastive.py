@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from medfed.functional.contrast import info_nce, masked_mean
+from medfed.functional.contrastive import info_nce, masked_mean
 
 TWO_CLUSTERS = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 2.0]] * 3, dtype=torch.float64)  # length does not matter
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from medfed.functional.draws import draw_mixing, oversample
+from medfed.functional.sampling import draw_mixing_partners, draw_oversampled
 
 LABELS = torch.tensor([7, 7, 2, 7, 2, 0])  # 3, 2 and 1 of classes 7, 2 and 0
 
@@ -20,7 +20,7 @@ def test_three_two_one_is_evened_out(n, counts):
     """The paper's example. With 2, and with 4, a tie is drawn: each outcome is seen."""
     seen = []
     for seed in range(30):
-        added = oversample(LABELS, n, generator(seed))
+        added = draw_oversampled(LABELS, n, generator(seed))
         assert added.dtype == torch.int64 and len(added) == n
         seen.append(torch.cat([LABELS, LABELS[added]]).unique(return_counts=True)[1].tolist())
     assert sorted(map(list, set(map(tuple, seen)))) == counts
@@ -30,22 +30,24 @@ def test_no_sample_is_added_a_second_time_before_all_of_its_class_were():
     """Class 1 has 3 samples and 3 are to be added, all of them; 2 more of each class are any 2."""
     labels = torch.tensor([0] * 6 + [1] * 3)
     for seed in range(20):
-        added = oversample(labels, 3, generator(seed))
+        added = draw_oversampled(labels, 3, generator(seed))
         assert sorted(added.tolist()) == [6, 7, 8]
-        times = oversample(labels, 3 + 2 * 8, generator(seed)).bincount(minlength=9)
+        times = draw_oversampled(labels, 3 + 2 * 8, generator(seed)).bincount(minlength=9)
         assert times[:6].sum() == 8 and times[6:].sum() == 11
         assert set(times[:6].tolist()) == {1, 2} and set(times[6:].tolist()) == {3, 4}
 
 
 def test_samples_of_a_class_are_drawn_alike():
     """One more of class 0 or 1, equally rare: each of the four samples in a quarter of the draws."""
-    draws = torch.cat([oversample(torch.tensor([0, 1, 0, 1]), 1, generator(seed)) for seed in range(800)])
+    draws = torch.cat([draw_oversampled(torch.tensor([0, 1, 0, 1]), 1, generator(seed)) for seed in range(800)])
     assert (draws.bincount(minlength=4) / 800 - 0.25).abs().max() < 4 * (0.25 * 0.75 / 800) ** 0.5
 
 
 def test_a_generator_fixes_the_draws():
-    assert torch.equal(oversample(LABELS, 20, generator(3)), oversample(LABELS, 20, generator(3)))
-    for one, other in zip(draw_mixing(9, 0.1, generator(3)), draw_mixing(9, 0.1, generator(3)), strict=True):
+    assert torch.equal(draw_oversampled(LABELS, 20, generator(3)), draw_oversampled(LABELS, 20, generator(3)))
+    for one, other in zip(
+        draw_mixing_partners(9, 0.1, generator(3)), draw_mixing_partners(9, 0.1, generator(3)), strict=True
+    ):
         assert torch.equal(one, other)
 
 
@@ -56,7 +58,7 @@ def test_ratios_have_the_moments_of_beta(concentration):
     The standard error of a variance over n draws is v sqrt((kurtosis - 1) / n).
     """
     n, variance, kurtosis = 20_000, 1 / (8 * concentration + 4), 3 - 6 / (2 * concentration + 3)
-    ratio, _ = draw_mixing(n, concentration, generator(1))
+    ratio, _ = draw_mixing_partners(n, concentration, generator(1))
     assert ratio.dtype == torch.float64 and ratio.min() >= 0 and ratio.max() <= 1
     assert abs(ratio.mean() - 0.5) < 4 * (variance / n) ** 0.5
     assert abs(ratio.var() - variance) < 4 * variance * ((kurtosis - 1) / n) ** 0.5
@@ -65,22 +67,22 @@ def test_ratios_have_the_moments_of_beta(concentration):
 def test_ratios_are_distributed_as_arcsine_at_one_half():
     """Beta(1/2, 1/2) is the only one whose distribution function is a formula: 2/pi arcsin(sqrt(x)). n^-1/2 * 1.95
     is Kolmogorov's bound at one in a thousand."""
-    ratio = draw_mixing(20_000, 0.5, generator(2))[0].sort().values
+    ratio = draw_mixing_partners(20_000, 0.5, generator(2))[0].sort().values
     expected = 2 / torch.pi * ratio.sqrt().asin()
     assert (expected - torch.linspace(0, 1, 20_000, dtype=torch.float64)).abs().max() < 1.95 * 20_000**-0.5
 
 
 def test_partners_are_a_permutation():
-    assert sorted(draw_mixing(50, 0.1, generator())[1].tolist()) == list(range(50))
+    assert sorted(draw_mixing_partners(50, 0.1, generator())[1].tolist()) == list(range(50))
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda: oversample(LABELS.float(), 1, generator()), "labels must be integers"),
-    (lambda: oversample(LABELS[:, None], 1, generator()), "labels must be integers"),
-    (lambda: oversample(LABELS, -1, generator()), "cannot add -1 samples"),
-    (lambda: oversample(LABELS[:0], 1, generator()), "cannot add 1 samples to a batch of 0"),
-    (lambda: draw_mixing(3, 0.0, generator()), "concentration must be above 0"),
-    (lambda: draw_mixing(3, float("nan"), generator()), "concentration must be above 0"),
+    (lambda: draw_oversampled(LABELS.float(), 1, generator()), "labels must be integers"),
+    (lambda: draw_oversampled(LABELS[:, None], 1, generator()), "labels must be integers"),
+    (lambda: draw_oversampled(LABELS, -1, generator()), "cannot add -1 samples"),
+    (lambda: draw_oversampled(LABELS[:0], 1, generator()), "cannot add 1 samples to a batch of 0"),
+    (lambda: draw_mixing_partners(3, 0.0, generator()), "concentration must be above 0"),
+    (lambda: draw_mixing_partners(3, float("nan"), generator()), "concentration must be above 0"),
 ])  # fmt: skip
 def test_wrong_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):

@@ -21,7 +21,7 @@ _ORIENTATION = 0x0112
 _DEEP_COLOUR = re.compile(r";16[BLN]$")  # in a raw mode of Pillow: 16 bits a channel, unlike BMP's BGR;16
 
 
-def read_picture(
+def read_image_file(
     path: Path, white: float | None, notices: list[str], hint: str = "save it as 8-bit grey or RGB"
 ) -> np.ndarray:
     """(1 or 3, H, W) float32 in [0, 255], turned as its EXIF note says, without alpha; 3 channels are RGB.
@@ -53,11 +53,11 @@ def read_picture(
     return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0).copy()
 
 
-def read_labels(path: Path, notices: list[str]) -> np.ndarray:
+def read_label_file(path: Path, notices: list[str]) -> np.ndarray:
     """(H, W) stored values of a mask; the index where it has a palette.
 
     Raises:
-        UserError: as `read_picture`, or if the labels are stored as colours.
+        UserError: as `read_image_file`, or if the labels are stored as colours.
     """
     picture = _open(path, notices)
     pixels = np.asarray(picture)

@@ -7,7 +7,7 @@ from typing import Any
 
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
-from medfed.metrics.metric import Metric, from_description
+from medfed.metrics.metric import Metric, metric_from_description
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.scoring import Scoring
@@ -29,7 +29,7 @@ def task_of_images(images: Mapping[str, Any], image_size: int, evaluation: Evalu
     """The task of a run whose images are not here.
 
     Args:
-        images: as `summary.json` describes them (`image_description`).
+        images: as `summary.json` describes them (`describe_images`).
     """
     channels, standardised = images["channels"], images["standardised"]
     if images.get("classes"):  # runs of older versions have no such entry
@@ -59,7 +59,9 @@ def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> S
         return task.scoring_class(task.own_metrics)
     own = {metric.name: metric for metric in task.own_metrics}
     try:
-        metrics: tuple[Metric, ...] = tuple(own.get(facts["name"]) or from_description(facts) for facts in declared)
+        metrics: tuple[Metric, ...] = tuple(
+            own.get(facts["name"]) or metric_from_description(facts) for facts in declared
+        )
         return task.scoring_class(metrics, tuple(summary.get("chosen_metrics", ())))
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{source}: metrics: {error}; copy the run again from where it was made") from error

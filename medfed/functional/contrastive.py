@@ -34,7 +34,7 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         return sums / torch.where(present, total, 1)[:, None], present
 
 
-def pooled_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
+def pool_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
     """The mean feature inside a region, of several decoder levels side by side (ELCFS).
 
     Averaging each level by itself equals averaging their concatenation, and needs less memory.
@@ -61,7 +61,7 @@ def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     return vectors, present
 
 
-def triplet(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float) -> Tensor:
+def triplet_loss(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float) -> Tensor:
     """Mean of max(0, |a - p| - |a - n| + margin) over rows (A, D), each brought to length one (FISC, eq. 6).
 
     PyTorch's, which adds 1e-6 to each difference, so that its gradient at a = p is finite. Of no rows: 0.

@@ -7,7 +7,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 
-def oversample(labels: Tensor, n: int, rng: torch.Generator) -> Tensor:
+def draw_oversampled(labels: Tensor, n: int, rng: torch.Generator) -> Tensor:
     """Draw n samples to add so that the classes come out as even as possible: each from the class rarest by then.
 
     Counts 3, 2, 1 become 3, 2, 2 with one more, 3, 3, 3 with three, 4, 4, 4 with six. A tie between classes is drawn,
@@ -42,7 +42,7 @@ def oversample(labels: Tensor, n: int, rng: torch.Generator) -> Tensor:
     return torch.tensor(added, dtype=torch.long, device=labels.device)
 
 
-def draw_mixing(n: int, concentration: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_mixing_partners(n: int, concentration: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """What MixStyle needs: ratio (n,), float64, from Beta(c, c), and partners (n,), a random permutation; on the CPU.
 
     The quantile function of Beta at uniform numbers, because torch's own Beta takes no generator. The small c of both
@@ -58,7 +58,7 @@ def draw_mixing(n: int, concentration: float, rng: torch.Generator) -> tuple[Ten
     return ratio, torch.randperm(n, generator=rng)
 
 
-def class_set(label: Tensor) -> Tensor:
+def class_ids(label: Tensor) -> Tensor:
     """A class for every sample: (B,) classes as they are; of masks (B, S, H, W), a number for the set of structures.
 
     Two images have the same number if they show the same structures.
@@ -69,7 +69,7 @@ def class_set(label: Tensor) -> Tensor:
     return (present.long() << torch.arange(present.shape[1], device=present.device)).sum(dim=1)
 
 
-def same_class(labels: Tensor, rng: torch.Generator) -> Tensor:
+def draw_same_class(labels: Tensor, rng: torch.Generator) -> Tensor:
     """For every sample another one of its class, at random; itself where there is none.
 
     Args:
@@ -80,11 +80,11 @@ def same_class(labels: Tensor, rng: torch.Generator) -> Tensor:
     """
     others = labels[:, None] == labels[None, :]
     others.fill_diagonal_(False)
-    chosen, found = _one_a_row(others, rng)
+    chosen, found = _draw_column_per_row(others, rng)
     return torch.where(found, chosen, torch.arange(len(labels)))
 
 
-def other_class(labels: Tensor, candidates: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_other_class(labels: Tensor, candidates: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """For every sample one candidate of another class, at random.
 
     Args:
@@ -93,10 +93,10 @@ def other_class(labels: Tensor, candidates: Tensor, rng: torch.Generator) -> tup
     Returns:
         Numbers of candidates (A,), and whether there is one (A,); where not, the number means nothing.
     """
-    return _one_a_row(labels[:, None] != candidates[None, :], rng)
+    return _draw_column_per_row(labels[:, None] != candidates[None, :], rng)
 
 
-def _one_a_row(allowed: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def _draw_column_per_row(allowed: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Of each row of (A, B) one column that is allowed, all equally likely; and whether there is any."""
     draws = torch.rand(allowed.shape, generator=rng).masked_fill(~allowed, -1)
     return draws.argmax(dim=1), allowed.any(dim=1)

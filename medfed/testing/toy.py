@@ -1,0 +1,174 @@
+"""Toy federations that train in about a second: three sites with images of discs, one brightness per site.
+
+Use them to test a method: `ToySegmentation().engine(method)` is an engine with three sites whose images show a disc and
+whose labels are its mask; `ToyClassification` has the same images and asks whether the disc is small or large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from medfed.core.batch import Batch
+from medfed.core.seeds import seeded_layers, stream
+from medfed.engines.in_process import InProcess
+from medfed.federation.local_round import Samples
+from medfed.federation.message import State
+from medfed.federation.method import Method
+from medfed.federation.settings import Training
+from medfed.federation.site import Site
+from medfed.functional.weights import batch_norm_entries
+from medfed.networks.base import NetworkSettings
+from medfed.networks.densenet import DenseNetwork
+from medfed.networks.unet import UNet
+from medfed.tasks.classification import Classification
+from medfed.tasks.segmentation import Segmentation, Slices
+from medfed.tasks.task import Task
+
+IMAGE_SIDE = 32  # pixels
+BRIGHTNESS = {"north": 0.9, "south": 0.6, "west": 0.4}  # of the disc, by site; 0.7 for any other name
+SITES = tuple(BRIGHTNESS)
+MIN_LARGE_AREA = 120  # pixels: a disc with more of them belongs to the class "large"
+
+
+def disc_slices(site: str, n_slices: int = 10) -> Slices:
+    """Return slices that show a bright disc on a noisy background, with the disc's mask; two slices per patient.
+
+    Args:
+        site: name of the site. It decides the disc's brightness and seeds the random positions.
+        n_slices: number of slices.
+
+    Returns:
+        Images (n_slices, 1, 32, 32) in [0, 1], labels (n_slices, 1, 32, 32) of 0 and 1, and each slice's patient.
+    """
+    rng = stream(0, "discs", site)
+    rows, columns = torch.meshgrid(torch.arange(IMAGE_SIDE), torch.arange(IMAGE_SIDE), indexing="ij")
+    draws = torch.rand(n_slices, 3, generator=rng)
+    centre = 10 + 12 * draws[:, :2]
+    radius = 5 + 3 * draws[:, 2]
+    distance = torch.hypot(rows - centre[:, :1, None], columns - centre[:, 1:, None])
+    label = (distance < radius[:, None, None])[:, None]
+    background = 0.2 + 0.1 * torch.rand(n_slices, 1, IMAGE_SIDE, IMAGE_SIDE, generator=rng)
+    image = background + BRIGHTNESS.get(site, 0.7) * 0.5 * label
+    return Slices(image.clamp(0, 1), label.to(torch.uint8), torch.arange(n_slices) // 2)
+
+
+@dataclass(frozen=True)
+class DiscImages:
+    """Colour images of small discs (class 0) and large discs (class 1).
+
+    Args:
+        images: (N, 3, H, W), float32 in [0, 1].
+        labels: (N,), int64, 0 or 1.
+        n_patients: number of patients that the images belong to.
+    """
+
+    images: Tensor
+    labels: Tensor
+    n_patients: int = 5
+
+    @classmethod
+    def of_site(cls, site: str, n_images: int = 10) -> DiscImages:
+        """Return the images of `disc_slices` as colour images (n_images, 3, 32, 32) with one class each."""
+        slices = disc_slices(site, n_images)
+        is_large = slices.labels.sum(dim=(1, 2, 3)) > MIN_LARGE_AREA
+        return cls(slices.images.expand(-1, 3, -1, -1).contiguous(), is_large.long())
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """Return the images and classes with these indices as a batch."""
+        return Batch(self.images[list(indices)], self.labels[list(indices)])
+
+
+class ToyFederation:
+    """Base class of the toy federations; use `ToySegmentation` or `ToyClassification`.
+
+    Attributes:
+        architecture: settings of the network.
+        settings: optimiser, learning rate and batch size at each site.
+        task: what the network learns.
+        samples: function that returns a site's images, given the site's name and the number of images.
+        channels: number of image channels.
+        n_logits: number of output channels of the network.
+    """
+
+    architecture: NetworkSettings
+    settings = Training(batch_size=4)
+    task: Task
+    samples: Callable[..., Samples]
+    channels: int
+    n_logits: int
+
+    def network(self, method: Method, seed: int = 0) -> nn.Module:
+        """Return the network with what the method adds to it; the seed decides its initial weights."""
+        with seeded_layers(seed, "initial weights"):
+            return method.wrap_network(self.architecture.build(self.channels, self.n_logits), self.architecture)
+
+    def start(self, method: Method, seed: int = 0) -> State:
+        """Return the coordinator's state before the first round."""
+        return State.of(self.network(method, seed))
+
+    def engine(
+        self, method: Method, sites: Sequence[str] = SITES, folder: Path | None = None, seed: int = 0,
+        local_batch_norm: bool = False,
+    ) -> InProcess:
+        """Return an engine that trains the given sites in this process.
+
+        Args:
+            method: the method that all sites use.
+            sites: names of the sites; a name decides the site's images.
+            folder: where sites keep checkpoints; None keeps none.
+            seed: decides initial weights and all random draws.
+            local_batch_norm: whether BatchNorm entries stay at each site (`federation.batch_norm: local`).
+        """
+        network = self.network(method, seed)
+        local_keys = batch_norm_entries(network) if local_batch_norm else method.local_keys(network)
+        training_sites = [
+            Site(
+                name, self.samples(name), self.samples(name + " validation", 4), self.task, method, network,
+                self.architecture, self.settings, local_keys, local_epochs=1, seed=seed,
+            )
+            for name in sites
+        ]
+        return InProcess(training_sites, folder)
+
+
+class ToySegmentation(ToyFederation):
+    """A toy federation that segments discs in grey images with a small U-Net.
+
+    Args:
+        architecture: settings of the network; None takes a U-Net with 4 to 8 channels.
+        training: optimiser, learning rate and batch size; None takes batches of four images.
+    """
+
+    architecture = UNet(features=(4, 4, 4, 8, 8, 4))
+    samples = staticmethod(disc_slices)
+    channels, n_logits = 1, 1
+
+    def __init__(self, architecture: NetworkSettings | None = None, training: Training | None = None) -> None:
+        self.architecture = architecture or self.architecture
+        self.settings = training or self.settings
+        self.task = Segmentation(("disc",), 1, IMAGE_SIDE, (0.0, 1.0))
+
+
+class ToyClassification(ToyFederation):
+    """A toy federation that distinguishes large discs from small ones with a small DenseNet, which has BatchNorm.
+
+    Args:
+        architecture, training: as for `ToySegmentation`; None takes a DenseNet with two blocks.
+    """
+
+    architecture = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
+    samples = staticmethod(DiscImages.of_site)
+    channels, n_logits = 3, 2
+
+    def __init__(self, architecture: NetworkSettings | None = None, training: Training | None = None) -> None:
+        self.architecture = architecture or self.architecture
+        self.settings = training or self.settings
+        self.task = Classification(("small", "large"), 3, IMAGE_SIDE)
