@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 ROLES = ("seen", "validation", "unseen")
 WIDTH_IN, ROW_IN, AXIS_IN = 5.0, 0.56, 0.6  # of a panel, of a group in it, and of the axis below
 MAX_OUTLIERS = 30  # drawn of a group that has more cases than `max_points`
+LOG_TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000)
 WIDE = 12  # times the median: a largest value above this makes the axis logarithmic
 Limits = tuple[float, float] | None
 
@@ -154,12 +155,15 @@ def _draw_panel(axes: Axes, panel: BoxPanel, max_points: int | None) -> None:
     label, margin = panel.label, 0.02 * (high - low)
     if panel.limits is None and values and high > WIDE * max(float(np.median(values)), 1.0):
         axes.set_xscale("symlog", linthresh=1)
+        axes.set_xticks([tick for tick in LOG_TICKS if low <= tick <= high])
         axes.xaxis.set_major_formatter(ScalarFormatter())
         label, margin = f"{label} (logarithmic)", 0.1 * high
+    else:
+        axes.locator_params(axis="x", nbins=6)
     axes.set(xlim=(low - (margin if low or panel.limits else 0), high + margin), ylim=(len(panel.groups), 0), yticks=[])
-    axes.set_xlabel(label, fontsize=10)
+    axes.set_xlabel(label)
     for place, group in enumerate(panel.groups):
-        axes.text(0, place + 0.26, f"{group.name}, n={len(group.values)}", fontsize=10, va="center",
+        axes.text(0, place + 0.26, f"{group.name}, n={len(group.values)}", fontsize=11, va="center",
                   transform=axes.get_yaxis_transform())  # fmt: skip
         if group.values:
             _draw_group(axes, place + 0.66, group, max_points)
@@ -181,5 +185,7 @@ def _draw_group(axes: Axes, y: float, group: BoxGroup, max_points: int | None) -
         shown = outside[np.linspace(0, len(outside) - 1, min(len(outside), MAX_OUTLIERS)).round().astype(int)]
     across = y + (shown % 5 - 2) * 0.05  # five lines, so that equal values lie beside each other
     good = ~failed[shown]
-    axes.plot(values[shown][good], across[good], "o", color=colour, markersize=3.5, alpha=0.75, markeredgewidth=0)
-    axes.plot(values[shown][~good], across[~good], "x", color=BLACK, markersize=5)
+    circle, cross = {"markersize": 3.5, "alpha": 0.75, "markeredgewidth": 0}, {"markersize": 5}
+    for which, marker, marker_colour, style in ((good, "o", colour, circle), (~good, "x", BLACK, cross)):
+        if which.any():  # an empty line would count in the layout as a point at the figure's corner
+            axes.plot(values[shown][which], across[which], marker, color=marker_colour, **style)

@@ -163,9 +163,12 @@ def _draw(axes: Axes, panel: CurvePanel) -> None:
     for curve in panel.curves:
         marker = "o" if len(curve.points) <= MAX_MARKED else ""
         axes.plot(*zip(*curve.points), color=curve.colour, linestyle=curve.dash, linewidth=curve.width, marker=marker,
-                  markersize=3.5 if len(curve.points) > 1 else 7, label=curve.name)  # fmt: skip
-    axes.set_xlabel("round", fontsize=10)
-    axes.set_ylabel(panel.label, fontsize=10)
+                  markersize=4 if len(curve.points) > 1 else 7, markeredgewidth=0, label=curve.name)  # fmt: skip
+    axes.set(xlabel="round", ylabel=panel.label)
+    rounds = [number for points in (*panel.clients, *(curve.points for curve in panel.curves)) for number, _ in points]
+    if rounds:  # less than a round on both sides, so that no round 0 stands on the axis
+        margin = min(max(0.02 * (max(rounds) - min(rounds)), 0.2), 0.5)
+        axes.set_xlim(min(rounds) - margin, max(rounds) + margin)
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     style_axes(axes)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from medfed.core.files import write_atomically
 
@@ -26,7 +27,7 @@ DPI = 130
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (  # Okabe and Ito: distinct for any colour vision
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
-GREY, PALE = "#555555", "#DDDDDD"  # of tick labels; of grid lines
+GREY, PALE = "#555555", "#DDDDDD"  # of the labels of axes; of grid lines
 LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY, GREEN, PURPLE, VERMILION, BLUE)]
 ROLE_COLOURS = {"seen": BLUE, "validation": PURPLE, "unseen": VERMILION}
 MAX_COLUMNS = 5
@@ -57,10 +58,11 @@ def save_png(figure: Figure, path: str | Path, title: str) -> None:
         title: the title above all panels.
     """
     figure.suptitle(title, fontsize=11, fontweight="bold")
-    png = io.BytesIO()
+    written, without_alpha = io.BytesIO(), io.BytesIO()
     with texts_are_plain(figure):
-        figure.savefig(png, format="png", metadata={"Software": None})
-    write_atomically(Path(path), png.getvalue())
+        figure.savefig(written, format="png", metadata={"Software": None})
+    Image.open(written).convert("RGB").save(without_alpha, "PNG", dpi=(DPI, DPI))  # a tenth smaller
+    write_atomically(Path(path), without_alpha.getvalue())
 
 
 @contextmanager
@@ -85,7 +87,9 @@ def style_axes(axes: Axes, grid: str = "y") -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis=grid, color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=9, length=0, labelcolor=GREY)
+    axes.tick_params(labelsize=10, length=0, labelcolor=GREY)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set(color=GREY, fontsize=10)
 
 
 def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:

@@ -36,6 +36,7 @@ KEPT_STYLES = (
     "font-size", "font-weight",
 )  # fmt: skip
 KEPT_ATTRIBUTES = ("d", "x", "y", "width", "height", "transform")
+N_DECIMALS, N_MARKER_DECIMALS = 1, 2  # of coordinates
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _DECIMALS = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 _FONT = re.compile(r"(?:(\d+|bold) )?([\d.]+)px")
@@ -64,7 +65,7 @@ def to_svg(figure: Figure, prefix: str, label: str, natural_size: bool = False) 
     title.text = label
     for node in root:
         svg.extend(_cleaned(node, ids))
-    return ElementTree.tostring(svg, encoding="unicode")
+    return ElementTree.tostring(svg, encoding="unicode").replace(" />", "/>")
 
 
 def _matplotlib_svg(figure: Figure) -> str:
@@ -98,8 +99,12 @@ def _cleaned(node: Element, ids: dict[str | None, str]) -> list[Element]:
     name = node.tag.rpartition("}")[2]
     if name in ("metadata", "style", "clipPath"):
         return []
-    attributes = {key: _rounded(node.get(key, "")) for key in KEPT_ATTRIBUTES if node.get(key)}
-    if node.get("id") in ids:
+    is_marker = node.get("id") in ids
+    n_decimals = N_MARKER_DECIMALS if is_marker else N_DECIMALS
+    attributes = {key: _rounded(node.get(key, ""), n_decimals) for key in KEPT_ATTRIBUTES if node.get(key)}
+    if attributes.get("transform", "").startswith("rotate(-0 "):
+        del attributes["transform"]
+    if is_marker:
         attributes["id"] = ids[node.get("id")]
     for key, value in node.items():
         if key.endswith("href"):
@@ -107,6 +112,8 @@ def _cleaned(node: Element, ids: dict[str | None, str]) -> list[Element]:
     attributes |= _style_attributes(node.get("style", ""))
     children = [child for found in node for child in _cleaned(found, ids)]
     if name == "g":
+        if node.get("id", "").startswith("matplotlib.axis"):
+            children = [_group(same) for tag in ("path", "text") if (same := [c for c in children if c.tag == tag])]
         attributes |= _take_common(children)
         if not attributes or not children:
             return children
@@ -127,6 +134,13 @@ def _style_attributes(style: str) -> dict[str, str]:
     return {key: value if "#" in value or "(" in value else _rounded(value) for key, value in values.items()}
 
 
+def _group(children: list[Element]) -> Element:
+    """Put the grid lines, or the labels, of an axis into a group with their common style."""
+    group = Element("g", _take_common(children))
+    group.extend(children)
+    return group
+
+
 def _take_common(children: list[Element]) -> dict[str, str]:
     """Remove the style attributes that all children share, and return them for the parent."""
     if len(children) < 2 or any(child.tag == "defs" for child in children):
@@ -140,6 +154,7 @@ def _take_common(children: list[Element]) -> dict[str, str]:
     return common
 
 
-def _rounded(text: str) -> str:
-    """Round every number of an attribute to two decimals."""
-    return _DECIMALS.sub(lambda number: f"{round(float(number[0]), 2) + 0.0:g}", text.replace("\n", ""))
+def _rounded(text: str, n_decimals: int = N_MARKER_DECIMALS) -> str:
+    """Round every number of an attribute and remove needless spaces."""
+    rounded = _DECIMALS.sub(lambda number: f"{round(float(number[0]), n_decimals) + 0.0:g}", text)
+    return re.sub(r"\s*([A-Za-z])\s+(?=[-\d])", r"\1", " ".join(rounded.split()))
