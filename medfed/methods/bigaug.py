@@ -25,7 +25,7 @@ from medfed.core.batch import Batch
 from medfed.core.bounds import Ratio
 from medfed.federation.local_round import LocalRound
 from medfed.federation.method import Method
-from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, NonNegativeRange, big_aug
+from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, NonNegativeRange, build_big_aug
 
 LABEL = "label"
 
@@ -89,7 +89,9 @@ class BigAug(BigAugRanges, Method):
         if self.probability == 0:
             return batch
         views, masks = list(batch.views), [LABEL] if batch.label.ndim == 4 else []
-        transforms = big_aug(self, batch.image.shape[-1], self.probability, [_view(name) for name in views], masks)
+        transforms = build_big_aug(
+            self, batch.image.shape[-1], self.probability, [_view(name) for name in views], masks
+        )
         transforms.set_random_state(int(torch.randint(2**31, (), generator=local.rng)))
         on_cpu = batch.to(torch.device("cpu"))
         entries = {IMAGE_KEY: on_cpu.image, **{_view(name): on_cpu.views[name] for name in views}}

@@ -162,8 +162,8 @@ def test_a_restyled_image_does_not_depend_on_its_batch():
 
 def test_images_that_do_not_fit_in_memory_are_recomputed_identically():
     one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
-    other.kept_bytes = 0
-    assert torch.equal(one.batch(range(30)).image, other.batch(range(30)).image) and not other._kept
+    other.max_cache_bytes = 0
+    assert torch.equal(one.batch(range(30)).image, other.batch(range(30)).image) and not other._cache
 
 
 def test_with_alpha_zero_the_style_has_no_effect():
@@ -238,6 +238,6 @@ def test_images_that_are_too_small_for_the_codec_are_rejected():
         CCST().check(8, 3)
     with pytest.raises(UserError, match="method.transfer_size is 4"):
         CCST(transfer_size=4).check(96, 3)
-    with pytest.raises(UserError, match="there is no codec here"):
+    with pytest.raises(UserError, match="no codec found"):
         CCST(codec="nowhere").check(96, 3)
     MOMENTS.check(4, 2)
