@@ -79,13 +79,13 @@ class FISC(Method):
         regularisation: weight of the mean squared embeddings, at least 0. null uses 0.2 for classification (the
             authors' code, for PACS) and 0 for masks. 0 switches it off.
         margin: margin of the triplet loss, at least 0. 0.3 in the authors' code.
-        site_clusters: partition of FINCH that a site uses for its images: "first" is the finest, "last" the coarsest,
-            "none" puts all images into one cluster.
-        common_clusters: partition of FINCH that the coordinator uses for the sites' styles: "first", "last", or "none"
-            for one cluster of all sites.
-        spread: standard deviation of a site's style: "mixture" is that of all its clusters together, which includes the
-            distances between them (as in the authors' code); "mean" is the average of the clusters' standard
-            deviations.
+        site_clusters: which result of the clustering FINCH a site uses to group its images by style: "first" has the
+            most clusters, "last" the fewest, and "none" puts all images into one cluster.
+        common_clusters: which result of the clustering FINCH the coordinator uses to group the sites' styles: "first"
+            has the most clusters, "last" the fewest, and "none" puts all sites into one cluster.
+        spread: how the deviation of a site's style is computed: "mixture" is that of all its clusters together,
+            including the distances between them (as in the authors' code); "mean" is the average of the clusters'
+            standard deviations.
         median: median of an even number of clusters: "middle" is the mean of the two middle values, "lower" the smaller
             of them (as in the authors' code).
         freeze_batch_norm: whether BatchNorm keeps the statistics with which it came, as in the authors' code. Only
