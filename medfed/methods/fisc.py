@@ -273,7 +273,7 @@ class FISC(Method):
                 return loss, output  # all masks are empty
         chosen, exists = draw_other_class(kinds.cpu(), kinds.cpu(), local.rng)
         chosen, used = chosen.to(z.device), anchors & exists.to(z.device)
-        contrast = triplet_loss(z[used], second_z[used], second_z[chosen[used]], self.margin)  # eq. 5-6
+        contrast = triplet_loss(z[used], second_z[used], second_z[chosen[used]], self.margin)  # eq. 5
         size = z.square().mean() + second_z.square().mean()  # eq. 6
         return loss + self.contrast * contrast + regularisation * size, output  # eq. 7
 

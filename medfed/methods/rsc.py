@@ -108,8 +108,8 @@ class RSC(Method):
         raw = local.forward(batch, places)
         features = raw.features[places[-1]]
         gradient = torch.autograd.grad(_true_logits(raw).sum(), features, retain_graph=True)[0]  # eq. 1
-        # eq. 2
-        mask = position_mask(features, gradient, share) if kind == "positions" else channel_mask(gradient, share)
+        is_spatial = kind == "positions"
+        mask = position_mask(features, gradient, share) if is_spatial else channel_mask(gradient, share)  # eq. 2
         masked = self._second_pass(local, batch, {**raw.features, places[-1]: features * mask})  # eq. 3-4
         challenged = select_largest_drops(_confidence(raw) - _confidence(masked), n_challenged)  # sec. 3.3
         logits = torch.where(challenged.view(-1, *[1] * (raw.logits.ndim - 1)), masked.logits, raw.logits)
