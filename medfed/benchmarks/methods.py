@@ -154,7 +154,14 @@ def _noise_samples(name: str, n_images: int, size: int) -> NoiseSamples:
 
 
 def methods_table(result: dict) -> str:
-    """Return the result of `time_methods` as a text table."""
+    """Format the result of `time_methods` as a text table for the terminal.
+
+    Args:
+        result: what `time_methods` returned.
+
+    Returns:
+        Several lines of text.
+    """
     rows = [
         f"  {name:<30}{seconds:>9.2f}{result['over_fedavg'][name]:>10.2f}x"
         + (f"{result['published'][name]:>10.2f}x" if name in result["published"] else f"{'':>11}")

@@ -1,4 +1,4 @@
-"""The frequency exchange against its closed forms, and against the two full FFTs of numpy."""
+"""The amplitude exchange against closed forms and against two full FFTs of numpy."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ def images_of(size, seed=0, batch=2, channels=3):
 
 
 def full_fft(images, others, ratio, alpha):
-    """Eq. 2-3 as printed, with whole amplitude spectra: numpy, nothing of ours but the half width."""
+    """Eq. 2-3 as printed with full amplitude spectra, in numpy, using only our half width."""
     axes = tuple(range(2, images.ndim))
     size = images.shape[2:]
     half = math.floor(alpha * min(size))
@@ -110,7 +110,7 @@ def test_phase_stays_everywhere_and_amplitude_outside_the_window():
 
 
 def test_a_black_image_gets_the_amplitude_with_phase_zero():
-    """No amplitude has no phase; as numpy's angle(0), it counts as 0: all waves peak in the first pixel."""
+    """An amplitude of 0 has phase 0, as numpy's angle(0), so all waves have their maximum in the first pixel."""
     black = torch.zeros(1, 1, 32, 32, dtype=torch.float64)
     others = images_of((32, 32), batch=1, channels=1)
     window = fourier.low_frequency_window(others, ALPHA)
