@@ -54,6 +54,12 @@ def module_of(name: str) -> str:
     return f"medfed.{_file(name).relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}"
 
 
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the positional argument `config`: a file, or the name of a config that comes with medfed."""
+    parser.add_argument("config", type=Path, help="a YAML file, for example configs/prostate.yaml, or the name of a "
+                                                  "config that comes with medfed, for example prostate")  # fmt: skip
+
+
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
     """--out, --resume, --set (as often as one likes), --seed, --device, --quiet."""
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the results go")

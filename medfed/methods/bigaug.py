@@ -19,7 +19,7 @@ from medfed.core.batch import Batch
 from medfed.core.bounds import Ratio
 from medfed.federation.local_round import LocalRound
 from medfed.federation.method import Method
-from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, NonNegativeRange, big_aug
+from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, NonNegativeRange, build_big_aug
 
 LABEL = "label"
 
@@ -64,7 +64,7 @@ class BigAug(BigAugRanges, Method):
         if self.probability == 0:
             return batch
         views, masks = list(batch.views), [LABEL] if batch.label.ndim == 4 else []
-        steps = big_aug(self, batch.image.shape[-1], self.probability, [_view(name) for name in views], masks)
+        steps = build_big_aug(self, batch.image.shape[-1], self.probability, [_view(name) for name in views], masks)
         steps.set_random_state(int(torch.randint(2**31, (), generator=local.rng)))
         own = batch.to(torch.device("cpu"))
         items = {IMAGE_KEY: own.image, **{_view(name): own.views[name] for name in views}}

@@ -133,7 +133,20 @@ class StyleCodec(nn.Module):
         return images.mean(dim=1, keepdim=True) if channels == 1 else images
 
     def style(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of the features of each image, each (B, channels); what CCST shares, 4 bytes a number."""
+        """Return the style of each image: the mean and the standard deviation of each feature channel.
+
+        This is what a site shares in CCST, 4 bytes per number. The result is an entry of a transform's bank:
+        `RandAdaINStyle(codec, bank=[codec.style(images)])` draws from the B styles.
+
+        Args:
+            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1].
+
+        Returns:
+            mean (B, channels) and std (B, channels), float32.
+
+        Raises:
+            ValueError: for another number of channels, or sides below `min_side`.
+        """
         return channel_mean_std(self.encode(images))
 
     def stylise(self, images: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1.0) -> Tensor:

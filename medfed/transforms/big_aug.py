@@ -75,7 +75,7 @@ class BigAugRanges:
     deformation: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
 
 
-def big_aug(
+def build_big_aug(
     ranges: BigAugRanges, size: int, probability: float, image_keys: Sequence[str] = (), mask_keys: Sequence[str] = ()
 ) -> Compose:
     """Return BigAug's nine transforms as one transform of a dictionary with an "image" (C, size, size) in [0, 1].

@@ -155,13 +155,30 @@ def test_an_image_out_of_range_warns_and_one_in_range_does_not():
 
 @pytest.mark.parametrize(("build", "message"), [
     (lambda codec, bank: AdaINStyle(codec, *bank[0], alpha=1.5), "alpha must be in"),
-    (lambda codec, bank: AdaINStyle(codec, *intensity_bank()[0]), "as the codec has channels"),
+    (lambda codec, bank: AdaINStyle(codec, *intensity_bank()[0]), "must have 128 channels, as the codec has"),
     (lambda codec, bank: RandAdaINStyle(codec, []), "one or more"),
     (lambda codec, bank: RandAdaINStyle(codec, bank, alpha=(0.6, 0.2)), "alpha must be in"),
     (lambda codec, bank: RandMomentMatch([(torch.ones(3), torch.ones(1))]), "one or more"),
+    (lambda codec, bank: RandMomentMatch([(torch.ones(3), torch.ones(3)), (torch.ones(1), torch.ones(1))]), "the same"),
+    (lambda codec, bank: AdaINStyle(codec, *codec.style(torch.rand(2, 1, 32, 32))), "of one style"),
     (lambda codec, bank: MomentMatch(*intensity_bank()[0])(image_of((1, 8, 8))), "mean must be"),
     (lambda codec, bank: AdaINStyle(codec, *bank[0])(image_of((2, 8, 8))), "images must be"),
 ])  # fmt: skip
 def test_wrong_arguments_are_rejected(codec, bank, build, message):
     with pytest.raises(ValueError, match=message):
         build(codec, bank)
+
+
+def test_the_styles_of_a_batch_are_an_entry_of_a_bank(codec):
+    """`codec.style` of four images is one entry with four styles; one entry for each image gives the same draws."""
+    images = torch.stack([image_of(seed=seed) / (seed + 1) for seed in range(4)])
+    one_entry = RandAdaINStyle(codec, [codec.style(images)], 1.0).set_random_state(seed=2)
+    entries = RandAdaINStyle(codec, [codec.style(image[None]) for image in images], 1.0).set_random_state(seed=2)
+    assert len(one_entry.bank) == len(entries.bank) == 4
+    for _ in range(3):
+        torch.testing.assert_close(one_entry(image_of()), entries(image_of()), atol=1e-5, rtol=0)
+
+
+def test_the_style_of_one_image_is_an_argument_of_the_transform(codec):
+    mean, std = codec.style(image_of(seed=1)[None])
+    assert torch.equal(AdaINStyle(codec, mean, std)(image_of()), AdaINStyle(codec, mean[0], std[0])(image_of()))

@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, RandFunctiond, _add_noise, big_aug
+from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, RandFunctiond, _add_noise, build_big_aug
 
 SIDE = 48
 STILL = BigAugRanges(blur=(0.25, 0.25), sharpening=(0.0, 0.0), noise=(0.0, 0.0), brightness=(0.0, 0.0),
@@ -21,7 +21,7 @@ def scene(channels: int = 1) -> dict:
 
 
 def run(ranges: BigAugRanges, seed: int = 0, probability: float = 1.0, data: dict | None = None) -> dict:
-    steps = big_aug(ranges, SIDE, probability, ["view"], ["mask"]).set_random_state(seed)
+    steps = build_big_aug(ranges, SIDE, probability, ["view"], ["mask"]).set_random_state(seed)
     return {key: torch.as_tensor(entry).as_subclass(torch.Tensor) for key, entry in steps(data or scene()).items()}
 
 
@@ -87,7 +87,7 @@ def test_images_stay_in_their_range_and_finite():
 
 
 def test_the_same_seed_gives_identical_results_whatever_was_drawn_before():
-    steps = big_aug(BigAugRanges(), SIDE, 0.5, ["view"], ["mask"])
+    steps = build_big_aug(BigAugRanges(), SIDE, 0.5, ["view"], ["mask"])
     first = [steps.set_random_state(7)(scene()) for _ in range(1)][0]
     steps(scene())
     torch.rand(3)
