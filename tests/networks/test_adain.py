@@ -74,7 +74,7 @@ def test_the_vgg16_file_loads_and_takes_rgb_to_caffes_bgr():
 
 def test_a_wrong_file_is_rejected_with_one_sentence(tmp_path):
     path = tmp_path / "weights.pth"
-    with pytest.raises(UserError, match="weights.pth: is missing"):
+    with pytest.raises(UserError, match="weights.pth: not found"):
         load_encoder(path)
     path.write_bytes(b"no weights")
     with pytest.raises(UserError, match="weights.pth: cannot be read as a state dict"):
