@@ -98,8 +98,8 @@ class Bundle(NetworkSettings):
         try:
             for settings in SETTINGS_BUILDERS[name](expected):
                 channels = (next(expected[name] for name in names if name in expected) for names in CHANNEL_ARGUMENTS)
-                ours = settings.network_def(*channels) or {}
-                network = {key: value for key, value in ours.items() if key != "_target_"}
+                definition_of_settings = settings.network_def(*channels) or {}
+                network = {key: value for key, value in definition_of_settings.items() if key != "_target_"}
                 built = _complete_arguments(name, network, file)
                 if built == expected:
                     return settings
@@ -109,7 +109,7 @@ class Bundle(NetworkSettings):
             ) from error
         raise UserError(
             f"{file}: network_def: this {name} has arguments that medfed does not set; expected "
-            f"{_format_arguments(ours)}"
+            f"{_format_arguments(definition_of_settings)}"
         )
 
     @property

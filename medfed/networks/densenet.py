@@ -101,7 +101,7 @@ class DenseNetwork(NetworkSettings):
         """
         smallest = 8 * 2 ** (len(self.blocks) - 1)
         if size < smallest:
-            raise UserError(f"data.image_size is {size}, but this network needs at least {smallest} pixels a side")
+            raise UserError(f"data.image_size is {size}, but this network needs at least {smallest} pixels per side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
         """Return the keyword arguments of MONAI's class."""

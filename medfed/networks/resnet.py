@@ -114,7 +114,7 @@ class ResidualNetwork(NetworkSettings):
             UserError: if the size is too small.
         """
         if size <= STRIDE:
-            raise UserError(f"data.image_size is {size}, but this network needs at least {STRIDE + 1} pixels a side")
+            raise UserError(f"data.image_size is {size}, but this network needs at least {STRIDE + 1} pixels per side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
         """Return the keyword arguments of MONAI's class."""

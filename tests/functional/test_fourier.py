@@ -223,12 +223,12 @@ def test_window_and_ratio_that_do_not_fit_are_rejected(window, ratio, message):
 
 def test_a_spectrum_of_other_images_is_rejected():
     analysis = fourier.low_frequency_spectrum(images_of((32, 33)), ALPHA)
-    with pytest.raises(ValueError, match="not of these"):
+    with pytest.raises(ValueError, match="the spectrum belongs to images"):
         fourier.mix_amplitude(images_of((32, 32)), analysis, torch.ones(2, 3, 9, 9), torch.ones(2))
 
 
 def test_a_number_of_values_that_is_no_half_window_is_rejected():
-    with pytest.raises(ValueError, match="24 numbers are not half"):
+    with pytest.raises(ValueError, match="24 values do not fit a 2-D window"):
         fourier.unpack_window(torch.ones(1, 24))
 
 

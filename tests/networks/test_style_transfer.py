@@ -133,5 +133,5 @@ def test_the_reconstruction_error_is_that_of_encoding_and_decoding(batches):
 
 def test_images_and_styles_of_different_numbers_are_rejected():
     for transfer in ("codec", "moments"):
-        with pytest.raises(ValueError, match="3 images need as many styles, got 2"):
+        with pytest.raises(ValueError, match="one style for each of 3 images, got 2"):
             StyleTransfer(transfer, "small", 1.0, 0).restyle(random_images(3), torch.zeros(2, 3), torch.ones(2, 3))
