@@ -87,8 +87,8 @@ class Recipe:
             raise UserError(f"--size must be a multiple of 8 and at least 16, got {self.size}")
         not_negative = (self.decay, self.ramp, self.content_weight, self.style_weight, self.pixel_weight)
         if not (self.learning_rate > 0 and min(not_negative) >= 0 and 0 <= self.leak <= 1):
-            raise UserError("--learning-rate must be above 0, --decay, --ramp and all weights at least 0, and --leak from "
-                            "0 to 1")
+            raise UserError("--learning-rate must be above 0, --decay, --ramp and all weights at least 0, and --leak "
+                            "from 0 to 1")
 
     def learning_rate_at(self, step: int) -> float:
         """Return the learning rate of a step.
