@@ -191,7 +191,7 @@ def test_a_picture_of_more_than_8_bits_is_told_how_to_be_saved(tmp_path, capsys)
     Image.fromarray(np.uint16([[0, 4095]])).save(tmp_path / "deep.png")
     assert codec.main(["show", "small", str(tmp_path / "deep.png"), "--out", str(tmp_path / "sheet.png")]) == 2
     said = capsys.readouterr().err
-    assert "deep.png: has more than 8 bits, with values from 0 to 4095; save it as 8-bit grey or RGB" in said
+    assert "deep.png: the image has more than 8 bits, with values from 0 to 4095; expected 8 bits; save it as" in said
     assert "data." not in said
 
 
@@ -214,7 +214,7 @@ def test_mistakes_are_one_line(tmp_path, pictures, capsys):
     says("no codec found", "show", tmp_path / "none", pictures / "0.png")
     state = out / "checkpoint.state"
     state.write_bytes(state.read_bytes()[:-1] + b"x")
-    says("its checksum does not fit", "train", *TINY, "--out", out, "--resume", "--steps", 2)
+    says("its content does not match its checksum", "train", *TINY, "--out", out, "--resume", "--steps", 2)
 
 
 def test_a_loss_that_is_not_finite_is_one_sentence():

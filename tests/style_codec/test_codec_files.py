@@ -61,7 +61,7 @@ def test_a_site_uses_the_codec_file_next_to_its_plan(prepared):
 def test_a_missing_and_a_different_codec_are_rejected_before_anything_is_sent(prepared):
     tmp_path, sent = prepared
     sent.unlink()
-    with pytest.raises(UserError, match=f"{sent.name}: is missing; .*put the coordinator's file there"):
+    with pytest.raises(UserError, match=f"{sent.name}: is missing; .*copy the coordinator's file there"):
         join.read_site_file(sent.parent / "HK.yaml")
     written(sent, "another")
     with pytest.raises(UserError, match=f"{sent.name}: is not the codec that the plan names"):
