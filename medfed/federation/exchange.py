@@ -71,7 +71,7 @@ class Exchange:
 
         Args:
             messages: the requests by the name of the site, all of one kind and round; at least one.
-            state: the coordinator's state, with whose weights the replies are compared.
+            state: the coordinator's state; the weights of the replies are compared with its weights.
 
         Raises:
             UserError: if a reply fails a check and `federation.on_bad_update` is "stop", or if fewer replies than
@@ -169,7 +169,7 @@ class Exchange:
                 "with --resume when more sites can reply"
             )
         for rejection in rejected:
-            warnings.warn(f"{rejection}; this step goes on without it", UserWarning, stacklevel=2)
+            warnings.warn(f"{rejection}; the run continues without it", UserWarning, stacklevel=2)
 
     @contextmanager
     def _timing(self, kind: str) -> Iterator[None]:
