@@ -73,7 +73,7 @@ def test_a_failed_reply_is_treated_as_a_missing_one(fedavg):
     (result,), warned = finish(built(toy, fedavg, lost, gives_reason=True), fedavg, toy.start(fedavg), settings)
     assert digest(result.state.to_bytes()) == digest(silent.state.to_bytes())
     (warning,) = warned
-    assert warning.startswith("south: its update of round 1 was not received: its process was killed; this step goes")
+    assert warning.startswith("south: its update of round 1 was not received: its process was killed; the run")
 
 
 @pytest.mark.parametrize("method", SHARE_ONCE, ids=lambda method: type(method).__name__)
