@@ -88,6 +88,9 @@ class Guard:
     def check_request(self, request: Message) -> None:
         """Check a request of the coordinator before any of it is used.
 
+        Args:
+            request: the request, as it was received.
+
         Raises:
             Refused: if the request is of another kind, has other facts, or repeats a request more often than agreed;
                 if its round is outside the agreed rounds or more than one round before the latest training; if the

@@ -129,7 +129,12 @@ class Exchange:
         return result, used
 
     def take_records(self) -> tuple[list[Row], dict[str, float], int]:
-        """Return `ledger`, `seconds` and `n_clients` since the last call, and reset all three."""
+        """Return the records since the last call, and reset them.
+
+        Returns:
+            The rows of the ledger, the measured seconds by kind of request, and the number of clients that were asked
+            to train.
+        """
         records = self.ledger, self.seconds, self.n_clients
         self.ledger, self.seconds, self.n_clients = [], {}, 0
         return records

@@ -122,7 +122,11 @@ class Site:
         self.network.load_state_dict(merged)
 
     def local_entries(self) -> dict[str, Tensor]:
-        """Return the entries of the state dict that stay at this site; empty before its first round."""
+        """Return the site's own values of its local entries, by name in the state dict.
+
+        Local entries (`local_keys`) are never sent, such as BatchNorm entries in FedBN. The dict is empty before the
+        site's first training round.
+        """
         return {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
 
     def _merged(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
