@@ -82,7 +82,7 @@ def test_a_damaged_file_is_refused_with_its_name(toy, fedavg, tmp_path):
     data = bytearray(path.read_bytes())
     data[1000] ^= 4
     path.write_bytes(data)
-    with pytest.raises(UserError, match="round_00003.site: its checksum does not fit"):
+    with pytest.raises(UserError, match="round_00003.site: the file is damaged"):
         toy.engine(fedavg, folder=tmp_path).restore(dict.fromkeys(("north", "south", "west"), 3))
 
 

@@ -167,8 +167,8 @@ def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_bet
 
 @pytest.mark.parametrize(("sites", "sentence"), [
     (["HK"], "a federation needs at least two hospitals that train, got HK"),
-    (["HK", "HK"], "'HK' is there twice"),
-    (["HK", "../HK"], "may not hold /"),
+    (["HK", "HK"], "'HK' is listed twice"),
+    (["HK", "../HK"], "must not contain /"),
     (["HK", "a b"], "NVIDIA FLARE cannot name a site 'a b'"),
 ])  # fmt: skip
 def test_names_that_are_none_are_refused(config, tmp_path, capsys, sites, sentence):
@@ -254,7 +254,7 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     found = torch.load(bundle / "models" / "model.pt", weights_only=True)
     assert all(torch.equal(entry, last.weights[name]) for name, entry in found.items()) and found
     card = (bundle / "docs" / "README.md").read_text()
-    assert "the origin of its images is not stated" in card and "BMC, HK, UCL" in card
+    assert "the origin of the training images is not stated" in card and "BMC, HK, UCL" in card
 
 
 def test_methods_that_leave_entries_at_the_sites_are_refused(tmp_path, tiny_phantom, capsys):
