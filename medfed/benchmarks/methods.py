@@ -28,7 +28,7 @@ from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC
 from medfed.methods.stable_fdg import StableFDG
-from medfed.networks.resnet import ResidualNetwork
+from medfed.networks.resnet import Depth, ResidualNetwork
 from medfed.tasks.classification import Classification
 
 N_CLASSES, N_SITES = 7, 3
@@ -65,7 +65,7 @@ class NoiseSamples:
 
 
 def time_methods(
-    depth: int = 18, size: int = 96, n_images: int = 128, repeats: int = 5, batch_size: int = 32, width: int = 64
+    depth: Depth = 18, size: int = 96, n_images: int = 128, repeats: int = 5, batch_size: int = 32, width: int = 64
 ) -> dict[str, object]:
     """Mean seconds of a site's round by method: training, sharing, and what the first round takes beyond the others."""
     settings, task = ResidualNetwork(depth=depth, width=width), Classification(tuple("abcdefg"), 3, size)

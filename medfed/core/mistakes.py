@@ -146,15 +146,14 @@ def _sentence(error: Mapping[str, Any], schema: Schema, value: object, is_option
     """Return the sentence for one error of pydantic."""
     kind, found = error["type"], describe_value(value)
     quoted = repr(value) if isinstance(value, str) and len(value) < 80 else found
-    is_outside = value != value and bool(describe_limits(schema))  # NaN lies in no range
-    if kind == "finite_number" and "anyOf" not in schema and not is_outside:
+    if kind == "finite_number" and "anyOf" not in schema:
         return f"expected a finite number, got {value}"
     if kind == "value_error":  # raised by a function in the annotation
         return f"{error['ctx']['error']}, got {found}"
     if "enum" in schema or "anyOf" in schema:
         rule = describe_rule(schema) + (", or null" if is_optional else "")
         return f"must {rule}, got {quoted}{_choice_hint(schema, value)}"
-    if kind in _RANGE_ERRORS or kind == "finite_number":
+    if kind in _RANGE_ERRORS:
         return f"must {describe_rule(schema)}{', or null' if is_optional else ''}, got {found}"
     if kind in ("too_short", "too_long", "missing") and "prefixItems" in schema:
         return f"expected {describe_type(schema)}, got {len(value)}: {found}"  # type: ignore[arg-type]

@@ -61,10 +61,7 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     if isinstance(agrees, dict) and "answers_per_round" in agrees:
         raise UserError(f"{path}: agrees.answers_per_round: this key is now called replies_per_round; rename it")
     own = {key: document.pop(key) for key in OWN if key in document}
-    try:
-        hospital = validation.build(SiteFile, document, "", lambda cls, block, key: (cls, block, ()))
-    except validation.ConfigError as wrong:
-        raise UserError(f"{path}: {wrong}") from wrong
+    hospital = validation.load_settings(SiteFile, document, str(path))
     places = {name: str(path.parent / getattr(hospital, name)) for name in ("plan", "kit", "folder")}
     hospital = replace(hospital, **places)
     values = dict(_dotted(own))

@@ -33,7 +33,7 @@ def _unet_settings(given: Arguments) -> Iterator[NetworkSettings]:
     norm = given["norm"]
     if not all(type(n) is int for n in given["features"]):
         raise ValueError(f"features are {given['features']}")
-    name = str(norm[0] if isinstance(norm, (list, tuple)) else norm).lower()
+    name: Any = str(norm[0] if isinstance(norm, (list, tuple)) else norm).lower()
     yield UNet(tuple(given["features"]), name, given["dropout"])
 
 

@@ -73,7 +73,7 @@ def test_values_inside_the_range_and_on_its_closed_ends_are_allowed(allowed):
 
 @pytest.mark.parametrize("wrong, sentence", [
     ({"weight": -0.1}, "weight must be at least 0, got -0.1"),
-    ({"weight": float("nan")}, "weight must be at least 0, got nan"),
+    ({"weight": float("nan")}, "weight: expected a finite number, got nan"),
     ({"weight": float("inf")}, "weight: expected a finite number, got inf"),
     ({"weight": "3"}, "weight: expected a number, got the text '3'; remove the quotes"),
     ({"weight": "1e-3"}, "weight: expected a number, got the text '1e-3'"),
