@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -135,3 +136,28 @@ def test_values_of_a_file_are_read_as_the_annotations_say():
     assert [str(mistake) for mistake in mistakes] == ["alpha must lie in [0, 0.5), got 0.7"]
 
 
+
+
+def test_a_class_of_its_own_as_a_type_is_checked_with_isinstance():
+    @dataclass(frozen=True)
+    class WithObject:
+        settings: Settings = Settings()
+        error: Exception | None = None
+        function: Callable[[int], int] = abs
+
+        def __post_init__(self):
+            check(self)
+
+    WithObject(error=ValueError("x"))
+    for wrong in ({"error": 3}, {"settings": 3}, {"function": 3}):
+        with pytest.raises(SettingsError, match=next(iter(wrong))):
+            WithObject(**wrong)
+
+
+def test_a_list_is_no_type_of_a_setting():
+    @dataclass(frozen=True)
+    class WithList:
+        numbers: list[int] = field(default_factory=list)
+
+    with pytest.raises(TypeError, match=r"WithList.numbers is a list; declare it as tuple\[TYPE, ...\]"):
+        check(WithList())
