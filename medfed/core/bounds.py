@@ -105,6 +105,28 @@ def written_fields(cls: type) -> list[dataclasses.Field]:
     return [field for field in dataclasses.fields(cls) if not field.metadata.get("derived")]
 
 
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values; for `AfterValidator` in an annotation.
+
+    Raises:
+        ValueError: if a value is there twice.
+    """
+    if len(set(values)) < len(values):
+        raise ValueError("must be different values")
+    return values
+
+
+def ordered(limits: tuple[float, float]) -> tuple[float, float]:
+    """Return the limits; for `AfterValidator` in an annotation.
+
+    Raises:
+        ValueError: unless they are (lowest, highest).
+    """
+    if limits[0] > limits[1]:
+        raise ValueError("must be (lowest, highest)")
+    return limits
+
+
 @cache
 def _adapter(cls: type) -> TypeAdapter:
     """Return pydantic's validator of a dictionary of a dataclass's written fields.
@@ -130,28 +152,6 @@ class _JsonSchema(GenerateJsonSchema):
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         """Return the schema of any value."""
         return {}
-
-
-def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values; for `AfterValidator` in an annotation.
-
-    Raises:
-        ValueError: if a value is there twice.
-    """
-    if len(set(values)) < len(values):
-        raise ValueError("must be different values")
-    return values
-
-
-def ordered(limits: tuple[float, float]) -> tuple[float, float]:
-    """Return the limits; for `AfterValidator` in an annotation.
-
-    Raises:
-        ValueError: unless they are (lowest, highest).
-    """
-    if limits[0] > limits[1]:
-        raise ValueError("must be (lowest, highest)")
-    return limits
 
 
 def _with_tuples(value: object) -> object:
