@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,7 +131,7 @@ def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
     return ""
 
 
-def _place(override: Override, order: list[tuple[str, ...]]) -> int:
+def _place(override: Override, order: Sequence[tuple[str, ...]]) -> int:
     """Return the place of an override in the order of application; those that reset a block come first."""
     return order.index(override.path) if override.path in order else len(order)
 

@@ -141,7 +141,8 @@ def _adapter(cls: type) -> TypeAdapter:
     for name, kind in kinds.items():
         if kind is list or get_origin(kind) is list:
             raise TypeError(f"{cls.__module__}.{cls.__qualname__}.{name} is a list; declare it as tuple[TYPE, ...]")
-    fields = TypedDict(cls.__name__, kinds, total=False)  # type: ignore[operator]
+    typed_dict: Any = TypedDict  # mypy knows only those with a literal name
+    fields = typed_dict(cls.__name__, kinds, total=False)
     fields.__pydantic_config__ = _STRICT
     return TypeAdapter(fields)
 

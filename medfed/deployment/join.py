@@ -62,7 +62,7 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
         raise UserError(f"{path}: agrees.answers_per_round: this key is now called replies_per_round; rename it")
     own = {key: document.pop(key) for key in OWN if key in document}
     hospital = validation.load_settings(SiteFile, document, str(path))
-    places = {name: str(path.parent / getattr(hospital, name)) for name in ("plan", "kit", "folder")}
+    places: dict[str, Any] = {name: str(path.parent / getattr(hospital, name)) for name in ("plan", "kit", "folder")}
     hospital = replace(hospital, **places)
     values = dict(_dotted(own))
     if isinstance(values.get("data.root"), str):
