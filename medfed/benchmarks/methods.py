@@ -29,7 +29,7 @@ from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC
 from medfed.methods.stable_fdg import StableFDG
-from medfed.networks.resnet import ResidualNetwork
+from medfed.networks.resnet import Depth, ResidualNetwork
 from medfed.tasks.classification import Classification
 
 N_CLASSES, N_SITES = 7, 3
@@ -74,7 +74,7 @@ class NoiseSamples:
 
 
 def time_methods(
-    depth: int = 18, size: int = 96, n_images: int = 128, repeats: int = 5, batch_size: int = 32, width: int = 64
+    depth: Depth = 18, size: int = 96, n_images: int = 128, repeats: int = 5, batch_size: int = 32, width: int = 64
 ) -> dict[str, object]:
     """Time one round of a site's training under each method.
 

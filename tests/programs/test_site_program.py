@@ -217,7 +217,7 @@ def test_the_old_name_of_an_agreements_key_is_refused_with_the_new_one(hospital,
     path = hospital("windows")
     path.write_text(path.read_text() + "  answers_per_round: 3\n")
     assert run(path, "--yes") == 2 and not joined
-    assert "agrees.answers_per_round: this key is now called replies_per_round" in capsys.readouterr().err
+    assert "agrees.answers_per_round: is now called agrees.replies_per_round; use that name" in capsys.readouterr().err
 
 
 @pytest.fixture
