@@ -32,7 +32,7 @@ def _unet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
     norm = arguments["norm"]
     if not all(type(n) is int for n in arguments["features"]):
         raise ValueError(f"features must be whole numbers, got {arguments['features']}")
-    name = str(norm[0] if isinstance(norm, (list, tuple)) else norm).lower()
+    name: Any = str(norm[0] if isinstance(norm, (list, tuple)) else norm).lower()
     yield UNet(tuple(arguments["features"]), name, arguments["dropout"])
 
 
