@@ -119,7 +119,7 @@ def test_the_run_says_it_in_one_line(config, finished, capsys):
         ),
         (
             ["federation.partition=dirichlet", "federation.mixing=0.1", "federation.min_images=50"],
-            ("no draw of Dirichlet(0.5)", "at least 50"),
+            ("no sample of Dirichlet(0.5)", "at least 50"),
         ),
     ],
 )
