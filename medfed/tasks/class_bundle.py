@@ -21,7 +21,7 @@ from medfed.tasks.bundle_template import (
 )
 
 MAX_BATCH = 64  # largest number of images in a batch for prediction
-COLOUR_MEAN, COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in the papers
+COLOUR_MEAN, COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for values in [0, 1]
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 CLASSIFICATION_TEMPLATE = "camelyon17_classification"
 MAX_NAMED_CLASSES = 3  # if there are more, the name of the bundle's folder contains only their number

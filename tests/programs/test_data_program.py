@@ -93,7 +93,7 @@ def test_what_cannot_be_downloaded_is_explained(capsys):
 
 def test_a_dataset_with_an_address_is_downloaded(tmp_path, monkeypatch, capsys, file_server):
     (file_server.folder / "collection.zip").write_bytes(b"images")
-    card = replace(Prostate.card, address=f"{file_server.address}/collection.zip")
+    card = replace(Prostate.card, url=f"{file_server.address}/collection.zip")
     monkeypatch.setattr(Prostate, "card", card)
     assert main(["fetch", "prostate", "--to", str(tmp_path / "new"), "--quiet"]) == 0
     assert (tmp_path / "new" / "collection.zip").read_bytes() == b"images"
