@@ -167,7 +167,7 @@ def test_the_scores_of_masks_are_those_of_the_summary(tmp_path):
 def test_the_scores_of_classes_are_those_of_the_summary(tmp_path):
     run = made_run(tmp_path / "run", rows=class_rows(["A", "B"], "C"))
     summary = json.loads((run / "summary.json").read_text())
-    table = next(found for found in Page(page_of(run)).tables if "people" in "".join(found[0]))
+    table = next(found for found in Page(page_of(run)).tables if "patients" in "".join(found[0]))
     found = summary["unseen"]["sites"]["C"]["all"]
     row = next(row for row in table if row[:2] == ["C", "UNSEEN"])
     assert row[2:4] == ["10", "5"]
