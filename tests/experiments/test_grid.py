@@ -78,7 +78,7 @@ def test_folders_of_plain_methods_are_as_they_were(config):
     (["seed=1,2"], ("--vary seed=1,2", "--seeds")),
     (["federation.unseen_site=HK,UCL"], ("cannot be varied", "--sites")),
     (["data.sites=[HK, UCL],[HK]"], ("cannot be varied", "the same sites")),
-    (["federation.selection=last,source_validation"], ("cannot be varied", "one rule")),
+    (["federation.selection=last,source_validation"], ("cannot be varied", "the same rule")),
     (["federation.participating=1,3"], ("participating: 3 sites are to train, but only 2 (BMC, HK)", "at most 2")),
     (["federation.participating=0,1"],
      ("--vary federation.participating=0: federation.participating: must be at least 1",)),

@@ -550,11 +550,11 @@ def test_row_66_another_network_is_refused_even_if_accepted_and_changes_nothing(
 
 
 def test_row_67_resume_without_a_checkpoint(desk):
-    desk.refused(desk.train("--resume"), "run: no run to resume here; leave --resume out to start one")
+    desk.refused(desk.train("--resume"), "run: no run to resume here; remove --resume to start one")
     desk.goes_on()
     (desk.out / "summary.json").unlink()
     for path in desk.out.glob("states/*"):
         path.unlink()
     desk.refused(
         desk.train("--resume", "--set", "federation.rounds=1"),
-        "run/states: holds no checkpoint, though", "history.csv", "put the checkpoints back")
+        "run/states: holds no checkpoint, though", "history.csv", "restore the checkpoints")

@@ -175,7 +175,7 @@ def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, tiny
     (root / "HK" / "Case39.nii.gz").unlink()
     next(root.glob("HK/Case39_*.nii.gz")).unlink()
     code = run(*always, "--resume", "--accept-config-change")
-    refused(capsys, code, "1 of ", "cases changed, came or went", "HK/Case39")
+    refused(capsys, code, "1 of ", "cases changed, appeared or disappeared", "HK/Case39")
 
 
 def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, capsys):
