@@ -138,7 +138,7 @@ class Grid:
         blocks = [_parsed(part, method) for part in method.split("+")]
         if len(blocks) > 1:
             own = {key: value for key, value in resolved(self.base)["method"].items() if key != "preset"}
-            written = [(name, {one.key: one.value for one in settings}) for name, settings in blocks]
+            written = [(name, {override.key: override.value for override in settings}) for name, settings in blocks]
             changes["method.name"] = "stack"
             changes["method.methods"] = [
                 {**(own if name == self.base.method_name else {}), "name": name, **values} for name, values in written
@@ -146,7 +146,7 @@ class Grid:
         else:
             (name, settings), = blocks
             changes |= {} if name == self.base.method_name else {"method.name": name}
-            changes |= {f"method.{one.key}": one.value for one in settings}
+            changes |= {f"method.{override.key}": override.value for override in settings}
         return changed(self.base, changes, varied)
 
     def _rows(self, methods: Sequence[str], varied: Sequence[Sequence[Override]]) -> list[tuple[ComparisonRow, Varied]]:
@@ -166,7 +166,8 @@ class Grid:
             own = [values for values in varied if _takes(values[0], known[method])]
             if twice := [values[0].key for values in own if values[0].key in ComparisonRow(method).changes]:
                 raise UserError(f"--vary {twice[0]}: --methods {method} sets it too; remove it from one of them")
-            rows += [(ComparisonRow(method, tuple(one.text for one in values)), values) for values in product(*own)]
+            for values in product(*own):
+                rows.append((ComparisonRow(method, tuple(override.text for override in values)), values))
         folders = [row.folder.casefold() for row, _ in rows]
         if twice := [row.label for row, _ in rows if folders.count(row.folder.casefold()) > 1]:
             raise UserError(f"--methods: {' and '.join(map(repr, twice))} would share a folder; remove one of them")

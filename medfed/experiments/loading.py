@@ -23,7 +23,8 @@ class SiteImages:
         dataset: knows how to read a case.
         task: prepares images for the network.
         bar: progress bar, advanced by one for each case.
-        kept_bytes: how much of the images of one site or client may stay in memory.
+        kept_bytes: how many bytes of the images of one site or client may stay in memory.
+        notices: how many images have each notice, by (site, notice).
     """
 
     dataset: Dataset

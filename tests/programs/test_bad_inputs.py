@@ -503,7 +503,7 @@ def test_row_63_a_disk_that_fills_up_costs_nothing_once_there_is_space(desk, und
     with monkeypatch.context() as patch:
         FullDisk(patch, desk.out, disk.first + round(moment * (disk.asked - disk.first)))
         desk.refused(
-            desk.train(), "run: No space left on device; free some space and go on with --resume", with_code=1)
+            desk.train(), "run: No space left on device; free some space and continue with --resume", with_code=1)
     assert not list(desk.out.rglob("*unfinished*"))
     desk.goes_on(more=("--resume",))
     assert (desk.out / "model.safetensors").read_bytes() == model

@@ -95,7 +95,7 @@ def test_methods_with_settings_and_stacks_stand_in_one_table(config, tmp_path, c
 
 def test_the_wrong_kind_of_network_is_one_line(config, tmp_path, capsys):
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--set", "network.name=unet"]) == 2
-    assert "network.name: 'unet' draws masks, but" in capsys.readouterr().err
+    assert "network.name: 'unet' segments images, but" in capsys.readouterr().err
 
 
 def test_the_folder_is_recognised_and_checked(patches, capsys):

@@ -132,8 +132,8 @@ def test_under_nohup_a_terminal_may_go_away():
 
 
 @pytest.mark.parametrize("number, advice", [
-    (errno.ENOSPC, "No space left on device; free some space and go on with --resume"),
-    (errno.EROFS, "Read-only file system; choose a folder that can be written to with --out"),
+    (errno.ENOSPC, "No space left on device; free some space and continue with --resume"),
+    (errno.EROFS, "Read-only file system; choose a writable folder with --out"),
     (errno.EACCES, "Permission denied; change the permissions, or choose another folder with --out"),
 ])  # fmt: skip
 def test_a_disk_that_refuses_is_one_line_with_the_file(number, advice, capsys):

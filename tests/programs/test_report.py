@@ -100,7 +100,7 @@ def test_a_place_that_is_none_is_refused_before_the_work(tmp_path, capsys):
         assert main([str(run), "--out", str(tmp_path / place)]) == 2
         assert said in capsys.readouterr().err
     assert main([str(tmp_path / "nowhere")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "not a folder" in capsys.readouterr().err
 
 
 def test_a_comparison_that_is_not_done_shows_what_is_and_says_so(tmp_path):
