@@ -22,7 +22,8 @@ from monai.transforms import (
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.datasets.base import Case, Dataset, Volume
+from medfed.datasets.base import Dataset
+from medfed.datasets.case import Case, Volume
 from medfed.functional.hooks import capture_features
 from medfed.losses.dice import soft_dice_loss
 from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics

@@ -93,7 +93,7 @@ def test_what_cannot_be_downloaded_is_explained(capsys):
 
 def test_a_dataset_with_an_address_is_downloaded(tmp_path, monkeypatch, capsys, file_server):
     (file_server.folder / "collection.zip").write_bytes(b"images")
-    card = replace(Prostate.card, address=f"{file_server.address}/collection.zip")
+    card = replace(Prostate.card, url=f"{file_server.address}/collection.zip")
     monkeypatch.setattr(Prostate, "card", card)
     assert main(["fetch", "prostate", "--to", str(tmp_path / "new"), "--quiet"]) == 0
     assert (tmp_path / "new" / "collection.zip").read_bytes() == b"images"
@@ -112,4 +112,4 @@ def test_the_phantom_is_fetched_by_making_it(tmp_path, monkeypatch):
 def test_a_folder_without_sites_is_one_line_and_code_2(tmp_path, capsys):
     assert main(["check", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("medfed.data: data.root: no sites in") and said.count("\n") == 1
+    assert "medfed.data: data.root: the folder " in said and "contains no site" in said and said.count("\n") == 1

@@ -50,7 +50,7 @@ def intensity_bank(count=4):
 
 
 @pytest.mark.parametrize("kind", [torch.as_tensor, MetaTensor, torch.Tensor.numpy], ids=["torch", "meta", "numpy"])
-def test_they_equal_the_functions_below(codec, bank, kind):
+def test_transforms_equal_the_functions(codec, bank, kind):
     image = image_of()
     redrawn = AdaINStyle(codec, *bank[1], 0.7)(kind(image))
     matched = MomentMatch(*intensity_bank()[1], 0.7)(kind(image))
@@ -138,7 +138,7 @@ def test_survives_pickling_and_composes(codec, bank):
     assert torch.equal(again(data)["image"], composed(data)["image"])
 
 
-def test_names_and_backend_are_as_monai_has_them():
+def test_names_and_backend_follow_monai():
     assert adain_style.RandAdaINStyleD is adain_style.RandAdaINStyleDict is RandAdaINStyled
     assert adain_style.RandMomentMatchD is adain_style.RandMomentMatchDict is RandMomentMatchd
     for transform in (AdaINStyle, MomentMatch, RandAdaINStyle, RandMomentMatch, RandAdaINStyled, RandMomentMatchd):
@@ -164,7 +164,7 @@ def test_an_image_out_of_range_warns_and_one_in_range_does_not():
     (lambda codec, bank: MomentMatch(*intensity_bank()[0])(image_of((1, 8, 8))), "mean must be"),
     (lambda codec, bank: AdaINStyle(codec, *bank[0])(image_of((2, 8, 8))), "images must be"),
 ])  # fmt: skip
-def test_wrong_arguments_are_refused(codec, bank, build, message):
+def test_wrong_arguments_are_rejected(codec, bank, build, message):
     with pytest.raises(ValueError, match=message):
         build(codec, bank)
 
