@@ -46,10 +46,10 @@ def _audit(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / f"audit_{args.config.stem}"
     out.mkdir(parents=True, exist_ok=True)
     experiment = build_experiment(config, None, args.quiet)
-    result, found = audit(config, experiment, args.site, args.images, args.gallery, args.quiet)
+    result, figures = audit(config, experiment, args.site, args.images, args.gallery, args.quiet)
     axes = None if experiment.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
     write_atomically(out / "audit.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
-    write_atomically(out / "audit.html", build_page(result, found, axes))
+    write_atomically(out / "audit.html", build_page(result, figures, axes))
     print(to_text(result))
     if not args.quiet:
         print(f"Figures and explanations: {out / 'audit.html'}; the numbers: {out / 'audit.json'}")
