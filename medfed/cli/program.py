@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
@@ -18,7 +18,9 @@ from medfed.core.errors import UserError
 from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, first_line
 
-PROGRAMS = ("train", "evaluate", "export", "report", "audit", "coordinator", "site", "data", "codec", "benchmark")
+PROGRAMS = (
+    "train", "evaluate", "export", "report", "audit", "keys", "coordinator", "site", "data", "codec", "benchmark",
+)  # fmt: skip
 INTERRUPTED, HUNG_UP, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 1, 15, 13))  # as shells count signals
 _ADVICE = {
     errno.ENOSPC: "free some space and go on with --resume",
@@ -52,6 +54,12 @@ def _file(name: str) -> Path:
 def module_of(name: str) -> str:
     """What to import for a program's `main`."""
     return f"medfed.{_file(name).relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}"
+
+
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the positional argument `config`: a file, or the name of a config that comes with medfed."""
+    parser.add_argument("config", type=Path, help="a YAML file, for example configs/prostate.yaml, or the name of a "
+                                                  "config that comes with medfed, for example prostate")  # fmt: skip
 
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +98,7 @@ def run_program(name: str, work: Callable[[], int]) -> int:
             _flush()
             return code
     except UserError as error:
-        return _end(name, error, 2)
+        return _end(name, error.sentences, 2)
     except KeyboardInterrupt as stop:
         ends = (
             (HungUp, "hung up", HUNG_UP),
@@ -98,7 +106,7 @@ def run_program(name: str, work: Callable[[], int]) -> int:
             (KeyboardInterrupt, "interrupted", INTERRUPTED),
         )
         was, code = next((was, code) for kind, was, code in ends if isinstance(stop, kind))
-        return _end(name, stop if str(stop) else was, code)
+        return _end(name, (str(stop) or was,), code)
     except BrokenPipeError:
         if not _drop_dead_streams():
             raise
@@ -107,13 +115,15 @@ def run_program(name: str, work: Callable[[], int]) -> int:
         if error.errno not in _ADVICE:
             raise
         file = error.filename or "a file could not be written"
-        return _end(name, f"{file}: {error.strerror}; {_ADVICE[error.errno]}", 1)
+        return _end(name, (f"{file}: {error.strerror}; {_ADVICE[error.errno]}",), 1)
 
 
-def _end(name: str, sentence: object, code: int) -> int:
+def _end(name: str, sentences: Iterable[str], code: int) -> int:
+    """Print each sentence as one line on stderr and return the exit code."""
     _drop_dead_streams()
     with suppress(OSError):  # of a terminal that went away
-        print(f"{name}: {' '.join(str(sentence).split())}", file=sys.stderr)
+        for sentence in sentences:
+            print(f"{name}: {' '.join(sentence.split())}", file=sys.stderr)
     _drop_dead_streams()
     return code
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from medfed.config import strict_yaml
-from medfed.config.validation import ConfigError, describe_value
 from medfed.core.errors import UserError
+from medfed.core.mistakes import Mistake, describe_value
 
 DEFAULT_PRESET = "medfed"
 _RESTART = {  # keys that restart their block when they change, in the order in which they apply; and what stays of it
@@ -90,19 +90,23 @@ def apply(document: dict[str, Any], overrides: Iterable[Override]) -> None:
         block[last] = override.value
 
 
-def origin(wrong: ConfigError, overrides: Iterable[Override]) -> str:
-    """`--set ...`, or another flag: the last override that a mistake comes from; empty where it is the file's own.
+def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
+    """Return the override that caused a mistake, such as `--set seed=x`; "" if the file caused it.
 
-    It is an override's when it lies at its key or below, or above it in a sentence that has the key's last word
-    (`training: learning_rate must be above 0, got -1`), or when the override restarted a block that now lacks a key.
+    Of several, the last one counts. An override caused a mistake
+    - at its own key or below it;
+    - above it, if the sentence is about its last word (`training: unknown key`);
+    - at another key, if two values do not fit together and the sentence names the override's key;
+    - at a key that is missing because the override reset its block.
     """
     for override in reversed(list(overrides)):
         key, last = override.key, override.path[-1]
-        below = wrong.key == key or wrong.key.startswith((f"{key}.", f"{key}["))
-        above = not wrong.key or key.startswith(f"{wrong.key}.")
-        named = re.search(rf"\b{re.escape(last)}\b", wrong.sentence) or wrong.sentence.startswith("unknown key")
-        emptied = override.path in _RESTART and wrong.key.startswith(f"{override.path[0]}.") and wrong.is_missing
-        if below or (above and named) or emptied:
+        is_below = mistake.key == key or mistake.key.startswith((f"{key}.", f"{key}["))
+        is_above = not mistake.key or key.startswith(f"{mistake.key}.")
+        is_named = re.search(rf"\b{re.escape(last)}\b", mistake.sentence) is not None
+        is_unknown = is_above and mistake.sentence.startswith("unknown key")
+        is_reset = override.path in _RESTART and mistake.key.startswith(f"{override.path[0]}.") and mistake.is_missing
+        if is_below or is_unknown or is_reset or (is_named and (is_above or mistake.is_conflict)):
             return f"{override.flag} {override.text}"
     return ""
 

@@ -1,23 +1,25 @@
-"""A config: one YAML file, each block the frozen dataclass that it names. Data, never code.
+"""Read a config: one YAML file, in which each block becomes the frozen dataclass that it names. Data, never code.
 
 The blocks `data`, `network` and `method` choose their class by `name` (a file of `medfed/datasets`, `medfed/networks`,
-`medfed/methods`, or a dotted name); their other keys, and those of `training`, `federation` and `evaluation`, are the
-fields of the dataclass. In `method`, the values of the named `preset` apply first, then the keys that are written.
+`medfed/methods`, or a dotted name). Their other keys, and those of `training`, `federation`, `evaluation` and
+`privacy`, are the fields of the dataclass. In `method`, the values of the named `preset` apply first, then the written
+keys.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from medfed.config import strict_yaml, validation
 from medfed.config.overrides import DEFAULT_PRESET, Override, apply, origin
-from medfed.config.validation import ConfigError
-from medfed.core import registry, site_names
-from medfed.core.errors import UserError
+from medfed.core import bounds, registry, site_names
+from medfed.core.bounds import NonNegativeInt
+from medfed.core.errors import UserError, UserErrors
+from medfed.core.mistakes import Mistake, describe_value, hint
 from medfed.datasets.base import Dataset
 from medfed.federation.method import Method
 from medfed.federation.privacy import Privacy
@@ -25,26 +27,31 @@ from medfed.federation.settings import Federation, Training
 from medfed.networks.base import NetworkSettings
 from medfed.tasks.evaluation import Evaluation
 
-_NAMED = {Dataset: "datasets", NetworkSettings: "networks", Method: "methods"}
+NAMED = {Dataset: "datasets", NetworkSettings: "networks", Method: "methods"}  # classes that a block chooses by name
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides the numbers of a run.
+    """All settings that determine the numbers of a run.
 
     Args:
-        data, network, method: what is learned from, with what, and how the sites work together.
-        training, federation, evaluation, privacy: what all methods of one comparison share.
-        seed: at least 0; every random draw follows from it.
-        device: "auto" (CUDA where there is one), "cpu" or "cuda".
+        data: the dataset.
+        network: the network.
+        method: the federated method, with its own settings.
+        seed: at least 0. All random numbers of a run follow from it.
+        device: "auto" (CUDA if it is available), "cpu" or "cuda".
+        training: how a site trains for one round.
+        federation: how the sites work together.
+        evaluation: how predictions are made and scored.
+        privacy: noise on what leaves a site.
         preset: the named settings of the method that its values started from.
-        source: the file, for messages; takes no part in comparing configs.
+        source: the file, for messages. Configs from different files with the same values are equal.
     """
 
     data: Dataset
     network: NetworkSettings
     method: Method
-    seed: int = 1337
+    seed: NonNegativeInt = 1337
     device: Literal["auto", "cpu", "cuda"] = "auto"
     training: Training = Training()
     federation: Federation = Federation()
@@ -54,19 +61,45 @@ class Config:
     source: str = field(default="", compare=False, metadata={"derived": True})
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}")
-        _check_federation(self.federation, self.data)
+        """Check every value, and that the blocks fit together.
+
+        Raises:
+            ValueError: with one sentence for each mistake.
+        """
+        bounds.check(self, lambda: self.conflicts(vars(self)))
 
     @property
     def method_name(self) -> str:
-        """The method as a config names it."""
+        """Return the name of the method, as a config names it."""
         return registry.name_of("methods", type(self.method))
+
+    @staticmethod
+    def conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield (dotted key, sentence) for each value of one block that does not fit to another block.
+
+        Args:
+            values: the fields of a config by name. If `data` or `federation` is missing, nothing is checked.
+        """
+        if "data" in values and "federation" in values:
+            yield from _site_conflicts(values["federation"], values["data"])
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a config file; `overrides` are `key.sub=value`, as `load_text` takes them."""
-    return load_text(strict_yaml.read(path), str(path), overrides)
+    """Read a config file.
+
+    The `config.yaml` of a run folder may be of an older version: keys that have another name now are accepted there.
+
+    Args:
+        path: a YAML file.
+        overrides: `key.sub=value`, as `load_text` takes them.
+
+    Raises:
+        UserError: as `load_text`, and if the file cannot be read.
+    """
+    document = _parse(strict_yaml.read(path), str(path))
+    if Path(path).name == "config.yaml" and (Path(path).parent / "environment.json").is_file():
+        document = _with_new_names(document)
+    return _assemble(document, str(path), [Override.parse(override) for override in overrides])
 
 
 def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
@@ -74,49 +107,53 @@ def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
 
     Args:
         text: YAML.
-        source: what to call it in a message: its file.
-        overrides: `key.sub=value`, the value in YAML. One that changes the `name` of a block, or the `preset` of the
-            method, restarts that block from its defaults (`medfed.config.overrides.apply`).
+        source: the name of the text in messages: its file.
+        overrides: `key.sub=value`, the value in YAML. An override of the `name` of a block, or of the `preset` of the
+            method, resets the block to its defaults (`medfed.config.overrides.apply`).
 
     Raises:
-        UserError: one sentence with the file and dotted key, or the override; what was found and what was expected.
+        UserError: with one sentence for each mistake. It names the file or override, the dotted key, what was found
+            and what was expected.
     """
-    document = strict_yaml.parse(text, source)
-    if document is None:
-        raise UserError(f"{source}: is empty; expected the blocks data, network and method")
-    if not isinstance(document, dict):
-        raise UserError(f"{source}: expected a block of keys and values, got {validation.describe_value(document)}")
-    return _assemble(document, source, [Override.parse(override) for override in overrides])
+    return _assemble(_parse(text, source), source, [Override.parse(override) for override in overrides])
 
 
 def changed(config: Config, changes: Mapping[str, object], more: Sequence[Override] = ()) -> Config:
-    """A config with other values at some dotted keys (`{"federation.unseen_site": "BIDMC"}`), checked as a file is.
+    """Return a config with other values at some dotted keys, checked as a file is.
 
-    Changing a `name` or the `preset` restarts its block, as in `load_text`.
+    Changing a `name` or the `preset` resets its block, as in `load_text`.
 
     Args:
-        more: changes that a flag of a program asked for, which a message then names.
+        config: the config to start from; it stays as it is.
+        changes: values by dotted key, such as `{"federation.unseen_site": "BIDMC"}`.
+        more: further changes, from a flag of a program that messages then name.
+
+    Raises:
+        UserError: as `load_text`.
     """
     overrides = [*(Override.of(key, value) for key, value in changes.items()), *more]
     return _assemble(resolved(config), config.source, overrides)
 
 
 def resolved(config: Config) -> dict[str, Any]:
-    """Every value, defaults included, as plain dictionaries, lists and scalars."""
+    """Return every value of a config, defaults included, as plain dictionaries, lists and scalars."""
     document = validation.to_plain(config, _label)
     document["method"] = {"name": config.method_name, "preset": config.preset, **document["method"]}
     return document
 
 
 def to_yaml(config: Config) -> str:
-    """YAML that `load_text` reads back to an equal config."""
+    """Return YAML that `load_text` reads back to an equal config."""
     return strict_yaml.dump(resolved(config))
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Lines such as `training.batch_size: 5 -> 8`, one for each value in which two resolved configs differ.
+    """Return a line such as `training.batch_size: 5 -> 8` for each value in which two resolved configs differ.
 
-    Settings that have come since `old` was written count with their defaults: an older run can go on.
+    Args:
+        old: a resolved config, perhaps of an older version. Settings that it lacks count with their defaults, and keys
+            that have another name now count under that name, so that an older run can be resumed.
+        new: a resolved config of this version.
     """
     before, after = _flat(_completed(old)), _flat(new)
     keys = [*before, *(key for key in after if key not in before)]
@@ -127,82 +164,116 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _parse(text: str, source: str) -> dict[str, Any]:
+    """Return the document of a YAML text; UserError unless it is a block of keys and values."""
+    document = strict_yaml.parse(text, source)
+    if document is None:
+        raise UserError(f"{source}: is empty; expected the blocks data, network and method")
+    if not isinstance(document, dict):
+        raise UserError(f"{source}: expected a block of keys and values, got {describe_value(document)}")
+    return document
+
+
+def _with_new_names(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document of an older version with the keys of `federation` under their present names."""
+    block = document.get("federation")
+    if not isinstance(block, Mapping):
+        return dict(document)
+    return {**document, "federation": {Federation.renamed.get(name, name): value for name, value in block.items()}}
+
+
 def _completed(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With every setting that this version knows; as it is where this version cannot read it."""
+    """Return a resolved config with every setting of this version; unchanged if this version cannot read it."""
     try:
-        return resolved(_assemble(dict(document), "", []))
+        return resolved(_assemble(_with_new_names(document), "", []))
     except UserError:
         return document
 
 
 def _assemble(document: dict[str, Any], source: str, overrides: list[Override]) -> Config:
+    """Build a config from a document and the overrides; UserErrors with a sentence for each mistake."""
     document = copy.deepcopy(document)
     apply(document, overrides)
-    try:
-        config = validation.build(Config, document, "", _class_of)
-    except ConfigError as wrong:
-        raise UserError(f"{origin(wrong, overrides) or source}: {wrong}") from wrong
+    config, mistakes = validation.build(Config, document, (), _choose)
+    if mistakes:
+        raise UserErrors(f"{origin(mistake, overrides) or source}: {_with_key(mistake)}" for mistake in mistakes)
     return replace(config, source=source, preset=document["method"].get("preset", DEFAULT_PRESET))
 
 
-def _class_of(cls: type, block: Mapping[str, Any], key: str) -> tuple[type, Mapping[str, Any], tuple[str, ...]]:
-    """The class that a block names, and its values: those of the preset, then those that are written."""
-    if cls not in _NAMED:
-        return cls, block, ()
-    kind = _NAMED[cls]
+def _with_key(mistake: Mistake) -> str:
+    """Return the sentence of a mistake after its dotted key."""
+    return f"{mistake.key}: {mistake.sentence}" if mistake.path else mistake.sentence
+
+
+def _choose(cls: type, block: Mapping[str, Any], path: validation.Path) -> validation.Choice:
+    """Return the class that a block names, and its values: those of the preset, then those that are written."""
+    if cls not in NAMED:
+        return validation.Choice(cls, block)
+    kind = NAMED[cls]
     if "name" not in block:
-        raise ConfigError(f"{key}.name", f"missing; expected one of {', '.join(registry.known_names(kind))}", True)
+        sentence = f"missing; expected one of {', '.join(registry.known_names(kind))}"
+        return validation.Choice(None, mistakes=[Mistake((*path, "name"), sentence, is_missing=True)])
+    written = {key: value for key, value in block.items() if key != "name"}
     try:
-        found = registry.resolve(kind, validation.convert(str, block["name"], f"{key}.name", _class_of))
+        chosen = registry.resolve(kind, _text(block["name"]))
     except UserError as error:
-        raise ConfigError(f"{key}.name", str(error)) from error
-    written = {name: value for name, value in block.items() if name != "name"}
-    if cls is not Method:
-        return found, written, ("name",)
-    preset = validation.convert(str, written.pop("preset", DEFAULT_PRESET), f"{key}.preset", _class_of)
-    if preset not in found.presets:
-        known = registry.suggestion(preset, found.presets)
-        raise ConfigError(f"{key}.preset", f"no preset '{preset}' of {block['name']}. {known}")
-    if moved := [name for name in written if name in found.moved]:
-        raise ConfigError(f"{key}.{moved[0]}", found.moved[moved[0]])
-    return found, {**found.presets[preset], **written}, ("name", "preset")
+        return validation.Choice(None, mistakes=[Mistake((*path, "name"), str(error))])
+    if not issubclass(chosen, Method):
+        return validation.Choice(chosen, written, ("name",))
+    preset = written.pop("preset", DEFAULT_PRESET)
+    try:
+        if _text(preset) not in chosen.presets:
+            known = registry.suggestion(preset, chosen.presets)
+            raise UserError(f"no preset '{preset}' of {block['name']}. {known}")
+    except UserError as error:
+        mistakes = [Mistake((*path, "preset"), str(error))]
+        return validation.Choice(chosen, written, ("name", "preset"), mistakes)
+    return validation.Choice(chosen, {**chosen.presets[preset], **written}, ("name", "preset"))
+
+
+def _text(value: object) -> str:
+    """Return the value; UserError unless it is text."""
+    if not isinstance(value, str):
+        raise UserError(f"expected text, got {describe_value(value)}{hint('string', value)}")
+    return value
 
 
 def _label(value: object) -> dict[str, Any]:
-    """The `name` of a block whose class was chosen by it."""
-    for base, kind in _NAMED.items():
+    """Return the `name` of a block whose class was chosen by it."""
+    for base, kind in NAMED.items():
         if isinstance(value, base):
             return {"name": registry.name_of(kind, type(value))}
     return {}
 
 
-def _check_federation(federation: Federation, data: Dataset) -> None:
-    """What no block can see alone."""
-    sites = data.sites
-    apart = {key: name for key in ("unseen_site", "validation_site") if (name := getattr(federation, key))}
-    for key, names in (("data.sites", sites), *((f"federation.{key}", [name]) for key, name in apart.items())):
+def _site_conflicts(federation: Federation, data: Dataset) -> Iterator[tuple[str, str]]:
+    """Yield (dotted key, sentence) for each wrong site name, and for settings of the two blocks that do not fit."""
+    held_out = {key: name for key in ("unseen_site", "validation_site") if (name := getattr(federation, key))}
+    names_by_key = {"data.sites": data.sites, **{f"federation.{key}": (name,) for key, name in held_out.items()}}
+    for key, names in names_by_key.items():
         try:
             site_names.check(names)
         except ValueError as error:
-            raise ValueError(f"{key}: {error}") from None
-    for key, name in apart.items() if sites else ():
-        if name not in sites:
-            raise ValueError(f"federation.{key}: '{name}' is not in data.sites. {registry.suggestion(name, sites)}")
-    if sites and set(sites) <= set(apart.values()):
-        which = " and ".join(f"'{name}' is the {key.replace('_', ' ')}" for key, name in apart.items())
-        raise ValueError(f"data.sites: {which}, and no other site is left to train on; add one")
+            held_out.pop(key.removeprefix("federation."), None)
+            yield key, str(error)
+    for key, name in held_out.items() if data.sites else ():
+        if name not in data.sites:
+            yield f"federation.{key}", f"'{name}' is not in data.sites. {registry.suggestion(name, data.sites)}"
+    if data.sites and set(data.sites) <= set(held_out.values()):
+        roles = " and ".join(f"'{name}' is the {key.replace('_', ' ')}" for key, name in held_out.items())
+        yield "data.sites", f"{roles}, and no other site is left to train on; add one"
     if federation.selection == "source_validation" and data.validation_ratio == 0:
-        raise ValueError("federation.selection: 'source_validation' needs data.validation_ratio above 0, got 0")
+        yield "federation.selection", "'source_validation' needs data.validation_ratio above 0, got 0"
     try:
         registry.require("engines", federation.engine)
     except UserError as error:
-        raise ValueError(f"federation.engine: {error}") from None
+        yield "federation.engine", str(error)
 
 
 def _flat(document: Mapping[str, Any], key: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, by dotted key."""
+    """Return nested dictionaries as one, by dotted key."""
     flat: dict[str, Any] = {}
     for name, value in document.items():
-        here = validation.join_key(key, name)
+        here = f"{key}.{name}" if key else name
         flat |= _flat(value, here) if isinstance(value, Mapping) and value else {here: value}
     return flat

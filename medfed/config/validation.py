@@ -1,85 +1,106 @@
-"""From plain values to frozen dataclasses and back, strictly: the annotations are the schema, and nothing is cast."""
+"""Build frozen dataclasses from the plain values of a config, and the reverse. All mistakes are collected.
+
+`medfed.core.bounds` checks the values of one block. This module goes through nested blocks, refuses unknown keys and
+names missing ones.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import reprlib
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from medfed.core.registry import nearest, suggestion
+from medfed.core import bounds
+from medfed.core.bounds import written_fields
+from medfed.core.mistakes import Mistake, SettingsError, describe_type, describe_value
+from medfed.core.registry import suggestion
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
-_BOOLEAN_WORDS = "; YAML reads yes, no, on and off as true and false, so put the word in quotes"
-
-# (class, block, key) -> (the class to build, its keys and values, keys beside the class's own)
-Choose = Callable[[type, Mapping[str, Any], str], tuple[type, Mapping[str, Any], tuple[str, ...]]]
-
-
-class ConfigError(ValueError):
-    """A value that does not fit, or is missing, at a dotted key; the key is empty for the whole document."""
-
-    def __init__(self, key: str, sentence: str, is_missing: bool = False) -> None:
-        super().__init__(f"{key}: {sentence}" if key else sentence)
-        self.key, self.sentence, self.is_missing = key, sentence, is_missing
+Path = tuple[str | int, ...]  # keys and list positions from the top of the document to a value
+_BLOCK = "a block of keys and values"
 
 
-def build(cls: type, block: object, key: str, choose: Choose) -> Any:
-    """An instance of a dataclass from a block of keys and values.
+@dataclass
+class Choice:
+    """The class that a block is built as.
+
+    Args:
+        cls: the class; None if the block names none.
+        values: the keys and values of its fields.
+        further_keys: keys that the block may have and that are no fields.
+        mistakes: what is wrong with those.
+    """
+
+    cls: type | None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    further_keys: tuple[str, ...] = ()
+    mistakes: list[Mistake] = field(default_factory=list)
+
+
+Choose = Callable[[type, Mapping[str, Any], Path], Choice]  # from a class, a block and its path
+
+
+def build(cls: type, block: object, path: Path, choose: Choose) -> tuple[Any, list[Mistake]]:
+    """Build an instance of a dataclass from a block of keys and values.
+
+    A class may have an attribute `renamed`, old field names with their new ones, and `moved`, old field names with a
+    sentence. Both are refused with a sentence that says what to write instead.
 
     Args:
         cls: a dataclass; fields with `metadata={"derived": True}` are not part of the block.
-        block: plain values by field name; None (an empty block in YAML) is no values.
-        key: where the block stands, dotted.
-        choose: may replace the class by one that the block names.
+        block: plain values by field name; None (an empty block in YAML) has no values.
+        path: where the block is in the document.
+        choose: returns the class that the block names, or the same class.
 
-    Raises:
-        ConfigError: for an unknown or missing key, a value of another type, or one that the class refuses.
+    Returns:
+        (instance, []), or (None, mistakes) with at least one mistake. Checks over several values of a block run only
+        if each of its values is allowed.
     """
     block = {} if block is None else block
     if not isinstance(block, Mapping):
-        raise ConfigError(key, f"expected a block of keys and values, got {describe_value(block)}")
-    cls, block, beside = choose(cls, block, key)
-    fields = {field.name: field for field in written_fields(cls)}
-    check_keys(block, (*beside, *fields), key)
-    hints = get_type_hints(cls)
+        return None, [Mistake(path, f"expected {_BLOCK}, got {describe_value(block)}")]
+    choice = choose(cls, block, path)
+    chosen, block, mistakes = choice.cls, choice.values, list(choice.mistakes)
+    if chosen is None:
+        return None, mistakes
+    fields = {entry.name: entry for entry in written_fields(chosen)}
+    mistakes += _wrong_keys(chosen, block, (*choice.further_keys, *fields), path)
+    hints = get_type_hints(chosen, include_extras=True)
+    values: dict[str, Any] = {}
     for name in fields:
-        if name not in block and _is_required(fields[name]):
-            raise ConfigError(join_key(key, name), f"missing; expected {describe_type(hints[name])}", True)
-    values = {name: convert(hints[name], value, join_key(key, name), choose) for name, value in block.items()}
+        if name in block:
+            values[name], wrong = _with_instances(hints[name], block[name], (*path, name), choose)
+            mistakes += wrong
+            if wrong:
+                del values[name]
+        elif _is_required(fields[name]):
+            expected = describe_type(bounds.field_schemas(chosen)[name])
+            mistakes.append(Mistake((*path, name), f"missing; expected {expected}", is_missing=True))
+    accepted, wrong = bounds.validate(chosen, values)
+    mistakes += [dataclasses.replace(mistake, path=(*path, *mistake.path)) for mistake in wrong]
+    if mistakes:
+        order = {name: place for place, name in enumerate((*choice.further_keys, *fields))}
+        mistakes.sort(key=lambda mistake: order.get(mistake.path[len(path)], len(order)))  # unknown keys last
+        return None, mistakes + _partial_conflicts(chosen, accepted)
     try:
-        return cls(**values)
+        return chosen(**accepted), []
+    except SettingsError as error:
+        return None, [dataclasses.replace(mistake, path=(*path, *mistake.path)) for mistake in error.mistakes]
     except ValueError as error:
-        raise ConfigError(key, str(error)) from None
-
-
-def convert(kind: Any, value: object, key: str, choose: Choose) -> Any:
-    """A plain value as an annotation wants it. A whole number is a number, a list is a tuple, and that is all."""
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return build(kind, value, key, choose)
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return _choice(kind, value, key)
-    if origin in (Union, types.UnionType):
-        return _either(kind, value, key, choose)
-    if origin is tuple:
-        entries = _entries(kind, value, key)
-        return tuple(convert(one, entry, f"{key}[{i}]", choose) for i, (one, entry) in enumerate(entries))
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            raise ConfigError(key, f"expected {describe_type(kind)}, got {describe_value(value)}")
-        names = {name: _scalar(str, name, f"{key}.{name}") for name in value}
-        return {name: convert(arguments[1], value[name], f"{key}.{name}", choose) for name in names}
-    return _scalar(kind, value, key)
+        return None, [Mistake(path, str(error))]
 
 
 def to_plain(value: object, label: Callable[[object], Mapping[str, Any]]) -> Any:
-    """The reverse of `build`: dictionaries, lists and scalars. `label` gives a dataclass the keys that chose it."""
+    """Return a settings object as dictionaries, lists and scalars: the reverse of `build`.
+
+    Args:
+        value: a dataclass instance, or a value of one of its fields.
+        label: returns the keys that chose the class of a dataclass instance, such as its name.
+    """
     if dataclasses.is_dataclass(value):
-        fields = {field.name: to_plain(getattr(value, field.name), label) for field in written_fields(type(value))}
-        return {**label(value), **fields}
+        names = [entry.name for entry in written_fields(type(value))]
+        return {**label(value), **{name: to_plain(getattr(value, name), label) for name in names}}
     if isinstance(value, Mapping):
         return {name: to_plain(entry, label) for name, entry in value.items()}
     if isinstance(value, tuple | list):
@@ -87,113 +108,47 @@ def to_plain(value: object, label: Callable[[object], Mapping[str, Any]]) -> Any
     return value
 
 
-def check_keys(block: Iterable[object], known: Iterable[str], key: str) -> None:
-    """Raise ConfigError for the first unknown key, with the nearest known one."""
-    known = tuple(known)
+def _wrong_keys(cls: type, block: Iterable[object], known: tuple[str, ...], path: Path) -> list[Mistake]:
+    """Return a mistake for each unknown key of a block, with its new name, place, or the nearest known key."""
+    renamed, moved = getattr(cls, "renamed", {}), getattr(cls, "moved", {})
+    mistakes = []
     for name in block:
-        if name not in known:
-            raise ConfigError(join_key(key, str(name)), f"unknown key. {suggestion(str(name), known)}")
-
-
-def written_fields(cls: type) -> list[dataclasses.Field]:
-    """The fields of a dataclass that stand in a config."""
-    return [field for field in dataclasses.fields(cls) if not field.metadata.get("derived")]
-
-
-def join_key(key: str, name: str) -> str:
-    """`training` and `betas` to `training.betas`."""
-    return f"{key}.{name}" if key else name
-
-
-def describe_type(kind: Any) -> str:
-    """An annotation in words."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind in WORDS:
-        return WORDS[kind]
-    if origin is Literal:
-        return f"one of {', '.join(map(str, arguments))}"
-    if origin is tuple and arguments[-1] is Ellipsis:
-        return f"a list (each entry {describe_type(arguments[0])})"
-    if origin is tuple:
-        return f"a list of {len(arguments)} ({', '.join(describe_type(one) for one in arguments)})"
-    if origin in (Union, types.UnionType):
-        return " or ".join(describe_type(one) for one in arguments)
-    return "a block of keys and values"
-
-
-def describe_value(value: object) -> str:
-    """A found value, short enough for one line."""
-    if isinstance(value, str):
-        return f"the text {reprlib.repr(value)}"
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "nothing"}[value]
-    if isinstance(value, Mapping):
-        return "a block of keys and values"
-    return reprlib.repr(value)
-
-
-def _is_required(field: dataclasses.Field) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _either(kind: Any, value: object, key: str, choose: Choose) -> Any:
-    """The first alternative that fits."""
-    options = [option for option in get_args(kind) if option is not type(None)]
-    if value is None and len(options) < len(get_args(kind)):
-        return None
-    if len(options) == 1:
-        return convert(options[0], value, key, choose)
-    for option in options:
-        try:
-            return convert(option, value, key, choose)
-        except ConfigError:
+        if name in renamed:
+            sentence = f"is now called {Mistake((*path, renamed[name]), '').key}; use that name"
+        elif name in moved:
+            sentence = moved[name]
+        elif name in known:
             continue
-    raise ConfigError(key, f"expected {describe_type(kind)}, got {describe_value(value)}")
+        else:
+            sentence = f"unknown key. {suggestion(str(name), known)}"
+        mistakes.append(Mistake((*path, str(name)), sentence))
+    return mistakes
 
 
-def _choice(kind: Any, value: object, key: str) -> object:
-    """One of the values of a `Literal`, which are texts or whole numbers."""
-    choices = get_args(kind)
-    if any(type(value) is type(choice) and value == choice for choice in choices):
-        return value
-    words = [choice for choice in choices if isinstance(choice, str)]
-    hint = f". Did you mean '{near}'?" if isinstance(value, str) and (near := nearest(value, words)) else ""
-    if words and isinstance(value, bool):
-        hint = _BOOLEAN_WORDS
-    raise ConfigError(key, f"expected {describe_type(kind)}, got {describe_value(value)}{hint}")
+def _with_instances(hint: Any, value: object, path: Path, choose: Choose) -> tuple[Any, list[Mistake]]:
+    """Replace the blocks in a value by instances of the dataclasses that an annotation has in their places."""
+    if dataclasses.is_dataclass(hint):
+        return build(hint, value, path, choose)  # type: ignore[arg-type]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _with_instances(arguments[0], value, path, choose)
+    if origin in (Union, types.UnionType) and isinstance(value, Mapping):
+        option = next(filter(dataclasses.is_dataclass, arguments), None)
+        return (value, []) if option is None else _with_instances(option, value, path, choose)
+    if origin is tuple and isinstance(value, list | tuple):
+        kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+        pairs = [_with_instances(kind, entry, (*path, n), choose) for n, (kind, entry) in enumerate(zip(kinds, value))]
+        instances = [instance for instance, _ in pairs] + list(value[len(pairs):])
+        return instances, [mistake for _, wrong in pairs for mistake in wrong]
+    return value, []
 
 
-def _entries(kind: Any, value: object, key: str) -> list[tuple[Any, object]]:
-    """The annotation and the value of each entry of a list."""
-    arguments = get_args(kind)
-    if not isinstance(value, list | tuple):
-        hint = "; write it as [a, b]" if isinstance(value, str) else ""
-        raise ConfigError(key, f"expected {describe_type(kind)}, got {describe_value(value)}{hint}")
-    if arguments[-1] is Ellipsis:
-        return [(arguments[0], entry) for entry in value]
-    if len(value) != len(arguments):
-        raise ConfigError(key, f"expected {describe_type(kind)}, got {len(value)}: {describe_value(value)}")
-    return list(zip(arguments, value, strict=True))
+def _partial_conflicts(cls: type, values: Mapping[str, Any]) -> list[Mistake]:
+    """Return what does not fit together among the allowed values of a class that can say so without the others."""
+    conflicts = getattr(cls, "conflicts", None)
+    return [Mistake((key,), sentence, is_conflict=True) for key, sentence in conflicts(values)] if conflicts else []
 
 
-def _scalar(kind: Any, value: object, key: str) -> Any:
-    if kind not in WORDS:
-        raise TypeError(f"{key}: a config cannot hold {kind}")
-    if type(value) is not kind and not (kind is float and type(value) is int):
-        raise ConfigError(key, f"expected {WORDS[kind]}, got {describe_value(value)}{_hint(kind, value)}")
-    if kind is float and isinstance(value, int | float):
-        if not math.isfinite(value):
-            raise ConfigError(key, f"expected a finite number, got {value}")
-        return float(value)
-    return value
-
-
-def _hint(kind: type, value: object) -> str:
-    """What to try, where a YAML habit explains the wrong type."""
-    if kind is str and isinstance(value, bool):
-        return _BOOLEAN_WORDS
-    if kind is str and isinstance(value, int | float):
-        return "; put it in quotes"
-    if kind in (int, float) and isinstance(value, str) and value.strip().lstrip("+-").replace(".", "", 1).isdigit():
-        return "; remove the quotes" if len(value.strip()) <= 18 else "; a number has at most 18 digits"
-    return ""
+def _is_required(entry: dataclasses.Field) -> bool:
+    """Return whether a field has no default."""
+    return entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING

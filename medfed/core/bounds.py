@@ -56,7 +56,7 @@ def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, str]]] | No
     fields = written_fields(type(settings))
     _, mistakes = validate(type(settings), {field.name: getattr(settings, field.name) for field in fields})
     if not mistakes and conflicts is not None:
-        mistakes = [Mistake((name,), sentence) for name, sentence in conflicts()]
+        mistakes = [Mistake((name,), sentence, is_conflict=True) for name, sentence in conflicts()]
     if mistakes:
         raise SettingsError(mistakes)
 
@@ -91,8 +91,12 @@ def validate(cls: type, values: Mapping[str, object]) -> tuple[dict[str, Any], l
 
 @cache
 def field_schemas(cls: type) -> dict[str, dict[str, Any]]:
-    """Return the JSON Schema of each written field of a dataclass, by field name."""
-    return _adapter(cls).json_schema(ref_template="#/$defs/{model}")["properties"]
+    """Return the JSON Schema of the values of each written field of a dataclass, by field name.
+
+    A field that holds another dataclass refers to `#/$defs/CLASS`.
+    """
+    properties = _adapter(cls).json_schema().get("properties", {})
+    return {name: _without_titles(schema) for name, schema in properties.items()}
 
 
 def written_fields(cls: type) -> list[dataclasses.Field]:
@@ -144,6 +148,19 @@ def _with_tuples(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _with_tuples(entry) for name, entry in value.items()}
     return value
+
+
+def _without_titles(schema: Any) -> Any:
+    """Return a JSON Schema without what differs between versions of pydantic: titles, and `const` beside `enum`."""
+    if isinstance(schema, list):
+        return [_without_titles(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "const" in schema:
+        schema = {"enum": [schema["const"]], **{name: entry for name, entry in schema.items() if name != "const"}}
+    if len(schema.get("allOf", ())) == 1:
+        schema = {**schema["allOf"][0], **{name: entry for name, entry in schema.items() if name != "allOf"}}
+    return {name: _without_titles(entry) for name, entry in schema.items() if name != "title"}
 
 
 def _is_cast(given: object, accepted: object) -> bool:

@@ -1,9 +1,29 @@
-"""The one exception that a user ever sees: a sentence to a colleague, without a traceback."""
+"""The exceptions that a user sees: sentences without a traceback."""
+
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend: which file or key, what was found, what was expected, what to try.
+    """A mistake that the user can correct: which file or key, what was found, what was expected, what to do.
 
-    The programs print it on one line and leave with exit code 2. Anything else that is raised is our mistake and
-    keeps its traceback.
+    The programs print it on one line and end with exit code 2. Every other exception is a mistake of medfed and keeps
+    its traceback.
     """
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Return the sentences of the error, one for each mistake."""
+        return (str(self),)
+
+
+class UserErrors(UserError):
+    """Several mistakes of a user, such as all that are in one file; the programs print a line for each."""
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self._sentences = tuple(sentences)
+        super().__init__("\n".join(self._sentences))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Return the sentences of the error, one for each mistake."""
+        return self._sentences

@@ -26,11 +26,13 @@ class Mistake:
         path: the keys and list positions that lead to the value; empty if several fields do not fit together.
         sentence: what is wrong, such as "must be at least 0, got -1".
         is_missing: whether the value is missing.
+        is_conflict: whether the value is allowed alone, but does not fit to another one, which the sentence names.
     """
 
     path: tuple[str | int, ...]
     sentence: str
     is_missing: bool = False
+    is_conflict: bool = False
 
     @property
     def key(self) -> str:
@@ -65,7 +67,7 @@ def mistake_of(error: Mapping[str, Any], values: object, schemas: Mapping[str, S
     for part in error["loc"]:
         if part == "[key]":
             key = error["loc"][-2]
-            return Mistake(tuple(path), f"expected text, got {describe_value(key)}{_hint('string', key)}")
+            return Mistake(tuple(path), f"expected text, got {describe_value(key)}{hint('string', key)}")
         child = _child(schema, values, part)
         if child is None:  # within a choice of several types, or a missing entry: the sentence is about the whole
             break
@@ -77,8 +79,8 @@ def mistake_of(error: Mapping[str, Any], values: object, schemas: Mapping[str, S
 
 def describe_type(schema: Schema) -> str:
     """Return the type that a JSON Schema asks for in words, such as "a list of 2 (a number, a number)"."""
-    if "enum" in schema or "const" in schema:
-        return f"one of {', '.join(map(str, _choices(schema)))}"
+    if "enum" in schema:
+        return f"one of {', '.join(map(str, schema['enum']))}"
     if "anyOf" in schema:
         return " or ".join(map(describe_type, schema["anyOf"]))
     if "prefixItems" in schema:
@@ -93,14 +95,20 @@ def describe_rule(schema: Schema) -> str:
     if "anyOf" in schema:
         rules = [describe_rule(option) for option in schema["anyOf"] if option.get("type") != "null"]
         return " or ".join(rules) + (", or null" if len(rules) < len(schema["anyOf"]) else "")
+    limits = describe_limits(schema)
+    if limits:
+        return f"{'lie' if limits.startswith('in ') else 'be'} {limits}"
+    return f"be {describe_type(schema)}"
+
+
+def describe_limits(schema: Schema) -> str:
+    """Return the limits of a number in words: "at least 0", "above 0", "in [0, 1)"; "" without any."""
     low, high = _limit(schema, "inimum"), _limit(schema, "aximum")
     if low and high:
-        return f"lie in {'[' if low[1] else '('}{low[0]:g}, {high[0]:g}{']' if high[1] else ')'}"
+        return f"in {'[' if low[1] else '('}{low[0]:g}, {high[0]:g}{']' if high[1] else ')'}"
     if low:
-        return f"be {'at least' if low[1] else 'above'} {low[0]:g}"
-    if high:
-        return f"be {'at most' if high[1] else 'below'} {high[0]:g}"
-    return f"be {describe_type(schema)}"
+        return f"{'at least' if low[1] else 'above'} {low[0]:g}"
+    return f"{'at most' if high[1] else 'below'} {high[0]:g}" if high else ""
 
 
 def describe_value(value: object) -> str:
@@ -114,16 +122,36 @@ def describe_value(value: object) -> str:
     return reprlib.repr(list(value) if isinstance(value, tuple) else value)
 
 
+def hint(wanted: str, value: object) -> str:
+    """Return what to write instead, if a habit of YAML explains the wrong type; "" if none does.
+
+    Args:
+        wanted: the expected type, as JSON Schema names it: "string", "number", ...
+        value: the wrong value.
+    """
+    if wanted == "string" and isinstance(value, bool):
+        return _BOOLEAN_HINT
+    if wanted == "string" and isinstance(value, int | float):
+        return "; put it in quotes"
+    if wanted in ("integer", "number") and isinstance(value, str):
+        digits = value.strip()
+        if digits.lstrip("+-").replace(".", "", 1).isdigit():
+            return "; remove the quotes" if len(digits) <= 18 else "; a number has at most 18 digits"
+    if wanted == "array" and isinstance(value, str):
+        return "; write it as [a, b]"
+    return ""
+
+
 def _sentence(error: Mapping[str, Any], schema: Schema, value: object, is_optional: bool) -> str:
     """Return the sentence for one error of pydantic."""
     kind, found = error["type"], describe_value(value)
     quoted = repr(value) if isinstance(value, str) and len(value) < 80 else found
-    is_outside = value != value and _has_limit(schema)  # NaN lies in no range
+    is_outside = value != value and bool(describe_limits(schema))  # NaN lies in no range
     if kind == "finite_number" and "anyOf" not in schema and not is_outside:
         return f"expected a finite number, got {value}"
     if kind == "value_error":  # raised by a function in the annotation
         return f"{error['ctx']['error']}, got {found}"
-    if "enum" in schema or "const" in schema or "anyOf" in schema:
+    if "enum" in schema or "anyOf" in schema:
         rule = describe_rule(schema) + (", or null" if is_optional else "")
         return f"must {rule}, got {quoted}{_choice_hint(schema, value)}"
     if kind in _RANGE_ERRORS or kind == "finite_number":
@@ -134,7 +162,7 @@ def _sentence(error: Mapping[str, Any], schema: Schema, value: object, is_option
         return f"must have at least {schema['minItems']} entr{'y' if schema['minItems'] == 1 else 'ies'}, got {found}"
     if kind.endswith(("_type", "_parsing", "_from_float")) or kind == "dataclass_exact_type":
         null = " or null" if is_optional else ""
-        return f"expected {describe_type(schema)}{null}, got {found}{_hint(schema.get('type', ''), value)}"
+        return f"expected {describe_type(schema)}{null}, got {found}{hint(schema.get('type', ''), value)}"
     return f"{re.sub('^[A-Z][a-z]* should', 'must', error.get('msg', 'must be another value'))}, got {found}"
 
 
@@ -161,15 +189,10 @@ def _limit(schema: Schema, word: str) -> tuple[float, bool] | None:
     return (schema[exclusive], False) if exclusive in schema else None
 
 
-def _has_limit(schema: Schema) -> bool:
-    """Return whether a schema limits a number."""
-    return _limit(schema, "inimum") is not None or _limit(schema, "aximum") is not None
-
-
 def _choices(schema: Schema) -> list[Any]:
     """Return the values that a schema lists, also within its options."""
     options = [choice for option in schema.get("anyOf", ()) for choice in _choices(option)]
-    return [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ()), *options]
+    return [*schema.get("enum", ()), *options]
 
 
 def _choice_hint(schema: Schema, value: object) -> str:
@@ -178,18 +201,3 @@ def _choice_hint(schema: Schema, value: object) -> str:
     if words and isinstance(value, bool):
         return _BOOLEAN_HINT
     return f". Did you mean '{near}'?" if isinstance(value, str) and (near := nearest(value, words)) else ""
-
-
-def _hint(wanted: str, value: object) -> str:
-    """Return what to write instead, where a habit of YAML explains the wrong type."""
-    if wanted == "string" and isinstance(value, bool):
-        return _BOOLEAN_HINT
-    if wanted == "string" and isinstance(value, int | float):
-        return "; put it in quotes"
-    if wanted in ("integer", "number") and isinstance(value, str):
-        digits = value.strip()
-        if digits.lstrip("+-").replace(".", "", 1).isdigit():
-            return "; remove the quotes" if len(digits) <= 18 else "; a number has at most 18 digits"
-    if wanted == "array" and isinstance(value, str):
-        return "; write it as [a, b]"
-    return ""

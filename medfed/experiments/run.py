@@ -13,7 +13,7 @@ from medfed.datasets.splits import Split
 from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_weights
 from medfed.experiments.figures import draw_all
 from medfed.experiments.notices import name_folder_of_full_disk, record_notices
-from medfed.experiments.resume import changed_settings, check_data, load_resume_state
+from medfed.experiments.resume import changed_settings, check_data, check_run_folder, load_resume_state
 from medfed.experiments.setup import Experiment, build_experiment
 from medfed.experiments.summary import summarise
 from medfed.experiments.training import selected_state, train
@@ -33,8 +33,46 @@ def default_folder(config: Config) -> Path:
     return Path("runs") / f"{Path(config.source).stem}-{config.method_name}-{apart}-seed{config.seed}"
 
 
+def start_or_resume(
+    config: Config, folder: RunFolder, resume: bool = False, accept_config_change: bool = False, quiet: bool = False
+) -> dict[str, object]:
+    """Lock a folder, check that this run may start or continue in it, and run it to the end.
+
+    Args:
+        config: everything that decides the numbers of the run.
+        folder: where the results are written.
+        resume: whether to continue the run in the folder; without it, a folder that holds a run is refused.
+        accept_config_change: whether to continue although a setting that may change differs from the run's config.
+        quiet: whether to draw no progress bars and print no notes.
+
+    Returns:
+        The content of `summary.json`.
+
+    Raises:
+        UserError: if the config, the data or the folder do not allow the run.
+        KeyboardInterrupt: if the run is interrupted; the message says how to continue.
+    """
+    with folder.locked():
+        check_run_folder(folder, resolved(config), resume, accept_config_change)
+        try:
+            return run(config, folder, quiet)
+        except KeyboardInterrupt as stop:
+            if str(stop) or not (folder.path / "config.yaml").is_file():
+                raise
+            raise type(stop)(
+                f"stopped; {folder.path} holds all finished rounds. Continue with the same command and --resume"
+            ) from stop
+
+
 def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, object]:
-    """Do what is left of a run: train, score, draw, summarise. The folder is locked and `check_run_folder` passed.
+    """Do what is left of a run: train, score, draw figures and write the summary.
+
+    The caller has locked the folder and called `check_run_folder`. A run that is complete is not repeated.
+
+    Args:
+        config: everything that decides the numbers of the run.
+        folder: where the results are written.
+        quiet: whether to draw no progress bars and print no notes.
 
     Returns:
         The content of `summary.json`, which is the last file that a run writes.

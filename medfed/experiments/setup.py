@@ -189,7 +189,7 @@ class SiteBuilder:
             local_epochs=federation.local_epochs,
             seed=config.seed,
             rounds=federation.rounds,
-            kept_bytes=kept_bytes,
+            max_cache_bytes=kept_bytes,
             privacy=config.privacy,
         )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ class Training:
     """How a site trains for one round. All methods of one comparison share these settings.
 
     Args:
-        optimizer: "adam" or "sgd".
+        optimizer: optimizer of the local training, "adam" or "sgd".
         learning_rate: step size in the first round, above 0.
         schedule: how the step size changes over the rounds: "constant", or "cosine", which falls from `learning_rate`
             in the first round towards 0 along half a cosine wave. It is constant within a round.
@@ -128,6 +128,8 @@ class Federation:
     batch_norm: Literal["average", "local"] = "average"
     engine: str = "in_process"
     reply_timeout_s: NonNegativeFloat = 0.0
+
+    renamed: ClassVar[Mapping[str, str]] = {"answer_seconds": "reply_timeout_s"}  # keys of older configs
 
     def __post_init__(self) -> None:
         """Check every value, and that the values fit together.

@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream_seed
-from medfed.datasets.base import Case, Dataset
+from medfed.datasets.base import Dataset
+from medfed.datasets.case import Case
 from medfed.datasets.checking import MAX_HASHED_CASES
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.class_bundle import MAX_BATCH, ClassBundle, colour_scale

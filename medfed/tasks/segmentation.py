@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from monai.data import MetaTensor
 from monai.inferers import SliceInferer
-from monai.losses import DiceLoss
 from monai.transforms import (
     AsDiscreted,
     Compose,
@@ -23,8 +22,10 @@ from monai.transforms import (
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.datasets.base import Case, Dataset, Volume
+from medfed.datasets.base import Dataset
+from medfed.datasets.case import Case, Volume
 from medfed.functional.hooks import capture_features
+from medfed.losses.dice import soft_dice_loss
 from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics
 from medfed.metrics.ratio import ratio_row, vertical_ratio
 from medfed.tasks.augmentation import draw_affine, warp
@@ -34,8 +35,6 @@ from medfed.tasks.mask_bundle import AXES, MAX_SLICES, PERCENTILES, MaskBundle
 from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
 from medfed.tasks.results import EvaluationResult, PackedMask
 from medfed.tasks.task import KEPT_BYTES, Advance, Notice, Task
-
-DICE_SMOOTHING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -140,8 +139,7 @@ class Segmentation(Task):
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
         """Soft Dice of each structure over the batch, 1 - (2 sum py + s) / (sum p + sum y + s), s = 1e-5 (ELCFS)."""
-        criterion = DiceLoss(sigmoid=True, batch=True, smooth_nr=DICE_SMOOTHING, smooth_dr=DICE_SMOOTHING)
-        return criterion(logits, label.to(logits.dtype))
+        return soft_dice_loss(logits, label)
 
     @torch.no_grad()
     def validate(

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
-from medfed.datasets.base import Case, Dataset
+from medfed.datasets.base import Dataset
+from medfed.datasets.case import Case
 from medfed.metrics.metric import Metric, check_declarations
 from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.evaluation import Evaluation, chosen_metrics

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from medfed.auditing.linkage import reidentify
-from medfed.auditing.membership import auc, bootstrap_interval, membership
+from medfed.auditing.membership import auc, bootstrap_interval, membership_inference
 from medfed.auditing.reconstruction import reconstruct
 from medfed.auditing.sharing import SharedStatistics
 from medfed.auditing.site_identification import identify_sites, leave_one_out
@@ -15,7 +15,7 @@ from medfed.methods.harmofl import HarmoFL
 
 def sharings(toy, method) -> list[SharedStatistics]:
     weights = toy.start(method).weights
-    return [SharedStatistics.of(site, weights) for site in toy.engine(method).local_sites]
+    return [SharedStatistics.from_site(site, weights) for site in toy.engine(method).local_sites]
 
 
 def test_an_image_is_found_by_its_own_window_among_ten(toy):
@@ -60,11 +60,11 @@ def test_the_interval_holds_the_auc_and_narrows_with_people():
 
 
 def test_windows_of_images_tell_who_is_a_member_with_certainty(toy):
-    sharing = sharings(toy, ELCFS(alpha=0.1))[0]
-    found = membership(sharing, toy.samples("north validation", 10))
+    shared = sharings(toy, ELCFS(alpha=0.1))[0]
+    found = membership_inference(shared, toy.samples("north validation", 10))
     assert (found["members"], found["others"]) == (5, 5)
     assert found["same_images"] == {"auc": 1.0, "low": 1.0, "high": 1.0}
-    assert membership(sharing, None) is None and membership(sharing, toy.samples("north", 2)) is None
+    assert membership_inference(shared, None) is None and membership_inference(shared, toy.samples("north", 2)) is None
 
 
 def test_sites_of_other_brightness_are_told_and_equal_ones_are_not(toy):
@@ -77,9 +77,9 @@ def test_sites_of_other_brightness_are_told_and_equal_ones_are_not(toy):
 
 def test_leaving_one_out_of_five_moves_a_mean_by_what_can_be_worked_out(toy):
     """Windows are averaged: without patient p the mean moves by (mean of the others - mean of all)."""
-    sharing, *others = sharings(toy, HarmoFL(half_width=2))
-    found = leave_one_out(sharing, others)
-    rows = torch.cat([sharing.vectors(sharing.share_of(sharing.site.training.batch([place]))) for place in range(10)])
+    shared, *others = sharings(toy, HarmoFL(half_width=2))
+    found = leave_one_out(shared, others)
+    rows = torch.cat([shared.vectors(shared.statistics_of(shared.site.training.batch([place]))) for place in range(10)])
     without = [torch.cat([rows[: 2 * p], rows[2 * p + 2 :]]).mean(dim=0) for p in range(5)]
     changes = torch.stack([(one - rows.mean(dim=0)).norm() for one in without]) / rows.mean(dim=0).norm()
     assert found["patients"] == 5

@@ -31,19 +31,19 @@ GROWS = {"elcfs": {"windows"}, "single": {"mean", "std"}}
 
 def sharing_of(toy, method) -> SharedStatistics:
     site = toy.engine(method).local_sites[0]
-    return SharedStatistics.of(site, toy.start(method).weights)
+    return SharedStatistics.from_site(site, toy.start(method).weights)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_is_audited_is_what_the_coordinator_gets(toy, name):
-    sharing = sharing_of(toy, METHODS[name])
+    shared = sharing_of(toy, METHODS[name])
     site = toy.engine(METHODS[name]).local_sites[0]
     answer = site.reply(Message("share", toy.start(METHODS[name]).weights, {}, {"round": 1}))
-    assert sharing.sent.keys() == answer.tensors.keys()
-    assert all(torch.equal(sharing.sent[entry], answer.tensors[entry]) for entry in sharing.sent)
-    assert sharing.n_bytes == len(answer.to_bytes())
-    assert sharing.per_image_entries == GROWS.get(name, set())
-    assert sum(entry["bytes"] for entry in sharing.entries()) < sharing.n_bytes
+    assert shared.sent.keys() == answer.tensors.keys()
+    assert all(torch.equal(shared.sent[entry], answer.tensors[entry]) for entry in shared.sent)
+    assert shared.n_bytes == len(answer.to_bytes())
+    assert shared.per_image_entries == GROWS.get(name, set())
+    assert sum(entry["bytes"] for entry in shared.entries()) < shared.n_bytes
 
 
 def test_rows_are_of_images_where_they_are_sent_and_of_the_site_elsewhere(toy):
@@ -55,31 +55,32 @@ def test_rows_are_of_images_where_they_are_sent_and_of_the_site_elsewhere(toy):
 
 
 def test_the_number_of_patients_that_a_site_needs_does_not_hide_a_single_image(toy):
-    sharing = sharing_of(toy, ELCFS(alpha=0.1, min_patients=5))
-    assert len(sharing.vectors(sharing.share_of(sharing.site.training.batch([3])))) == 1
+    shared = sharing_of(toy, ELCFS(alpha=0.1, min_patients=5))
+    assert len(shared.vectors(shared.statistics_of(shared.site.training.batch([3])))) == 1
     silent = sharing_of(toy, ELCFS(alpha=0.1, min_patients=6))
     assert silent.sent == {} and len(silent.vectors(silent.sent)) == 0
 
 
 def test_a_method_that_shares_nothing_has_no_rows(toy):
-    sharing = sharing_of(toy, FedAvg())
-    assert sharing.sent == {} and sharing.vectors(sharing.sent).shape == (0, 0)
+    shared = sharing_of(toy, FedAvg())
+    assert shared.sent == {} and shared.vectors(shared.sent).shape == (0, 0)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_methods_own_share_can_be_differentiated_and_gives_the_same_numbers(toy, name):
     """The gradient of the sum of what is shared, held against a difference quotient of the same `share`."""
-    sharing = sharing_of(toy, METHODS[name])
-    sharing.site.network.requires_grad_(False)
-    batch = sharing.site.training.batch([2])
+    shared = sharing_of(toy, METHODS[name])
+    shared.site.network.requires_grad_(False)
+    batch = shared.site.training.batch([2])
     image = batch.image.clone().requires_grad_()
     with ForceGradients():
-        rows = sharing.vectors(sharing.share_of(Batch(image, batch.label)))
+        rows = shared.vectors(shared.statistics_of(Batch(image, batch.label)))
         (gradient,) = torch.autograd.grad(rows.sum(), [image])
-    torch.testing.assert_close(rows.detach(), sharing.vectors(sharing.share_of(batch)), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(rows.detach(), shared.vectors(shared.statistics_of(batch)), rtol=1e-6, atol=1e-7)
     direction = gradient * 2e-3 / gradient.abs().max()  # the steepest, so that rounding does not hide it
     ends = [
-        float(sharing.vectors(sharing.share_of(Batch(batch.image + s * direction, batch.label))).sum()) for s in (-1, 1)
+        float(shared.vectors(shared.statistics_of(Batch(batch.image + sign * direction, batch.label))).sum())
+        for sign in (-1, 1)
     ]
     assert (ends[1] - ends[0]) / 2 == pytest.approx(float((gradient * direction).sum()), rel=0.05)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -106,12 +107,12 @@ def test_a_choice_is_one_of_its_literal_values_of_the_same_type():
 
 
 @pytest.mark.parametrize("override, wrong", [
-    ("data.plane=coronnal", "plane: expected one of axial, coronal, got the text 'coronnal'. Did you mean 'coronal'?"),
-    ("data.plane=Axial", "plane: expected one of axial, coronal, got the text 'Axial'. Did you mean 'axial'?"),
-    ("data.plane=oblique", "plane: expected one of axial, coronal, got the text 'oblique'"),
-    ("data.plane=8", "plane: expected one of axial, coronal, got 8"),
-    ("data.bits=12", "bits: expected one of 8, 16, got 12"),
-    ("data.bits=8.0", "bits: expected one of 8, 16, got 8.0"),
+    ("data.plane=coronnal", "plane: must be one of axial, coronal, got 'coronnal'. Did you mean 'coronal'?"),
+    ("data.plane=Axial", "plane: must be one of axial, coronal, got 'Axial'. Did you mean 'axial'?"),
+    ("data.plane=oblique", "plane: must be one of axial, coronal, got 'oblique'"),
+    ("data.plane=8", "plane: must be one of axial, coronal, got 8"),
+    ("data.bits=12", "bits: must be one of 8, 16, or null, got 12"),
+    ("data.bits=8.0", "bits: must be one of 8, 16, or null, got 8.0"),
     ("data.margin=wide", "margin: expected a number, got the text 'wide'"),
 ])  # fmt: skip
 def test_a_value_that_is_no_choice_is_refused_with_the_nearest_one(override, wrong):
@@ -156,11 +157,11 @@ BAD_VALUES = {
     "nothing for text": (
         "federation: {unseen_site: }", "a.yaml: federation.unseen_site: expected text, got nothing",
     ),
-    "nothing for a choice": ("device:", "a.yaml: device: expected one of auto, cpu, cuda, got nothing"),
+    "nothing for a choice": ("device:", "a.yaml: device: must be one of auto, cpu, cuda, got nothing"),
     "octal": ("seed: 010", "a.yaml: seed: expected a whole number, got the text '010'; remove the quotes"),
     "time of day": ("seed: 1:30", "a.yaml: seed: expected a whole number, got the text '1:30'"),
     "nan": (
-        "training: {learning_rate: .nan}", "a.yaml: training.learning_rate: expected a finite number, got nan",
+        "training: {learning_rate: .nan}", "a.yaml: training.learning_rate: must be above 0, got nan",
     ),
     "infinity": (
         "training: {betas: [0.9, -.inf]}", "a.yaml: training.betas[1]: expected a finite number, got -inf",
@@ -178,16 +179,16 @@ BAD_VALUES = {
         "training: fast", "a.yaml: training: expected a block of keys and values, got the text 'fast'",
     ),
     "negative": (
-        "training: {learning_rate: -1}", "a.yaml: training: learning_rate must be above 0, got -1.0",
+        "training: {learning_rate: -1}", "a.yaml: training.learning_rate: must be above 0, got -1",
     ),
     "threshold": (
-        "evaluation: {threshold: 1}", "a.yaml: evaluation: threshold must lie between 0 and 1, got 1.0",
+        "evaluation: {threshold: 1}", "a.yaml: evaluation.threshold: must lie in (0, 1), got 1",
     ),
-    "batch of none": ("training: {batch_size: 0}", "a.yaml: training: batch_size must be at least 1, got 0"),
-    "seed": ("seed: -1", "a.yaml: seed must be at least 0, got -1"),
+    "batch of none": ("training: {batch_size: 0}", "a.yaml: training.batch_size: must be at least 1, got 0"),
+    "seed": ("seed: -1", "a.yaml: seed: must be at least 0, got -1"),
     "device": (
         "device: gpu",
-        "a.yaml: device: expected one of auto, cpu, cuda, got the text 'gpu'. Did you mean 'cpu'?",
+        "a.yaml: device: must be one of auto, cpu, cuda, got 'gpu'. Did you mean 'cpu'?",
     ),
     "engine": (
         "federation: {engine: in_proces}",
@@ -221,15 +222,61 @@ def test_a_bad_value_is_one_sentence_with_file_key_found_and_expected(case):
     assert complaint(text) == expected
 
 
+FIVE_MISTAKES = """
+data: {name: prostate, root: 7, sites: [UCL, BMC]}
+network: {name: unet, norm: no}
+method: {name: elcfs, alpha: 0.7}
+training: {learnig_rate: 0.1}
+federation: {unseen_site: HK}
+"""
+
+
+def test_all_mistakes_of_a_file_are_told_at_once():
+    with pytest.raises(UserError) as raised:
+        load_text(FIVE_MISTAKES, "a.yaml")
+    assert raised.value.sentences == (
+        "a.yaml: data.root: expected text, got 7; put it in quotes",
+        "a.yaml: network.norm: must be one of instance, batch, got false; YAML reads yes, no, on and off as true and "
+        "false, so put the word in quotes",
+        "a.yaml: method.alpha: must lie in [0, 0.5), got 0.7",
+        f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? Known: {TRAINING_KEYS}",
+    )
+    with pytest.raises(UserError) as raised:  # blocks are compared once each is right
+        load_text(FIVE_MISTAKES.replace("root: 7", "root: x"), "a.yaml", ["training.betas=[1, 2]", "seed=x"])
+    assert [sentence.split(": expected")[0].split(": must")[0] for sentence in raised.value.sentences[:6]] == [
+        "a.yaml: network.norm",
+        "a.yaml: method.alpha",
+        "--set seed=x: seed",
+        "--set training.betas=[1, 2]: training.betas[0]",
+        "--set training.betas=[1, 2]: training.betas[1]",
+        f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? Known: {TRAINING_KEYS}",
+    ]
+    assert raised.value.sentences[6] == (
+        "a.yaml: federation.unseen_site: 'HK' is not in data.sites. Known: UCL, BMC"
+    )
+
+
+def test_settings_made_in_python_are_checked_too():
+    with pytest.raises(ValueError) as raised:
+        dataclasses.replace(read().training, batch_size=0, optimizer="adm")
+    assert str(raised.value) == (
+        "optimizer must be one of adam, sgd, got 'adm'. Did you mean 'adam'?\nbatch_size must be at least 1, got 0"
+    )
+    with pytest.raises(ValueError, match=r"^alpha must lie in \[0, 0.5\), got 0.7$"):
+        ELCFS(alpha=0.7)
+    with pytest.raises(ValueError, match="^seed must be at least 0, got -1$"):
+        dataclasses.replace(read(), seed=-1)
+
+
 BAD_SITES = {
     "by case": (
         "data.sites=[UCL, ucl]",
-        "data.sites: 'UCL' and 'ucl' are the same site name but for case or Unicode form; keep or rename one",
+        "data.sites: 'UCL' and 'ucl' differ only in upper and lower case or in Unicode form; rename or remove one",
     ),
     "by Unicode form": (
         "data.sites=[Li\u00e9ge, Lie\u0301ge]",
-        r"data.sites: 'Li\xe9ge' and 'Lie\u0301ge' are the same site name but for case or Unicode form; "
-        "keep or rename one",
+        r"data.sites: 'Li\xe9ge' and 'Lie\u0301ge' differ only in upper and lower case or in Unicode form; "
+        "rename or remove one",
     ),
     "unseen but not there": (
         "federation.unseen_site=ucl",
@@ -238,21 +285,21 @@ BAD_SITES = {
     "a path": (
         "federation.unseen_site=../x",
         "federation.unseen_site: a site cannot be called '../x': "
-        'it may not hold / \\ : * ? " < > | or control characters; rename it',
+        'it must not contain / \\ : * ? " < > | or control characters; rename it',
     ),
     "a newline": (
         r'data.sites=["a\nb"]',
         r"data.sites: a site cannot be called 'a\nb': "
-        'it may not hold / \\ : * ? " < > | or control characters; rename it',
+        'it must not contain / \\ : * ? " < > | or control characters; rename it',
     ),
     "a device": (
         "data.sites=[CON]",
-        "data.sites: a site cannot be called 'CON': Windows reserves that name; rename it",
+        "data.sites: a site cannot be called 'CON': Windows reserves this name; rename it",
     ),
     "a dot": (
         "data.sites=[..]",
         "data.sites: a site cannot be called '..': "
-        "it may not begin or end with a space or a dot, nor begin with a hyphen; rename it",
+        "it must not begin or end with a space or a dot, or begin with a hyphen; rename it",
     ),
     "too long": (
         f"data.sites=[{'x' * 300}]",
@@ -284,19 +331,19 @@ def test_names_of_any_script_are_fine():
 
 
 @pytest.mark.parametrize("override, wrong", [
-    ("method.ratio=1.5", "ratio must be one of uniform, one or lie in [0, 1], got 1.5"),
-    ("method.alpha=0.5", "alpha must lie in [0, 0.5), got 0.5"),
-    ("method.alpha=-0.01", "alpha must lie in [0, 0.5), got -0.01"),
-    ("method.gamma=-1", "gamma must be at least 0, got -1.0"),
+    ("method.ratio=1.5", "ratio: must be one of uniform, one or lie in [0, 1], got 1.5"),
+    ("method.alpha=0.5", "alpha: must lie in [0, 0.5), got 0.5"),
+    ("method.alpha=-0.01", "alpha: must lie in [0, 0.5), got -0.01"),
+    ("method.gamma=-1", "gamma: must be at least 0, got -1"),
 ])  # fmt: skip
 def test_a_hyper_parameter_out_of_range_is_refused(override, wrong):
-    assert complaint("", "method.name=elcfs", override) == f"--set {override}: method: {wrong}"
+    assert complaint("", "method.name=elcfs", override) == f"--set {override}: method.{wrong}"
 
 
 def test_a_word_that_is_no_choice_is_refused_with_the_choices():
     assert complaint("", "method.name=elcfs", "method.denominator=negative") == (
-        "--set method.denominator=negative: method.denominator: expected one of positive_and_negatives, negatives, "
-        "got the text 'negative'. Did you mean 'negatives'?"
+        "--set method.denominator=negative: method.denominator: must be one of positive_and_negatives, negatives, "
+        "got 'negative'. Did you mean 'negatives'?"
     )
 
 
@@ -320,8 +367,11 @@ def test_a_missing_key_says_what_belongs_there():
 
 
 def test_a_missing_block_says_so():
-    with pytest.raises(UserError, match="^a.yaml: data: missing; expected a block of keys and values$"):
+    with pytest.raises(UserError) as raised:
         load_text("seed: 1", "a.yaml")
+    assert raised.value.sentences == tuple(
+        f"a.yaml: {block}: missing; expected a block of keys and values" for block in ("data", "network", "method")
+    )
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -390,7 +440,7 @@ def test_an_override_with_nothing_is_empty_text():
 @pytest.mark.parametrize("override, expected", [
     ("training.batch_size=many", "--set training.batch_size=many: training.batch_size: "
      "expected a whole number, got the text 'many'"),
-    ("training.learning_rate=-1", "--set training.learning_rate=-1: training: learning_rate must be above 0, got -1.0"),
+    ("training.learning_rate=-1", "--set training.learning_rate=-1: training.learning_rate: must be above 0, got -1"),
     ("training.lr=1", f"--set training.lr=1: training.lr: unknown key. Known: {TRAINING_KEYS}"),
     ("data.sites=A,B", "--set data.sites=A,B: data.sites: expected a list (each entry text), "
      "got the text 'A,B'; write it as [a, b]"),
@@ -410,7 +460,7 @@ def test_a_bad_override_is_named_instead_of_the_file(override, expected):
 
 
 def test_a_mistake_in_the_file_is_not_blamed_on_an_override():
-    assert complaint("training: {momentum: 2}", "training.batch_size=8").startswith("a.yaml: training: momentum must")
+    assert complaint("training: {momentum: 2}", "training.batch_size=8").startswith("a.yaml: training.momentum: must")
 
 
 def test_a_preset_comes_first_and_written_keys_after():
@@ -458,32 +508,33 @@ def test_difference_lists_what_changed_by_key():
 
 CLIENTS = "federation: {unseen_site: UCL, clients: 30, partition: dirichlet}"
 BAD_CLIENTS = {
-    "negative": ("federation.clients=-1", "federation: clients must be at least 0, got -1"),
+    "negative": ("federation.clients=-1", "federation.clients: must be at least 0, got -1"),
     "a rule": (
         "federation.partition=dirichle",
-        "federation: partition must be one of domains, heterogeneous, dirichlet, got 'dirichle'",
+        "federation.partition: must be one of domains, heterogeneous, dirichlet, got 'dirichle'. "
+        "Did you mean 'dirichlet'?",
     ),
-    "too mixed": ("federation.mixing=1.5", "federation: mixing must lie in [0, 1], got 1.5"),
-    "not concentrated": ("federation.concentration=0", "federation: concentration must be above 0, got 0.0"),
-    "no images": ("federation.min_images=0", "federation: min_images must be at least 1, got 0"),
+    "too mixed": ("federation.mixing=1.5", "federation.mixing: must lie in [0, 1], got 1.5"),
+    "not concentrated": ("federation.concentration=0", "federation.concentration: must be above 0, got 0"),
+    "no images": ("federation.min_images=0", "federation.min_images: must be at least 1, got 0"),
     "a rule for no clients": (
         "federation.clients=0",
-        "federation: partition is dirichlet, which has no effect without clients above 0; set that too, or leave "
+        "federation.partition: is dirichlet, which has no effect without clients above 0; set that too, or leave "
         "partition out",
     ),
     "the number of another rule": (
         "federation.mixing=0.5",
-        "federation: mixing is 0.5, which has no effect without partition 'heterogeneous'; set that too, or leave "
+        "federation.mixing: is 0.5, which has no effect without partition 'heterogeneous'; set that too, or leave "
         "mixing out",
     ),
     "entries that belong to no site": (
         "federation.batch_norm=local",
-        "federation: batch_norm must be 'average' when clients are handed the sites' people: scores are by site, and "
-        "what a client keeps belongs to none; got 'local' and clients 30",
+        "federation.batch_norm: must be 'average' when the sites' patients are divided among clients: scores are "
+        "computed by site, and the BatchNorm entries of a client belong to no site; got 'local' and clients 30",
     ),
     "validated on the unseen": (
         "federation.validation_site=UCL",
-        "federation: validation_site: 'UCL' is the unseen site, on which nothing may be chosen; name another site",
+        "federation.validation_site: 'UCL' is the unseen site, which must not choose the round; name another site",
     ),
 }  # fmt: skip
 
@@ -511,6 +562,22 @@ def test_the_validation_site_is_one_of_the_sites_and_leaves_one_to_train_on():
         "data.sites: 'UCL' is the unseen site and 'BMC' is the validation site, and no other site is left to train on; "
         "add one"
     )
+
+
+def test_a_key_that_has_another_name_now_is_refused_with_it(tmp_path):
+    old = "federation: {answer_seconds: 5}"
+    expected = "federation.answer_seconds: is now called federation.reply_timeout_s; use that name"
+    assert complaint(old) == f"a.yaml: {expected}"
+    for name in ("config.yaml", "environment.json"):  # but a run folder may be of an older version
+        with pytest.raises(UserError, match=expected) if name == "config.yaml" else nullcontext():
+            (tmp_path / name).write_text(GOOD + old)
+            assert load(tmp_path / "config.yaml").federation.reply_timeout_s == 5
+    document = resolved(read())
+    document["federation"]["answer_seconds"] = document["federation"].pop("reply_timeout_s")
+    assert difference(document, resolved(read())) == []
+    assert difference(document, resolved(read("", "federation.reply_timeout_s=5"))) == [
+        "federation.reply_timeout_s: 0.0 -> 5.0"
+    ]
 
 
 def test_a_setting_that_is_younger_than_a_run_is_no_change_at_its_default():

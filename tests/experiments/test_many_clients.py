@@ -102,7 +102,7 @@ def test_stopping_and_going_on_gives_the_same_bits(config, finished, tmp_path):
 def test_the_run_says_it_in_one_line(config, finished, capsys):
     assert run(config, finished, more=("--resume",)) == 0
     said = capsys.readouterr().out
-    assert "\n12 clients of 2 sites, 4 a round, partition: heterogeneous 0\n" in said
+    assert "\n12 clients of 2 sites, 4 per round, partition: heterogeneous 0\n" in said
     assert "hospital_3 (VALIDATION)" in said and "client_" not in said
 
 
@@ -119,7 +119,7 @@ def test_the_run_says_it_in_one_line(config, finished, capsys):
         ),
         (
             ["federation.partition=dirichlet", "federation.mixing=0.1", "federation.min_images=50"],
-            ("no draw of Dirichlet(0.5)", "at least 50"),
+            ("no sample of Dirichlet(0.5)", "at least 50"),
         ),
     ],
 )

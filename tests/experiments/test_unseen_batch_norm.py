@@ -106,9 +106,9 @@ def test_the_nearest_site_is_the_one_whose_images_they_are(tmp_path, tiny_phanto
 
 
 @pytest.mark.parametrize("unseen_bn, transductive, told", [
-    ("average", False, "the unseen site with their average"),
+    ("average", False, "the unseen site with the average of the source sites' entries"),
     ("batch_stats", True, "BatchNorm used the statistics of each batch of test images"),
-    ("nearest", True, "in a weak sense, sites that took no part got the BatchNorm nearest"),
+    ("nearest", True, "used the source site's BatchNorm that is nearest"),
 ])  # fmt: skip
 def test_results_say_what_looked_at_test_images(tmp_path, tiny_phantom, unseen_bn, transductive, told):
     folder = RunFolder(tmp_path / "run")
@@ -117,7 +117,8 @@ def test_results_say_what_looked_at_test_images(tmp_path, tiny_phantom, unseen_b
     assert found == json.loads((tmp_path / "run" / "summary.json").read_text())
     assert found["transductive"] is transductive and found["sites_kept_entries"]
     assert told in closing_table(found) and ("TRANSDUCTIVE" in closing_table(found)) is transductive
-    assert ("transductive" in card_notes(found)) is transductive and "the bundle has their average" in card_notes(found)
+    assert ("transductive" in card_notes(found)) is transductive
+    assert "The bundle contains the average" in card_notes(found)
     assert any("is tested with the BatchNorm of" in text for text in found["notices"]) is (unseen_bn == "nearest")
 
 

@@ -31,14 +31,14 @@ def test_ten_by_ten_square_has_36_rim_pixels_and_240_ring_pixels():
     assert regions.background_ring(square(), width=5).sum() == 4 * 50 + 4 * 10
 
 
-def test_boundary_equals_scipy():
+def test_boundary_equals_scipy_binary_erosion():
     mask = random_blobs()
     expected = slice_by_slice(lambda y: y & ~ndimage.binary_erosion(y), mask)
     assert torch.equal(regions.boundary(mask).bool(), expected)
 
 
 @pytest.mark.parametrize("width", [1, 5])
-def test_ring_equals_scipy(width):
+def test_ring_equals_scipy_binary_dilation(width):
     mask = random_blobs()
     expected = slice_by_slice(lambda y: ndimage.binary_dilation(y, iterations=width) & ~y, mask)
     assert torch.equal(regions.background_ring(mask, width).bool(), expected)
@@ -50,12 +50,12 @@ def test_a_structure_at_the_border_of_the_image_has_its_boundary_there():
     assert regions.background_ring(full).sum() == 0
 
 
-def test_an_empty_mask_has_neither():
+def test_an_empty_mask_has_no_boundary_and_no_ring():
     empty = torch.zeros(2, 2, 9, 9)
     assert not regions.boundary(empty).any() and not regions.background_ring(empty).any()
 
 
-def test_the_three_parts_do_not_overlap_and_structures_do_not_mix():
+def test_boundary_interior_and_ring_do_not_overlap_and_structures_do_not_mix():
     mask = random_blobs()
     assert not (regions.background_ring(mask).bool() & mask.bool()).any()
     assert not (regions.boundary(mask).bool() & ~mask.bool()).any()
@@ -63,19 +63,19 @@ def test_the_three_parts_do_not_overlap_and_structures_do_not_mix():
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.uint8, torch.bool])
-def test_the_type_of_the_mask_stays(kind):
+def test_the_dtype_of_the_mask_stays(kind):
     mask = square().to(kind)
     assert regions.boundary(mask).dtype == regions.background_ring(mask).dtype == kind
 
 
-def test_wrong_arguments_are_refused():
+def test_wrong_arguments_are_rejected():
     with pytest.raises(ValueError, match="mask must be"):
         regions.boundary(torch.zeros(9, 9))
     with pytest.raises(ValueError, match="width must be"):
         regions.background_ring(square(), width=0)
 
 
-def test_edges_agree_whatever_the_brightness_and_not_with_other_edges():
+def test_edge_agreement_ignores_brightness_and_detects_other_edges():
     rng = torch.Generator().manual_seed(0)
     image, other = torch.rand(2, 1, 3, 24, 24, generator=rng)
     mask = torch.zeros(1, 1, 24, 24)

@@ -76,7 +76,7 @@ def test_one_flipped_bit_in_a_checkpoint_is_found(tmp_path):
     for place in range(0, len(data), 37):
         data[place] ^= 1
         path.write_bytes(data)
-        with pytest.raises(UserError, match="round_00001.state: its checksum does not fit"):
+        with pytest.raises(UserError, match="round_00001.state: the file is damaged"):
             folder.load_state(1)
         data[place] ^= 1
 

@@ -236,7 +236,7 @@ def test_an_interrupted_making_leaves_nothing_behind(tmp_path):
 
 def test_a_folder_in_use_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds something already"):
+    with pytest.raises(UserError, match="is not empty"):
         make_fundus_phantom(tmp_path, 1, 32)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 

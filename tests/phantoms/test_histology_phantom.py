@@ -214,7 +214,7 @@ def test_a_missing_collection_becomes_its_twin_if_asked(tmp_path):
 
 def test_a_folder_in_use_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds something already"):
+    with pytest.raises(UserError, match="is not empty"):
         make_histology_phantom(tmp_path, 2, 1)
     with pytest.raises(UserError, match="notes.txt, so this is not a phantom"):
         Camelyon17Phantom(root=str(tmp_path), patches_per_site=2, patients_per_site=1).ensure_available()

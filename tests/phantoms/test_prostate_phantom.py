@@ -302,7 +302,7 @@ def test_the_transition_zone_lies_within_the_gland():
 
 def test_a_folder_in_use_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds something already"):
+    with pytest.raises(UserError, match="is not empty"):
         make_prostate_phantom(tmp_path, 1, 32)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 

@@ -51,8 +51,8 @@ def test_an_audit_says_what_would_leave_and_what_it_reveals(first):
     assert tried["full"]["detail_correlation"] > 0.8 > 0.3 > abs(tried["window"]["detail_correlation"])
     assert result["reidentification"]["perturbations"]["noise"]["top_1"] > 1 / 6
     assert result["site_identification"]["sites"] == 2 and result["site_identification"]["chance"] == 0.5
-    assert f"before training {result['sent']['bytes']} bytes would leave, envelope included" in said
-    assert "image found among 6: noise" in said and "positive control" in said
+    assert f"before training {result['sent']['bytes']} bytes would be sent, message header included" in said
+    assert "image re-identified among 6: noise" in said and "positive control" in said
     for words in ("privacy-safe", "anonymous"):
         assert words not in (said + page).lower()
 
@@ -85,7 +85,7 @@ def test_an_audit_trains_nothing_and_leaves_the_start_as_it_was(tiny_config):
 
 
 @pytest.mark.parametrize("more, sentence", [
-    (["--site", "BCM"], "--site BCM: takes no part in training. Did you mean 'BMC'?"),
+    (["--site", "BCM"], "--site BCM: this site does not take part in training. Did you mean 'BMC'?"),
     (["--images", "0"], "--images: expected at least 1, got 0"),
     (["--set", "method.name=fedavg"], "shares no statistics of images"),
     (["--set", "method.min_patients=9"], "at BMC 'elcfs' shares no statistics of images"),

@@ -35,7 +35,7 @@ def test_both_ways_to_draw_in_many_styles_give_the_same_pictures():
     found = time_styles(size=16, n_images=2, n_styles=2, repeats=1)
     assert found["max_difference"] < 1e-6
     assert found["times_faster"] == found["again_ms"] / found["once_ms"] > 0
-    assert "pictures a second" in styles_table(found)
+    assert "images per second" in styles_table(found)
 
 
 def test_every_method_is_timed_on_the_same_round_as_fedavg():

@@ -106,7 +106,7 @@ def test_the_folder_is_recognised_and_checked(patches, capsys):
 
 def test_what_would_fail_after_all_rounds_is_refused_before_anything_is_written(config, tmp_path, capsys):
     for setting, words in (
-        ("method.codec=nowhere", "there is no codec here"),
+        ("method.codec=nowhere", "no codec found"),
         ("network.norm=batch_statistics", "this network has no BatchNorm with weights"),
     ):
         out = tmp_path / setting

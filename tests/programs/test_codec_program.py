@@ -92,7 +92,7 @@ def test_a_finished_training_tells_what_it_is(tmp_path, capsys):
     assert card["data"]["content"].startswith("4 procedural textures, ")
     assert card["reconstruction_error"]["mean_absolute_error"] < 0.2 and card["architecture"] == "small"
     assert load_codec(tmp_path).facts["steps"] == 1
-    assert "encoding and decoding costs" in capsys.readouterr().out
+    assert "encoding and decoding changes" in capsys.readouterr().out
 
 
 def test_a_vgg_file_is_trained_with_the_papers_numbers(tmp_path):
@@ -179,7 +179,7 @@ def test_pictures_that_do_not_fit_in_memory_are_refused_before_one_is_read(tmp_p
     monkeypatch.setattr("medfed.style_codec.images.read_image_file", None)
     assert train(tmp_path / "out", "--steps", 0, "--content", pictures) == 2
     said = capsys.readouterr().err
-    assert f"{pictures}: 3 pictures take" in said and "--size 16" in said and "give 2 of them" in said
+    assert f"{pictures}: 3 images take" in said and "--size 16" in said and "give at most 2 images" in said
     assert said.count("\n") == 1
     monkeypatch.undo()
     monkeypatch.setattr("medfed.style_codec.images.MAX_POOL_BYTES", 3969)
@@ -191,7 +191,7 @@ def test_a_picture_of_more_than_8_bits_is_told_how_to_be_saved(tmp_path, capsys)
     Image.fromarray(np.uint16([[0, 4095]])).save(tmp_path / "deep.png")
     assert codec.main(["show", "small", str(tmp_path / "deep.png"), "--out", str(tmp_path / "sheet.png")]) == 2
     said = capsys.readouterr().err
-    assert "deep.png: has more than 8 bits, with values from 0 to 4095; save it as 8-bit grey or RGB" in said
+    assert "deep.png: the image has more than 8 bits, with values from 0 to 4095; expected 8 bits; save it as" in said
     assert "data." not in said
 
 
@@ -201,20 +201,20 @@ def test_mistakes_are_one_line(tmp_path, pictures, capsys):
         assert sentence in capsys.readouterr().err
 
     out = tmp_path / "out"
-    says("no training to resume here", "train", *TINY, "--out", out, "--resume")
+    says("contains no training", "train", *TINY, "--out", out, "--resume")
     says("--steps at least 0", "train", *TINY, "--out", out, "--steps", -1)
     says("--size must be a multiple of 8", "train", *TINY, "--out", out, "--size", 20)
-    says("holds no picture", "train", *TINY, "--out", out, "--content", tmp_path / "nothing")
+    says("contains no image", "train", *TINY, "--out", out, "--content", tmp_path / "nothing")
     says("belongs to VGG", "train", *TINY, "--out", out, "--decoder", tmp_path / "decoder.pth")
     says("nothing.pth: is missing", "train", *TINY, "--out", out, "--encoder", tmp_path / "nothing.pth")
     assert train(out, "--steps", 1) == 0
-    says("holds a codec's training; go on with --resume", "train", *TINY, "--out", out, "--steps", 1)
-    says("was started with another seed", "train", *TINY, "--out", out, "--resume", "--seed", 9)
+    says("contains a codec's training; continue it with --resume", "train", *TINY, "--out", out, "--steps", 1)
+    says("was started with a different seed", "train", *TINY, "--out", out, "--resume", "--seed", 9)
     says("--alpha must be from 0 to 1", "show", out, pictures / "0.png", "--alpha", 2)
-    says("there is no codec here", "show", tmp_path / "none", pictures / "0.png")
+    says("no codec found", "show", tmp_path / "none", pictures / "0.png")
     state = out / "checkpoint.state"
     state.write_bytes(state.read_bytes()[:-1] + b"x")
-    says("its checksum does not fit", "train", *TINY, "--out", out, "--resume", "--steps", 2)
+    says("its content does not match its checksum", "train", *TINY, "--out", out, "--resume", "--steps", 2)
 
 
 def test_a_loss_that_is_not_finite_is_one_sentence():

@@ -112,4 +112,4 @@ def test_the_phantom_is_fetched_by_making_it(tmp_path, monkeypatch):
 def test_a_folder_without_sites_is_one_line_and_code_2(tmp_path, capsys):
     assert main(["check", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("medfed.data: data.root: no sites in") and said.count("\n") == 1
+    assert "medfed.data: data.root: the folder " in said and "contains no site" in said and said.count("\n") == 1

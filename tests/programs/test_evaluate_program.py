@@ -34,7 +34,7 @@ def test_all_methods_are_those_that_work_on_the_task_and_the_others_say_why(tiny
     config = load(tiny_config)
     methods, refused = Grid(config).compatible_methods(config.data)
     assert methods[0] == "fedavg" and {"elcfs", "ccst", "fisc"} <= set(methods) and "stack" not in [*methods, *refused]
-    assert "draws masks" in refused["stable_fdg"] and "stable_fdg" not in methods
+    assert "predicts masks" in refused["stable_fdg"] and "stable_fdg" not in methods
 
 
 def test_going_on_does_only_what_is_missing_and_gives_the_same_table(tiny_config, tmp_path, capsys):

@@ -147,7 +147,8 @@ def test_a_run_without_its_files_is_refused_in_one_line(run, name, capsys):
     assert main([str(run.path)]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and said.startswith(f"medfed.export: {run.path}")
-    assert {"config.yaml": "is no run", "summary.json": "not finished", "model.safetensors": "is missing"}[name] in said
+    expected = {"config.yaml": "is not a run folder", "summary.json": "not finished", "model.safetensors": "is missing"}
+    assert expected[name] in said
     assert not (run.path / "bundle").exists()
 
 
@@ -183,4 +184,4 @@ def test_what_a_method_adds_is_left_out_unless_it_changes_the_masks(run, method)
 
 def test_a_folder_that_is_no_bundle_fails_the_check(tmp_path, capsys):
     assert main([str(tmp_path), "--check"]) == 2
-    assert "has no LICENSE" in capsys.readouterr().err
+    assert "LICENSE is missing" in capsys.readouterr().err

@@ -44,31 +44,31 @@ def prepared(tmp_path, tiny_phantom, request):
     return tmp_path, sent
 
 
-def test_the_plan_names_a_codec_by_what_is_in_it_and_not_where_it_lay(prepared):
+def test_the_plan_identifies_a_codec_by_its_content_and_not_by_its_path(prepared):
     tmp_path, sent = prepared
     plan = (tmp_path / "fed" / "plan.yaml").read_text()
     assert sent.name in plan and str(tmp_path / "ours") not in plan
     assert (sent.parent / "plan.yaml").read_text() == plan
 
 
-def test_a_hospital_redraws_with_the_file_beside_its_plan(prepared):
+def test_a_site_uses_the_codec_file_next_to_its_plan(prepared):
     tmp_path, sent = prepared
     _, config = join.read_site_file(sent.parent / "HK.yaml")
     method = getattr(config.method, "methods", (config.method,))[-1]
     assert method.codec == str(sent) and load_codec(method.codec).facts == {"note": "ours"}
 
 
-def test_a_missing_codec_and_another_one_are_refused_before_anything_is_sent(prepared):
+def test_a_missing_and_a_different_codec_are_rejected_before_anything_is_sent(prepared):
     tmp_path, sent = prepared
     sent.unlink()
-    with pytest.raises(UserError, match=f"{sent.name}: is missing; .*put the coordinator's file there"):
+    with pytest.raises(UserError, match=f"{sent.name}: is missing; .*copy the coordinator's file there"):
         join.read_site_file(sent.parent / "HK.yaml")
     written(sent, "another")
     with pytest.raises(UserError, match=f"{sent.name}: is not the codec that the plan names"):
         join.read_site_file(sent.parent / "HK.yaml")
 
 
-def test_a_plan_that_points_elsewhere_is_refused(prepared):
+def test_a_plan_with_a_path_outside_its_folder_is_rejected(prepared):
     """A hospital reads nothing of its own disk because a plan says so."""
     tmp_path, sent = prepared
     plan = sent.parent / "plan.yaml"

@@ -51,13 +51,13 @@ def by_hand(codec, content: torch.Tensor, style: torch.Tensor, leak: float = 1.0
     t = (std * (features - own_mean) / own_std + mean).detach()                              # eq. 8
     g = codec.decoder(t)
     g = leak * g + (1 - leak) * g.clamp(0, 1)
-    found = codec.encoder(g)
-    content_loss = ((found[-1] - t) ** 2).mean()                                             # eq. 12
+    result = codec.encoder(g)
+    content_loss = ((result[-1] - t) ** 2).mean()                                             # eq. 12
     style_loss = torch.zeros(())
-    for maps, (mean, std) in zip(found, styles, strict=True):                                # eq. 13
+    for maps, (mean, std) in zip(result, styles, strict=True):                                # eq. 13
         g_mean, g_std = moments(maps)
         style_loss = style_loss + ((g_mean - mean) ** 2).mean() + ((g_std - std) ** 2).mean()
-    assert len(found) == 4
+    assert len(result) == 4
     return content_loss, style_loss, g
 
 
@@ -89,7 +89,7 @@ def test_the_paper_weighs_style_ten_times(training_of):
     check_gradients(training, codec)
 
 
-def test_with_a_pixel_term_a_quarter_is_its_own_style_and_pays_it(training_of):
+def test_with_a_pixel_weight_a_quarter_of_the_batch_is_redrawn_in_its_own_style(training_of):
     """One of four images; what leaves [0, 1] counts by `leak` for every loss."""
     training = training_of(pixel_weight=5.0, leak=0.25)
     codec = copy.deepcopy(training.codec)
@@ -104,7 +104,7 @@ def test_with_a_pixel_term_a_quarter_is_its_own_style_and_pays_it(training_of):
     check_gradients(training, codec)
 
 
-def test_a_step_moves_the_decoder_alone(training_of):
+def test_a_step_changes_only_the_decoder(training_of):
     training = training_of()
     before = copy.deepcopy(training.codec)
     training.train_step()

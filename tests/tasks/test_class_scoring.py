@@ -133,7 +133,7 @@ def test_the_file_gives_the_rows_back_to_the_last_bit(tmp_path):
         (("0.9", "1.9"), r"in \[0, 1\]"),
         (("0.9", "0.05"), "most probable class 'normal'"),
         (("tumour,tumour", "tumour,benign"), "predicted 'benign'"),
-        ((",1\n", "\n"), "line 2: 8 values, expected 9"),
+        ((",1\n", "\n"), "line 2: has 8 values, expected 9"),
     ],
 )
 def test_a_spoilt_file_is_named_in_one_sentence(tmp_path, change, words):

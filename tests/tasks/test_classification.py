@@ -9,7 +9,7 @@ from torch import nn
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
-from medfed.datasets.base import Case
+from medfed.datasets.case import Case
 from medfed.tasks.classification import Classification, ImageSamples, even_parts
 
 TASK = Classification(("no", "yes"), 3, 8)

@@ -12,7 +12,8 @@ from medfed.tasks.mask_scoring import MaskScoring
 
 SCORING = MaskScoring()
 CASE_COLUMNS = SCORING.case_columns
-summarise, write_cases, read_cases, paired = SCORING.summarise, SCORING.write_cases, SCORING.read_cases, SCORING.paired
+summarise, paired_test = SCORING.summarise, SCORING.paired_test
+write_cases, read_cases = SCORING.write_cases, SCORING.read_cases
 unknown = dict.fromkeys(column.key for column in SCORING.columns)
 
 
@@ -141,7 +142,7 @@ def shifted(rows, differences):
 def test_six_patients_all_better_are_significant_at_two_in_64():
     """The exact two-sided p of six differences of one sign is 2 / 2**6."""
     rows = cohort(n=6)
-    found = paired(shifted(rows, [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]), rows, "dice")
+    found = paired_test(shifted(rows, [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]), rows, "dice")
     assert found == {"p": pytest.approx(2 / 64), "n": 6, "n_differ": 6, "reason": None}
 
 
@@ -149,14 +150,14 @@ def test_significance_matches_patients_by_name_and_not_by_order():
     """Site and structure are part of the name; the patient that only one of the two scored is left out."""
     rows = cohort("A", n=8) + cohort("B", n=8, seed=1) + cohort("B", n=8, seed=2, structure="cup")
     better = shifted(rows, np.linspace(0.01, 0.05, 24))
-    expected = paired(better, rows, "dice")
+    expected = paired_test(better, rows, "dice")
     assert expected["n"] == 24
-    assert paired(better[::-1], rows + [row("C", "seen", "9", 0.1)], "dice") == expected
+    assert paired_test(better[::-1], rows + [row("C", "seen", "9", 0.1)], "dice") == expected
 
 
 def test_swapping_the_two_methods_keeps_the_p_value():
     rows, others = cohort(n=15), cohort(n=15, seed=4)
-    there, back = paired(rows, others, "dice"), paired(others, rows, "dice")
+    there, back = paired_test(rows, others, "dice"), paired_test(others, rows, "dice")
     assert there == back
     assert there["p"] == pytest.approx(
         stats.wilcoxon([r["dice"] for r in rows], [r["dice"] for r in others]).pvalue
@@ -174,7 +175,7 @@ def test_swapping_the_two_methods_keeps_the_p_value():
 )
 def test_too_little_to_test_is_no_p_value_and_a_reason(differences, n_differ, words):
     rows = cohort(n=len(differences))
-    found = paired(shifted(rows, differences), rows, "dice")
+    found = paired_test(shifted(rows, differences), rows, "dice")
     assert found["p"] is None
     assert words in found["reason"]
     assert found["n"] == len(differences)
@@ -183,7 +184,7 @@ def test_too_little_to_test_is_no_p_value_and_a_reason(differences, n_differ, wo
 def test_unknown_values_are_not_paired():
     rows = cohort(n=7)
     missing = [rows[0] | {"dice": None, "status": "absent"}] + rows[1:]
-    assert paired(missing, rows, "dice")["n"] == 6
+    assert paired_test(missing, rows, "dice")["n"] == 6
 
 
 def test_cases_come_back_as_they_were_written(tmp_path):
@@ -217,7 +218,7 @@ def test_the_file_of_cases_has_the_columns_and_six_decimals(tmp_path):
         ("", "first line is not site,role"),
         ("site,dice\nA,1\n", "first line is not site,role"),
         (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,good,,,,,,,,ok\n", "line 2: dice is 'good'"),
-        (",".join(CASE_COLUMNS) + "\nA,seen,1\n", "line 2: 3 values, expected 13"),
+        (",".join(CASE_COLUMNS) + "\nA,seen,1\n", "line 2: has 3 values, expected 13"),
         (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,nan,,,,,,,,ok\n", "A/1/disc: dice is nan"),
     ],
 )

@@ -4,7 +4,7 @@ from monai.data import MetaTensor
 from monai.transforms import NormalizeIntensity
 from torch import nn
 
-from medfed.datasets.base import Volume
+from medfed.datasets.case import Volume
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.segmentation import Segmentation
 

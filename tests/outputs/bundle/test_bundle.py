@@ -272,8 +272,8 @@ def test_masks_of_a_wide_picture_lie_the_right_way_up_and_the_card_speaks_of_pic
         found = np.asarray(Image.open(tmp_path / "out" / f"f_{name}.png"))
         assert found.shape == pattern.shape and ((found > 0) == (pattern > 0)).mean() > 0.9
     card = (bundle / "docs" / "README.md").read_text()
-    assert "vertical cup-to-disc ratio: 0.123 (sites that took no part)." in card and "unit variance" not in card
-    assert "in the size of the picture and the right way up" in card and "{" not in card
+    assert "vertical cup-to-disc ratio: 0.123 (sites that did not train)." in card and "unit variance" not in card
+    assert "has the size and orientation of its image" in card and "{" not in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert content["eval_metrics"]["unseen_vertical_cup_to_disc_error"] == 0.1234
 
@@ -336,9 +336,9 @@ def test_a_network_that_cannot_be_scripted_still_makes_a_bundle_where_monai_has_
     with pytest.warns(UserWarning, match="no models/model.ts"):
         bundle = write(tmp_path / "a_segmentation", settings, module, task)
     assert not (bundle / "models" / "model.ts").exists()
-    assert "could not be scripted" in (bundle / "docs" / "README.md").read_text()
+    assert "TorchScript cannot compile this network" in (bundle / "docs" / "README.md").read_text()
     object.__setattr__(settings, "has_definition", False)
-    with pytest.raises(UserError, match="cannot be scripted"):
+    with pytest.raises(UserError, match="TorchScript cannot compile it"):
         write(tmp_path / "b_segmentation", settings, module, task)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a_segmentation"]
 

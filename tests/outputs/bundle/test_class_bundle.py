@@ -240,14 +240,14 @@ def test_the_card_tells_the_scores_of_each_site_the_order_of_columns_and_what_th
     card = (bundle / "docs" / "README.md").read_text()
     assert card.partition("\n")[0].endswith("trained and tested on synthetic phantom data, not for clinical use")
     assert "| A\\|B (UNSEEN) | 4 | 2 | 75.00 [50.0, 100.0] | - | 75.00 [50.0, 100.0] | 12.50 |" in card
-    assert "the probabilities of `normal`, `tumour`." in card and "{" not in card
+    assert "probabilities of `normal`, `tumour`." in card and "{" not in card
     assert "transductive" in card and "- Codec reconstruction error: 0.01235" in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert content["eval_metrics"] == {
         "unseen_accuracy": 0.75, "unseen_balanced_accuracy": 0.75, "unseen_ece": 0.125
     }  # fmt: skip
     assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
-    assert scores_table({"seen": {}}) == "No scores were kept with this run."
+    assert scores_table({"seen": {}}) == "This run has no scores."
 
 
 def test_a_model_of_real_images_is_not_called_one_of_phantoms(made, tmp_path):

@@ -8,6 +8,6 @@ def test_a_reader_is_told_where_training_started_who_chose_the_round_and_who_the
         "selection": "validation_site", "clients": {"n": 100, "per_round": 20, "partition": "dirichlet 0.5"},
     })  # fmt: skip
     assert "the weights in resnet18.pth (SHA-256 ab12)" in told
-    assert "photo did not train; the round was chosen on it." in told
-    assert "100 clients (dirichlet 0.5), 20 of them a round" in told
-    assert "it was only scored" in card_notes({"validation_site": "photo", "selection": "last"})
+    assert "photo did not train; the round was selected by its scores." in told
+    assert "100 simulated clients (dirichlet 0.5). 20 clients took part in each round" in told
+    assert "it was scored only" in card_notes({"validation_site": "photo", "selection": "last"})

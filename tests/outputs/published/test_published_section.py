@@ -103,7 +103,7 @@ def test_numbers_are_as_printed_and_misprints_have_a_footnote():
     head, *rows = block_rows(table, block, [])
     assert head == ["method", "printed as", *block.columns, "average"]
     assert rows[-1] == ["elcfs", "ELCFS", "10.30", "11.49", "11.50", "11.57", "11.08", "8.31", "10.88†"]
-    assert footnotes(table, block) == ("† ELCFS: printed 10.88, but the mean of the row is 10.71",)
+    assert footnotes(table, block) == ("† ELCFS: the printed average is 10.88, but the row's mean is 10.71",)
     assert sum("†" in row[-1] for row in rows) == 1
     ccst = load_table("ccst_table_1")
     copa = next(row for row in block_rows(ccst, ccst.block("PACS"), []) if row[0] == "copa")
@@ -153,7 +153,7 @@ def test_the_page_folds_them_up(tmp_path):
     found = Details(text)
     assert "As published: 1 table on prostate MRI" in found.within and "90.19" in found.within
     assert WARNING in found.within and PHANTOM_WARNING in found.within and "elcfs (also run here)" in found.within
-    assert "† ELCFS: printed 10.88" in found.within and "90.19" not in found.without
+    assert "† ELCFS: the printed average is 10.88" in found.within and "90.19" not in found.without
     captions = [caption for caption in text.split("<figcaption>")[1:] if caption.startswith("ELCFS, Table 2")]
     assert len(captions) == 2 and all("PUBLISHED numbers, not of this comparison." in caption for caption in captions)
 

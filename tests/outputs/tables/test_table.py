@@ -310,7 +310,7 @@ def test_a_validation_site_has_a_line_of_its_own_and_is_in_no_mean():
 def test_clients_are_one_line_however_many():
     told = {"clients": {"n": 30, "per_round": 10, "partition": "dirichlet 0.5"}, "source_sites": ["A", "B", "C"]}
     text = closing_table(summary_of(RUN) | told)
-    assert text.splitlines()[2] == "30 clients of 3 sites, 10 a round, partition: dirichlet 0.5"
+    assert text.splitlines()[2] == "30 clients of 3 sites, 10 per round, partition: dirichlet 0.5"
     assert text.count("client") == 1
 
 
@@ -321,7 +321,7 @@ def test_validation_sites_have_the_same_table_with_their_own_words():
         for row in found["rows"]:
             row["role"] = "validation"
     table = build_table(results[:3], ["disc"], role="validation")
-    assert "a column is the validation site, which never trained either" in to_text(table)
+    assert "each column is the validation site, which did not train either" in to_text(table)
     assert "not run: elcfs, validation B, seed 0" in table.notes
     assert "validation_site" in to_csv(table, "validation").splitlines()[0]
     assert [cell.mean for cell in line(table, "fedavg").cells] == pytest.approx([85, 70])

@@ -1,0 +1,87 @@
+"""Print the settings that a config may hold: type, range, default, meaning and source of each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import textwrap
+
+from medfed.cli.program import run_program
+from medfed.config import json_schema, reference
+from medfed.config.reference import REQUIRED, Group, Setting, describe_schema
+from medfed.config.schema import NAMED
+from medfed.core import registry
+
+EXAMPLES = "examples: keys; keys training; keys elcfs; keys federation.rounds; keys elcfs.alpha; keys alpha"
+MAX_TYPE_WIDTH = 44  # of the column with type and range; a longer entry moves the default to the next line
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the settings that the arguments ask for and return the exit code: 0, or 2 for an unknown word."""
+    parser = argparse.ArgumentParser(prog="python -m medfed.keys", description=__doc__, epilog=EXAMPLES)
+    parser.add_argument("word", nargs="?", help="a block, method, network, dataset or key; without it, all blocks")
+    parser.add_argument("--json-schema", action="store_true", help="print the JSON Schema of a config, for editors")
+    args = parser.parse_args(argv)
+    return run_program("medfed.keys", lambda: _work(args))
+
+
+def _work(args: argparse.Namespace) -> int:
+    """Print the JSON Schema, or the settings of a word or of all blocks."""
+    if args.json_schema:
+        print(json_schema.to_text(), end="")
+        return 0
+    groups = list(reference.blocks().values()) if args.word is None else reference.find(args.word)
+    width = min(max(shutil.get_terminal_size((100, 24)).columns, 80), 120)
+    print("\n\n".join("\n".join(_lines(group, width)) for group in groups))
+    return 0
+
+
+def _lines(group: Group, width: int) -> list[str]:
+    """Return the heading of a group and its settings, as lines of at most `width` characters where words allow it."""
+    place = f"{group.block}.name: {group.name}" if group.name else group.block or "top level"
+    lines = [f"{place}  ({group.file})", *_wrapped(group.title, width, 2)]
+    if group.source:
+        lines += _wrapped(f"Source: {group.source}", width, 2)
+    key_width = max(map(len, group.settings), default=0)
+    types = {key: _type(key, setting) for key, setting in group.settings.items()}
+    type_width = max((len(text) for text in types.values() if len(text) <= MAX_TYPE_WIDTH), default=0)
+    for key, setting in group.settings.items():
+        default = "required" if setting.default is REQUIRED else f"default {json.dumps(setting.default)}"
+        lines += ["", *_columns(f"  {key:<{key_width}}  ", types[key], type_width, default, width)]
+        presets = "".join(f" Preset {name}: {json.dumps(value)}." for name, value in setting.presets.items())
+        lines += _wrapped(setting.meaning[:1].upper() + setting.meaning[1:] + presets, width, 6)
+    if "name" in group.settings and (names := [] if group.name else _names(group.block)):
+        lines += ["", *_wrapped(f"`medfed keys NAME` prints the settings of one of: {', '.join(names)}.", width, 2)]
+    return lines
+
+
+def _columns(key: str, kind: str, kind_width: int, default: str, width: int) -> list[str]:
+    """Return the line of a setting: key, type and range, default; a long type continues below itself."""
+    first, *rest = textwrap.wrap(kind, max(kind_width, width - len(key) - 2), break_on_hyphens=False)
+    if not rest and len(key) + max(len(first), kind_width) + 2 + len(default) <= width:
+        return [f"{key}{first:<{kind_width}}  {default}"]
+    return [key + first, *(" " * len(key) + line for line in [*rest, default])]
+
+
+def _type(key: str, setting: Setting) -> str:
+    """Return the type and range of a setting; of a name the list is printed elsewhere."""
+    return "name | dotted name" if key == "name" and "anyOf" in setting.schema else describe_schema(setting.schema)
+
+
+def _names(block: str) -> list[str]:
+    """Return the known names that a block may choose from; none for other blocks."""
+    bases = {name: base for name, base in reference.named_blocks().items() if name == block}
+    return [name for base in bases.values() for name in registry.known_names(NAMED[base])]
+
+
+def _wrapped(text: str, width: int, indent: int) -> list[str]:
+    """Return a text as lines of at most `width` characters, indented."""
+    space = " " * indent
+    return textwrap.wrap(text, width, initial_indent=space, subsequent_indent=space, break_long_words=False,
+                         break_on_hyphens=False)  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""The list of settings: meanings from docstrings, and what a word finds."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from medfed.config import reference
+from medfed.config.schema import NAMED
+from medfed.core import registry
+from medfed.core.errors import UserError
+
+NAMES = [(kind, name) for kind in NAMED.values() for name in registry.known_names(kind)]
+GROUPS = {**{f"block {name}": group for name, group in reference.blocks().items()},
+          **{f"{kind} {name}": reference.named(kind, name) for kind, name in NAMES}}  # fmt: skip
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_setting_is_described_in_the_args_section_of_its_class(group):
+    missing = [key for key, setting in GROUPS[group].settings.items() if not setting.meaning]
+    assert not missing, f"{GROUPS[group].file}: add to `Args:` {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("name", registry.known_names("methods"))
+def test_every_method_names_its_publication(name):
+    group = reference.named("methods", name)
+    assert group.title and group.file == f"medfed/methods/{name}.py"
+    assert "http" in group.source or name == "stack"
+
+
+@dataclass
+class Base:
+    """A base class.
+
+    Args:
+        size: of the base,
+            and more.
+        first, second: of both.
+    """
+
+    size: int = 1
+    first: int = 2
+    second: int = 3
+
+
+@dataclass
+class Child(Base):
+    """A child.
+
+    Args:
+        size: of the child.
+
+        a table            with: a colon
+        third: is no entry any more
+
+    Returns:
+        other: nothing.
+    """
+
+    third: int = 4
+
+
+def test_meanings_come_from_the_args_section_and_from_base_classes():
+    assert reference.meanings_of(Base) == {"size": "of the base, and more.", "first": "of both.", "second": "of both."}
+    assert reference.meanings_of(Child) == {"size": "of the child.", "first": "of both.", "second": "of both."}
+
+
+def found(word: str) -> dict[str, list[str]]:
+    return {group.name or group.block: list(group.settings) for group in reference.find(word)}
+
+
+def test_a_word_finds_blocks_names_and_keys():
+    assert found("privacy") == {"privacy": ["clip", "noise", "statistics_clip", "statistics_noise", "delta"]}
+    assert found("fedprox") == {"fedprox": ["name", "preset", "mu"]}
+    assert found("federation.rounds") == {"federation": ["rounds"]} == found("rounds")
+    assert found("elcfs.alpha") == {"elcfs": ["alpha"]}
+    assert {"elcfs", "ccst", "feddyn"} <= found("method.alpha").keys() == found("alpha").keys()
+    assert found("seed") == {"": ["seed"]}
+    assert found("weights") == {"network": ["weights"]}  # which every network has from it
+
+
+def test_a_class_outside_of_medfed_is_found_by_its_dotted_name(tmp_path, monkeypatch):
+    (tmp_path / "outside_for_test.py").write_text(
+        '"""Ours (2026): a method."""\nfrom dataclasses import dataclass\nfrom medfed.federation.method import Method\n'
+        '@dataclass(frozen=True)\nclass Ours(Method):\n    """Ours.\n\n    Args:\n        mu: a weight.\n    """\n'
+        "    mu: float = 0.5\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (group,) = reference.find("outside_for_test.Ours")
+    assert (group.title, group.settings["mu"].meaning) == ("Ours (2026): a method.", "a weight.")
+    sys.modules.pop("outside_for_test")
+
+
+@pytest.mark.parametrize("word, sentence", [
+    ("trainig", "no block, method, network, dataset or setting 'trainig'. Did you mean 'training'? Known: data, "),
+    ("elcsf", "no block, method, network, dataset or setting 'elcsf'. Did you mean 'elcfs'? Known: data, "),
+    ("learning_rte", "no block, method, network, dataset or setting 'learning_rte'. Did you mean 'learning_rate'?"),
+    ("elcfs.alpa", "no setting 'alpa' in elcfs. Did you mean 'alpha'? Known: name, preset, alpha, "),
+    ("federation.round", "no setting 'round' in federation. Did you mean 'rounds'? Known: unseen_site, "),
+    ("a.b.C", "no block, method, network, dataset or setting 'a.b.C'. Known: data, "),
+])  # fmt: skip
+def test_an_unknown_word_is_answered_with_the_nearest(word, sentence):
+    with pytest.raises(UserError) as raised:
+        reference.find(word)
+    assert str(raised.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("schema, text", [
+    ({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, "number in [0, 1)"),
+    ({"type": "integer", "minimum": 1}, "whole number at least 1"),
+    ({"type": "boolean"}, "true or false"),
+    ({"enum": ["a", 2]}, '"a" | 2'),
+    ({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}, "number above 0 | null"),
+    ({"type": "array", "prefixItems": [{"type": "number"}] * 2}, "list of 2: number"),
+    ({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}, "block: list: text"),
+])  # fmt: skip
+def test_a_schema_in_words(schema, text):
+    assert reference.describe_schema(schema) == text

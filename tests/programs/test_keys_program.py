@@ -1,0 +1,51 @@
+"""`medfed keys`: what it prints for a word, for none, and for editors."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from medfed import keys
+from medfed.config import json_schema
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_all_blocks_fit_the_terminal(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert keys.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    for block in ("data", "network", "method", "training", "federation", "evaluation", "privacy"):
+        assert any(line.startswith(f"{block}  (medfed/") for line in lines), block
+    for key in ("seed", "batch_size", "reply_timeout_s", "threshold", "statistics_noise"):
+        assert any(line.startswith(f"  {key} ") for line in lines), key
+
+
+def test_a_method_is_printed_with_types_ranges_defaults_presets_and_source(capsys):
+    assert keys.main(["elcfs"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("method.name: elcfs  (medfed/methods/elcfs.py)\n")
+    assert "https://arxiv.org/abs/2103.06030" in text
+    lines = text.splitlines()
+    alpha, views = (next(line for line in lines if line.startswith(f"  {key} ")) for key in ("alpha", "views"))
+    assert alpha.split("  ")[1:] and "number in [0, 0.5)" in alpha and alpha.endswith("default 0.01")
+    assert alpha.index("default") == views.index("default")  # columns
+    assert "Preset released: 0.0." in " ".join(text.split())
+
+
+def test_a_key_is_printed_alone(capsys):
+    assert keys.main(["federation.rounds"]) == 0
+    assert "  rounds  whole number at least 1  default 100\n" in capsys.readouterr().out
+
+
+def test_an_unknown_word_is_one_line_and_two(capsys):
+    assert keys.main(["trainig"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("medfed.keys: no block, method, network, dataset or setting 'trainig'. Did you mean")
+    assert error.count("\n") == 1
+
+
+def test_the_json_schema_is_printed(capsys):
+    assert keys.main(["--json-schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json_schema.FILE.read_text(encoding="utf-8"))
