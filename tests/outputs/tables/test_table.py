@@ -282,7 +282,7 @@ def test_the_closing_table_has_seen_then_unseen_sites_then_means_and_the_gap():
         ["mean UNSEEN", "disc", "2", "30.00", "30.00 px", "-", "1"],
         ["gap: seen - unseen", "disc", "+50.00", "-26.00 px"],
     ]
-    assert "in no mean: 1" in text
+    assert "left out of all means: 1" in text
 
 
 def test_the_closing_table_of_real_data_without_an_unseen_site_has_no_gap():
