@@ -180,7 +180,7 @@ def test_the_contract_does_not_check_mathematics():
     (BadPreset, "settings: the preset 'paper' does not fit the settings .*'mu'"),
     (Renames, "wrap_network-segmentation: `wrap_network` renames or removes entries of the network: "),
     (Doubles, "messages-segmentation: a message holds tensors of another type than .*: mean is float64"),
-    (WrongShape, "messages-segmentation: `aggregate` changes the shape or the type of weights: "),
+    (WrongShape, "messages-segmentation: the method raised ValueError: .* torch.float64, expected .* torch.float32"),
     (GlobalNoise, "order_of_sites-segmentation: two runs with the same seed differ: draw random numbers from"),
     (SharesNever, "sharing-segmentation: `shares` is 'always'; expected NEVER, ONCE or EVERY_ROUND"),
     (KeepsOutside, "restart-segmentation: a run that is continued after round 1 gives other weights"),
