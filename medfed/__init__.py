@@ -1,3 +1,66 @@
-"""medfed: federated domain generalisation for medical imaging, on MONAI and PyTorch."""
+"""Federated domain generalisation for medical imaging, on MONAI and PyTorch.
+
+A researcher's session: `load_config` reads a config, `run` trains and tests it and returns a `Run`,
+`leave_one_site_out` compares methods and returns a `Comparison`, `export` writes a MONAI bundle. The parts are useful
+alone: `medfed.transforms`, `medfed.networks`, `medfed.metrics`, `medfed.losses`, `medfed.methods`, `medfed.datasets`.
+`medfed.testing.check_method` checks a method that you wrote. A mistake in a config or in data raises `UserError`.
+
+Every name is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from medfed.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from medfed import datasets, losses, methods, metrics, networks, testing, transforms
+    from medfed.api import (
+        Comparison,
+        Run,
+        export,
+        leave_one_site_out,
+        leave_two_sites_out,
+        load_config,
+        load_run,
+        run,
+    )
+    from medfed.config.schema import Config
+    from medfed.core.errors import UserError
 
 __version__ = "0.1.0"
+__all__ = [
+    "Comparison",
+    "Config",
+    "Run",
+    "UserError",
+    "__version__",
+    "datasets",
+    "export",
+    "leave_one_site_out",
+    "leave_two_sites_out",
+    "load_config",
+    "load_run",
+    "losses",
+    "methods",
+    "metrics",
+    "networks",
+    "run",
+    "testing",
+    "transforms",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "medfed.api": (
+        "Comparison", "Run", "leave_one_site_out", "leave_two_sites_out", "load_config", "load_run", "run",
+    ),
+    "medfed.config.schema": ("Config",),
+    "medfed.core.errors": ("UserError",),
+    # `medfed.export` is a program as well as a function. Importing a program sets the package's attribute of that name
+    # to the module, so the module itself is callable and does what the function does.
+    "medfed.export": ("export",),
+    **{f"medfed.{name}": (name,) for name in (
+        "datasets", "losses", "methods", "metrics", "networks", "testing", "transforms",
+    )},
+})  # fmt: skip

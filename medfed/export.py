@@ -1,28 +1,31 @@
-"""Turn a finished run into a MONAI bundle that a hospital runs without medfed, or check one before running it."""
+"""Write the model of a finished run as a MONAI bundle that runs without medfed, or check a bundle before running it."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import types
 import warnings
 from pathlib import Path
 
+from medfed import api
 from medfed.cli.program import run_program
 from medfed.outputs.bundle.check import check_bundle
-from medfed.outputs.bundle.export import export
 from medfed.tasks.factory import TASKS
 
 ENDINGS = tuple(f"_{name}" for name in TASKS)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns 0 when the work is done, 2 for a mistake that the user can mend."""
+    """Run `medfed.export` with these arguments; return 0 on success, 2 for a mistake that the user can correct."""
     parser = argparse.ArgumentParser(prog="python -m medfed.export", description=__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run; with --check, a bundle or its zip")
+    parser.add_argument("run", type=Path, metavar="RUN",
+                        help="folder of a finished run; with --check, a bundle's folder or ZIP file")
     parser.add_argument("--out", type=Path, metavar="FOLDER",
-                        help="the bundle (default: in RUN/bundle, named by what it finds)")
-    parser.add_argument("--check", action="store_true", help="only check that a bundle is whole and can run no code")
-    parser.add_argument("--quiet", action="store_true", help="no word unless something is wrong")
+                        help="folder of the bundle (default: in RUN/bundle, named after the anatomy and the task)")
+    parser.add_argument("--check", action="store_true",
+                        help="only check that a bundle is complete and that its configs run no code")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
     args = parser.parse_args(argv)
     return run_program("medfed.export", lambda: _check(args) if args.check else _export(args))
 
@@ -30,24 +33,34 @@ def main(argv: list[str] | None = None) -> int:
 def _check(args: argparse.Namespace) -> int:
     check_bundle(args.run)
     if not args.quiet:
-        print(f"{args.run}: a whole bundle; its configs name only classes that the check knows, and no code")
+        print(f"{args.run}: the bundle is complete; its configs name only classes that the check knows, and no code")
     return 0
 
 
 def _export(args: argparse.Namespace) -> int:
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as notices:
         warnings.simplefilter("always", UserWarning)
-        out = export(args.run, args.out)
-    for notice in said:
+        out = api.export(args.run, args.out)
+    for notice in notices:
         if "model.ts" in str(notice.message):
             print(f"note: {notice.message}", file=sys.stderr)
     if not args.quiet:
         if not out.name.endswith(ENDINGS):
-            print(f"note: MONAI Label infers the task from the name: let it end in {' or '.join(ENDINGS)}",
+            print(f"note: MONAI Label reads the task from the folder's name; let it end in {' or '.join(ENDINGS)}",
                   file=sys.stderr)
-        print(f"The bundle is {out}. A hospital needs this folder and no medfed; docs/README.md tells how to run it.")
+        print(f"The bundle is {out}. It runs with MONAI alone, without medfed; docs/README.md explains how.")
     return 0
 
+
+class _CallableModule(types.ModuleType):
+    """A module that can be called as `medfed.api.export`, because `medfed.export` is both a program and a function."""
+
+    def __call__(self, run: api.Run | str | Path, out: str | Path | None = None) -> Path:
+        """Write the model of a finished run as a MONAI bundle; arguments as `medfed.api.export`."""
+        return api.export(run, out)
+
+
+sys.modules[__name__].__class__ = _CallableModule
 
 if __name__ == "__main__":
     sys.exit(main())

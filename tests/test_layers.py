@@ -10,7 +10,7 @@ import medfed
 ROOT = Path(medfed.__file__).parent
 LAYERS = [  # a package imports from itself and from the layers above it in this list, and from nothing else
     {"core", "functional"},
-    {"cli", "federation", "metrics", "networks"},
+    {"cli", "federation", "losses", "metrics", "networks"},
     {"engines", "transforms"},
     {"datasets", "methods"},
     {"phantoms", "tasks"},

@@ -1,1 +1,1 @@
-"""What the statistics that a site would share reveal, measured on its own data."""
+"""Privacy audit: measure on a site's own images how much the statistics that it would share reveal about them."""

@@ -1,4 +1,4 @@
-"""Audit one site: attacks on what it would share, each with its control."""
+"""Run the privacy audit of one site: several attacks on the statistics that it would share, each with a reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from medfed.federation.local_round import Samples
 from medfed.outputs.environment import versions
 from medfed.tasks.task import Task
 
-N_IMAGES, N_GALLERY = 3, 60  # how many images are reconstructed, and searched through, by default
+N_IMAGES, N_GALLERY = 3, 60  # default number of images to reconstruct, and size of the re-identification gallery
 
 
 def audit(
@@ -32,22 +32,33 @@ def audit(
     n_gallery: int = N_GALLERY,
     quiet: bool = True,
 ) -> tuple[dict, list[reconstruction.Reconstruction]]:
-    """What the site's statistics reveal, as plain JSON values, and the images that were reconstructed.
+    """Measure how much the statistics that a site would share reveal about its images.
+
+    Args:
+        config: the config of the federation.
+        experiment: the prepared experiment, with the prepared images of all sites that train.
+        name: name of the audited site; None for the first site in alphabetical order.
+        n_images: number of images to reconstruct, at least 1.
+        n_gallery: largest number of images among which the re-identification attack searches, at least 2.
+        quiet: whether to hide the progress bar.
+
+    Returns:
+        The results as plain JSON values (the content of `audit.json`), and the reconstructed images.
 
     Raises:
-        UserError: if there is no such site, or it would share no statistic.
+        UserError: if there is no such site, or the site would not share statistics.
     """
-    members = sorted(experiment.sites, key=lambda member: member.name)
-    known = [member.name for member in members]
-    if name is not None and name not in known:
-        raise UserError(f"--site {name}: takes no part in training. {suggestion(name, known)}")
-    members.sort(key=lambda member: member.name != (name or known[0]))
-    sites = [SharedStatistics.of(member, experiment.start.weights) for member in members]
+    ordered = sorted(experiment.sites, key=lambda site: site.name)
+    names = [site.name for site in ordered]
+    if name is not None and name not in names:
+        raise UserError(f"--site {name}: this site does not take part in training. {suggestion(name, names)}")
+    ordered.sort(key=lambda site: site.name != (name or names[0]))
+    sites = [SharedStatistics.from_site(site, experiment.start.weights) for site in ordered]
     own, others = sites[0], sites[1:]
     if not len(own.vectors(own.sent)):
         raise UserError(
             f"{config.source}: method.name: at {own.site.name} '{config.method_name}' shares no statistics of images, "
-            "so there is nothing to measure (weights are not measured here); choose another method, such as elcfs"
+            "so there is nothing to audit (the audit does not measure weights); choose another method, such as elcfs"
         )
     dataset = experiment.dataset
     held_out = _held_out(dataset, experiment.task, (experiment.clients or experiment.splits)[own.site.name])
@@ -61,8 +72,8 @@ def audit(
     with warnings.catch_warnings(), tqdm(
         total=steps, desc="auditing", unit="step", disable=quiet, dynamic_ncols=True, leave=False
     ) as bar:
-        warnings.simplefilter("ignore")  # of few images or blank ones; the site itself was asked above
-        measured, found = _measure(own, others, held_out, n_images, n_gallery, _mirror_axis(dataset), bar.update)
+        warnings.simplefilter("ignore")  # about few or blank images; warnings about the site itself were shown above
+        measured, images = _measure(own, others, held_out, n_images, n_gallery, _mirror_axis(dataset), bar.update)
     return {
         "site": own.site.name,
         "method": config.method_name,
@@ -76,7 +87,7 @@ def audit(
         "how": list(METHOD_NOTES),
         "not_tried": list(NOT_TRIED),
         "versions": versions(),
-    }, found
+    }, images
 
 
 def _measure(
@@ -88,22 +99,23 @@ def _measure(
     mirror_axis: int,
     tick: Callable[[], object],
 ) -> tuple[dict, list[reconstruction.Reconstruction]]:
-    found = reconstruction.reconstruct(own, n_images, tick=tick)
+    """Run all attacks; return their results by name, and the reconstructed images."""
+    images = reconstruction.reconstruct(own, n_images, tick=tick)
     return {
-        "reconstruction": [one.scores for one in found],
+        "reconstruction": [image.scores for image in images],
         "reidentification": linkage.reidentify(own, n_gallery, mirror_axis, tick),
         "site_identification": site_identification.identify_sites([own, *others], tick),
         "one_left_out": site_identification.leave_one_out(own, others, tick),
-        "membership": membership.membership(own, held_out, tick),
-    }, found
+        "membership": membership.membership_inference(own, held_out, tick),
+    }, images
 
 
 def _held_out(dataset: Dataset, task: Task, split: Split) -> Samples | None:
-    """The site's patients whose images are not in what it shares: those kept for validation and test."""
+    """Return the site's validation and test images, which the shared statistics are not computed from."""
     with tqdm(disable=True) as bar:
         return SiteImages(dataset, task, bar).samples([*split.validation, *split.test])
 
 
 def _mirror_axis(dataset: Dataset) -> int:
-    """The axis from left to right: the first of a scanner's slice, the second of a photograph."""
+    """Return the axis of an image (C, H, W) that runs from left to right: -2 for MRI slices, -1 for photographs."""
     return -1 if dataset.intensity_range or dataset.classes else -2

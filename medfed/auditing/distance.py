@@ -1,4 +1,4 @@
-"""How far apart two shared statistics are: standardised, so that a large number does not hide the small ones."""
+"""Distance between shared statistics in which every entry of the vectors has the same weight."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class StandardizedDistance:
-    """Euclidean distance of vectors in which each number is divided by its spread over some examples.
+    """Euclidean distance between vectors whose entries are standardised first.
 
-    Numbers that are positive in all of them (amplitudes, deviations) are compared by their logarithms; those that do
-    not vary are left out.
+    Each entry is divided by its standard deviation over some example vectors, so that entries with large values do not
+    dominate the distance. Entries that are positive in all examples, such as amplitudes, are compared on a logarithmic
+    scale. Entries that are constant over the examples are ignored. Create an instance with `fit`.
+
+    Args:
+        logarithmic: (D,) bool, entries that are compared on a logarithmic scale.
+        mean: (D,), mean of each entry over the examples.
+        spread: (D,), standard deviation of each entry over the examples.
     """
 
     logarithmic: Tensor
@@ -22,21 +28,41 @@ class StandardizedDistance:
 
     @classmethod
     def fit(cls, *examples: Tensor) -> StandardizedDistance:
-        """Of vectors (R, D), of which there must be two in all."""
+        """Estimate mean and standard deviation of every entry from example vectors.
+
+        Args:
+            examples: one or more tensors (R, D) whose rows are example vectors; at least two rows in total.
+        """
         rows = torch.cat(examples)
         logarithmic = (rows > 0).all(dim=0)
         scaled = _scaled(rows, logarithmic)
         return cls(logarithmic, scaled.mean(dim=0), scaled.std(dim=0))
 
     def standardize(self, rows: Tensor) -> Tensor:
-        """(R, D) to (R, d)."""
+        """Standardise vectors and drop the entries that are constant over the examples.
+
+        Args:
+            rows: (R, D), one vector in each row.
+
+        Returns:
+            (R, d), where d is the number of entries that vary.
+        """
         varies = self.spread > 1e-9 * (1 + self.mean.abs())
         return ((_scaled(rows, self.logarithmic) - self.mean) / self.spread)[:, varies]
 
     def pairwise(self, a: Tensor, b: Tensor) -> Tensor:
-        """(A, D) and (B, D) to (A, B)."""
+        """Compute the distance of every row of `a` from every row of `b`.
+
+        Args:
+            a: (A, D), one vector in each row.
+            b: (B, D), one vector in each row.
+
+        Returns:
+            (A, B), non-negative distances.
+        """
         return torch.cdist(self.standardize(a), self.standardize(b))
 
 
 def _scaled(rows: Tensor, logarithmic: Tensor) -> Tensor:
+    """Take the logarithm of the chosen entries; the others are unchanged."""
     return torch.where(logarithmic, rows.clamp_min(1e-12).log(), rows)

@@ -1,4 +1,4 @@
-"""Re-identification: a second look at a scene, and which of the site's shared rows it belongs to."""
+"""Re-identification attack: link another image of the same scene to one of the rows that the site sent."""
 
 from __future__ import annotations
 
@@ -14,94 +14,104 @@ from medfed.auditing.sharing import SharedStatistics, images_by_patient
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 
-MAX_SCANNED_RATIO = 20  # times as many images are looked at as are wanted, where only some were drawn to be shared
+MAX_SCANNED_RATIO = 20  # at most this many images are searched for each gallery image, if only some rows were sent
+
+Trials = dict[str, list[tuple[bool, float]]]  # by perturbation: (whether the attack was right, chance level)
 
 
 def reidentify(
-    sharing: SharedStatistics, n_images: int, mirror_axis: int, tick: Callable[[], object] = lambda: None
+    shared: SharedStatistics, n_images: int, mirror_axis: int, tick: Callable[[], object] = lambda: None
 ) -> dict | None:
-    """How often the nearest of N shared rows is that of the image that was looked at again.
+    """Measure how often an attacker links a perturbed image to the row that the site sent for the original image.
+
+    The attacker computes the statistics of the perturbed image and chooses the nearest of N sent rows (the gallery).
 
     Args:
-        n_images: N, at most; drawn at random from those whose row was sent.
-        tick: called for each image of the N.
+        shared: the audited site.
+        n_images: largest size N of the gallery. The images are sampled at random from those whose row was sent.
+        mirror_axis: axis of an image (C, H, W) that runs from left to right, negative.
+        tick: called after each gallery image.
 
     Returns:
-        {"n", "perturbations": {name: {"top_1", "chance", "n"}}}; None where nothing is sent of a single image, or fewer
-        than two such rows are found. The perturbation "neighbour" is another image of the same patient (in a volume the
-        next slice); it is right where the nearest of the other images is of that patient.
+        {"n": N, "perturbations": {name: {"top_1": fraction of correct links, "chance", "n": number of trials}}}. The
+        perturbation "neighbour" is another image of the same patient (in a volume, the next slice); it counts as
+        correct if the nearest of the other gallery images belongs to the same patient. None if the site sends no rows
+        of single images, or if fewer than two of them can be assigned to an image.
     """
-    if not sharing.per_image_entries:
+    if not shared.per_image_entries:
         return None
-    places, gallery = _gallery(sharing, n_images)
-    if len(places) < 2:
+    indices, gallery = _gallery(shared, n_images)
+    if len(indices) < 2:
         return None
     distance = StandardizedDistance.fit(gallery)
-    found: dict[str, list[tuple[bool, float]]] = {}
-    patient = {place: who for who, one in enumerate(images_by_patient(sharing.site.training)) for place in one}
-    kinds = perturbations(mirror_axis)
-    for index, place in enumerate(places):
-        batch = sharing.site.training.batch([place])
-        for name, perturb in kinds.items():
-            image = perturb(batch.image[0], stream(sharing.site.seed, "second look", name, place))
-            near = _distances(sharing, distance, gallery, image[None], batch.label, name, place)
-            if near is not None:
-                found.setdefault(name, []).append((int(near.argmin()) == index, 1 / len(places)))
-        _add_neighbour(sharing, distance, places, gallery, patient, index, found)
+    trials: Trials = {}
+    patients = images_by_patient(shared.site.training)
+    patient_of = {index: patient for patient, images in enumerate(patients) for index in images}
+    perturb_by_name = perturbations(mirror_axis)
+    for position, index in enumerate(indices):
+        batch = shared.site.training.batch([index])
+        for name, perturb in perturb_by_name.items():
+            image = perturb(batch.image[0], stream(shared.site.seed, "second look", name, index))
+            distances = _distances(shared, distance, gallery, image[None], batch.label, name, index)
+            if distances is not None:
+                trials.setdefault(name, []).append((int(distances.argmin()) == position, 1 / len(indices)))
+        _try_neighbour(shared, distance, indices, gallery, patient_of, position, trials)
         tick()
-    return {"n": len(places), "perturbations": {
-        name: {"top_1": fmean(right for right, _ in one), "chance": fmean(chance for _, chance in one), "n": len(one)}
-        for name, one in found.items()
+    return {"n": len(indices), "perturbations": {
+        name: {"top_1": fmean(right for right, _ in of_name), "chance": fmean(chance for _, chance in of_name),
+               "n": len(of_name)}
+        for name, of_name in trials.items()
     }}  # fmt: skip
 
 
-def _gallery(sharing: SharedStatistics, n_images: int) -> tuple[list[int], Tensor]:
-    """Places of images whose row is among those that were sent, and these rows (N, D)."""
-    sent = sharing.vectors(sharing.sent)
-    order = torch.randperm(len(sharing.site.training), generator=stream(sharing.site.seed, "gallery")).tolist()
-    places, rows = [], []
-    for place in order[: MAX_SCANNED_RATIO * n_images]:
-        row = sharing.vectors(sharing.share_of(sharing.site.training.batch([place]), "gallery", place))
+def _gallery(shared: SharedStatistics, n_images: int) -> tuple[list[int], Tensor]:
+    """Sample images whose row is among the sent ones; return their indices and their rows (N, D)."""
+    sent = shared.vectors(shared.sent)
+    order = torch.randperm(len(shared.site.training), generator=stream(shared.site.seed, "gallery")).tolist()
+    indices, rows = [], []
+    for index in order[: MAX_SCANNED_RATIO * n_images]:
+        row = shared.vectors(shared.statistics_of(shared.site.training.batch([index]), "gallery", index))
         if len(row) and float((sent - row).abs().amax(dim=1).min()) <= 1e-4 * float(row.abs().max()):
-            places.append(place)
+            indices.append(index)
             rows.append(row)
-        if len(places) == n_images:
+        if len(indices) == n_images:
             break
-    return places, torch.cat(rows) if rows else sent[:0]
+    return indices, torch.cat(rows) if rows else sent[:0]
 
 
-def _add_neighbour(
-    sharing: SharedStatistics,
+def _try_neighbour(
+    shared: SharedStatistics,
     distance: StandardizedDistance,
-    places: list[int],
+    indices: list[int],
     gallery: Tensor,
-    patient: dict[int, int],
-    index: int,
-    found: dict[str, list[tuple[bool, float]]],
+    patient_of: dict[int, int],
+    position: int,
+    trials: Trials,
 ) -> None:
-    """The next image of the patient, or the one before; its own row, if it is among the N, does not count."""
-    place = places[index]
-    next_one = next((near for near in (place + 1, place - 1) if patient.get(near) == patient[place]), None)
-    if next_one is None:
+    """Add a trial with the patient's next (or previous) image; the neighbour's own gallery row is left out."""
+    index = indices[position]
+    neighbour = next((near for near in (index + 1, index - 1) if patient_of.get(near) == patient_of[index]), None)
+    if neighbour is None:
         return
-    batch = sharing.site.training.batch([next_one])
-    near = _distances(sharing, distance, gallery, batch.image, batch.label, "neighbour", place)
-    if near is None:
+    batch = shared.site.training.batch([neighbour])
+    distances = _distances(shared, distance, gallery, batch.image, batch.label, "neighbour", index)
+    if distances is None:
         return
-    others = [k for k, other in enumerate(places) if other != next_one]
-    best = min(others, key=lambda k: float(near[k]))
-    same = [patient[places[k]] == patient[place] for k in others]
-    found.setdefault("neighbour", []).append((patient[places[best]] == patient[place], sum(same) / len(same)))
+    others = [k for k, other in enumerate(indices) if other != neighbour]
+    best = min(others, key=lambda k: float(distances[k]))
+    same = [patient_of[indices[k]] == patient_of[index] for k in others]
+    is_right = patient_of[indices[best]] == patient_of[index]
+    trials.setdefault("neighbour", []).append((is_right, sum(same) / len(same)))
 
 
 def _distances(
-    sharing: SharedStatistics,
+    shared: SharedStatistics,
     distance: StandardizedDistance,
     gallery: Tensor,
     image: Tensor,
     label: Tensor,
     *purpose: str | int,
 ) -> Tensor | None:
-    """(N,): how far the statistic of one image (1, C, H, W) is from each of the rows; None if it has none."""
-    row = sharing.vectors(sharing.share_of(Batch(image, label), *purpose))
+    """Compute the distances (N,) of one image (1, C, H, W) from the gallery rows; None if it has no statistics."""
+    row = shared.vectors(shared.statistics_of(Batch(image, label), *purpose))
     return distance.pairwise(row, gallery)[0] if len(row) else None

@@ -1,4 +1,4 @@
-"""Membership: whether what a site sends tells whose images it was made of."""
+"""Membership inference: whether the shared statistics reveal which patients' images they were computed from."""
 
 from __future__ import annotations
 
@@ -14,74 +14,114 @@ from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.local_round import Samples
 
-MAX_PATIENTS, MAX_IMAGES = 40, 24  # of either group; of a patient
-N_BOOTSTRAP, LEVEL = 2000, 0.95  # of the bootstrap, and its interval
-VIEWS = ("same_images", "second_look")
+MAX_PATIENTS, MAX_IMAGES = 40, 24  # largest number of tested patients in each group, and of images of a patient
+N_BOOTSTRAP, LEVEL = 2000, 0.95  # number of bootstrap samples, and confidence level of their interval
+VIEWS = ("same_images", "second_look")  # the patient's images unchanged, or as perturbed copies
 
 
-def membership(
-    sharing: SharedStatistics, held_out: Samples | None, tick: Callable[[], object] = lambda: None
+def membership_inference(
+    shared: SharedStatistics, held_out: Samples | None, tick: Callable[[], object] = lambda: None
 ) -> dict | None:
-    """The test says "member" where a patient's own statistic lies near what was sent.
+    """Measure how well an attacker can tell members from non-members of the shared statistics.
 
-    held_out: images of patients of the site that took no part in what was sent.
-    tick: called for each patient.
+    A member is a patient whose images the shared statistics were computed from. The attacker computes the statistics of
+    a patient's images and decides for "member" if they are close to the shared ones.
+
+    Args:
+        shared: the audited site.
+        held_out: images of patients of the same site that the shared statistics were not computed from; None if there
+            are none.
+        tick: called after each tested patient.
 
     Returns:
-        {"members", "others", "same_images": {"auc", "low", "high"}, "second_look": ...}: of a patient's images as they
-        are, and of perturbed copies. 0.5 is chance. None without two patients on either side.
+        {"members": number of tested members, "others": number of tested non-members, "same_images", "second_look"}.
+        The last two are {"auc", "low", "high"}, the area under the ROC curve (0.5 is chance) with its 95 % interval,
+        for unchanged images and for perturbed copies; or None if fewer than two patients of a group have statistics.
+        The result is None if there are fewer than two members or non-members.
     """
     if held_out is None:
         return None
     groups = [(samples, evenly_spaced(images_by_patient(samples), MAX_PATIENTS))
-              for samples in (sharing.site.training, held_out)]  # fmt: skip
+              for samples in (shared.site.training, held_out)]  # fmt: skip
     n_members, n_others = (len(patients) for _, patients in groups)
     if min(n_members, n_others) < 2:
         return None
-    found: dict[str, list[list[Tensor]]] = {view: [[], []] for view in VIEWS}
+    vectors: dict[str, list[list[Tensor]]] = {view: [[], []] for view in VIEWS}
     for group, (samples, patients) in enumerate(groups):
-        for who, places in enumerate(patients):
-            batch = samples.batch(evenly_spaced(places, MAX_IMAGES))
-            again = Batch(_copies(batch.image, stream(sharing.site.seed, "copies", group, who)), batch.label)
-            for view, seen in zip(VIEWS, (batch, again), strict=True):
-                if len(rows := sharing.vectors(sharing.share_of(seen, view, group, who))):
-                    found[view][group].append(rows)
+        for patient, indices in enumerate(patients):
+            batch = samples.batch(evenly_spaced(indices, MAX_IMAGES))
+            copies = Batch(_copies(batch.image, stream(shared.site.seed, "copies", group, patient)), batch.label)
+            for view, images in zip(VIEWS, (batch, copies), strict=True):
+                if len(rows := shared.vectors(shared.statistics_of(images, view, group, patient))):
+                    vectors[view][group].append(rows)
             tick()
-    tested = {view: _tested(sharing, members, others, view) for view, (members, others) in found.items()}
-    return {"members": n_members, "others": n_others, **tested}
+    results = {view: _attack(shared, members, others, view) for view, (members, others) in vectors.items()}
+    return {"members": n_members, "others": n_others, **results}
 
 
-def n_tested_patients(sharing: SharedStatistics, held_out: Samples | None) -> int:
-    """How many patients `membership` tests."""
-    return sum(min(MAX_PATIENTS, len(images_by_patient(one))) for one in (sharing.site.training, held_out) if one)
+def n_tested_patients(shared: SharedStatistics, held_out: Samples | None) -> int:
+    """Return the number of patients that `membership_inference` tests, members and non-members together.
+
+    Args:
+        shared: the audited site.
+        held_out: images of non-members; None if there are none.
+    """
+    return sum(
+        min(MAX_PATIENTS, len(images_by_patient(samples))) for samples in (shared.site.training, held_out) if samples
+    )
 
 
 def auc(members: Tensor, others: Tensor) -> Tensor:
-    """Of scores (..., M) and (..., N): how often a member has the higher one; ties count half. 0.5 is chance."""
+    """Compute the area under the ROC curve of an attack: the probability that a member has the higher score.
+
+    Args:
+        members: (..., M), scores of members.
+        others: (..., N), scores of non-members.
+
+    Returns:
+        (...), in [0, 1]; ties count half, and 0.5 is chance.
+    """
     higher = (members[..., :, None] > others[..., None, :]).double()
     return (higher + 0.5 * (members[..., :, None] == others[..., None, :])).mean(dim=(-2, -1))
 
 
 def bootstrap_interval(members: Tensor, others: Tensor, rng: torch.Generator) -> tuple[float, float]:
-    """The middle 95 % of the AUC over patients drawn again with replacement, members and others by themselves."""
-    again = [group[torch.randint(len(group), (N_BOOTSTRAP, len(group)), generator=rng)] for group in (members, others)]
+    """Compute the 95 % bootstrap interval of the AUC.
+
+    Members and non-members are resampled separately, with replacement.
+
+    Args:
+        members: (M,), scores of members.
+        others: (N,), scores of non-members.
+        rng: source of the resampling.
+
+    Returns:
+        Lower and upper bound of the interval.
+    """
+    resampled = [
+        group[torch.randint(len(group), (N_BOOTSTRAP, len(group)), generator=rng)] for group in (members, others)
+    ]
     edge = (1 - LEVEL) / 2
-    low, high = auc(again[0], again[1]).quantile(torch.tensor([edge, 1 - edge], dtype=torch.float64)).tolist()
+    low, high = auc(resampled[0], resampled[1]).quantile(torch.tensor([edge, 1 - edge], dtype=torch.float64)).tolist()
     return low, high
 
 
-def _tested(sharing: SharedStatistics, members: Sequence[Tensor], others: Sequence[Tensor], view: str) -> dict | None:
+def _attack(
+    shared: SharedStatistics, members: Sequence[Tensor], others: Sequence[Tensor], view: str
+) -> dict | None:
+    """Score each patient by the distance of the patient's vectors from the shared ones, and compute the AUC."""
     if min(len(members), len(others)) < 2:
         return None
-    sent = sharing.vectors(sharing.sent)
+    sent = shared.vectors(shared.sent)
     distance = StandardizedDistance.fit(*members, *others)
     of_members, of_others = (
         torch.stack([-distance.pairwise(rows, sent).amin(dim=1).mean() for rows in group])
         for group in (members, others)
     )
-    low, high = bootstrap_interval(of_members, of_others, stream(sharing.site.seed, "bootstrap", view))
+    low, high = bootstrap_interval(of_members, of_others, stream(shared.site.seed, "bootstrap", view))
     return {"auc": float(auc(of_members, of_others)), "low": low, "high": high}
 
 
 def _copies(images: Tensor, rng: torch.Generator) -> Tensor:
+    """Return a degraded copy of every image (N, C, H, W)."""
     return torch.stack([degraded_copy(image, rng) for image in images])

@@ -1,11 +1,11 @@
-"""The audit as one HTML page that needs no network, and allows itself none."""
+"""The audit as one self-contained HTML page."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,38 +16,72 @@ from torch import Tensor
 from medfed.auditing.reconstruction import Reconstruction
 from medfed.auditing.report_text import CAUTION, KIND_LABELS, METHOD_NOTES, NOT_TRIED, describe_sent, table_rows
 from medfed.outputs.figures.figure import as_array, to_display_orientation
-from medfed.outputs.report.blocks import figure_block, table_block
-from medfed.outputs.report.markup import Markup, in_script_or_style, lines, tag
-from medfed.outputs.report.page import STYLE
+from medfed.outputs.report.elements import EmbeddedImage, Section, Table, rows_of_cells
+from medfed.outputs.report.html import STYLE, render_page
 from medfed.outputs.tables.comparison import PHANTOM
 
-OWN_STYLE = Path(__file__).with_name("audit.css")
-REAL = "REAL data: the pictures below show images of patients; keep this page as you keep those."
+AUDIT_STYLE = Path(__file__).with_name("audit.css")
+TEMPLATES = Path(__file__).with_name("templates")
+REAL = "REAL data: the images below show patients. Protect this page as you protect these images."
 
 
-def build_page(result: Mapping[str, Any], found: Sequence[Reconstruction], axes: str | None) -> str:
-    """The whole page as text: the same for the same audit.
+@dataclass(frozen=True)
+class Leaving:
+    """What would leave the site: (name, value) of general facts, and the tensors."""
+
+    facts: list[tuple[str, str]]
+    tensors: Table
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What the statistics reveal: the measures, and a warning about their meaning."""
+
+    table: Table
+    caution: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An image of the site, and the images that an attacker could reconstruct; each with a text below it."""
+
+    caption: str
+    data_label: str
+    images: list[tuple[EmbeddedImage, str]]
+
+
+def build_page(result: Mapping[str, Any], reconstructions: Sequence[Reconstruction], axes: str | None) -> str:
+    """Return the page as HTML text. The same audit gives the same text.
 
     Args:
-        result: what `audit.json` holds.
-        found: the images that were tried.
-        axes: where their axes point ("RA" for slices of scanners), as `canvas.turn` takes it; None for pictures.
+        result: the content of `audit.json`.
+        reconstructions: the images that were tried.
+        axes: the directions in the patient in which the images' axes increase, such as "RA", as in
+            `to_display_orientation`; None for images that are not from a scanner.
     """
-    label = PHANTOM if result["data"] == "phantom" else "Real data"
-    sections = [
-        ("what", "What would leave", _leaving(result, label)),
-        ("numbers", "What it reveals", _numbers(result, label)),
-        ("pictures", "What could be drawn from it", _pictures(found, label, axes)),
-        ("how", "How the numbers were found", tag("ul", *(tag("li", text) for text in METHOD_NOTES), class_="notes")),
-        ("not", "What was not tried", tag("ul", *(tag("li", text) for text in NOT_TRIED), class_="notes")),
+    is_phantom = result["data"] == "phantom"
+    label = PHANTOM if is_phantom else "Real data"
+    n, of_attacker = len(reconstructions), "reconstructions from what an attacker would have"
+    attempts = [
+        _attempt(image, f"Image {place} of {n}, and {of_attacker}", label, axes)
+        for place, image in enumerate(reconstructions, start=1)
     ]
-    title = f"{result['method']} at {result['site']}, {result['dataset']}"
-    phantom = result["data"] == "phantom"
-    banner = tag("p", PHANTOM if phantom else REAL, class_="banner phantom" if phantom else "banner")
-    return _document(title, banner, sections)
+    sections = [
+        Section("sent", "What would leave the site", "sent.html.jinja", _leaving(result, label)),
+        Section("measures", "What it reveals", "measures.html.jinja", _measures(result, label)),
+        Section("attempts", "Images reconstructed from it", "attempts.html.jinja", attempts),
+        Section("methods", "How the numbers were computed", "sentences.html.jinja", METHOD_NOTES),
+        Section("not-tried", "What was not tried", "sentences.html.jinja", NOT_TRIED),
+    ]
+    style = STYLE.read_text(encoding="utf-8") + AUDIT_STYLE.read_text(encoding="utf-8")
+    return render_page(
+        "frame.html.jinja", style, folders=[TEMPLATES], kind="medfed audit", sections=sections,
+        title=f"{result['method']} at {result['site']}, {result['dataset']}",
+        banner=PHANTOM if is_phantom else REAL, is_phantom=is_phantom,
+    )  # fmt: skip
 
 
-def _leaving(result: Mapping[str, Any], label: str) -> Markup:
+def _leaving(result: Mapping[str, Any], label: str) -> Leaving:
     facts = [
         ("Site", result["site"]),
         ("Images and patients in training", f"{result['n_images']} images of {result['n_patients']} patients"),
@@ -59,61 +93,32 @@ def _leaving(result: Mapping[str, Any], label: str) -> Markup:
     ]
     rows = [(entry["name"], " x ".join(map(str, entry["shape"])), entry["type"], entry["bytes"],
              "each image" if entry["row_for_each_image"] else "the site") for entry in result["sent"]["entries"]]
-    head = ("Tensor", "Shape", "Type", "Bytes", "A row for")
-    table = table_block("What would leave before training", label, head, rows, texts=(0, 1, 2, 4))
-    return lines(tag("dl", *(tag("div", tag("dt", k), tag("dd", v)) for k, v in facts), class_="facts"), table)
+    head = ("Tensor", "Shape", "Type", "Bytes", "One row for")
+    return Leaving(facts, Table("What would leave before training", label, head, rows_of_cells(rows),
+                                text_columns=(0, 1, 2, 4)))  # fmt: skip
 
 
-def _numbers(result: Mapping[str, Any], label: str) -> Markup:
-    table = table_block("What the statistics reveal", label, ("Measure", "Number", "Hold it against"),
-                        table_rows(result), texts=(0, 2))  # fmt: skip
-    return lines(tag("div", table, class_="wide"), tag("p", CAUTION, class_="warning"))
+def _measures(result: Mapping[str, Any], label: str) -> Measures:
+    head = ("Measure", "Number", "Compare with")
+    table = Table("What the statistics reveal", label, head, rows_of_cells(table_rows(result)), text_columns=(0, 2))
+    return Measures(table, CAUTION)
 
 
-def _pictures(found: Sequence[Reconstruction], label: str, axes: str | None) -> Markup:
-    if not found:
-        return tag("p", "None of the images that were to be tried gives a statistic.", class_="note")
-    figures = []
-    for place, one in enumerate(found, start=1):
-        cells = [_cell(one.original, "original", None, axes)]
-        cells += [_cell(one.images[kind], words, one.scores[kind], axes)
-                  for kind, words in KIND_LABELS.items() if kind in one.images]  # fmt: skip
-        caption = f"Image {place} of {len(found)}, and what was made of what an attacker would have"
-        figures.append(figure_block(caption, label, tag("div", *cells, class_="tried"), class_="attempts"))
-    return lines(*figures)
+def _attempt(image: Reconstruction, caption: str, label: str, axes: str | None) -> Attempt:
+    images = [(_embed(image.original, "original", label, axes), "Original")]
+    for kind, words in KIND_LABELS.items():
+        if kind in image.images:
+            scores = image.scores[kind]
+            text = f"{words[0].upper()}{words[1:]}: detail {scores['detail_correlation']:.3f}, "
+            text += f"whole image {scores['correlation']:.3f}"
+            images.append((_embed(image.images[kind], words, label, axes), text))
+    return Attempt(caption, label, images)
 
 
-def _cell(image: Tensor, words: str, scores: Mapping[str, float] | None, axes: str | None) -> Markup:
+def _embed(image: Tensor, caption: str, label: str, axes: str | None) -> EmbeddedImage:
     pixels = to_display_orientation(as_array(image)[None], axes)[0]
-    held = io.BytesIO()
-    Image.fromarray(np.round(pixels.clip(0, 1) * 255).astype(np.uint8)).save(held, "PNG")
-    source = "data:image/png;base64," + base64.b64encode(held.getvalue()).decode()
+    png = io.BytesIO()
+    Image.fromarray(np.round(pixels.clip(0, 1) * 255).astype(np.uint8)).save(png, "PNG")
+    source = "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
     height, width = pixels.shape
-    measured = scores and f": detail {scores['detail_correlation']:.3f}, whole {scores['correlation']:.3f}"
-    text = tag("p", words[0].upper() + words[1:], measured or None)
-    return tag("div", tag("img", src=source, alt=words, width=width, height=height), text)
-
-
-def _document(title: str, banner: Markup, sections: Sequence[tuple[str, str, Markup]]) -> str:
-    style = in_script_or_style(STYLE.read_text(encoding="utf-8") + OWN_STYLE.read_text(encoding="utf-8"), "style")
-    allowed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'"
-    head = lines(
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"medfed audit: {title}"),
-        tag("link", rel="icon", href="data:,"),
-        tag("style", style),
-    )
-    body = lines(
-        tag("a", "To the content", href="#what", class_="skip"),
-        tag("header", tag("p", "medfed audit", class_="kind"), tag("h1", title), banner),
-        tag("main", lines(*(
-            tag("section", tag("h2", name, id=f"{anchor}-name"), content, id=anchor, aria_labelledby=f"{anchor}-name")
-            for anchor, name, content in sections
-        ))),
-    )  # fmt: skip
-    page = tag("html", "\n", tag("head", "\n", head, "\n"), "\n", tag("body", "\n", body, "\n"), "\n", lang="en")
-    return f"<!DOCTYPE html>\n{page}\n"
+    return EmbeddedImage(caption, label, source, width, height)

@@ -1,4 +1,4 @@
-"""The same scene once more, as another file, another day or another hospital would have it."""
+"""Perturbed copies of an image, as the same image could exist in another file or at another hospital."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional
 
-NOISE, GAIN, QUALITY, SHIFT = 0.03, 0.05, 75, 0.03  # standard deviation, share, JPEG's scale, share of the side
+NOISE = 0.03  # standard deviation of the noise, for intensities in [0, 1]
+GAIN = 0.05  # largest relative change of the brightness
+QUALITY = 75  # JPEG quality, 1 to 95
+SHIFT = 0.03  # shift as a fraction of the shorter side
 Perturbation = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def perturbations(mirror_axis: int) -> dict[str, Perturbation]:
-    """By name: each takes an image (C, H, W) in [0, 1] and a CPU generator, and gives an image of that shape and range.
+    """Return the perturbations of the audit by name.
 
-    mirror_axis: the axis from left to right.
+    Each perturbation takes an image (C, H, W) in [0, 1] and a CPU random generator, and returns an image of the same
+    shape in [0, 1].
+
+    Args:
+        mirror_axis: axis of an image (C, H, W) that runs from left to right, negative.
     """
     return {
         "noise": add_noise,
@@ -30,19 +37,35 @@ def perturbations(mirror_axis: int) -> dict[str, Perturbation]:
 
 
 def add_noise(image: Tensor, rng: torch.Generator) -> Tensor:
+    """Add Gaussian noise with a standard deviation of 0.03 to an image in [0, 1], and clip the result to [0, 1].
+
+    Args:
+        image: (C, H, W) in [0, 1].
+        rng: source of the noise.
+    """
     return (image + NOISE * torch.randn(image.shape, generator=rng)).clamp(0, 1)
 
 
 def random_shift(image: Tensor, rng: torch.Generator) -> Tensor:
-    """By 3 % of the side along both axes, each either way; the border goes on by its own value."""
+    """Shift an image by 3 % of its shorter side along both axes, each in a random direction.
+
+    Args:
+        image: (C, H, W). The border is filled by repeating the edge pixels.
+        rng: source of the directions.
+    """
     reach = max(1, round(SHIFT * min(image.shape[1:])))
     down, right = (2 * reach * torch.randint(2, (2,), generator=rng)).tolist()
-    wide = functional.pad(image[None], (reach,) * 4, mode="replicate")[0]
+    wide = F.pad(image[None], (reach,) * 4, mode="replicate")[0]
     return wide[:, down : down + image.shape[1], right : right + image.shape[2]]
 
 
 def jpeg_compressed(image: Tensor) -> Tensor:
-    """Through JPEG of quality 75; channels by themselves unless there are three."""
+    """Compress an image with JPEG at quality 75 and decode it again.
+
+    Args:
+        image: (C, H, W) in [0, 1]. An image with three channels is compressed as RGB; otherwise each channel is
+            compressed as a grey image.
+    """
     pixels = (image * 255).round().to(torch.uint8).numpy()
     if len(pixels) == 3:
         return torch.from_numpy(_through_jpeg(pixels.transpose(1, 2, 0)).transpose(2, 0, 1).copy()).float() / 255
@@ -50,12 +73,18 @@ def jpeg_compressed(image: Tensor) -> Tensor:
 
 
 def degraded_copy(image: Tensor, rng: torch.Generator) -> Tensor:
-    """Up to 5 % brighter or darker, shifted, noisy, and through JPEG."""
+    """Change the brightness of an image by up to 5 %, shift it, add noise, and compress it with JPEG.
+
+    Args:
+        image: (C, H, W) in [0, 1].
+        rng: source of the random changes.
+    """
     gain = 1 + GAIN * (2 * torch.rand((), generator=rng) - 1)
     return jpeg_compressed(add_noise(random_shift((gain * image).clamp(0, 1), rng), rng))
 
 
 def _through_jpeg(pixels: np.ndarray) -> np.ndarray:
-    held = io.BytesIO()
-    Image.fromarray(pixels).save(held, "JPEG", quality=QUALITY)
-    return np.asarray(Image.open(held))
+    """Compress uint8 pixels (H, W) or (H, W, 3) with JPEG and decode them again."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=QUALITY)
+    return np.asarray(Image.open(file))

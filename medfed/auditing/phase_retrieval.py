@@ -1,14 +1,16 @@
-"""Phase retrieval: an image from the amplitudes of its spectrum, and how much of its detail came back.
+"""Phase retrieval: reconstruct an image from the amplitudes of its Fourier spectrum, and score the result.
 
-Turns are taken between what is known of the spectrum and what is known of the image (Fienup, Applied Optics 1982):
+Each step first replaces the amplitudes of the current spectrum G by the known amplitudes A, which gives an image g'.
+It then applies the constraints of the image (Fienup, "Phase retrieval algorithms: a comparison", Applied Optics 1982,
+https://doi.org/10.1364/AO.21.002758):
 
     G' = A e^{i arg G}                                    where the amplitude A is known, G elsewhere
-    error reduction       g <- g' where g' keeps the constraints, else 0
-    hybrid input-output   g <- g' where g' keeps the constraints, else g - beta g'
+    error reduction       g <- g' where g' satisfies the constraints, else 0
+    hybrid input-output   g <- g' where g' satisfies the constraints, else g - beta g'
 
-The constraints: 0 outside the support, and nowhere negative. Where half of the pixels or more are known to be empty
-(air, padding), the whole spectrum as a rule has one solution, but for a shift and a point reflection (Hayes, IEEE TASSP
-1982); `aligned` undoes those two.
+The constraints are: 0 outside the support, and no negative pixels. If at least half of the pixels are known to be empty
+(air or padding), the complete amplitude spectrum usually determines the image up to a shift and a point reflection
+(Hayes, IEEE TASSP 1982, https://doi.org/10.1109/TASSP.1982.1163863). `align` undoes shift and reflection.
 """
 
 from __future__ import annotations
@@ -17,18 +19,21 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import functional
 
-N_ERROR_REDUCTION = 200  # the last steps of a start reduce the error alone
-CHECK_EVERY, EXACT_RESIDUAL = 250, 1e-3  # after so many steps a start that fits this well ends the search
-ACCEPTED_RESIDUAL = (
-    5e-3  # where no start fits this well, others are tried: of images of 32 to 80 pixels, two in three starts do
-)
+N_ERROR_REDUCTION = 200  # the last steps of each start use error reduction instead of hybrid input-output
+CHECK_EVERY, EXACT_RESIDUAL = 250, 1e-3  # a start ends early if its residual is below this at one of these steps
+ACCEPTED_RESIDUAL = 5e-3  # new starts are tried until one residual is below this (2 of 3 starts reach it)
 
 
 class ImageEstimate(NamedTuple):
-    """image: (H, W), 0 outside the support, in [0, 1]. residual: relative error of its known amplitudes."""
+    """A reconstructed image.
+
+    Args:
+        image: (H, W) in [0, 1], 0 outside the support.
+        residual: relative error of the image's amplitudes (or statistics) from the known ones; 0 is a perfect fit.
+    """
 
     image: Tensor
     residual: float
@@ -38,19 +43,22 @@ def retrieve_phase(
     amplitude: Tensor, known: Tensor, support: Tensor, rng: torch.Generator, n_steps: int = 4000, n_starts: int = 4,
     n_waves: int = 4, beta: float = 0.6,
 ) -> ImageEstimate:
-    """The image that fits the amplitudes best, from several random starts; the choice needs no original.
+    """Reconstruct an image from the amplitudes of its spectrum, with several random starts.
+
+    The start with the lowest residual is returned; the original image is not needed for the choice.
 
     Args:
-        amplitude: (H, W // 2 + 1), |rfft2| of an image in [0, 1]; float32 or float64, which is computed in.
-        known: the same shape, bool; where False, the amplitude is not looked at.
-        support: (H, W), bool: outside it the image is 0.
-        n_steps: per start; fewer where one fits.
-        n_starts: at a time. n_waves: how many times as many, at most, while none fits.
-        beta: how hard a pixel that breaks a constraint is pushed back, in (0, 1]; 0.9 is usual, and stays away from
-            the solution more often.
+        amplitude: (H, W // 2 + 1), |rfft2| of an image in [0, 1]. The computation uses its type, float32 or float64.
+        known: (H, W // 2 + 1) bool; amplitudes are ignored where it is False.
+        support: (H, W) bool; the image is 0 outside the support.
+        rng: source of the random starts.
+        n_steps: largest number of steps of each start.
+        n_starts: number of starts that are computed together.
+        n_waves: largest number of times that `n_starts` starts are tried, while no residual is below 5e-3.
+        beta: feedback of hybrid input-output in (0, 1]. The common value 0.9 converges less often here than 0.6.
 
     Raises:
-        ValueError: if the shapes do not fit, nothing is known, or n_waves is below 1.
+        ValueError: if the shapes do not match, if no amplitude is known, or if `n_waves` is below 1.
     """
     height, width = support.shape
     if amplitude.shape != (height, width // 2 + 1) or known.shape != amplitude.shape:
@@ -65,60 +73,97 @@ def retrieve_phase(
     best = ImageEstimate(torch.zeros_like(support, dtype=amplitude.dtype), math.inf)
     for _ in range(n_waves):
         starts = torch.rand(n_starts, height, width, generator=rng, dtype=amplitude.dtype) * support
-        found = _run_starts(starts, amplitude, known, support, n_steps, beta)
-        best = found if found.residual < best.residual else best
+        estimate = _run_starts(starts, amplitude, known, support, n_steps, beta)
+        best = estimate if estimate.residual < best.residual else best
         if best.residual < ACCEPTED_RESIDUAL:
             break
     return best
 
 
-def align(found: Tensor, original: Tensor) -> Tensor:
-    """`found` (H, W), moved in a circle and turned by half a turn where that brings it nearer to `original` (H, W)."""
+def align(estimate: Tensor, original: Tensor) -> Tensor:
+    """Undo the shift and the point reflection that phase retrieval cannot determine.
+
+    Args:
+        estimate: (H, W), reconstructed image.
+        original: (H, W), image to align with.
+
+    Returns:
+        (H, W), the estimate or its rotation by 180 degrees, shifted circularly to the highest cross-correlation.
+    """
     centred = torch.fft.rfft2(original - original.mean())
-    best, likest = found, -math.inf
-    for turned in (found, found.flip(0, 1)):
-        spectrum = torch.fft.rfft2(turned - turned.mean())
+    best, highest = estimate, -math.inf
+    for candidate in (estimate, estimate.flip(0, 1)):
+        spectrum = torch.fft.rfft2(candidate - candidate.mean())
         overlap = torch.fft.irfft2(centred * spectrum.conj(), s=original.shape)
-        place = int(overlap.argmax())
-        if float(overlap.max()) > likest:
-            shift = divmod(place, original.shape[1])
-            best, likest = turned.roll(shift, dims=(0, 1)), float(overlap.max())
+        position = int(overlap.argmax())
+        if float(overlap.max()) > highest:
+            shift = divmod(position, original.shape[1])
+            best, highest = candidate.roll(shift, dims=(0, 1)), float(overlap.max())
     return best
 
 
 def image_detail(image: Tensor, sigma_px: float) -> Tensor:
-    """What a Gaussian blur takes away from (H, W): edges, vessels, texture. Borders go on by their own value."""
+    """Compute the fine detail of an image: the image minus its Gaussian blur.
+
+    Args:
+        image: (H, W). The border is extended by repeating the edge pixels.
+        sigma_px: standard deviation of the Gaussian in pixels.
+
+    Returns:
+        (H, W), edges, vessels and texture.
+    """
     reach = max(1, math.ceil(3 * sigma_px))
     places = torch.arange(-reach, reach + 1, dtype=image.dtype)
     weights = torch.exp(-0.5 * (places / sigma_px) ** 2)
     weights = weights / weights.sum()
-    blurred = functional.pad(image[None, None], (reach,) * 4, mode="replicate")
-    blurred = functional.conv2d(functional.conv2d(blurred, weights.view(1, 1, 1, -1)), weights.view(1, 1, -1, 1))
+    blurred = F.pad(image[None, None], (reach,) * 4, mode="replicate")
+    blurred = F.conv2d(F.conv2d(blurred, weights.view(1, 1, 1, -1)), weights.view(1, 1, -1, 1))
     return image - blurred[0, 0]
 
 
 def correlation(a: Tensor, b: Tensor, inside: Tensor) -> float:
-    """Pearson's, of (H, W) inside a mask; 0 where either is constant."""
-    a, b = (one[inside].double() - one[inside].double().mean() for one in (a, b))
+    """Compute Pearson's correlation of two images inside a mask.
+
+    Args:
+        a: (H, W).
+        b: (H, W).
+        inside: (H, W) bool.
+
+    Returns:
+        A number in [-1, 1]; 0 if an image is constant inside the mask.
+    """
+    a, b = (image[inside].double() - image[inside].double().mean() for image in (a, b))
     size = float(a.norm() * b.norm())
     return float(a @ b) / size if size > 0 else 0.0
 
 
-def detail_correlation(found: Tensor, original: Tensor, inside: Tensor, sigma_px: float) -> float:
-    """Pearson's correlation of the details of two images (H, W) that lie on each other, well inside the mask: a black
-    ground alone makes whole images alike. 1 is the image itself, about 0 tells nothing."""
+def detail_correlation(estimate: Tensor, original: Tensor, inside: Tensor, sigma_px: float) -> float:
+    """Compute Pearson's correlation of the fine details of two aligned images.
+
+    The correlation of complete images is high for any two images with the same black background; the correlation of
+    details is not.
+
+    Args:
+        estimate: (H, W), reconstructed image.
+        original: (H, W), image to compare with.
+        inside: (H, W) bool, where the original is not empty. Pixels near its border are left out, if enough remain.
+        sigma_px: standard deviation of the Gaussian that defines details, in pixels.
+
+    Returns:
+        A number in [-1, 1]; 1 for identical images, about 0 if the details are unrelated.
+    """
     reach = max(1, math.ceil(2 * sigma_px))
-    outside = functional.max_pool2d((~inside).to(found)[None, None], 2 * reach + 1, 1, reach)[0, 0]
+    outside = F.max_pool2d((~inside).to(estimate)[None, None], 2 * reach + 1, 1, reach)[0, 0]
     core = outside == 0
     return correlation(
-        image_detail(found, sigma_px), image_detail(original, sigma_px), core if int(core.sum()) > 16 else inside
+        image_detail(estimate, sigma_px), image_detail(original, sigma_px), core if int(core.sum()) > 16 else inside
     )
 
 
 def _run_starts(
     image: Tensor, amplitude: Tensor, known: Tensor, support: Tensor, n_steps: int, beta: float
 ) -> ImageEstimate:
-    """The best of the starts (B, H, W) after `n_steps`, or as soon as one fits."""
+    """Run all starts (B, H, W) for `n_steps` steps, or until one of them fits, and return the best one."""
     for step in range(1, n_steps + 1):
         image = _step(image, amplitude, known, support, None if step > n_steps - N_ERROR_REDUCTION else beta)
         if (
@@ -133,7 +178,7 @@ def _run_starts(
 
 
 def _step(image: Tensor, amplitude: Tensor, known: Tensor, support: Tensor, beta: float | None) -> Tensor:
-    """One turn for (B, H, W); it reduces the error where beta is None."""
+    """Compute one step for (B, H, W): hybrid input-output, or error reduction if `beta` is None."""
     spectrum = torch.fft.rfft2(image)
     size = spectrum.abs()
     fitted = torch.where(known & (size > 0), spectrum * (amplitude / size.clamp_min(1e-30)), spectrum)
@@ -143,9 +188,11 @@ def _step(image: Tensor, amplitude: Tensor, known: Tensor, support: Tensor, beta
 
 
 def _apply_constraints(image: Tensor, support: Tensor) -> Tensor:
+    """Set pixels outside the support to 0 and clip the others to [0, 1]."""
     return (image * support).clamp(0, 1)
 
 
 def _residuals(images: Tensor, amplitude: Tensor, known: Tensor) -> list[float]:
+    """Compute the relative error of the known amplitudes of every image (B, H, W)."""
     difference = (torch.fft.rfft2(images).abs() - amplitude)[:, known]
     return (difference.norm(dim=1) / amplitude[known].norm().clamp_min(1e-30)).tolist()

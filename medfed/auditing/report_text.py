@@ -1,4 +1,4 @@
-"""The numbers of an audit as rows of text, how they were found, and what was not tried."""
+"""The results of an audit as text, the description of its methods, and the list of attacks that were not tried."""
 
 from __future__ import annotations
 
@@ -10,111 +10,134 @@ from medfed.auditing.membership import N_BOOTSTRAP
 from medfed.auditing.perturbations import GAIN, NOISE, QUALITY, SHIFT
 from medfed.auditing.reconstruction import FIT_STEPS, MAX_SIDE
 
-CAUTION = ("A number near its control or chance says that this attack failed on these images; it does not say that "
-           "none can succeed.")  # fmt: skip
+CAUTION = ("A number close to its control or to chance means that this attack failed on these images. It does not mean "
+           "that no attack can succeed.")  # fmt: skip
 KIND_LABELS = {
-    "full": "from the full spectrum of the padded image",
-    "window": "from what is sent: phase retrieval",
-    "fitted": "from what is sent: fitted by gradient",
+    "full": "from the complete spectrum of the padded image",
+    "window": "from the shared amplitudes: phase retrieval",
+    "fitted": "from the shared statistics: gradient fit",
     "mean": "mean image of the site's other patients",
 }
 REFERENCE = {"full": "positive control", "window": "", "fitted": "", "mean": "negative control"}
 METHOD_NOTES = (
-    "Everything that is called sent, or a statistic, is the answer of the method's own code to the coordinator's "
-    "question before the first round, with the network's first weights.",
-    "Detail correlation: Pearson's correlation of two images from which a Gaussian blur (3 pixels of 128) is taken "
-    "away, over what is not empty, after the shift and the point reflection that make the whole images agree best. "
-    f"On a grid of at most {MAX_SIDE} pixels; of colour, the green channel.",
-    "Full spectrum, the positive control: hybrid input-output, then error reduction, four random starts, no negative "
-    "pixels; the image is padded with zeros to twice its side, and the attacker knows where. He keeps the start that "
-    "fits best, without the original.",
-    "Phase retrieval from what is sent: the same, with the frequencies that are sent and no others.",
-    f"Fitted by gradient: at most {FIT_STEPS} steps of Adam (50 at least; fewer for large images), from noise, towards "
-    "the method's own statistic of the image being the one that is sent.",
-    "Re-identification: the statistic of a second look is compared with the rows that are sent (each number "
-    "standardised, positive ones by their logarithm); right where the nearest is of that image. Perturbations: noise "
-    f"of {NOISE:g} standard deviation on [0, 1]; mirrored; shifted by {SHIFT:.0%} of the side; JPEG {QUALITY}; a copy "
-    f"with up to {GAIN:.0%} gain, shift, noise and JPEG; another image of the same patient, in a volume the next slice "
-    "(right where the nearest other one is of that patient).",
-    "Site identification: each site's patients are halved five times; right where a half's statistic is nearest to "
-    "that of the other half of the same site.",
-    "One patient left out: the Euclidean change of the site's statistic, as a share of its length.",
-    "Membership: a patient counts as a member by how near the patient's own statistic is to the nearest of those sent; "
-    f"AUC over patients of the training part and of the parts held out, 95 % interval of {N_BOOTSTRAP} bootstrap "
-    "draws of patients; of few patients it is too narrow.",
+    "The shared statistics are the reply of the method's own code to the coordinator's request before the first round, "
+    "with the initial weights of the network.",
+    "Detail correlation: Pearson's correlation of the fine details of two images, inside the part that is not empty. "
+    "The fine details are the image minus its Gaussian blur (3 pixels of 128). The images are first aligned by the "
+    f"shift and the point reflection that make them most similar. The grid has at most {MAX_SIDE} x {MAX_SIDE} pixels; "
+    "of colour images the green channel is used.",
+    "Complete spectrum (positive control): hybrid input-output, then error reduction, from four random starts, without "
+    "negative pixels. The image is padded with zeros to twice its size, and the attacker knows where the padding is. "
+    "The start with the best fit is used; the original image is not needed for this choice.",
+    "Phase retrieval from the shared amplitudes: the same algorithm, with the shared frequencies only.",
+    f"Gradient fit: at most {FIT_STEPS} steps of Adam (at least 50; fewer for large images) on an image that starts as "
+    "noise, until the method's own statistics of it are close to the shared ones.",
+    "Re-identification: the attacker computes the statistics of a perturbed image and chooses the nearest of the "
+    "shared rows. Every number is standardised; positive numbers are compared on a logarithmic scale. The choice is "
+    f"correct if the row belongs to the same image. Perturbations: noise with a standard deviation of {NOISE:g} on "
+    f"[0, 1]; mirroring; a shift by {SHIFT:.0%} of the side; JPEG compression with quality {QUALITY}; a copy with up "
+    f"to {GAIN:.0%} change of brightness, shift, noise and JPEG compression; and another image of the same patient, in "
+    "a volume the next slice. For the last one, the choice is correct if the nearest row of another image belongs to "
+    "the same patient.",
+    "Site identification: the patients of each site are split into random halves five times. A half is identified if "
+    "the nearest statistics are those of the other half of the same site.",
+    "One patient left out: the Euclidean change of the site's statistics, relative to their norm.",
+    "Membership: the attacker decides that a patient's images are part of the shared statistics if the patient's own "
+    "statistics are close to the nearest shared ones. The AUC compares patients of the training part with patients who "
+    f"were held out. The 95 % interval comes from {N_BOOTSTRAP} bootstrap samples of patients; with few patients it is "
+    "too narrow.",
 )
 NOT_TRIED = (
-    "the weights and gradients that leave in every round, and whatever the method sends with them",
-    "learned attacks: a network trained to draw images from statistics, or a prior over images of this kind",
-    "many images sought at once from one statistic of a whole site",
-    "stronger membership tests, with knowledge of the population or of several rounds",
-    "statistics of later rounds, where the method sends them again, and all rounds together",
-    "noise taken out of a statistic by asking again, where the method adds any",
+    "attacks on the weights and gradients that are sent in every round, and on anything that is sent with them",
+    "learned attacks: a network that is trained to reconstruct images from statistics, or a learned prior of images",
+    "reconstruction of several images at once from one statistic of a whole site",
+    "stronger membership tests that use knowledge of the population or several rounds",
+    "statistics of later rounds, if the method sends them again, and combinations of rounds",
+    "removing the noise that a method adds to a statistic by requesting the statistic several times",
 )
 
 
 def table_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(what, number, what to hold it against) for each measure that could be taken."""
+    """Format the results of an audit as rows of a table.
+
+    Args:
+        result: the result of `medfed.auditing.audit.audit`.
+
+    Returns:
+        For each measure (name, number, reference value to compare the number with), as texts.
+    """
     return [*_reconstruction(result["reconstruction"]), *_reidentification(result["reidentification"]),
             *_site(result["site_identification"], result["one_left_out"]), *_membership(result["membership"])]
 
 
 def to_text(result: Mapping[str, Any]) -> str:
-    """What would leave, and the table, for a terminal."""
+    """Format the results of an audit for the terminal: what would be sent, the table, and a caution.
+
+    Args:
+        result: the result of `medfed.auditing.audit.audit`.
+    """
     rows = table_rows(result)
-    widths = [max(len(row[place]) for row in rows) for place in range(2)]
-    head = f"audit of {result['site']}, {result['method']}, {result['dataset']} ({result['data']} data)"
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    title = f"audit of {result['site']}, {result['method']}, {result['dataset']} ({result['data']} data)"
     return "\n".join([
-        head, describe_sent(result),
-        *(f"  {what:<{widths[0]}}  {number:>{widths[1]}}  {against}".rstrip() for what, number, against in rows),
+        title, describe_sent(result),
+        *(f"  {name:<{widths[0]}}  {number:>{widths[1]}}  {reference}".rstrip() for name, number, reference in rows),
         CAUTION,
     ])  # fmt: skip
 
 
 def describe_sent(result: Mapping[str, Any]) -> str:
-    """One sentence about what would leave."""
+    """Describe in one sentence how many bytes and which tensors the site would send before training.
+
+    Args:
+        result: the result of `medfed.auditing.audit.audit`.
+    """
     sent = result["sent"]
     entries = ", ".join(f"{entry['name']} {tuple(entry['shape'])}" for entry in sent["entries"])
-    each = "one row for each image" if sent["row_for_each_image"] else "of the site as a whole"
-    return f"before training {sent['bytes']} bytes would leave, envelope included, {each}: {entries}"
+    content = "one row for each image" if sent["row_for_each_image"] else "about the site as a whole"
+    return f"before training {sent['bytes']} bytes would be sent, message header included, {content}: {entries}"
 
 
 def _reconstruction(images: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """Format the mean and the range of the detail correlation of every kind of reconstruction."""
     rows = []
-    for kind, words in KIND_LABELS.items():
-        values = [one[kind]["detail_correlation"] for one in images if kind in one]
+    for kind, label in KIND_LABELS.items():
+        values = [scores[kind]["detail_correlation"] for scores in images if kind in scores]
         if values:
             spread = f"from {min(values):z.2f} to {max(values):z.2f}" if len(values) > 1 else ""
-            against = "; ".join(filter(None, [REFERENCE[kind], spread]))
-            rows.append((f"detail correlation, {words}", f"{fmean(values):z.3f}", against))
+            reference = "; ".join(filter(None, [REFERENCE[kind], spread]))
+            rows.append((f"detail correlation, {label}", f"{fmean(values):z.3f}", reference))
     return rows
 
 
-def _reidentification(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    if found is None:
-        return [("image found among the site's", "none", "nothing is sent of a single image")]
-    return [(f"image found among {found['n']}: {name}", f"{one['top_1']:.3f}", f"chance {one['chance']:.3f}")
-            for name, one in found["perturbations"].items()]
+def _reidentification(result: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """Format the rate of correct links for every perturbation."""
+    if result is None:
+        return [("image re-identified", "none", "no statistics of single images would be sent")]
+    return [(f"image re-identified among {result['n']}: {name}", f"{rates['top_1']:.3f}",
+             f"chance {rates['chance']:.3f}") for name, rates in result["perturbations"].items()]  # fmt: skip
 
 
 def _site(identified: Mapping[str, Any] | None, left_out: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """Format the rate of identified sites and the influence of one patient."""
     rows = []
     if identified:
         rows.append((f"site identified among {identified['sites']}", f"{identified['top_1']:.3f}",
                      f"chance {identified['chance']:.3f}; this site {identified['own']:.2f}"))  # fmt: skip
     if left_out:
         distance = left_out.get("of_distance")
-        rows.append(("one patient left out moves the statistic by", f"{left_out['largest_change']:.1%}",
-                     f"at most; mean {left_out['mean_change']:.1%}"
-                     + (f"; {distance:.2f} of the way to another site" if distance is not None else "")))  # fmt: skip
+        rows.append(("largest change of the statistics without one patient", f"{left_out['largest_change']:.1%}",
+                     f"mean change {left_out['mean_change']:.1%}"
+                     + (f"; {distance:.2f} of the distance to another site" if distance is not None else "")))
     return rows
 
 
-def _membership(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    if found is None:
-        return [("membership AUC", "none", "fewer than two patients in training, or held out")]
-    of = f"{found['members']} in training, {found['others']} not"
-    words = {"same_images": "their images as they are", "second_look": "perturbed copies"}
-    return [(f"membership AUC, {text}", f"{one['auc']:.2f}",
-             f"chance 0.5; 95 % of draws {one['low']:.2f} to {one['high']:.2f}; {of}")
-            for name, text in words.items() if (one := found[name])]  # fmt: skip
+def _membership(result: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """Format the AUC of the membership inference attack."""
+    if result is None:
+        return [("membership AUC", "none", "fewer than two patients in training or held out")]
+    counts = f"{result['members']} patients in training, {result['others']} held out"
+    views = {"same_images": "unchanged images", "second_look": "perturbed copies"}
+    return [(f"membership AUC, {label}", f"{scores['auc']:.2f}",
+             f"chance 0.5; 95 % interval {scores['low']:.2f} to {scores['high']:.2f}; {counts}")
+            for view, label in views.items() if (scores := result[view])]  # fmt: skip

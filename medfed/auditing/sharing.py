@@ -1,4 +1,7 @@
-"""What a site would send, from the method's own `share`, and what the same code would say of any other images."""
+"""The statistics that a site would send before training, and those of any other images with the same code.
+
+The audit calls the site's own reply to the coordinator's "share" request, so it measures exactly what would be sent.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +23,41 @@ from medfed.federation.site import Site
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Some images (N, C, H, W) with their labels, as `share` takes them."""
+    """Images in memory that replace a site's training images when its statistics are computed.
+
+    Args:
+        images: (N, C, H, W), prepared images.
+        labels: (N, ...), their labels or masks.
+        n_patients: number of patients that the site reports.
+    """
 
     images: Tensor
     labels: Tensor
     n_patients: int
 
     def __len__(self) -> int:
+        """Return the number of images."""
         return len(self.images)
 
     def batch(self, indices: Sequence[int]) -> Batch:
+        """Return the images and labels with the given indices as one batch."""
         chosen = torch.as_tensor(indices)
         return Batch(self.images[chosen], self.labels[chosen])
 
 
 @dataclass(frozen=True)
 class SharedStatistics:
-    """A site and what it would send before the first round.
+    """A site together with the statistics that it would send before the first round.
 
-    sent: the tensors, as they would leave.
-    n_bytes: of the whole message.
-    growing: names of the entries with a row for an image; the others are of the site as a whole.
+    Create an instance with `from_site`.
+
+    Args:
+        site: the audited site.
+        weights: initial weights of the network, which the coordinator sends with its request.
+        sent: the tensors that the site would send, by name.
+        n_bytes: size of the site's whole message in bytes.
+        per_image_entries: names of the tensors that have one row for each image. The other tensors describe the site
+            as a whole.
     """
 
     site: Site
@@ -50,32 +67,53 @@ class SharedStatistics:
     per_image_entries: frozenset[str]
 
     @classmethod
-    def of(cls, site: Site, weights: Tensors) -> SharedStatistics:
-        """Ask the site as the coordinator would, and once more about a single image, to see which entries grow."""
-        answer = site.reply(_share_request(weights))
-        whole = cls(site, weights, answer.tensors, len(answer.to_bytes()), frozenset())
-        one = whole.share_of(site.training.batch([int(len(site.training) / 2)])) if answer.tensors else {}
-        per_image_entries = {
-            n
-            for n, entry in one.items()
-            if n in whole.sent and _has_one_row_per_image(entry.shape, whole.sent[n].shape)
-        }
-        return replace(whole, per_image_entries=frozenset(per_image_entries))
+    def from_site(cls, site: Site, weights: Tensors) -> SharedStatistics:
+        """Compute the statistics that a site would send.
 
-    def share_of(self, batch: Batch, *purpose: str | int) -> Tensors:
-        """What the site would send if these were its training images; empty if they say nothing (blank ones).
+        The statistics of a single image are computed too, to find out which tensors have one row for each image.
 
-        The site's own patient count is reported; otherwise the method's `min_patients` rule would suppress the
-        candidate's statistic. What the method draws follows from `purpose`.
+        Args:
+            site: the audited site.
+            weights: initial weights of the network, by name.
         """
-        pile = ImageSet(batch.image, batch.label, self.site.training.n_patients)
+        reply = site.reply(_share_request(weights))
+        of_all = cls(site, weights, reply.tensors, len(reply.to_bytes()), frozenset())
+        of_one = of_all.statistics_of(site.training.batch([int(len(site.training) / 2)])) if reply.tensors else {}
+        per_image_entries = {
+            name
+            for name, entry in of_one.items()
+            if name in of_all.sent and _has_one_row_per_image(entry.shape, of_all.sent[name].shape)
+        }
+        return replace(of_all, per_image_entries=frozenset(per_image_entries))
+
+    def statistics_of(self, batch: Batch, *purpose: str | int) -> Tensors:
+        """Compute the statistics that the site would send if the given images were its training images.
+
+        The site's own number of patients is reported; otherwise the method's `min_patients` rule would suppress the
+        statistics of a few images.
+
+        Args:
+            batch: images (N, C, H, W) and their labels.
+            purpose: words and numbers that name the random stream of the computation.
+
+        Returns:
+            Tensors by name; empty if the site would send nothing, for example for blank images.
+        """
+        images = ImageSet(batch.image, batch.label, self.site.training.n_patients)
         seed = stream_seed(self.site.seed, "audit", *purpose)
-        return (
-            replace(self.site, training=pile, validation=None, seed=seed).reply(_share_request(self.weights)).tensors
-        )
+        site = replace(self.site, training=images, validation=None, seed=seed)
+        return site.reply(_share_request(self.weights)).tensors
 
     def vectors(self, tensors: Tensors) -> Tensor:
-        """As vectors (R, D), float64: a row for each image where the method sends such, else one; (0, 0) of nothing."""
+        """Convert statistics to vectors.
+
+        Args:
+            tensors: statistics by name, such as `sent` or the result of `statistics_of`.
+
+        Returns:
+            (R, D) float64. If the site sends statistics of single images, R is the number of images and the other
+            tensors are left out; otherwise R is 1. (0, 0) if there are no floating-point tensors.
+        """
         entries = [entry.detach().double().cpu() for name, entry in sorted(tensors.items())
                    if entry.is_floating_point() and (not self.per_image_entries or name in self.per_image_entries)]
         if not entries:
@@ -85,24 +123,40 @@ class SharedStatistics:
         )
 
     def mean_vector(self, batch: Batch, *purpose: str | int) -> Tensor:
-        """(1, D): what the site would send of these, as one vector; (0, 0) if they say nothing."""
-        rows = self.vectors(self.share_of(batch, *purpose))
+        """Compute the mean of the vectors that the site would send for the given images.
+
+        Args:
+            batch: images (N, C, H, W) and their labels.
+            purpose: words and numbers that name the random stream of the computation.
+
+        Returns:
+            (1, D) float64; (0, 0) if the site would send nothing.
+        """
+        rows = self.vectors(self.statistics_of(batch, *purpose))
         return rows.mean(dim=0, keepdim=True) if len(rows) else rows
 
     def entries(self) -> list[dict]:
-        """Name, shape, type and bytes of each tensor."""
+        """Describe every sent tensor, sorted by name.
+
+        Returns:
+            For each tensor {"name", "shape", "type", "bytes", "row_for_each_image"}, as plain JSON values.
+        """
         return [{"name": name, "shape": list(entry.shape), "type": str(entry.dtype).removeprefix("torch."),
                  "bytes": entry.numel() * entry.element_size(), "row_for_each_image": name in self.per_image_entries}
                 for name, entry in sorted(self.sent.items())]
 
 
 class ForceGradients(TorchFunctionMode):
-    """Inside, gradients pass `no_grad` and `detach`: a method's own `share` can then be differentiated as it stands."""
+    """Context manager in which `torch.no_grad` and `Tensor.detach` do not stop gradients.
+
+    With it the audit can differentiate a method's own `share` without changing the method.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        """Run a torch function with gradients enabled; `detach` returns its argument."""
         if func is Tensor.detach:
             return args[0]
         with torch.enable_grad():
@@ -110,22 +164,32 @@ class ForceGradients(TorchFunctionMode):
 
 
 def images_by_patient(samples: Samples) -> list[list[int]]:
-    """The indices of each patient's images; each image counts as a patient where samples have no patients."""
+    """Group the indices of images by patient.
+
+    Args:
+        samples: prepared images of a site.
+
+    Returns:
+        For each patient, in the order of their first image, the indices of the patient's images. If the samples do not
+        know patients, each image counts as a patient.
+    """
     if hasattr(samples, "patient"):
         names = samples.patient.tolist()
     else:
         names = [case.subject for case in samples.cases] if hasattr(samples, "cases") else list(range(len(samples)))
-    return [[place for place, name in enumerate(names) if name == one] for one in dict.fromkeys(names)]
+    return [[index for index, name in enumerate(names) if name == patient] for patient in dict.fromkeys(names)]
 
 
 def evenly_spaced(items: Sequence, n: int) -> list:
-    """At most n of them, evenly over their order."""
-    return [items[(2 * place + 1) * len(items) // (2 * n)] for place in range(n)] if n < len(items) else list(items)
+    """Choose at most `n` items at even distances, in their order; all items if there are no more than `n`."""
+    return [items[(2 * k + 1) * len(items) // (2 * n)] for k in range(n)] if n < len(items) else list(items)
 
 
 def _share_request(weights: Tensors) -> Message:
+    """Return the coordinator's request for statistics before the first round."""
     return Message("share", weights, {}, {"round": 1})
 
 
-def _has_one_row_per_image(one: torch.Size, all_of_them: torch.Size) -> bool:
-    return len(one) > 1 and one[1:] == all_of_them[1:] and one[0] < all_of_them[0]
+def _has_one_row_per_image(of_one: torch.Size, of_all: torch.Size) -> bool:
+    """Return whether a tensor of one image is shorter than that of all images, and otherwise of the same shape."""
+    return len(of_one) > 1 and of_one[1:] == of_all[1:] and of_one[0] < of_all[0]

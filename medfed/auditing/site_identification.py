@@ -1,4 +1,4 @@
-"""Whether a statistic identifies its site, and how much of the statistic depends on one patient."""
+"""Whether shared statistics identify the site that sent them, and how much they depend on a single patient."""
 
 from __future__ import annotations
 
@@ -11,72 +11,85 @@ from medfed.auditing.distance import StandardizedDistance
 from medfed.auditing.sharing import SharedStatistics, evenly_spaced, images_by_patient
 from medfed.core.seeds import stream
 
-N_REPEATS = 5  # halvings of every site's patients
-MAX_IMAGES = 400  # of a half
-MAX_LEFT_OUT = 12  # patients, at most
+N_REPEATS = 5  # how often the patients of every site are split into halves
+MAX_IMAGES = 400  # largest number of images of a half
+MAX_LEFT_OUT = 12  # largest number of patients that are left out in turn
 
 
 def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None) -> dict | None:
-    """How often the statistic of half of a site's patients is nearest to that of the other half of the same site.
+    """Measure how often the statistics of half of a site's patients identify the other half of the same site.
 
-    tick: called for each halving of all sites.
+    The patients of every site are split into two random halves. A half is identified if, among the second halves of
+    all sites, the one with the nearest statistics belongs to the same site.
+
+    Args:
+        sites: the audited site first, then the other sites.
+        tick: called after each repetition.
 
     Returns:
-        {"sites", "halvings", "top_1", "chance", "own": the first site's top_1}; None where fewer than two sites share
-        and have two patients.
+        {"sites": number of sites, "halvings": number of repetitions, "top_1": fraction of correct identifications over
+        all sites, "chance": 1 / number of sites, "own": fraction for the first site}. None if fewer than two sites
+        have statistics and at least two patients, or if the first site is not among them.
     """
-    able = [one for one in sites if one.sent and len(images_by_patient(one.site.training)) > 1]
-    if len(able) < 2 or able[0] is not sites[0]:
+    compared = [site for site in sites if site.sent and len(images_by_patient(site.site.training)) > 1]
+    if len(compared) < 2 or compared[0] is not sites[0]:
         return None
-    right = []
+    correct = []
     for repeat in range(N_REPEATS):
-        halves = [_halves(one, repeat) for one in able]
-        known, sought = (torch.cat(one) for one in zip(*halves, strict=True))
-        nearest = StandardizedDistance.fit(known, sought).pairwise(sought, known).argmin(dim=1)
-        right.append((nearest == torch.arange(len(able))).double())
+        halves = [_halves(site, repeat) for site in compared]
+        first, second = (torch.cat(half) for half in zip(*halves, strict=True))
+        nearest = StandardizedDistance.fit(first, second).pairwise(second, first).argmin(dim=1)
+        correct.append((nearest == torch.arange(len(compared))).double())
         tick()
-    rate = torch.stack(right)
-    return {"sites": len(able), "halvings": N_REPEATS, "top_1": float(rate.mean()), "chance": 1 / len(able),
+    rate = torch.stack(correct)
+    return {"sites": len(compared), "halvings": N_REPEATS, "top_1": float(rate.mean()), "chance": 1 / len(compared),
             "own": float(rate[:, 0].mean())}
 
 
 def leave_one_out(
-    sharing: SharedStatistics, others: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None
+    shared: SharedStatistics, others: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None
 ) -> dict | None:
-    """How far the site's statistic moves when one patient's images are taken away.
+    """Measure how much the site's statistics change when the images of one patient are removed.
+
+    Args:
+        shared: the audited site.
+        others: the other sites.
+        tick: called after each patient that was left out.
 
     Returns:
-        {"patients", "mean_change", "largest_change"}: shares of the statistic's own size; with two other sites,
-        "of_distance": the largest change as a share of the median distance to theirs, standardised by the spread of the
-        sites. None for fewer than three patients.
+        {"patients": number of patients that were left out in turn, "mean_change", "largest_change"}: the Euclidean
+        change relative to the norm of the statistics. If at least two other sites share statistics, also
+        "of_distance": the largest standardised change, relative to the median standardised distance to the other
+        sites. None if the site has fewer than three patients.
     """
-    everyone = images_by_patient(sharing.site.training)
-    if len(everyone) < 3:
+    patients = images_by_patient(shared.site.training)
+    if len(patients) < 3:
         return None
-    whole, without = _mean_vector(sharing, everyone, "whole"), []
-    for who in evenly_spaced(range(len(everyone)), MAX_LEFT_OUT):
-        without.append(_mean_vector(sharing, everyone[:who] + everyone[who + 1 :], who))
+    complete, reduced = _mean_vector(shared, patients, "whole"), []
+    for k in evenly_spaced(range(len(patients)), MAX_LEFT_OUT):
+        reduced.append(_mean_vector(shared, patients[:k] + patients[k + 1 :], k))
         tick()
-    changes = torch.cat([(one - whole).norm(dim=1) / whole.norm() for one in without])
-    found = {"patients": len(without), "mean_change": float(changes.mean()), "largest_change": float(changes.max())}
-    elsewhere = [_mean_vector(one, images_by_patient(one.site.training), "whole") for one in others if one.sent]
+    changes = torch.cat([(vector - complete).norm(dim=1) / complete.norm() for vector in reduced])
+    result = {"patients": len(reduced), "mean_change": float(changes.mean()), "largest_change": float(changes.max())}
+    elsewhere = [_mean_vector(site, images_by_patient(site.site.training), "whole") for site in others if site.sent]
     if len(elsewhere) > 1:
-        distance = StandardizedDistance.fit(whole, *elsewhere)
-        moved = distance.pairwise(torch.cat(without), whole).max()
-        found["of_distance"] = float(moved / distance.pairwise(torch.cat(elsewhere), whole).median())
-    return found
+        distance = StandardizedDistance.fit(complete, *elsewhere)
+        change = distance.pairwise(torch.cat(reduced), complete).max()
+        result["of_distance"] = float(change / distance.pairwise(torch.cat(elsewhere), complete).median())
+    return result
 
 
-def _halves(sharing: SharedStatistics, repeat: int) -> tuple[Tensor, Tensor]:
-    everyone = images_by_patient(sharing.site.training)
-    rng = stream(sharing.site.seed, "halves", sharing.site.name, repeat)
-    order = torch.randperm(len(everyone), generator=rng).tolist()
+def _halves(shared: SharedStatistics, repeat: int) -> tuple[Tensor, Tensor]:
+    """Compute the mean vectors (1, D) of two random halves of a site's patients."""
+    patients = images_by_patient(shared.site.training)
+    rng = stream(shared.site.seed, "halves", shared.site.name, repeat)
+    order = torch.randperm(len(patients), generator=rng).tolist()
     middle = len(order) // 2
-    first, second = ([everyone[who] for who in half] for half in (order[:middle], order[middle:]))
-    return _mean_vector(sharing, first, "first half", repeat), _mean_vector(sharing, second, "second half", repeat)
+    first, second = ([patients[k] for k in half] for half in (order[:middle], order[middle:]))
+    return _mean_vector(shared, first, "first half", repeat), _mean_vector(shared, second, "second half", repeat)
 
 
-def _mean_vector(sharing: SharedStatistics, everyone: Sequence[list[int]], *purpose: str | int) -> Tensor:
-    """(1, D): of these patients's images; of a great many, some."""
-    places = evenly_spaced([place for one in everyone for place in one], MAX_IMAGES)
-    return sharing.mean_vector(sharing.site.training.batch(places), *purpose)
+def _mean_vector(shared: SharedStatistics, patients: Sequence[list[int]], *purpose: str | int) -> Tensor:
+    """Compute the mean vector (1, D) of some patients' statistics, over at most `MAX_IMAGES` of their images."""
+    indices = evenly_spaced([index for patient in patients for index in patient], MAX_IMAGES)
+    return shared.mean_vector(shared.site.training.batch(indices), *purpose)

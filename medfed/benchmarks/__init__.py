@@ -1,1 +1,1 @@
-"""What `python -m medfed.benchmark` times."""
+"""The measurements of `python -m medfed.benchmark`."""

@@ -1,6 +1,6 @@
-"""The frequency exchange of ELCFS, three ways in one run: with numpy, `torch.fft` and `medfed.functional.fourier`.
+"""Time of ELCFS's amplitude exchange with NumPy, with `torch.fft` and with `medfed.functional.fourier`.
 
-The ways take turns, so that a busy machine is unfair to none; the median is told.
+The implementations are timed in turn, and the median is reported.
 """
 
 from __future__ import annotations
@@ -14,25 +14,33 @@ from torch import Tensor
 from medfed.benchmarks.timing import time_alternating
 from medfed.functional import fourier
 
-ALPHA = 0.01  # the paper's share of the side: a 7 x 7 window at 384 x 384
+ALPHA = 0.01  # as in the paper: a 7 x 7 window at 384 x 384 pixels
 AXES = (-2, -1)
 
 
 def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats: int = 7) -> dict[str, float | int]:
-    """Time one batch of float32 RGB images in the style of every site: n_images * n_sites views.
+    """Time the exchange of one batch of float32 RGB images with every site: n_images * n_sites views.
 
-    The other sites' amplitudes are at hand in each form (whole for the two FFT forms), as a bank would hold them.
-    Views are dropped as the next are made, as in training, so that the mathematics is timed more than the allocator.
+    The other sites' amplitudes are computed beforehand, as a method's bank holds them (full spectra for the two FFT
+    implementations). Each view is discarded when the next is made, as in training, so that mostly the mathematics is
+    timed and not the memory allocator.
+
+    Args:
+        size: side of the images in pixels.
+        n_images: number of images in the batch.
+        n_sites: number of other sites.
+        repeats: how often each implementation is timed.
 
     Returns:
-        The four arguments, threads, the median milliseconds of each form, the two ratios to ours, and the largest
-        difference between ours and either other form, relative to the brightest pixel.
+        The arguments, the number of threads, the median time of each implementation in milliseconds, how many times
+        faster than the two others medfed is, and the largest difference between medfed and the others, relative to the
+        brightest pixel.
     """
-    forms = _implementations(size, n_images, n_sites)
-    views = {name: list(form()) for name, form in forms.items()}                         # also warms up
+    implementations = _implementations(size, n_images, n_sites)
+    views = {name: list(run()) for name, run in implementations.items()}                         # warms up, too
     difference = max(_relative_difference(views["medfed"], views[name]) for name in ("numpy", "torch_fft"))
     views.clear()
-    median_ms = time_alternating(forms, repeats)
+    median_ms = time_alternating(implementations, repeats)
     return {
         **{"size": size, "n_images": n_images, "n_sites": n_sites, "repeats": repeats},
         "threads": torch.get_num_threads(),
@@ -44,14 +52,32 @@ def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats:
 
 
 def numpy_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
-    """Image by image with numpy's two full FFTs; yields (B, C, H, W), one site's view of the batch after another."""
+    """Exchange amplitudes image by image, with two full FFTs of NumPy.
+
+    Args:
+        images: (B, C, H, W).
+        others: for each site, the shifted amplitude spectra (B, C, H, W) to move to.
+        ratios: for each site, the mixing ratios (B,).
+
+    Yields:
+        One site's view of the batch after another, (B, C, H, W).
+    """
     for other, ratio in zip(others, ratios, strict=True):
-        triples = zip(images.numpy(), other.numpy(), ratio.numpy(), strict=True)
-        yield torch.from_numpy(np.stack([_numpy_view(*triple) for triple in triples]))
+        arguments = zip(images.numpy(), other.numpy(), ratio.numpy(), strict=True)
+        yield torch.from_numpy(np.stack([_numpy_view(*triple) for triple in arguments]))
 
 
 def torch_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
-    """The batch at once with the two full FFTs of `torch.fft`; yields as `numpy_views`."""
+    """Exchange amplitudes for the whole batch at once, with two full FFTs of `torch.fft`.
+
+    Args:
+        images: (B, C, H, W).
+        others: for each site, the shifted amplitude spectra (B, C, H, W) to move to.
+        ratios: for each site, the mixing ratios (B,).
+
+    Yields:
+        One site's view of the batch after another, (B, C, H, W).
+    """
     window = _window_slices(tuple(images.shape[-2:]))
     for other, ratio in zip(others, ratios, strict=True):
         spectrum = torch.fft.fftshift(torch.fft.fft2(images), dim=AXES)
@@ -62,13 +88,23 @@ def torch_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> I
 
 
 def medfed_views(images: Tensor, windows: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
-    """One analysis of the batch, then an exact low-rank correction for each view; yields as `numpy_views`."""
-    analysis = fourier.low_frequency_spectrum(images, ALPHA)
+    """Exchange amplitudes with medfed: one spectrum of the batch, then one low-rank correction per view.
+
+    Args:
+        images: (B, C, H, W).
+        windows: for each site, the windows (B, C, S, S) to move to.
+        ratios: for each site, the mixing ratios (B,).
+
+    Yields:
+        One site's view of the batch after another, (B, C, H, W).
+    """
+    spectrum = fourier.low_frequency_spectrum(images, ALPHA)
     for window, ratio in zip(windows, ratios, strict=True):
-        yield fourier.mix_amplitude(images, analysis, window, ratio)
+        yield fourier.mix_amplitude(images, spectrum, window, ratio)
 
 
 def _numpy_view(image: np.ndarray, other: np.ndarray, ratio: np.floating) -> np.ndarray:
+    """Exchange the amplitude of one image (C, H, W) with two full FFTs."""
     spectrum = np.fft.fftshift(np.fft.fft2(image, axes=AXES), axes=AXES)
     amplitude, phase = np.abs(spectrum), np.angle(spectrum)
     window = _window_slices(image.shape[-2:])
@@ -78,7 +114,7 @@ def _numpy_view(image: np.ndarray, other: np.ndarray, ratio: np.floating) -> np.
 
 
 def _window_slices(shape: tuple[int, ...]) -> tuple:
-    """Where the window lies in a shifted spectrum."""
+    """Return the index of the window in a shifted spectrum."""
     half = fourier.window_half_width(shape, ALPHA)
     return (..., *(slice(size // 2 - half, size // 2 + half + 1) for size in shape))
 
@@ -101,16 +137,23 @@ def _relative_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
 
 
 def exchange_table(result: dict[str, float | int]) -> str:
-    """The result of `time_exchange` for a person."""
+    """Format the result of `time_exchange` as a text table for the terminal.
+
+    Args:
+        result: what `time_exchange` returned.
+
+    Returns:
+        Several lines of text.
+    """
     rows = [
         ("numpy fft2, image by image", result["numpy_ms"], result["times_faster_than_numpy"]),
         ("torch.fft, a batch at a time", result["torch_fft_ms"], result["times_faster_than_torch_fft"]),
-        ("medfed, one analysis", result["medfed_ms"], 1.0),
+        ("medfed, one spectrum", result["medfed_ms"], 1.0),
     ]
     return "\n".join([
         f"frequency exchange: {result['n_images']} images x {result['n_sites']} sites, 3 x {result['size']} x "
         f"{result['size']}, {result['threads']} threads, median of {result['repeats']}",
-        f"  {'form':<30}{'ms':>9}{'times ours':>13}",
+        f"  {'implementation':<30}{'ms':>9}{'times ours':>13}",
         *(f"  {name:<30}{ms:>9.1f}{times:>13.1f}" for name, ms, times in rows),
         f"  largest relative difference {result['max_relative_difference']:.1e}",
     ])  # fmt: skip

@@ -1,7 +1,7 @@
-"""One federated round of FedAvg against the bare training loops of its sites, taking turns in one run.
+"""Time of one round of FedAvg with medfed, against plain training loops over the same sites without a federation.
 
-Both do the same optimiser steps on the same images with the same network. The difference is what the federation adds:
-messages as bytes and back, the ledger, each site's file, the average, and the checkpoint.
+Both do the same optimiser steps on the same images with the same network, and are timed in turn. The difference is what
+the federation adds: messages as bytes, the ledger, each site's file, the average, and the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,28 +26,39 @@ from medfed.networks.unet import UNet
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.segmentation import Segmentation, Slices
 
-# The network, batch and image size of configs/prostate.yaml, and about as many slices as a site of its phantom has.
+# Network, batch and image size of configs/prostate.yaml, and about as many slices as a site of its phantom has.
 NETWORK = UNet(features=(16, 16, 32, 64, 128, 16))
 TRAINING = Training(batch_size=4)
 
 
 def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: int = 9) -> dict[str, float | int]:
-    """Median seconds of a round of `n_sites` sites with `n_images` noise images each, and its ratio to bare loops."""
+    """Time a round of sites with noise images, with and without the federation.
+
+    Args:
+        size: side of the images in pixels.
+        n_sites: number of sites.
+        n_images: number of images of each site.
+        repeats: how often each implementation is timed, after one round to warm up.
+
+    Returns:
+        The arguments, the number of threads, the median time in seconds without (`bare_s`) and with (`federated_s`) the
+        federation, and their ratio.
+    """
     task = Segmentation(("organ",), 1, size, (0.0, 1.0))
     data = {f"site_{index}": _noise_samples(index, n_images, size) for index in range(n_sites)}
     with seeded_layers(0, "initial weights"):
         network = NETWORK.build(1, 1)
     start = State.of(network)
-    taken: dict[str, list[float]] = {"bare": [], "federated": []}
+    times: dict[str, list[float]] = {"bare": [], "federated": []}
     for repeat in range(repeats + 1):
         with tempfile.TemporaryDirectory() as folder:
             seconds = {
                 "bare": _time_call(partial(_train_without_federation, task, network, data, start)),
                 "federated": _time_call(partial(_train_federated, task, network, data, start, Path(folder))),
             }
-        for name in taken:
-            taken[name] += [seconds[name]] if repeat else []  # the first warms up
-    median = {f"{name}_s": statistics.median(times) for name, times in taken.items()}
+        for name in times:
+            times[name] += [seconds[name]] if repeat else []  # the first round warms up
+    median = {f"{name}_s": statistics.median(seconds) for name, seconds in times.items()}
     return {
         **{"size": size, "n_sites": n_sites, "n_images": n_images, "repeats": repeats},
         "threads": torch.get_num_threads(),
@@ -59,7 +70,7 @@ def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: in
 def _train_without_federation(
     task: Segmentation, network: torch.nn.Module, data: dict[str, Slices], start: State
 ) -> None:
-    """What one would write without a federation: for each site, a loop over its batches."""
+    """Train one site after another with a plain loop over its batches."""
     for name, samples in data.items():
         network.load_state_dict(start.weights)
         network.train()
@@ -75,18 +86,19 @@ def _train_without_federation(
 def _train_federated(
     task: Segmentation, network: torch.nn.Module, data: dict[str, Slices], start: State, folder: Path
 ) -> None:
-    """A round as `medfed.train` runs it, with all that it writes."""
+    """Do one round as `medfed.train` does it, with all files that it writes."""
     method, run = FedAvg(), RunFolder(folder)
-    members = [
+    sites = [
         Site(name, samples, None, task, method, network, NETWORK, TRAINING, frozenset(), local_epochs=1, seed=0)
         for name, samples in data.items()
     ]
-    engine = InProcess(members, run.path / "sites")
-    for done in federate(method, engine, start, Federation(rounds=1), seed=0):
-        run.save_round(done, best_round=1)
+    engine = InProcess(sites, run.path / "sites")
+    for finished_round in federate(method, engine, start, Federation(rounds=1), seed=0):
+        run.save_round(finished_round, best_round=1)
 
 
 def _noise_samples(index: int, n_images: int, size: int) -> Slices:
+    """Return random images with random masks of one structure."""
     rng = stream(0, "noise", index)
     images = torch.rand(n_images, 1, size, size, generator=rng)
     labels = (torch.rand(n_images, 1, size, size, generator=rng) > 0.5).to(torch.uint8)
@@ -94,18 +106,26 @@ def _noise_samples(index: int, n_images: int, size: int) -> Slices:
 
 
 def _time_call(work: Callable[[], None]) -> float:
+    """Return how many seconds a call takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def round_table(result: dict[str, float | int]) -> str:
-    """The result of `time_round` for a person."""
+    """Format the result of `time_round` as a text table for the terminal.
+
+    Args:
+        result: what `time_round` returned.
+
+    Returns:
+        Several lines of text.
+    """
     overhead = 100 * (result["federated_over_bare"] - 1)
     return "\n".join([
         f"one round of FedAvg: {result['n_sites']} sites x {result['n_images']} images, {result['size']} x "
         f"{result['size']}, {result['threads']} threads, median of {result['repeats']}",
-        f"  {'form':<30}{'s':>9}",
+        f"  {'implementation':<30}{'s':>9}",
         f"  {'bare training loops':<30}{result['bare_s']:>9.3f}",
         f"  {'federated, all files written':<30}{result['federated_s']:>9.3f}",
         f"  the federation adds {overhead:+.1f} %",

@@ -1,7 +1,8 @@
-"""A site's training for one round under each method against FedAvg's, on the same images and network, taking turns.
+"""Time of a site's training in one round under each method, relative to FedAvg, on the same images and network.
 
-As StableFDG's Table 6 and FISC's Table 8 have it: local training apart from what a method does once. Rounds differ in
-their draws (StableFDG changes styles with probability one half), so the mean over rounds is told.
+As in Table 6 of StableFDG and Table 8 of FISC, the local training is timed without what a method does only once. The
+methods are timed in turn. Rounds differ in their random draws (StableFDG changes styles with probability 0.5), so the
+mean over rounds is reported.
 """
 
 from __future__ import annotations
@@ -42,48 +43,70 @@ METHODS: dict[str, Method] = {
     "stable_fdg, attention only": StableFDG(style=False),
     "fisc": FISC(),
 }
-# Ratios to FedAvg that a paper has: StableFDG's Table 6, seconds on its GPU over FedAvg's 4.57.
+# Published time relative to FedAvg: Table 6 of StableFDG, seconds on its GPU divided by FedAvg's 4.57.
 PUBLISHED = {"ccst, k = 2": 9.03 / 4.57, "elcfs": 22.44 / 4.57, "stable_fdg": 7.39 / 4.57}
 
 
 @dataclass(frozen=True)
 class NoiseSamples:
-    """Noise images (N, 3, S, S) with labels (N,)."""
+    """Random images with class labels, as training samples.
+
+    Args:
+        images: (N, 3, S, S) in [0, 1].
+        labels: (N,), class numbers.
+    """
 
     images: Tensor
     labels: Tensor
 
     @property
     def n_patients(self) -> int:
+        """Number of patients; each image counts as one."""
         return len(self.images)
 
     def __len__(self) -> int:
+        """Return the number of images."""
         return len(self.images)
 
     def batch(self, indices: Sequence[int]) -> Batch:
+        """Return the images and labels with the given indices."""
         return Batch(self.images[list(indices)], self.labels[list(indices)])
 
 
 def time_methods(
     depth: Depth = 18, size: int = 96, n_images: int = 128, repeats: int = 5, batch_size: int = 32, width: int = 64
 ) -> dict[str, object]:
-    """Mean seconds of a site's round by method: training, sharing, and what the first round takes beyond the others."""
+    """Time one round of a site's training under each method.
+
+    Args:
+        depth: number of layers of the ResNet.
+        size: side of the images in pixels.
+        n_images: number of images of the timed site.
+        repeats: how often each method's round is timed, after a first round.
+        batch_size: number of images per training step.
+        width: number of channels of the ResNet's first stage.
+
+    Returns:
+        The arguments, the number of threads, and by method name: the mean time of training in seconds (`train_s`), its
+        ratio to FedAvg's (`over_fedavg`), the time of computing what the site shares (`share_s`), by how much the first
+        round takes longer (`once_s`), and the published ratio (`published`).
+    """
     settings, task = ResidualNetwork(depth=depth, width=width), Classification(tuple("abcdefg"), 3, size)
     sites = {
         name: _prepare_round(method, settings, task, size, n_images, batch_size) for name, method in METHODS.items()
     }
-    taken: dict[str, list[float]] = {name: [] for name in METHODS}
+    times: dict[str, list[float]] = {name: [] for name in METHODS}
     for number in range(2, repeats + 3):
         for name, (site, message) in sites.items():
-            taken[name].append(_time_reply(site, replace(message, facts={"round": number})))
-    train_s = {name: statistics.mean(times[1:]) for name, times in taken.items()}
+            times[name].append(_time_reply(site, replace(message, facts={"round": number})))
+    train_s = {name: statistics.mean(seconds[1:]) for name, seconds in times.items()}
     return {
         **{"depth": depth, "size": size, "n_images": n_images, "batch_size": batch_size, "repeats": repeats},
         "threads": torch.get_num_threads(),
         "train_s": train_s,
         "over_fedavg": {name: seconds / train_s["fedavg"] for name, seconds in train_s.items()},
         "share_s": {name: _time_sharing(site, message) for name, (site, message) in sites.items()},
-        "once_s": {name: max(0.0, times[0] - train_s[name]) for name, times in taken.items()},
+        "once_s": {name: max(0.0, seconds[0] - train_s[name]) for name, seconds in times.items()},
         "published": PUBLISHED,
     }
 
@@ -91,44 +114,54 @@ def time_methods(
 def _prepare_round(
     method: Method, settings: ResidualNetwork, task: Classification, size: int, n_images: int, batch_size: int
 ) -> tuple[Site, Message]:
-    """A site that has shared, and the letter that asks it to train."""
+    """Return a site that has shared its statistics, and the request with which it trains."""
     with seeded_layers(0, "initial weights"):
         network = method.wrap_network(settings.build(3, N_CLASSES), settings)
     start = State.of(network)
     training = Training(
         optimizer="sgd", learning_rate=1e-3, momentum=0.9, batch_size=batch_size, optimizer_state="reset"
     )
-    members = [
+    sites = [
         Site(name, _noise_samples(name, n_images if name == "a" else 4, size), None, task, method, network, settings,
              training, frozenset(), local_epochs=1, seed=0)
         for name in "abc"
     ]  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        state = next(federate(method, InProcess(members, None), start, Federation(rounds=1), 0, training)).state
+        state = next(federate(method, InProcess(sites, None), start, Federation(rounds=1), 0, training)).state
     message = Message("train", start.weights, method.broadcast(state, "a"), {"round": 2})
-    return replace(members[0], _expanded=None), message  # restyled images are drawn again, in the first timed round
+    return replace(sites[0], _expanded=None), message  # the first timed round restyles the images again
 
 
 def _time_sharing(site: Site, message: Message) -> float:
+    """Return the median time in seconds in which a site computes what it shares; 0 if the method shares nothing."""
     if site.method.shares == NEVER:
         return 0.0
     return statistics.median(_time_reply(site, replace(message, kind="share")) for _ in range(3))
 
 
 def _time_reply(site: Site, message: Message) -> float:
+    """Return how many seconds a site takes to reply to a request."""
     began = time.perf_counter()
     site.reply(message)
     return time.perf_counter() - began
 
 
 def _noise_samples(name: str, n_images: int, size: int) -> NoiseSamples:
+    """Return random images of a site, with the classes in turn."""
     rng = stream(0, "noise", name)
     return NoiseSamples(torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images) % N_CLASSES)
 
 
 def methods_table(result: dict) -> str:
-    """The result of `time_methods` for a person."""
+    """Format the result of `time_methods` as a text table for the terminal.
+
+    Args:
+        result: what `time_methods` returned.
+
+    Returns:
+        Several lines of text.
+    """
     rows = [
         f"  {name:<30}{seconds:>9.2f}{result['over_fedavg'][name]:>10.2f}x"
         + (f"{result['published'][name]:>10.2f}x" if name in result["published"] else f"{'':>11}")
@@ -141,6 +174,6 @@ def methods_table(result: dict) -> str:
         f"batches of {result['batch_size']}, {result['threads']} threads, mean of {result['repeats']}",
         f"  {'method':<30}{'train s':>9}{'/ FedAvg':>11}{'paper':>11}{'share s':>10}{'once s':>10}",
         *rows,
-        "  once: what the first round takes beyond the others, such as drawing restyled images.",
-        "  paper: StableFDG's Table 6, on its GPU. FISC's Table 8 has no FedAvg to compare with.",
+        "  once: by how much the first round takes longer than the others, for example to restyle the images.",
+        "  paper: Table 6 of StableFDG, on its GPU. Table 8 of FISC does not contain FedAvg.",
     ])  # fmt: skip

@@ -1,7 +1,7 @@
-"""Drawing images in the styles of several sites: encoded once for all styles, against encoded again for each.
+"""Time to redraw images in the styles of several sites: encoded once for all styles, or again for each style.
 
-The ways take turns, so that a busy machine is unfair to none; the median is told. Speed does not depend on the weights,
-so an untrained codec is timed.
+The implementations are timed in turn, and the median is reported. The speed does not depend on the weights, so the
+codec is not trained.
 """
 
 from __future__ import annotations
@@ -22,22 +22,30 @@ Styles = list[tuple[Tensor, Tensor]]
 def time_styles(
     architecture: str = "small", size: int = 128, n_images: int = 4, n_styles: int = 4, repeats: int = 5
 ) -> dict[str, float | int | str]:
-    """Time one batch of RGB images in every style: n_images * n_styles pictures.
+    """Time redrawing one batch of RGB images in every style.
+
+    Args:
+        architecture: "small", "vgg19" or "vgg16".
+        size: side of the images in pixels.
+        n_images: number of images in the batch.
+        n_styles: number of styles.
+        repeats: how often each implementation is timed.
 
     Returns:
-        The arguments, threads, the median milliseconds of each form, their ratio, how many pictures a second ours
-        draws, and the largest difference of intensity between the forms.
+        The arguments, the number of threads, the median time of each implementation in milliseconds, their ratio, the
+        number of redrawn images per second of the faster one, and the largest difference of intensity between them.
     """
     with seeded_layers(0, "timed codec"):
         codec = build_codec({"architecture": architecture})
     images, *donors = torch.rand(n_styles + 1, n_images, 3, size, size, generator=torch.Generator().manual_seed(0))
     styles = [codec.style(donor) for donor in donors]
-    forms = {
+    implementations = {
         "again": lambda: encode_per_style(codec, images, styles),
         "once": lambda: encode_once(codec, images, styles),
     }
-    difference = max(float((a - b).abs().max()) for a, b in zip(forms["again"](), forms["once"](), strict=True))
-    median_ms = time_alternating(forms, repeats)
+    pairs = zip(implementations["again"](), implementations["once"](), strict=True)
+    difference = max(float((a - b).abs().max()) for a, b in pairs)
+    median_ms = time_alternating(implementations, repeats)
     return {
         **{"architecture": architecture, "size": size, "n_images": n_images, "n_styles": n_styles, "repeats": repeats},
         "threads": torch.get_num_threads(),
@@ -49,20 +57,45 @@ def time_styles(
 
 
 def encode_per_style(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[Tensor]:
-    """The plain loop; yields (B, 3, H, W), one style after another."""
+    """Redraw a batch in every style, encoding it again for each.
+
+    Args:
+        codec: the codec.
+        images: (B, 3, H, W) in [0, 1].
+        styles: pairs of mean and standard deviation, each (C,) or (B, C).
+
+    Yields:
+        The batch in one style after another, (B, 3, H, W).
+    """
     for mean, std in styles:
         yield codec.stylise(images, mean, std)
 
 
 def encode_once(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[Tensor]:
-    """One encoding for all styles; yields as `encode_again`."""
+    """Redraw a batch in every style, encoding it only once.
+
+    Args:
+        codec: the codec.
+        images: (B, 3, H, W) in [0, 1].
+        styles: pairs of mean and standard deviation, each (C,) or (B, C).
+
+    Yields:
+        The batch in one style after another, (B, 3, H, W).
+    """
     features, size = codec.encode(images), tuple(images.shape[2:])
     for mean, std in styles:
         yield codec.decode(adain(features, mean, std), size)
 
 
 def styles_table(result: dict[str, float | int | str]) -> str:
-    """The result of `time_styles` for a person."""
+    """Format the result of `time_styles` as a text table for the terminal.
+
+    Args:
+        result: what `time_styles` returned.
+
+    Returns:
+        Several lines of text.
+    """
     rows = [
         ("encoded for every style", result["again_ms"], result["times_faster"]),
         ("encoded once", result["once_ms"], 1.0),
@@ -70,7 +103,7 @@ def styles_table(result: dict[str, float | int | str]) -> str:
     return "\n".join([
         f"style codec '{result['architecture']}': {result['n_images']} images x {result['n_styles']} styles, 3 x "
         f"{result['size']} x {result['size']}, {result['threads']} threads, median of {result['repeats']}",
-        f"  {'form':<30}{'ms':>9}{'times ours':>13}",
+        f"  {'implementation':<30}{'ms':>9}{'times ours':>13}",
         *(f"  {name:<30}{ms:>9.1f}{times:>13.2f}" for name, ms, times in rows),
-        f"  {result['pictures_a_second']:.1f} pictures a second; largest difference {result['max_difference']:.1e}",
+        f"  {result['pictures_a_second']:.1f} images per second; largest difference {result['max_difference']:.1e}",
     ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Forms of the same work that take turns, so that a busy machine is unfair to none."""
+"""Compare the run times of several implementations of the same computation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from collections.abc import Callable, Iterator
 from torch import Tensor
 
 
-def time_alternating(forms: dict[str, Callable[[], Iterator[Tensor]]], repeats: int) -> dict[str, float]:
-    """Median milliseconds of each form."""
-    taken: dict[str, list[float]] = {name: [] for name in forms}
+def time_alternating(implementations: dict[str, Callable[[], Iterator[Tensor]]], repeats: int) -> dict[str, float]:
+    """Time several implementations in turn, so that other load on the machine affects all of them equally.
+
+    Args:
+        implementations: by name, a function that returns an iterator; the time includes consuming the iterator.
+        repeats: how often each one is timed, at least 1.
+
+    Returns:
+        Median time of each implementation in milliseconds.
+    """
+    times_ms: dict[str, list[float]] = {name: [] for name in implementations}
     for _ in range(repeats):
-        for name, form in forms.items():
+        for name, run in implementations.items():
             start = time.perf_counter()
-            for _ in form():
+            for _ in run():
                 pass
-            taken[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(times) for name, times in taken.items()}
+            times_ms[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(times) for name, times in times_ms.items()}

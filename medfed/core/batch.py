@@ -1,4 +1,4 @@
-"""A batch of images and labels, as samples give it and methods change it."""
+"""A batch of images and labels, as training samples provide it and as methods change it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """Raw images (B, C, H, W), non-negative, in [0, 1], not standardised; labels as the task has them.
+    """A batch of B images with their labels.
 
-    views: other pictures of the same scenes, each (B, C, H, W), by name: a method's samples may give them (`expand`),
-        and whatever moves the images moves them alike.
+    Args:
+        image: (B, C, H, W), intensities in [0, 1], not standardised.
+        label: segmentation: masks (B, S, H, W) of 0 and 1, one channel per structure. Classification: class numbers
+            (B,), int64.
+        views: other versions of the same images, such as style-transferred ones, by name; each (B, C, H, W). A method
+            may add them to its samples (`Method.expand`). A geometric augmentation of `image` is applied to them too.
     """
 
     image: Tensor
@@ -22,8 +26,18 @@ class Batch:
     views: dict[str, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> Batch:
+        """Return a copy of the batch with all its tensors on `device`."""
         return Batch(self.image.to(device), self.label.to(device), {n: v.to(device) for n, v in self.views.items()})
 
-    def transform(self, move: Callable[[Tensor], Tensor], label: Tensor) -> Batch:
-        """Images and views through the same `move`, with this label."""
-        return Batch(move(self.image), label, {name: move(view) for name, view in self.views.items()})
+    def transform(self, function: Callable[[Tensor], Tensor], label: Tensor) -> Batch:
+        """Apply one function to the images and to every view, and replace the label.
+
+        Args:
+            function: maps (B, C, H, W) to (B, C, H', W'); called once for the images and once for each view.
+            label: the label of the new batch, already transformed.
+
+        Returns:
+            A new batch; this one stays unchanged.
+        """
+        views = {name: function(view) for name, view in self.views.items()}
+        return Batch(function(self.image), label, views)

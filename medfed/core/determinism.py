@@ -1,4 +1,4 @@
-"""What PyTorch must be told so that the same work gives the same bits."""
+"""PyTorch settings that make two runs of the same computation bit-identical."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import torch
 
 
 def set_deterministic(threads: int | None = None) -> None:
-    """Ask for deterministic algorithms, and for so many threads: sums in other parts are sums with other rounding."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS gives other bits each time
+    """Make PyTorch use deterministic algorithms, and a fixed number of CPU threads.
+
+    The number of threads matters because a sum that is split among another number of threads is rounded differently.
+    An operation without a deterministic algorithm gives a warning and runs.
+
+    Args:
+        threads: number of CPU threads, at least 1; None or 0 keeps the present number.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS results differ from run to run
     torch.use_deterministic_algorithms(True, warn_only=True)
     if threads:
         torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Which device computes."""
+"""Choice of the PyTorch device that runs the computation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from medfed.core.errors import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """ "auto" takes a GPU where there is one."""
+    """Return the PyTorch device that the command line flag `--device` names.
+
+    Args:
+        name: "cpu", "cuda" or another PyTorch device name; "auto" selects CUDA if it is available, else the CPU.
+
+    Raises:
+        UserError: if `name` is "cuda" and no CUDA device is available.
+    """
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError(
-            "--device cuda: PyTorch finds no CUDA device here; use --device cpu, or auto to take what is there"
+            "--device cuda: PyTorch found no CUDA device on this machine; use --device cpu, or --device auto, which "
+            "uses a GPU only if there is one"
         )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""Write files so that a crash leaves the old content or the new, never half of either; and lock them."""
+"""Write files so that a crash leaves either the old or the new content, never a part; lock files between processes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,36 @@ from medfed.core.errors import UserError
 
 
 def write_atomically(path: Path, *parts: bytes | str) -> None:
-    """Write beside the target, flush to the disk, then rename over it.
+    """Write a file in one step: readers see either the old file or the complete new one.
 
-    Whatever fails (a full disk, a kill), the file that was there before is still whole.
+    The parts are written to a temporary file in the same folder, flushed to the disk, and renamed to `path`. If this
+    fails (a full disk, a killed process), a file that existed before stays unchanged.
+
+    Args:
+        path: the file to create or to replace; its folder must exist.
+        parts: the content, written one after another; text is encoded as UTF-8.
+
+    Raises:
+        OSError: if the file cannot be written.
     """
     stage_file(path, *parts)()
 
 
 def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
-    """Write beside the target; the call of what comes back waits for the disk and renames (`write_atomically`)."""
+    """Write the content to a temporary file; the returned function moves it to `path`.
+
+    This is `write_atomically` in two steps: several files can be written first and put in place together afterwards.
+
+    Args:
+        path: the file to create or to replace; its folder must exist.
+        parts: the content, written one after another; text is encoded as UTF-8.
+
+    Returns:
+        A function without arguments that flushes the temporary file to the disk and renames it to `path`.
+
+    Raises:
+        OSError: if the temporary file cannot be written.
+    """
     unfinished = path.with_name(f".{path.name}.unfinished")
     with _removed_on_failure(unfinished), open(unfinished, "wb") as file:
         for part in parts:
@@ -38,7 +59,11 @@ def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
 
 
 def sha256_digest(*parts: bytes) -> bytes:
-    """Their SHA-256, to go in front: safetensors files carry no checksum, and 499 of 500 flipped bits go unseen."""
+    """Return the SHA-256 (32 bytes) of the concatenated parts, to be written in front of them in a file.
+
+    `read_with_checksum` verifies it. safetensors files have no checksum of their own: in a test, loading did not notice
+    499 of 500 flipped bits.
+    """
     checksum = hashlib.sha256()
     for part in parts:
         checksum.update(part)
@@ -57,24 +82,26 @@ def read_with_checksum(path: Path, advice: str) -> bytes:
     """
     data = path.read_bytes()
     if hashlib.sha256(data[32:]).digest() != data[:32]:
-        raise UserError(f"{path}: its checksum does not fit, so it was damaged after it was written; {advice}")
+        raise UserError(f"{path}: the file is damaged: its content does not match its checksum; {advice}")
     return data[32:]
 
 
 @contextmanager
 def exclusive_lock(path: Path, busy: Callable[[str], UserError], wait_s: float = 0.0) -> Iterator[int]:
-    """Hold the lock of a file, which is made if missing and names the process while that holds it.
+    """Context manager that holds an exclusive lock on a file, so that two processes never work in one folder.
 
-    The lock ends with the last process that has the file's descriptor, also by kill -9.
+    The operating system releases the lock when the last process that has the file open ends, also after `kill -9`.
 
     Args:
-        busy: called with the holder ("process 123"); the error to raise where another process holds the lock.
-        wait_s: how many seconds to wait for that process first.
+        path: the lock file; it is created if it does not exist. While the lock is held, it names the process.
+        busy: makes the error to raise if another process holds the lock, from its name, such as "process 123".
+        wait_s: how many seconds to wait for the lock before raising this error.
 
     Yields:
-        the descriptor, for a child process that should hold the lock as well.
+        The file descriptor, for a child process that should hold the lock too.
 
     Raises:
+        UserError: the error from `busy`, if another process still holds the lock after `wait_s` seconds.
         OSError: if the file cannot be opened.
     """
     give_up = time.monotonic() + wait_s
@@ -97,6 +124,7 @@ def exclusive_lock(path: Path, busy: Callable[[str], UserError], wait_s: float =
 
 @contextmanager
 def _removed_on_failure(path: Path) -> Iterator[None]:
+    """Context manager that deletes `path` if the block raises an exception."""
     try:
         yield
     except BaseException:
@@ -105,7 +133,7 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of files, is on the disk."""
+    """Wait until the content of a file, or the list of files of a folder, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -114,10 +142,14 @@ def _sync(path: Path) -> None:
 
 
 def has_utf8_name(path: Path) -> bool:
-    """False for a name of other bytes, such as Latin-1 from an old share: Python keeps these as lone surrogates."""
-    return str(path).isascii() or not any("\ud800" <= letter <= "\udfff" for letter in str(path))
+    """Return whether a path is valid UTF-8, so that it can be printed and written to a table.
+
+    It is not if its name was stored in another encoding, such as Latin-1 on an old network drive. Python represents
+    the bytes of such a name as lone surrogates (U+D800 to U+DFFF).
+    """
+    return str(path).isascii() or not any("\ud800" <= character <= "\udfff" for character in str(path))
 
 
 def printable_path(path: Path) -> str:
-    """A path for people, whatever its bytes are."""
+    """Return a path as text that can always be printed; bytes that are not valid UTF-8 appear as `\\xNN`."""
     return os.fsencode(path).decode(errors="backslashreplace")

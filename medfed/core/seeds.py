@@ -1,4 +1,7 @@
-"""Random streams that are named, not counted: no stream moves when sites are added or run in another order."""
+"""Named random streams: each purpose has a generator of its own, seeded by its name.
+
+So no random number changes when sites are added or run in another order.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,38 @@ import torch
 
 
 def stream_seed(seed: int, *purpose: str | int) -> int:
-    """A 63-bit number for one purpose, the same on every machine."""
+    """Return the seed of a named random stream: an integer in [0, 2**63), the same on every machine.
+
+    Args:
+        seed: the seed of the run.
+        purpose: the name of the stream, such as ("train", site, round). Another name gives an independent stream.
+    """
     text = "\x1f".join([str(seed), *map(str, purpose)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def stream(seed: int, *purpose: str | int) -> torch.Generator:
-    """A CPU generator for one purpose, e.g. `stream(seed, "train", site, round)`.
+    """Return a new CPU generator for a named random stream, e.g. `stream(seed, "train", site, round)`.
 
-    Draw on the CPU and move to the device: the numbers are then the same everywhere.
+    Sample on the CPU and move the values to the device: they are then the same on every machine.
+
+    Args:
+        seed: the seed of the run.
+        purpose: the name of the stream; the same name always gives the same numbers.
     """
     return torch.Generator().manual_seed(stream_seed(seed, *purpose))
 
 
 @contextmanager
 def seeded_layers(seed: int, *purpose: str | int) -> Iterator[None]:
-    """Give the draws that layers make by themselves (initial weights, dropout) a named stream, inside the block.
+    """Context manager that seeds PyTorch's global generators with a named stream inside the block.
 
-    PyTorch takes these from its global generators; they are put back afterwards.
+    Layers sample their initial weights and dropout masks from the global generators. The state of these generators
+    from before the block is restored afterwards.
+
+    Args:
+        seed: the seed of the run.
+        purpose: the name of the stream, as for `stream`.
     """
     with torch.random.fork_rng():
         torch.manual_seed(stream_seed(seed, *purpose))

@@ -1,4 +1,4 @@
-"""Which names a site may have: they become folders, file names and lines of a table."""
+"""Rules for the names of sites, which become names of folders and files and entries of tables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt
 
 
 def check(names: Iterable[str]) -> None:
-    """Accept site names that are safe as folders and different from each other on every disk.
+    """Raise ValueError unless all site names are safe as folder names, and different on every file system.
 
-    Letters of any script, digits, spaces and punctuation are fine, at most 64 characters.
+    A name has 1 to 64 characters: letters of any script, digits, spaces and most punctuation.
 
     Raises:
-        ValueError: naming the first bad name, or both of a pair that differs only in case or in Unicode form.
+        ValueError: for the first name that is not allowed, that occurs twice, or that differs from another name only in
+            upper and lower case or in its Unicode form.
     """
     seen: dict[str, str] = {}
     for name in names:
@@ -23,21 +24,23 @@ def check(names: Iterable[str]) -> None:
             raise ValueError(f"a site cannot be called {ascii(name[:MAX_LENGTH])}: {problem}; rename it")
         folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
         if seen.get(folded) == name:
-            raise ValueError(f"{ascii(name)} is there twice; expected every site once, so remove one")
+            raise ValueError(f"{ascii(name)} is listed twice; expected every site once; remove one of the two")
         if folded in seen:
             pair = f"{ascii(seen[folded])} and {ascii(name)}"
-            raise ValueError(f"{pair} are the same site name but for case or Unicode form; keep or rename one")
+            raise ValueError(
+                f"{pair} differ only in upper and lower case or in Unicode form; rename or remove one"
+            )
         seen[folded] = name
 
 
 def _problem(name: str) -> str:
-    """What is wrong with a name, or nothing."""
+    """Return why a name is not allowed, as a clause; "" if it is allowed."""
     if not 1 <= len(name) <= MAX_LENGTH:
         return f"it has {len(name)} characters, expected 1 to {MAX_LENGTH}"
-    if any(letter in '/\\:*?"<>|' or not letter.isprintable() for letter in name):
-        return 'it may not hold / \\ : * ? " < > | or control characters'
+    if any(character in '/\\:*?"<>|' or not character.isprintable() for character in name):
+        return 'it must not contain / \\ : * ? " < > | or control characters'
     if name != name.strip(" .") or name.startswith("-"):
-        return "it may not begin or end with a space or a dot, nor begin with a hyphen"
+        return "it must not begin or end with a space or a dot, or begin with a hyphen"
     if name.partition(".")[0].strip().lower() in _RESERVED:
-        return "Windows reserves that name"
+        return "Windows reserves this name"
     return ""

@@ -1,1 +1,57 @@
-"""One file a dataset: how its published layout is read."""
+"""Datasets, one file each: how the published folders of a collection are read, site by site.
+
+`Prostate` (six sites, MRI), `Fundus` (four sites, optic disc and cup) and `Camelyon17` (five sites, histology) read
+published collections; `Folder` and `FolderClasses` read your own images, one folder per site. `medfed.phantoms` has
+synthetic versions that need no download. To write a dataset, inherit from `Dataset` in a file of your own.
+`check_dataset` reads every file and reports all problems; `recognise` finds the dataset that a folder holds.
+
+>>> from medfed.datasets import Prostate
+>>> data = Prostate(root="data/prostate", image_size=128)
+>>> data.structures, data.channels
+(('prostate',), 1)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from medfed.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from medfed.datasets.base import Card, Case, Dataset, Volume
+    from medfed.datasets.camelyon17 import Camelyon17
+    from medfed.datasets.checking import DatasetReport, check_dataset
+    from medfed.datasets.folder import Folder
+    from medfed.datasets.folder_classes import FolderClasses
+    from medfed.datasets.fundus import Fundus
+    from medfed.datasets.prostate import Prostate
+    from medfed.datasets.recognition import recognise
+    from medfed.datasets.splits import Split
+
+__all__ = [
+    "Camelyon17",
+    "Card",
+    "Case",
+    "Dataset",
+    "DatasetReport",
+    "Folder",
+    "FolderClasses",
+    "Fundus",
+    "Prostate",
+    "Split",
+    "Volume",
+    "check_dataset",
+    "recognise",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "medfed.datasets.base": ("Card", "Case", "Dataset", "Volume"),
+    "medfed.datasets.camelyon17": ("Camelyon17",),
+    "medfed.datasets.checking": ("DatasetReport", "check_dataset"),
+    "medfed.datasets.folder": ("Folder",),
+    "medfed.datasets.folder_classes": ("FolderClasses",),
+    "medfed.datasets.fundus": ("Fundus",),
+    "medfed.datasets.prostate": ("Prostate",),
+    "medfed.datasets.recognition": ("recognise",),
+    "medfed.datasets.splits": ("Split",),
+})  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a dataset is: sites, each with cases on disk, each loaded as one volume with its reference masks."""
+"""Base class of all datasets: sites with cases on disk; each case is loaded as one image volume with its masks."""
 
 from __future__ import annotations
 
@@ -15,91 +15,37 @@ from medfed.core.bounds import PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.core.files import has_utf8_name, printable_path
 from medfed.datasets import reading, volumes
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case, Volume
 
-PHANTOM_MARK = "PHANTOM.json"  # a file in the folder of every phantom
-Progress = Callable[[Iterable], Iterable]  # wraps what is walked through, as tqdm does
-
-
-@dataclass(frozen=True)
-class Case:
-    """One examination of one patient, on disk.
-
-    patient: unique within its site, and the name of the case in every table.
-    mask: the reference of a segmentation; None for classification.
-    subject: the patient across cases. Cases with the same subject (two eyes, two visits) stay together in the splits.
-    label: the number of its class, for classification.
-    part: "train", "validation" or "test" where a published split says so; "" leaves it to `splits.split`.
-    """
-
-    site: str
-    patient: str
-    image: Path
-    mask: Path | None = None
-    subject: str = ""
-    label: int | None = None
-    part: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "subject", self.subject or self.patient)
-
-    @property
-    def mask_path(self) -> Path:
-        """The reference; TypeError for a case of classification."""
-        if self.mask is None:
-            raise TypeError(f"{self.image}: has a class and no mask; read it with read_image")
-        return self.mask
-
-
-@dataclass(frozen=True)
-class Volume:
-    """One loaded case, in the geometry of its file.
-
-    image: (C, H, W, D) float32, finite, as stored (pictures: from 0 to 255); a 2-D picture has D = 1.
-    mask: (S, H, W, D) uint8 of 0 and 1, one channel a structure, in the order of the dataset's `structures`; the labels
-        of the file are in `mask.meta["label_values"]`.
-    spacing_mm: voxel size along H, W, D; None where the file does not tell (PNG), so that nobody reports millimetres.
-    notices: what was changed or looks odd, a clause each, without the file's name.
-    """
-
-    image: MetaTensor
-    mask: MetaTensor
-    spacing_mm: tuple[float, float, float] | None
-    notices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Card:
-    """What to know before using a dataset; `python -m medfed.data` prints it."""
-
-    title: str
-    description: str
-    licence: str
-    citation: str
-    how_to_get: str  # how to get it, in a sentence
-    layout: str  # folders and file names, as published
-    url: str | None = None  # a plain download address, where one exists
-    sha256: str | None = None  # of what lies there
+PHANTOM_MARK = "PHANTOM.json"  # this file in a folder marks its images as synthetic
+Progress = Callable[[Iterable], Iterable]  # wraps an iterable to show a progress bar, as tqdm does
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Base of every dataset, and the `data` block of a config. A subclass is one file in `medfed/datasets`.
+    """Base class of all datasets; its fields are the `data` block of a config.
 
-    A subclass says where its files are (`find_sites`, `find_cases`) and how one is read (`read_image`, `read_mask`);
-    every check that all share is here.
+    Each dataset is one file in `medfed/datasets`. A subclass defines where its files are (`find_sites`, `find_cases`)
+    and how they are read (`read_image`, `read_mask`); this class makes the checks that all datasets share.
 
     Args:
-        root: the folder that holds the sites; relative to the working directory.
-        image_size: side in pixels of the square slices that the network sees.
-        sites: the sites to use; empty means every site found.
-        validation_ratio, test_ratio: shares of each source site's *patients* kept for selection and for the seen-site
-            score. The unseen site is not split: all of it is tested.
-        standardise: give the network each image with zero mean and unit variance; false leaves it in [0, 1].
-        if_missing: "error", or "phantom" to make the synthetic phantom (and say so on every result).
-        follow_symlinks: read files that a link places outside `root`.
-        ignore_mask_geometry: trust that voxels of a mask correspond one to one to those of its image, whatever its
-            affine says.
-        allow_duplicates: train although the same image file is there more than once, in one site or in two.
+        root: folder that contains the sites, relative to the working directory.
+        image_size: side length in pixels, at least 1, of the square images that the network receives. Slices are
+            resized to it.
+        sites: names of the sites to use; an empty list uses every site that is found in `root`.
+        validation_ratio: fraction of each source site's patients, in [0, 1), that is used to select the best round.
+            The unseen site is not split: all its patients are test patients.
+        test_ratio: fraction of each source site's patients, in [0, 1), that is used to compute the score on seen sites.
+            validation_ratio + test_ratio must be below 1; the remaining patients are used for training.
+        standardise: true scales each image to zero mean and unit variance before the network; classification uses the
+            fixed ImageNet mean and standard deviation instead. false gives the network intensities in [0, 1].
+        if_missing: "error" stops if `root` does not exist; "phantom" creates and uses a synthetic phantom instead,
+            and every result states that the data are synthetic.
+        follow_symlinks: true also reads files to which a symbolic link inside `root` points and that lie outside it.
+        ignore_mask_geometry: true accepts a mask whose header places it elsewhere than its image (another voxel size,
+            orientation or position) and assumes that their voxels correspond one to one.
+        allow_duplicates: true allows the same image file to occur more than once, in one site or in several.
     """
 
     root: str
@@ -114,8 +60,10 @@ class Dataset:
     allow_duplicates: bool = False
 
     card: ClassVar[Card]
-    published_counts: ClassVar[Mapping[str, int]] = {}  # cases of each site, where a publication has them
-    generality: ClassVar[int] = 0  # of `recognise`: 0 one published collection, 1 any data in one layout, 2 any folder
+    published_counts: ClassVar[Mapping[str, int]] = {}  # number of cases per site, if published
+    # Order in which `recognition.recognise` tries the datasets: 0 for one published collection, 1 for any images in a
+    # particular layout, 2 for any folder.
+    generality: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         bounds.check(self)
@@ -127,159 +75,232 @@ class Dataset:
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """This dataset, with settings that fit the files, if an existing folder has its layout; None otherwise.
+        """Return this dataset, with settings that fit the files, if a folder has its layout; otherwise None.
 
-        `python -m medfed.data check FOLDER` asks every dataset, those of the lowest `generality` first.
+        `python -m medfed.data check FOLDER` calls this for every dataset, in the order of `generality`.
+
+        Args:
+            root: an existing folder.
         """
         return None
 
     @property
     def channels(self) -> int:
-        """Image channels: 1 for MRI, 3 for colour."""
-        raise TypeError(f"{type(self).__name__} must say how many channels its images have")
+        """Number of image channels: 1 for MRI or grey images, 3 for colour images."""
+        raise TypeError(f"{type(self).__name__} must define the property channels")
 
     @property
     def structures(self) -> tuple[str, ...]:
-        """Names of the structures, in the order of the mask's channels; none where images are classified."""
+        """Names of the structures, in the order of the mask channels; empty for a classification dataset."""
         return ()
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of their numbers; none where images are segmented."""
+        """Names of the classes, in the order of the class numbers; empty for a segmentation dataset."""
         return ()
 
     @property
     def ratio_structures(self) -> tuple[str, str] | None:
-        """(inner, outer) structures whose vertical-diameter ratio is reported, e.g. (cup, disc); None without one."""
+        """Names of the (inner, outer) structures whose ratio of vertical diameters is reported; None reports no ratio.
+
+        For fundus images these are ("cup", "disc"), for the vertical cup-to-disc ratio.
+        """
         return None
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
-        """(lowest, highest) intensity where the format fixes it (pictures: 0, 255); None for MRI: by percentile."""
+        """Stored intensities (low, high) that are mapped to 0 and 1: (0, 255) for 2-D image files.
+
+        None, as for MRI, maps the percentiles 0.5 and 99.5 of each volume to 0 and 1.
+        """
         return None
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic. Written on every result."""
+        """Whether the images are synthetic; every result states it."""
         return False
 
     def find_sites(self) -> dict[str, Path]:
-        """The folder of every site under `root`."""
-        raise TypeError(f"{type(self).__name__} must find its sites")
+        """Return the folder of every site in `root`, by the name of the site."""
+        raise TypeError(f"{type(self).__name__} must define find_sites")
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """The cases of one site, and a sentence for each file that has no partner or is there twice."""
-        raise TypeError(f"{type(self).__name__} must find the cases of a site")
+        """Find the cases of one site by the names of its files, without opening the files.
+
+        Args:
+            site: name of the site.
+            folder: folder of the site, from `find_sites`.
+
+        Returns:
+            The cases in any order, and a problem (one sentence) for each file without an image or mask that belongs to
+            it and for each file that exists twice.
+        """
+        raise TypeError(f"{type(self).__name__} must define find_cases")
 
     def has_cases(self) -> bool:
-        """Whether any site under `root` has a case."""
+        """Return whether at least one site in `root` has a case."""
         return any(self.find_cases(site, folder)[0] for site, folder in self.find_sites().items())
 
     def site_warnings(self, site: str) -> list[str]:
-        """A sentence for everything about a site that is allowed and yet worth knowing."""
+        """Return warnings about a site, one sentence each: facts that are allowed but that the user should know."""
         return []
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
-        """(C, H, W, D), as `Volume` has it; UserError where the file is wrong."""
+        """Read the image of a case.
+
+        Args:
+            case: a case of this dataset.
+            notices: short descriptions of conversions and unusual properties are appended to this list.
+
+        Returns:
+            (C, H, W, D) float32, as in `Volume.image`.
+
+        Raises:
+            UserError: if the file is missing, damaged or not as the dataset expects.
+        """
         return reading.read_image(case.image, self.channels, notices)
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        """(S, H, W, D), as `Volume` has it; UserError where the file is wrong."""
-        raise TypeError(f"{type(self).__name__} must read a mask")
+        """Read the reference mask of a case.
 
-    def phantom(self) -> Dataset:
-        """The synthetic dataset to use where this one is missing: `NAME_phantom`, in the folder `ROOT_phantom`.
+        Args:
+            case: a case of this dataset.
+            notices: short descriptions of conversions and unusual properties are appended to this list.
 
-        It has the same settings as this one.
+        Returns:
+            (S, H, W, D) uint8 of 0 and 1, as in `Volume.mask`.
 
         Raises:
-            UserError: if there is no phantom of this dataset.
+            UserError: if the file is missing, damaged or not as the dataset expects.
+        """
+        raise TypeError(f"{type(self).__name__} must define read_mask")
+
+    def phantom(self) -> Dataset:
+        """Return the synthetic phantom that replaces this dataset if its images are missing.
+
+        The phantom of the dataset NAME is the dataset `NAME_phantom`, in the folder `ROOT_phantom`, with the same
+        settings. No image is created yet (`ensure_available`).
+
+        Raises:
+            UserError: if this dataset has no phantom.
         """
         name = f"{registry.name_of('datasets', type(self))}_phantom"
         if name not in registry.known_names("datasets"):
             raise UserError(
-                f"data.if_missing: {type(self).__name__} has no phantom; set it to error and give real images"
+                f"data.if_missing: the dataset {type(self).__name__} has no phantom; set data.if_missing: error and "
+                "give the folder of your images in data.root"
             )
         settings = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return registry.resolve("datasets", name)(**{**settings, "root": f"{Path(self.root)}_phantom"})
 
     def ensure_available(self, progress: Progress | None = None) -> Dataset:
-        """This dataset if its folder is there, or else its phantom if `if_missing` allows it.
+        """Return this dataset if its folder exists; otherwise create and return its phantom if `if_missing` allows it.
 
         Args:
-            progress: wraps the cases that are made, to draw a bar.
+            progress: wraps the phantom's cases while they are created, to show a progress bar; None shows none.
+
+        Raises:
+            UserError: if `root` does not exist and `if_missing` is "error", or if this dataset has no phantom.
         """
         if Path(self.root).is_dir():
             return self
         if self.if_missing == "phantom":
             return self.phantom().ensure_available(progress)
-        raise UserError(f"data.root: no folder '{self.root}' here; expected {self._layout_and_help()}")
+        raise UserError(f"data.root: the folder '{self.root}' does not exist; expected {self._layout_and_help()}")
 
     def site_names(self) -> list[str]:
-        """The sites found under `root` (restricted to `sites` where given), sorted."""
-        found = sorted(self._site_folders())
-        if missing := [site for site in self.sites if site not in found]:
-            known = registry.suggestion(missing[0], found)
-            raise UserError(f"data.sites: no site '{missing[0]}' in {self.root}. {known}")
-        return sorted(self.sites) or found
+        """Return the names of the sites in use, sorted: those in the field `sites`, or all sites found in `root`.
+
+        Raises:
+            UserError: if `root` contains no site or a site with an invalid name, or if a site in `sites` is missing.
+        """
+        names = sorted(self._site_folders())
+        if missing := [site for site in self.sites if site not in names]:
+            known = registry.suggestion(missing[0], names)
+            raise UserError(f"data.sites: there is no site '{missing[0]}' in {self.root}. {known}")
+        return sorted(self.sites) or names
 
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
-        """The cases of one site, sorted by patient, and a sentence for everything wrong with their names and places."""
+        """Find the cases of one site and every problem with the names and locations of its files.
+
+        Files are not opened.
+
+        Args:
+            site: name of a site that `find_sites` finds.
+
+        Returns:
+            The usable cases, sorted by `Case.patient`, and the problems, one sentence each.
+        """
         folder = self._site_folders()[site]
         cases, problems = self.find_cases(site, folder)
         paths = dict.fromkeys(path for case in cases for path in (case.image, case.mask) if path)
         outside = {path for path in paths if not self._is_inside(path)}
-        unspeakable = {path for path in paths if not has_utf8_name(path)}
+        not_utf8 = {path for path in paths if not has_utf8_name(path)}
         problems += [
-            f"{path}: is, or has its voxels, behind a link out of {self.root}; put the file there, or set "
-            "data.follow_symlinks: true"
+            f"{path}: this file, or the file with its voxels, lies outside {self.root}, behind a symbolic link; move "
+            "it into that folder, or set data.follow_symlinks: true"
             for path in paths if path in outside
         ]
         problems += [
-            f"{printable_path(path)}: has a name that is no UTF-8, which no table can hold; rename it"
-            for path in paths if path in unspeakable
+            f"{printable_path(path)}: the file name is not valid UTF-8, so tables cannot contain it; rename the file"
+            for path in paths if path in not_utf8
         ]
         counts = Counter(case.patient for case in cases)
-        problems += [f"{site}: has {n} cases called '{name}'; rename them" for name, n in counts.items() if n > 1]
+        problems += [
+            f"{site}: {n} cases have the name '{name}'; expected every name once; rename the files"
+            for name, n in counts.items() if n > 1
+        ]
         if not cases and not problems:
             problems = [
-                f"{folder}: the site {site} has no images; expected {self.card.layout}; add some, or leave it out in "
-                "data.sites"
+                f"{folder}: the site {site} has no images; expected {self.card.layout}; add images, or list only the "
+                "other sites in data.sites"
             ]
-        wrong = outside | unspeakable
-        kept = [case for case in cases if case.image not in wrong and case.mask not in wrong]
-        return sorted(kept, key=lambda case: case.patient), problems
+        unusable = outside | not_utf8
+        usable = [case for case in cases if case.image not in unusable and case.mask not in unusable]
+        return sorted(usable, key=lambda case: case.patient), problems
 
     def cases(self, site: str) -> list[Case]:
-        """The cases of one site, as `cases_by_site`."""
+        """Return the cases of one site, sorted by `Case.patient`.
+
+        Raises:
+            UserError: one message with every problem with the names and locations of the site's files.
+        """
         return self.cases_by_site([site])[site]
 
     def cases_by_site(self, sites: Iterable[str]) -> dict[str, list[Case]]:
-        """The cases of each site, sorted by patient; one UserError with all that is wrong with the files of any."""
-        surveys = {site: self.cases_and_problems(site) for site in sites}
-        problems = [problem for _, found in surveys.values() for problem in found]
+        """Return the cases of several sites, each list sorted by `Case.patient`, by the name of the site.
+
+        Raises:
+            UserError: one message with every problem with the names and locations of the files of all these sites.
+        """
+        by_site = {site: self.cases_and_problems(site) for site in sites}
+        problems = [problem for _, site_problems in by_site.values() for problem in site_problems]
         if problems:
             more = f" (and {len(problems) - 1} more: {'; '.join(problems[1:])})" if len(problems) > 1 else ""
             raise UserError(problems[0] + more)
-        return {site: cases for site, (cases, _) in surveys.items()}
+        return {site: cases for site, (cases, _) in by_site.items()}
 
     def load(self, case: Case) -> Volume:
-        """Read one case, checked; raises UserError with a sentence that names the file."""
+        """Read the image and the mask of one case, and check that they have the same voxel grid.
+
+        Raises:
+            UserError: if a file is missing or damaged, or if image and mask differ in shape or position.
+        """
         notices: list[str] = []
         image = self.read_image(case, notices)
         mask = self.read_mask(case, notices)
         reading.check_pair(case.image, image, case.mask_path, mask, self.ignore_mask_geometry)
-        notices += [f"no {name} in the mask" for name in self.missing(mask)]
+        notices += [f"no {name} in the mask" for name in self.missing_structures(mask)]
         return Volume(image, mask, reading.spacing_mm(case.image, image), tuple(notices))
 
-    def missing(self, mask: MetaTensor) -> list[str]:
-        """The structures that a mask (S, H, W, D) does not show."""
+    def missing_structures(self, mask: MetaTensor) -> list[str]:
+        """Return the names of the structures whose channel in a mask (S, H, W, D) is empty."""
         return [name for name, channel in zip(self.structures, mask, strict=True) if not channel.any()]
 
     def _site_folders(self) -> dict[str, Path]:
         folders = self.find_sites()
         if not folders:
-            raise UserError(f"data.root: no sites in '{self.root}'; expected {self._layout_and_help()}")
+            raise UserError(f"data.root: the folder '{self.root}' contains no site; expected {self._layout_and_help()}")
         try:
             site_names.check(folders)
         except ValueError as error:
@@ -288,12 +309,13 @@ class Dataset:
 
     def _layout_and_help(self) -> str:
         name = registry.name_of("datasets", type(self))
-        return f"{self.card.layout}; `python -m medfed.data card {name}` tells how to get it"
+        return f"{self.card.layout}; `python -m medfed.data card {name}` explains how to get the dataset"
 
     def _is_inside(self, path: Path) -> bool:
+        """Return whether a file, and the file with its voxels, lie in `root`, or links may be followed."""
         try:
             files = {path, volumes.data_file(path)}
-        except (OSError, UserError):  # damaged: reading it will say so
+        except (OSError, UserError):  # damaged: reading the file will report it
             files = {path}
         root = Path(self.root).resolve()
         return self.follow_symlinks or all(file.resolve().is_relative_to(root) for file in files)

@@ -1,4 +1,4 @@
-"""Camelyon17-WILDS: patches of lymph nodes of five hospitals, with tumour or without (Koh et al., ICML 2021)."""
+"""Camelyon17-WILDS: patches of lymph node slides from five hospitals, normal or tumour (Koh et al., ICML 2021)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from medfed.core.bounds import NonNegativeInt, PositiveInt
 from medfed.core.errors import UserError
 from medfed.datasets import camelyon17_metadata as metadata
 from medfed.datasets import camelyon17_slides as slides
-from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset, Volume
+from medfed.datasets.base import PHANTOM_MARK, Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case, Volume
 
 FOLDER = "camelyon17_v1.0"
 TABLE = "metadata.csv"
@@ -25,19 +27,22 @@ _PARTS = {0: "train", 1: "validation"}
 
 @dataclass(frozen=True)
 class Camelyon17(Dataset):
-    """Patches of 96 x 96 pixels; the class tells whether the central 32 x 32 hold tumour. See `Dataset` for the rest.
+    """Camelyon17-WILDS: classify patches of 96 x 96 pixels as normal or tumour.
 
-    `root` is the folder camelyon17_v1.0 or the one that holds it. Sites are hospital_1 to hospital_5, the column
-    `center` and one. Nothing but metadata.csv says what there is; every slide's folder is listed once, to find patches
-    that the table names and the disk lacks.
+    The class tells whether the central 32 x 32 pixels contain tumour. `root` is the folder camelyon17_v1.0 or the
+    folder that contains it. The sites are hospital_1 to hospital_5 (column `center` of metadata.csv, plus 1). Only
+    metadata.csv decides which patches exist; each slide's folder is listed once to find patches that are missing on the
+    disk. The fields that are not explained here are explained at `Dataset`.
 
     Args:
-        splits: what is never divided between training, validation and test. "patient": all patches of a patient.
-            "slide": all of a slide, so that two slides of one patient may part. "published": the column `split` of
-            WILDS decides, 0 training and 1 validation. It was drawn by patch, so that patches of one slide are in
-            both, and there is no seen-site test: that part is empty.
-        max_per_site: at most so many patches of each site, 0 for all: the same ones whenever and wherever they are
-            drawn, and normal to tumour as in the whole site.
+        image_size: side length in pixels, at least 1, of the images that the network receives; patches are resized to
+            it.
+        splits: which images stay in the same part (training, validation or test). "patient": all patches of a patient.
+            "slide": all patches of a slide, but two slides of a patient may be in different parts. "published": the
+            column `split` of metadata.csv decides (0 training, 1 validation); it was sampled by patch, so patches of
+            one slide are in both parts, and there are no test patches at seen sites.
+        max_per_site: largest number of patches per site; 0 uses all. The selection keeps the site's fraction of tumour
+            patches, and the same patches are selected in every run.
     """
 
     image_size: PositiveInt = 96
@@ -47,15 +52,15 @@ class Camelyon17(Dataset):
     card: ClassVar[Card] = Card(
         title="Camelyon17-WILDS, five hospitals",
         description="455,954 patches (96 x 96 pixels, about 1 micrometre each, H&E) of lymph nodes of breast cancer "
-        "patients; 50 slides of five Dutch hospitals, ten each. The class says whether the middle 32 x 32 pixels hold "
-        "tumour.",
+        "patients; 50 slides of five Dutch hospitals, ten each. The class says whether the central 32 x 32 pixels "
+        "contain tumour.",
         licence="CC0 1.0.",
         citation="Bandi et al., 'From detection of individual metastases to classification of lymph node status at the "
         "patient level: the CAMELYON17 challenge', IEEE TMI 2018; Koh et al., 'WILDS: a benchmark of in-the-wild "
         "distribution shifts', ICML 2021.",
         how_to_get="Follow the link on https://wilds.stanford.edu/datasets/ (Camelyon17, version 1.0, 10.7 GB) and "
         "unpack it so that data/camelyon17/camelyon17_v1.0/metadata.csv is there. Without it, `if_missing: phantom` "
-        "makes a synthetic twin.",
+        "makes a synthetic phantom.",
         layout="ROOT/camelyon17_v1.0/metadata.csv with ROOT/camelyon17_v1.0/patches/patient_PPP_node_N/"
         "patch_patient_PPP_node_N_x_X_y_Y.png (or ROOT is camelyon17_v1.0 itself)",
     )
@@ -65,61 +70,93 @@ class Camelyon17(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
+        """Return this dataset if metadata.csv is in `root` or in `root`/camelyon17_v1.0; otherwise None."""
         has_table = any((folder / TABLE).is_file() for folder in (root, root / FOLDER))
         return cls(root=str(root)) if has_table else None
 
     @property
     def channels(self) -> int:
+        """Number of image channels: 3, red, green and blue."""
         return 3
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the class numbers: ("normal", "tumour")."""
         return ("normal", "tumour")
 
     @property
     def intensity_range(self) -> tuple[float, float]:
+        """Stored intensities that are mapped to 0 and 1: (0, 255)."""
         return 0.0, 255.0
 
     @property
     def is_phantom(self) -> bool:
+        """Whether the images are synthetic, which the file PHANTOM.json beside metadata.csv states."""
         return (self._home() / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
+        """Return the sites that metadata.csv names, all with the folder that contains metadata.csv.
+
+        Raises:
+            UserError: if metadata.csv is missing or invalid.
+        """
         home = self._home()
         centres = np.unique(self._table()[:, metadata.CENTRE])
         return {f"hospital_{centre + 1}": home for centre in centres.tolist()}
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        """Return the patches of one site that exist on the disk, and a problem for each slide that lacks patches.
+
+        Args:
+            site: "hospital_1" to "hospital_5".
+            folder: the folder that contains metadata.csv.
+        """
         table = self._table()
         rows = table[table[:, metadata.CENTRE] == int(site.removeprefix("hospital_")) - 1]
         cases = self._subset([self._case(site, folder / "patches", row) for row in rows.tolist()])
-        return slides.present(cases, Path(self.root), self.follow_symlinks)
+        return slides.existing_cases(cases, Path(self.root), self.follow_symlinks)
 
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
-        slides.clear_listings()  # the disk may have changed
+        """Find the cases of one site and every problem with its files, as `Dataset.cases_and_problems` does."""
+        slides.clear_listings()  # files may have been added or removed since the last call
         return super().cases_and_problems(site)
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
-        said: list[str] = []
-        image = super().read_image(case, said)
-        notices += [notice for notice in said if notice != "alpha channel dropped"]  # published as RGBA, all opaque
+        """Read one patch.
+
+        Args:
+            case: a case of this dataset.
+            notices: short descriptions of conversions and unusual properties are appended to this list.
+
+        Returns:
+            (3, H, W, 1) float32 in [0, 255].
+
+        Raises:
+            UserError: if the file is missing, damaged or not an RGB image.
+        """
+        image_notices: list[str] = []
+        image = super().read_image(case, image_notices)
+        # The patches are published as RGBA with full opacity, so a dropped alpha channel is not worth a notice.
+        notices += [notice for notice in image_notices if notice != "alpha channel dropped"]
         return image
 
     def load(self, case: Case) -> Volume:
-        raise TypeError(f"{case.image}: has a class and no mask; read it with read_image")
+        """Raise TypeError: a patch has a class and no mask; `read_image` reads it."""
+        raise TypeError(f"{case.image}: this case has a class and no mask; read it with read_image")
 
     def _is_inside(self, path: Path) -> bool:
-        """As the base class has it, without asking the disk for each of 455,954 patches."""
+        """As in `Dataset`, but from the listing of the folder: 455,954 separate file queries would be slow."""
         return self.follow_symlinks or not slides.is_link(path) or super()._is_inside(path)
 
     def _home(self) -> Path:
+        """Return the folder that contains metadata.csv."""
         root = Path(self.root)
         return root / FOLDER if (root / FOLDER / TABLE).is_file() and not (root / TABLE).is_file() else root
 
     def _table(self) -> np.ndarray:
         path = self._home() / TABLE
         if not path.is_file():
-            raise UserError(f"{path}: is missing; expected {self._layout_and_help()}")
+            raise UserError(f"{path}: the file does not exist; expected {self._layout_and_help()}")
         return metadata.read(path, with_split=self.splits == "published")
 
     def _case(self, site: str, patches: Path, row: Sequence[int]) -> Case:
@@ -131,19 +168,23 @@ class Camelyon17(Dataset):
         return Case(site, name, _slide_folder(patches, slide) / f"{name}.png", None, subject, tumour, part)
 
     def _subset(self, cases: list[Case]) -> list[Case]:
-        """The first of each class by the hash of their names, so that one patch more moves few."""
+        """Select at most `max_per_site` patches, from each class those whose names have the smallest hashes.
+
+        Ranking by hash keeps the selection almost the same when a patch is added to the collection.
+        """
         if not 0 < self.max_per_site < len(cases):
             return cases
         with_tumour, normal = ([case for case in cases if case.label == label] for label in (1, 0))
         n_tumour = int(self.max_per_site * len(with_tumour) / len(cases) + 0.5)
-        taken = _first(with_tumour, n_tumour) + _first(normal, self.max_per_site - n_tumour)
-        return sorted(taken, key=lambda case: case.patient)
+        selected = _smallest_hashes(with_tumour, n_tumour) + _smallest_hashes(normal, self.max_per_site - n_tumour)
+        return sorted(selected, key=lambda case: case.patient)
 
 
-def _first(cases: list[Case], n: int) -> list[Case]:
+def _smallest_hashes(cases: list[Case], n: int) -> list[Case]:
     return sorted(cases, key=lambda case: hashlib.blake2b(case.patient.encode(), digest_size=8).digest())[:n]
 
 
 @lru_cache(maxsize=256)
 def _slide_folder(patches: Path, slide: str) -> Path:
+    """Return the folder of a slide; cached, so that the paths of its patches share one object."""
     return patches / slide

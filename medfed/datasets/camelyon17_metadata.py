@@ -1,4 +1,4 @@
-"""The table of Camelyon17-WILDS, half a million rows, checked and kept as whole numbers."""
+"""Read and check metadata.csv, the table of the half a million patches of Camelyon17-WILDS."""
 
 from __future__ import annotations
 
@@ -15,24 +15,33 @@ import numpy as np
 from medfed.core.errors import UserError
 
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
-PATIENT, NODE, X, Y, TUMOUR, CENTRE, SPLIT, LINE = range(8)
+PATIENT, NODE, X, Y, TUMOUR, CENTRE, SPLIT, LINE = range(8)  # columns of the array that `read` returns
 N_CENTRES = 5
 if TYPE_CHECKING:
-    from _csv import Reader as TableReader  # the type of csv.reader(...), which only stubs name
+    from _csv import Reader as TableReader  # the type of csv.reader(...), which exists only in type stubs
 
 _HELP = "copy the file again from its source"
 
 
 def read(path: Path, with_split: bool = False) -> np.ndarray:
-    """(N, 8) int64: patient, node, x, y, tumour, centre, split (-1 without `with_split`), line in the file.
+    """Read the table of patches and check its values.
 
-    The last tables read are kept, and read again where the file has changed.
+    The result is cached in memory until the file changes.
+
+    Args:
+        path: metadata.csv.
+        with_split: also read the column `split`.
+
+    Returns:
+        (N, 8) int64, read-only, one row per patch: patient, node, x, y, tumour (0 or 1), centre (0 to 4), split
+        (0 training, 1 validation; -1 if `with_split` is False), and the line number in the file.
 
     Raises:
-        UserError: if the file cannot be read, lacks a column, or has a row that is wrong or there twice.
+        UserError: if the file cannot be read, a column is missing, a value is invalid, a patch is listed twice, or a
+            patient is at two centres.
     """
-    state = path.stat()
-    return _read(path, with_split, state.st_mtime_ns, state.st_size)
+    status = path.stat()
+    return _read(path, with_split, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=2)
@@ -41,7 +50,7 @@ def _read(path: Path, with_split: bool, changed_ns: int, size: int) -> np.ndarra
     if not with_split:
         numbers = np.insert(numbers, SPLIT, -1, axis=1)
     if not len(numbers):
-        raise UserError(f"{path}: has no rows below its header; expected one for each patch; {_HELP}")
+        raise UserError(f"{path}: the table has no rows below its header; expected one row per patch; {_HELP}")
     _check_values(path, numbers, "center", CENTRE, f"0 to {N_CENTRES - 1}", range(N_CENTRES))
     _check_values(path, numbers, "tumor", TUMOUR, "0 or 1", range(2))
     if with_split:
@@ -53,16 +62,16 @@ def _read(path: Path, with_split: bool, changed_ns: int, size: int) -> np.ndarra
 
 
 def _numbers(path: Path, columns: tuple[str, ...]) -> np.ndarray:
-    """(N, columns and one): the columns asked for, in that order, then the line."""
+    """Return (N, len(columns) + 1) int64: the given columns in this order, then the line number."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            pick = itemgetter(*_places(path, next(reader, []), columns))
+            pick = itemgetter(*_column_indices(path, next(reader, []), columns))
             return _rows(path, reader, pick, columns)
     except UnicodeDecodeError:
-        raise UserError(f"{path}: is not text in UTF-8; expected the table that was published; {_HELP}") from None
+        raise UserError(f"{path}: the file is not UTF-8 text; expected the published table; {_HELP}") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be opened ({error.strerror}); check who may read it") from None
+        raise UserError(f"{path}: cannot open the file ({error.strerror}); check its permissions") from None
 
 
 def _rows(path: Path, reader: TableReader, pick: Callable[[list], tuple], columns: tuple[str, ...]) -> np.ndarray:
@@ -82,12 +91,13 @@ def _rows(path: Path, reader: TableReader, pick: Callable[[list], tuple], column
     return np.frombuffer(numbers, dtype=np.int64).reshape(-1, len(columns) + 1)
 
 
-def _places(path: Path, header: list[str], columns: tuple[str, ...]) -> list[int]:
+def _column_indices(path: Path, header: list[str], columns: tuple[str, ...]) -> list[int]:
     missing = [name for name in columns if name not in header]
     if missing:
-        found = ", ".join(name for name in header if name) or "nothing"
+        present = ", ".join(name for name in header if name) or "none"
         raise UserError(
-            f"{path}: line 1: has no column '{missing[0]}', found {found[:200]}; expected {', '.join(columns)}; {_HELP}"
+            f"{path}: line 1: the column '{missing[0]}' is missing: found the columns {present[:200]}, expected "
+            f"{', '.join(columns)}; {_HELP}"
         )
     return [header.index(name) for name in columns]
 
@@ -103,27 +113,27 @@ def _check_values(path: Path, numbers: np.ndarray, name: str, column: int, expec
 
 
 def _check_repeats(path: Path, numbers: np.ndarray) -> None:
-    """Raise UserError where two rows name the same patch."""
+    """Raise UserError if two rows describe the same patch."""
     names = numbers[:, [PATIENT, NODE, X, Y]]
-    order = np.lexsort((*names.T[::-1],))  # stable: of two alike, the earlier line comes first
-    alike = (names[order[1:]] == names[order[:-1]]).all(axis=1)
-    if alike.any():
-        at = int(alike.argmax())
-        first, second = numbers[order[at]], numbers[order[at + 1]]
+    order = np.lexsort((*names.T[::-1],))  # stable: of two equal rows, the earlier line comes first
+    repeated = (names[order[1:]] == names[order[:-1]]).all(axis=1)
+    if repeated.any():
+        index = int(repeated.argmax())
+        first, second = numbers[order[index]], numbers[order[index + 1]]
         raise UserError(
             f"{path}: line {second[LINE]}: patient {second[PATIENT]:03d}, node {second[NODE]}, x {second[X]}, "
-            f"y {second[Y]} is there already in line {first[LINE]} ({int(alike.sum()):,} such rows); expected every "
-            "patch once, so remove one"
+            f"y {second[Y]} is already in line {first[LINE]} ({int(repeated.sum()):,} repeated rows in all); expected "
+            "every patch once; remove one of the rows"
         )
 
 
 def _check_patients(path: Path, numbers: np.ndarray) -> None:
-    """Raise UserError where a patient is at two hospitals: a test at one would see the patients of another."""
+    """Raise UserError if a patient is at two hospitals: the test at one would show training patients of the other."""
     pairs, first = np.unique(numbers[:, [PATIENT, CENTRE]] @ (N_CENTRES, 1), return_index=True)
     twice = np.flatnonzero(np.diff(pairs // N_CENTRES) == 0)
     if len(twice):
-        one, other = sorted((numbers[first[twice[0]]], numbers[first[twice[0] + 1]]), key=lambda row: row[LINE])
+        earlier, later = sorted((numbers[first[twice[0]]], numbers[first[twice[0] + 1]]), key=lambda row: row[LINE])
         raise UserError(
-            f"{path}: line {other[LINE]}: patient {other[PATIENT]:03d} is at center {other[CENTRE]}, but at "
-            f"{one[CENTRE]} in line {one[LINE]}; expected one center a patient; correct it, or {_HELP}"
+            f"{path}: line {later[LINE]}: patient {later[PATIENT]:03d} is at center {later[CENTRE]}, but at center "
+            f"{earlier[CENTRE]} in line {earlier[LINE]}; expected one center per patient; correct it, or {_HELP}"
         )

@@ -1,4 +1,4 @@
-"""Which patches of Camelyon17 are on disk: list each slide's folder once, instead of asking for each file."""
+"""Find which patches of Camelyon17 exist on the disk: list each slide's folder once instead of querying each file."""
 
 from __future__ import annotations
 
@@ -9,47 +9,55 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from medfed.datasets.base import Case
+from medfed.datasets.case import Case
 
 
 class Listing(NamedTuple):
-    """The names in a folder, and those of them that are links."""
+    """Names of the files in a folder, and the names among them that are symbolic links."""
 
     names: frozenset[str]
     links: frozenset[str]
 
 
-def present(cases: Iterable[Case], root: Path, follow_symlinks: bool) -> tuple[list[Case], list[str]]:
-    """The cases whose files are there, and a sentence for every folder that lacks some or lies behind a link.
+def existing_cases(cases: Iterable[Case], root: Path, follow_symlinks: bool) -> tuple[list[Case], list[str]]:
+    """Select the cases whose image files exist; the files are not opened.
 
-    A folder outside `root` gives no cases unless links are followed. Files are not opened.
+    Args:
+        cases: cases with the paths at which their images should be.
+        root: folder of the dataset.
+        follow_symlinks: whether folders that lie outside `root`, behind a symbolic link, are accepted.
+
+    Returns:
+        The cases whose files exist, and a problem (one sentence) for each folder that lacks files or lies outside
+        `root`.
     """
     folders: dict[Path, list[Case]] = defaultdict(list)
     for case in cases:
         folders[case.image.parent].append(case)
-    kept, problems = [], []
+    existing, problems = [], []
     home = root.resolve()
-    for folder, wanted in folders.items():
+    for folder, expected in folders.items():
         if not (follow_symlinks or folder.resolve().is_relative_to(home)):
             problems.append(
-                f"{folder}: lies behind a link out of {root}; put it there, or set data.follow_symlinks: true"
+                f"{folder}: this folder lies outside {root}, behind a symbolic link; move it into that folder, or set "
+                "data.follow_symlinks: true"
             )
             continue
         names = _listing(str(folder)).names
-        found = [case for case in wanted if case.image.name in names]
-        if len(found) < len(wanted):
-            problems.append(_lack(folder, wanted, names))
-        kept += found
-    return kept, problems
+        existing_here = [case for case in expected if case.image.name in names]
+        if len(existing_here) < len(expected):
+            problems.append(_missing_patches(folder, expected, names))
+        existing += existing_here
+    return existing, problems
 
 
 def is_link(path: Path) -> bool:
-    """Whether a file is a link, by its folder's listing."""
+    """Return whether a file is a symbolic link, from the cached listing of its folder."""
     return path.name in _listing(str(path.parent)).links
 
 
 def clear_listings() -> None:
-    """Clear the cache of directory listings."""
+    """Clear the cache of folder listings, so that files added or removed since are noticed."""
     _listing.cache_clear()
 
 
@@ -57,15 +65,17 @@ def clear_listings() -> None:
 def _listing(folder: str) -> Listing:
     try:
         with os.scandir(folder) as entries:
-            links = {entry.name: entry.is_symlink() for entry in entries}
+            is_link_by_name = {entry.name: entry.is_symlink() for entry in entries}
     except (FileNotFoundError, NotADirectoryError):
-        links = {}
-    return Listing(frozenset(links), frozenset(name for name, is_one in links.items() if is_one))
+        is_link_by_name = {}
+    links = frozenset(name for name, linked in is_link_by_name.items() if linked)
+    return Listing(frozenset(is_link_by_name), links)
 
 
-def _lack(folder: Path, wanted: list[Case], names: frozenset[str]) -> str:
-    missing = [case.image.name for case in wanted if case.image.name not in names]
+def _missing_patches(folder: Path, expected: list[Case], names: frozenset[str]) -> str:
+    """Describe in one sentence which of the expected patches are missing in a folder."""
+    missing = [case.image.name for case in expected if case.image.name not in names]
     return (
-        f"{folder}: lacks {len(missing):,} of the {len(wanted):,} patches that metadata.csv names, first {missing[0]}; "
-        "unpack the archive again, or take their rows out of the table"
+        f"{folder}: {len(missing):,} of the {len(expected):,} patches that metadata.csv lists are missing, the first "
+        f"is {missing[0]}; unpack the archive again, or remove the rows of these patches from metadata.csv"
     )

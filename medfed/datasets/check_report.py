@@ -1,4 +1,4 @@
-"""A check report for a person and for a program."""
+"""Write the report of a dataset check as text for the terminal and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import asdict
 
 from medfed.datasets.checking import CaseFacts, DatasetReport, SiteFacts
 
-HEADER = ("site", "cases", "people", "voxels", "spacing mm", "labels", "intensity", "empty")
+HEADER = ("site", "cases", "patients", "voxels", "spacing mm", "labels", "intensity", "empty")
 
 
 def to_json(report: DatasetReport) -> str:
-    """Everything, case by case, with the SHA-256 of every image."""
+    """Return the whole report as JSON: the facts of every case (with its SHA-256), the problems and the warnings."""
     return json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"
 
 
 def to_text(report: DatasetReport) -> str:
-    """A line a site, then every warning and every problem, one a line, and the count of both."""
+    """Return the report as text: a table with one row per site, the warnings, the problems, and their numbers."""
     rows = [HEADER, *(_row(site) for site in report.sites)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
@@ -30,6 +30,7 @@ def to_text(report: DatasetReport) -> str:
 
 
 def _row(site: SiteFacts) -> tuple[str, ...]:
+    """Return the cells of one site's row, in the order of HEADER."""
     cases = site.cases
     if not cases:
         return (site.name, str(site.n_cases), *("-" for _ in HEADER[2:]))
@@ -47,15 +48,16 @@ def _row(site: SiteFacts) -> tuple[str, ...]:
 
 
 def _spacings(cases: Sequence[CaseFacts]) -> str:
+    """Return the voxel sizes in mm as `_ranges` writes them; "unknown" if no file stores one."""
     known = [case.spacing_mm for case in cases if case.spacing_mm is not None]
     return _ranges(known) if known else "unknown"
 
 
 def _ranges(sizes: Sequence[tuple[float, ...]]) -> str:
-    """`384 x 384 x 15-24`: along each axis the one size, or the least and the most."""
+    """Return sizes as text such as `384 x 384 x 15-24`: per axis the common value, or the smallest and the largest."""
     axes = [(min(axis), max(axis)) for axis in zip(*sizes)]
     return " x ".join(f"{low:.4g}" if f"{low:.4g}" == f"{high:.4g}" else f"{low:.4g}-{high:.4g}" for low, high in axes)
 
 
-def _count(things: Sequence[str], word: str) -> str:
-    return f"{len(things)} {word}" + ("" if len(things) == 1 else "s")
+def _count(items: Sequence[str], noun: str) -> str:
+    return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")

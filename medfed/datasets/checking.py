@@ -1,4 +1,4 @@
-"""Reading a whole dataset to find everything that is wrong with it, before a federation stumbles over it."""
+"""Read a whole dataset and report everything that is wrong with it, before a training run fails because of it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,27 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
 from medfed.datasets import reading, volumes
-from medfed.datasets.base import Case, Dataset, Progress
+from medfed.datasets.base import Dataset, Progress
+from medfed.datasets.case import Case
 
-MAX_HASHED_CASES = 20_000  # cases whose files a run compares by their content; reading more would take too long
-SAMPLED_VOXELS = 100_000  # of each volume, when its intensities are looked at
+MAX_HASHED_CASES = 20_000  # a run hashes the files of at most this many cases; more would take too long
+MAX_SAMPLED_VOXELS = 100_000  # number of voxels per volume in which unusual intensities are searched
 
 
 @dataclass(frozen=True)
 class CaseFacts:
-    """What one readable case is like.
+    """Properties of one case whose files can be read.
 
-    shape: (H, W, D). lowest, highest: of the intensities. labels: values in the mask's file, or the number of its
-    class. missing: structures that the mask does not show. sha256: of the image's voxels as the file holds them.
+    Args:
+        patient: name of the case, unique within its site.
+        subject: identifier of the patient.
+        shape: image size (H, W, D) in voxels.
+        spacing_mm: voxel size along H, W, D in mm; None if the file does not store it.
+        lowest, highest: range of the intensities.
+        labels: values in the mask file; for classification, the class number.
+        missing: names of the structures that the mask does not contain.
+        notices: short descriptions of what was converted or looks unusual.
+        sha256: SHA-256 of the image file, hexadecimal (`file_sha256`).
     """
 
     patient: str
@@ -41,7 +50,7 @@ class CaseFacts:
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """One site: how many cases lie there, and the facts of those that could be read."""
+    """Properties of one site: the number of its cases, and the facts of those that can be read."""
 
     name: str
     n_cases: int
@@ -50,7 +59,15 @@ class SiteFacts:
 
 @dataclass(frozen=True)
 class DatasetReport:
-    """A dataset as it is. `problems` want mending before training; `warnings` want a look."""
+    """Result of a dataset check.
+
+    Args:
+        root: folder of the dataset.
+        is_phantom: whether the images are synthetic.
+        sites: facts of every site.
+        problems: what must be corrected before training, one sentence each.
+        warnings: what may be a mistake and should be looked at, one sentence each.
+    """
 
     root: str
     is_phantom: bool
@@ -60,55 +77,63 @@ class DatasetReport:
 
 
 def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Progress | None = None) -> DatasetReport:
-    """Read every case of a dataset.
+    """Read every case of a dataset and collect its properties, problems and warnings.
 
     Args:
-        dataset: whose root exists.
-        allow_duplicates: make warnings of images that are there more than once, as `data.allow_duplicates` does.
-        progress: wraps the list of cases, to draw a bar.
+        dataset: the dataset to check; its `root` must exist.
+        allow_duplicates: report images that exist more than once as warnings instead of problems, as the config key
+            `data.allow_duplicates` does.
+        progress: wraps the list of cases to show a progress bar; None shows none.
+
+    Returns:
+        The report. A file that cannot be read is a problem in it, not an exception.
 
     Raises:
-        UserError: if the sites cannot be told; whatever is wrong with single files is in the report.
+        UserError: if the sites of the dataset cannot be determined.
     """
     names = dataset.site_names()
-    surveys = {site: dataset.cases_and_problems(site) for site in names}
-    problems = [problem for _, found in surveys.values() for problem in found]
-    cases = [case for found, _ in surveys.values() for case in found]
+    found_at = {site: dataset.cases_and_problems(site) for site in names}
+    problems = [problem for _, site_problems in found_at.values() for problem in site_problems]
+    cases = [case for site_cases, _ in found_at.values() for case in site_cases]
     facts: dict[str, list[CaseFacts]] = {site: [] for site in names}
     for case in progress(cases) if progress else cases:
-        found, wrong = examine(dataset, case)
-        facts[case.site] += [found] if found else []
-        problems += wrong
-    sites = tuple(SiteFacts(site, len(surveys[site][0]), tuple(facts[site])) for site in names)
-    twice, allow_duplicates = find_duplicates(cases), allow_duplicates or dataset.allow_duplicates
-    problems += _kinds(dataset) + ([] if allow_duplicates else twice)
-    site_warnings = [remark for site in names for remark in dataset.site_warnings(site)]
-    warnings = [*site_warnings, *_counts(dataset, sites), *_oddities(sites), *(twice if allow_duplicates else [])]
+        case_facts, case_problems = check_case(dataset, case)
+        facts[case.site] += [case_facts] if case_facts else []
+        problems += case_problems
+    sites = tuple(SiteFacts(site, len(found_at[site][0]), tuple(facts[site])) for site in names)
+    repeated, allow_duplicates = find_duplicates(cases), allow_duplicates or dataset.allow_duplicates
+    problems += _intensity_problems(dataset) + ([] if allow_duplicates else repeated)
+    warnings = [warning for site in names for warning in dataset.site_warnings(site)]
+    warnings += [*_count_warnings(dataset, sites), *_notice_warnings(sites), *(repeated if allow_duplicates else [])]
     return DatasetReport(dataset.root, dataset.is_phantom, sites, tuple(problems), tuple(warnings))
 
 
-def examine(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
-    """The facts of one case, or what is wrong with its image, its mask, or the two together."""
+def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
+    """Read one case and check its image, its mask, and that the two fit together.
+
+    Returns:
+        The facts of the case, or None if there is a problem; and the problems, one sentence each.
+    """
     notices: list[str] = []
     problems: list[str] = []
-    found = []
+    arrays = []
     for read in (dataset.read_image, *([dataset.read_mask] if case.mask else [])):
         try:
-            found.append(read(case, notices))
+            arrays.append(read(case, notices))
         except UserError as error:
             problems.append(str(error))
     if problems:
         return None, problems
     if case.mask is None:
-        return _facts(case, found[0], (case.label,), (), notices), []
-    image, mask = found
+        return _facts(case, arrays[0], (case.label,), (), notices), []
+    image, mask = arrays
     try:
         reading.check_pair(case.image, image, case.mask, mask, dataset.ignore_mask_geometry)
     except UserError as error:
         return None, [str(error)]
-    missing = dataset.missing(mask)
+    missing = dataset.missing_structures(mask)
     if not reading.is_2d_image_file(case.image):
-        notices += _far_values(image.numpy())
+        notices += _outlier_notices(image.numpy())
     return _facts(case, image, tuple(mask.meta["label_values"]), tuple(missing), notices), []
 
 
@@ -120,50 +145,56 @@ def _facts(case: Case, image: MetaTensor, labels: tuple, missing: tuple[str, ...
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of an image's file; of an MHD's, the file with its voxels."""
-    whole = hashlib.sha256()
+    """Return the SHA-256 of an image file, hexadecimal; for an MHD header, of the file that contains its voxels."""
+    sha256 = hashlib.sha256()
     with open(volumes.data_file(path), "rb") as file:
         while chunk := file.read(1 << 20):  # hashlib.file_digest needs Python 3.11
-            whole.update(chunk)
-    return whole.hexdigest()
+            sha256.update(chunk)
+    return sha256.hexdigest()
 
 
 def find_duplicates(cases: Iterable[Case]) -> list[str]:
-    """A sentence for every image that is there more than once, in one site or two: a test would see training data."""
+    """Find images that exist more than once, in one site or in several.
+
+    With a duplicate, the test data may contain a training image. Only files of equal size are read and compared.
+
+    Returns:
+        One sentence per duplicated image, with the paths of its copies.
+    """
     by_size: dict[int, list[Case]] = defaultdict(list)
     for case in cases:
         try:
             by_size[volumes.data_file(case.image).stat().st_size].append(case)
-        except (OSError, UserError):  # said elsewhere, by whoever reads it
+        except (OSError, UserError):  # reading the file will report the problem
             continue
-    same: dict[str, list[Path]] = defaultdict(list)
+    by_sha256: dict[str, list[Path]] = defaultdict(list)
     for group in by_size.values():
         for case in group if len(group) > 1 else ():
-            same[file_sha256(case.image)].append(case.image)
+            by_sha256[file_sha256(case.image)].append(case.image)
     return [
-        f"{' and '.join(map(str, paths))}: are the same image (SHA-256 {found[:12]}); expected every image once, so "
-        "remove all but one"
-        for found, paths in same.items()
+        f"{' and '.join(map(str, paths))}: these files are the same image (SHA-256 {sha256[:12]}); expected every "
+        "image once; remove all but one"
+        for sha256, paths in by_sha256.items()
         if len(paths) > 1
     ]
 
 
-def _far_values(image: np.ndarray) -> list[str]:
-    """Whether the lowest or highest value is farther from all others than these are from each other."""
+def _outlier_notices(image: np.ndarray) -> list[str]:
+    """Describe a lowest or highest value that is farther from all other values than these are from each other."""
     flat = image.reshape(-1)
-    values = np.unique(np.append(flat[:: max(1, flat.size // SAMPLED_VOXELS)], (flat.min(), flat.max())))
+    values = np.unique(np.append(flat[:: max(1, flat.size // MAX_SAMPLED_VOXELS)], (flat.min(), flat.max())))
     if len(values) < 4:
         return []
     notices = []
     if values[1] - values[0] > values[-1] - values[1]:
-        notices.append("lowest value far from all others (padding?)")
+        notices.append("the lowest intensity is far below all others (padding?)")
     if values[-1] - values[-2] > values[-2] - values[0]:
-        notices.append("highest value far from all others")
+        notices.append("the highest intensity is far above all others")
     return notices
 
 
-def _kinds(dataset: Dataset) -> list[str]:
-    """What asking for the intensity range says."""
+def _intensity_problems(dataset: Dataset) -> list[str]:
+    """Return the problem with the dataset's intensity range, if there is one."""
     try:
         _ = dataset.intensity_range
     except UserError as error:
@@ -171,37 +202,41 @@ def _kinds(dataset: Dataset) -> list[str]:
     return []
 
 
-def _counts(dataset: Dataset, sites: tuple[SiteFacts, ...]) -> list[str]:
+def _count_warnings(dataset: Dataset, sites: tuple[SiteFacts, ...]) -> list[str]:
+    """Return a warning for every site whose number of cases differs from the published one."""
     if dataset.is_phantom:
         return []
-    found = {site.name: site.n_cases for site in sites}
-    expected = {site: n for site, n in dataset.published_counts.items() if not dataset.sites or site in dataset.sites}
+    n_cases = {site.name: site.n_cases for site in sites}
+    published = {site: n for site, n in dataset.published_counts.items() if not dataset.sites or site in dataset.sites}
     return [
-        f"{site}: {found.get(site, 0)} cases, but {n} were published"
-        for site, n in expected.items()
-        if found.get(site, 0) != n
+        f"{site}: found {n_cases.get(site, 0)} cases, but the published collection has {n}"
+        for site, n in published.items()
+        if n_cases.get(site, 0) != n
     ]
 
 
-def _oddities(sites: tuple[SiteFacts, ...]) -> list[str]:
-    """The notices of all cases and their empty structures, counted."""
-    lines = []
+def _notice_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
+    """Return one warning per site for each kind of notice and each missing structure, with the number of cases."""
+    warnings = []
     for site in sites:
-        said = [(f"no {name} in the mask", case) for case in site.cases for name in case.missing]
-        said += [(notice, case) for case in site.cases for notice in case.notices]
-        for text, n in Counter(text for text, _ in said).items():
-            first = next(case.patient for other, case in said if other == text)
-            lines.append(f"{site.name}: {text}: {n} of {site.n_cases} cases, first {first}")
-        lines += _mixed_marks(site)
-    return lines
+        notices = [(f"no {name} in the mask", case) for case in site.cases for name in case.missing]
+        notices += [(notice, case) for case in site.cases for notice in case.notices]
+        for text, n in Counter(text for text, _ in notices).items():
+            first = next(case.patient for other, case in notices if other == text)
+            warnings.append(f"{site.name}: {text}: in {n} of {site.n_cases} cases, the first is {first}")
+        warnings += _mask_value_warnings(site)
+    return warnings
 
 
-def _mixed_marks(site: SiteFacts) -> list[str]:
-    """Masks of one structure each, where some mark it with another number: perhaps it is another structure."""
-    marks = Counter(case.labels for case in site.cases if len(case.labels) == 2)
-    if len(marks) < 2 or any(len(case.labels) > 2 for case in site.cases):
+def _mask_value_warnings(site: SiteFacts) -> list[str]:
+    """Warn if the masks of one site mark a single structure with different values: it may be another structure."""
+    value_pairs = Counter(case.labels for case in site.cases if len(case.labels) == 2)
+    if len(value_pairs) < 2 or any(len(case.labels) > 2 for case in site.cases):
         return []
-    rarest = min(marks, key=lambda labels: marks[labels])
+    rarest = min(value_pairs, key=lambda labels: value_pairs[labels])
     first = next(case.patient for case in site.cases if case.labels == rarest)
-    others = "; ".join(f"{reading.few(labels)} in {n}" for labels, n in marks.most_common())
-    return [f"{site.name}: its masks have different values ({others}), first {first}; look whether they mean the same"]
+    listed = "; ".join(f"{reading.format_values(labels)} in {n} masks" for labels, n in value_pairs.most_common())
+    return [
+        f"{site.name}: the masks contain different values ({listed}), the first with the rarest values is {first}; "
+        "check whether all mean the same structure"
+    ]

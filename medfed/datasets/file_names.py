@@ -1,4 +1,4 @@
-"""What the names of files and folders say: the sites, which mask belongs to which image, and the patient."""
+"""Find sites, pairs of image and mask, and patients by the names of folders and files."""
 
 from __future__ import annotations
 
@@ -9,23 +9,29 @@ from pathlib import Path
 from medfed.core.errors import UserError
 from medfed.datasets.reading import SUFFIXES, suffix
 
-Pairs = dict[str, tuple[Path, Path]]  # by the name of the image, without its ending
-Problems = list[str]
-BESIDE = (".raw", ".zraw", ".txt", ".csv", ".tsv", ".json", ".yaml", ".md", ".xml", ".pdf", ".db", ".ini")  # no images
-MASK_NAMES = ("segmentation", "mask", "seg", "label", "labels")  # of the mask in a case folder, in lower case
-_IMAGE_NAMES = ("t2", "t2w", "image", "img")  # of its image
+Pairs = dict[str, tuple[Path, Path]]  # (image, mask) by the name of the image without its suffix
+Problems = list[str]  # one sentence each
+# Files with these suffixes may lie in an image folder; they are ignored.
+NON_IMAGE_SUFFIXES = (
+    ".raw", ".zraw", ".txt", ".csv", ".tsv", ".json", ".yaml", ".md", ".xml", ".pdf", ".db", ".ini",
+)  # fmt: skip
+MASK_NAMES = ("segmentation", "mask", "seg", "label", "labels")  # usual names of the mask in a case folder, lower case
+_IMAGE_NAMES = ("t2", "t2w", "image", "img")  # usual names of the image in a case folder, lower case
 _MASK = re.compile(r"(.+)_(mask|segmentation|seg)", re.IGNORECASE)
 
 
 def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
-    """The folder of every published site that is there, whatever its capitals.
+    """Find the folders of a published collection's sites, ignoring upper and lower case.
 
     Args:
         root: an existing folder.
-        names: for each site, the names that its folder has in copies of the collection.
+        names: for each site, the possible names of its folder.
+
+    Returns:
+        The folder of each site that has one, by the name of the site.
 
     Raises:
-        UserError: if two folders are the same site.
+        UserError: if two folders belong to the same site.
     """
     by_name: dict[str, list[Path]] = {}
     for path in sorted(root.iterdir()):
@@ -35,93 +41,145 @@ def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Pa
     for site, folders in by_site.items():
         if len(folders) > 1:
             both = " and ".join(map(str, folders))
-            raise UserError(f"{both}: are both the site {site}; expected one folder, so move one away")
+            raise UserError(f"{both}: both folders are the site {site}; expected one; move one of them elsewhere")
     return {site: folders[0] for site, folders in by_site.items() if folders}
 
 
-def folders(folder: Path) -> dict[str, Path]:
-    """The folders in a folder, by name and sorted; without hidden ones."""
+def subfolders(folder: Path) -> dict[str, Path]:
+    """Return the folders inside a folder, by name, sorted; hidden folders are left out."""
     return {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."}
 
 
 def check_patient_pattern(pattern: str | None) -> None:
-    """Raise ValueError unless it is a regular expression with a group around what names the patient, or None."""
+    """Raise ValueError unless `pattern` is None or a valid regular expression with at least one group.
+
+    The first group is the part of a file name that identifies the patient (`extract_patient`).
+    """
     if pattern is None:
         return
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        raise ValueError(f"patient_pattern '{pattern}' is no regular expression: {error}") from None
+        raise ValueError(f"patient_pattern '{pattern}' is not a valid regular expression: {error}") from None
     if groups < 1:
-        raise ValueError(f"patient_pattern '{pattern}' needs a (group) around what names the patient")
+        raise ValueError(
+            f"patient_pattern '{pattern}' has no group; put parentheses around the part that identifies the patient"
+        )
 
 
-def patient_in(name: str, pattern: str | None, path: Path, problems: list[str]) -> str:
-    """The patient that `data.patient_pattern` finds in the name of an image; "" without a pattern.
+def extract_patient(name: str, pattern: str | None, path: Path, problems: list[str]) -> str:
+    """Extract the patient's identifier from the name of an image with the regular expression `data.patient_pattern`.
 
-    Where the pattern finds none, a sentence about `path` is added to the problems.
+    Args:
+        name: name of the image or of its case folder, without suffix.
+        pattern: regular expression; its first group is the identifier. None extracts nothing.
+        path: path of the image, for the problem.
+        problems: if the pattern does not match, one sentence is appended to this list.
+
+    Returns:
+        The identifier; "" without a pattern or without a match.
     """
     if pattern is None:
         return ""
     match = re.search(pattern, name)
     if not (match and match[1]):
-        problems.append(f"{path}: data.patient_pattern '{pattern}' finds no patient in '{name}'")
+        problems.append(
+            f"{path}: data.patient_pattern '{pattern}' does not match the name '{name}'; correct the pattern or rename "
+            "the file"
+        )
         return ""
     return match[1]
 
 
-def subfolder(folder: Path, name: str) -> Path | None:
-    """The folder of this name, whatever its case; None if there is none."""
+def find_subfolder(folder: Path, name: str) -> Path | None:
+    """Return the folder called `name` (lower case) inside a folder, ignoring case; None if there is none."""
     return next((path for path in sorted(folder.iterdir()) if path.name.casefold() == name and path.is_dir()), None)
 
 
-def two_folders(images: Path, masks: Path) -> tuple[Pairs, Problems]:
-    """`images/NAME.ext` with `masks/NAME.ext2`; a mask may also be called NAME_mask, NAME_segmentation or NAME_seg.
+def pair_two_folders(images: Path, masks: Path) -> tuple[Pairs, Problems]:
+    """Pair `images/NAME.ext` with `masks/NAME.ext2`.
 
-    Where no image has a mask's name to the letter, one that differs in capitals alone is its image.
+    A mask may also be called NAME_mask, NAME_segmentation or NAME_seg. If no image has exactly the mask's name, a name
+    that differs only in upper and lower case is accepted.
+
+    Args:
+        images: folder of the images.
+        masks: folder of the masks.
+
+    Returns:
+        The pairs, and a problem for each file that has no counterpart, exists twice or has an unsupported format.
     """
-    found_images, problems = _by_stem(images.iterdir())
-    found_masks, more = _by_stem(masks.iterdir())
-    folded = {stem.casefold(): stem for stem in found_images}
-    renamed: dict[str, Path] = {}
-    again = []
-    for stem, path in found_masks.items():
-        name = stem if stem in found_images else _image_name(stem) or stem
-        name = name if name in found_images else folded.get(stem.casefold(), folded.get(name.casefold(), name))
-        if name in renamed:
-            again.append(f"{path}: is a second mask of {name}, beside {renamed[name].name}; remove one")
-        renamed[name] = path
-    return _match(found_images, renamed, [*problems, *more, *again])
+    images_by_stem, problems = _by_stem(images.iterdir())
+    masks_by_stem, mask_problems = _by_stem(masks.iterdir())
+    by_lower_case = {stem.casefold(): stem for stem in images_by_stem}
+    mask_of_image: dict[str, Path] = {}
+    duplicates = []
+    for stem, path in masks_by_stem.items():
+        name = stem if stem in images_by_stem else _image_name(stem) or stem
+        if name not in images_by_stem:
+            name = by_lower_case.get(stem.casefold(), by_lower_case.get(name.casefold(), name))
+        if name in mask_of_image:
+            other = mask_of_image[name].name
+            duplicates.append(f"{path}: this is a second mask of the image {name}, besides {other}; remove one of them")
+        mask_of_image[name] = path
+    return _match(images_by_stem, mask_of_image, [*problems, *mask_problems, *duplicates])
 
 
-def side_by_side(folder: Path) -> tuple[Pairs, Problems]:
-    """`NAME.ext` with `NAME_mask.ext2` (or `_segmentation`, `_seg`, in any case) in the same folder."""
-    found, problems = _by_stem(folder.iterdir())
-    images = {stem: path for stem, path in found.items() if not _image_name(stem)}
-    masks = {name: path for stem, path in found.items() if (name := _image_name(stem))}
+def pair_in_one_folder(folder: Path) -> tuple[Pairs, Problems]:
+    """Pair `NAME.ext` with `NAME_mask.ext2` (or `_segmentation`, `_seg`, ignoring case) in the same folder.
+
+    Returns:
+        The pairs, and a problem for each file that has no counterpart, exists twice or has an unsupported format.
+    """
+    by_stem, problems = _by_stem(folder.iterdir())
+    images = {stem: path for stem, path in by_stem.items() if not _image_name(stem)}
+    masks = {name: path for stem, path in by_stem.items() if (name := _image_name(stem))}
     return _match(images, masks, problems)
 
 
-def case_folder(folder: Path, image_name: str, mask_name: str) -> tuple[Path | None, Path | None]:
-    """The image and the mask in the folder of one case."""
-    found, _ = _by_stem(folder.iterdir())
-    return found.get(image_name), found.get(mask_name)
+def find_case_files(folder: Path, image_name: str, mask_name: str) -> tuple[Path | None, Path | None]:
+    """Return the image and the mask in the folder of one case; None for a file that does not exist.
+
+    Args:
+        folder: folder of the case.
+        image_name: name of the image file, without suffix.
+        mask_name: name of the mask file, without suffix.
+    """
+    by_stem, _ = _by_stem(folder.iterdir())
+    return by_stem.get(image_name), by_stem.get(mask_name)
 
 
-def case_folders(folder: Path, image_name: str, mask_name: str) -> tuple[Pairs, Problems]:
-    """`CASE/image_name.ext` with `CASE/mask_name.ext2`, for every folder in this one."""
+def pair_case_folders(folder: Path, image_name: str, mask_name: str) -> tuple[Pairs, Problems]:
+    """Pair `CASE/image_name.ext` with `CASE/mask_name.ext2`, for every folder CASE in a site's folder.
+
+    Args:
+        folder: folder of the site.
+        image_name: name of the image file in each case folder, without suffix.
+        mask_name: name of the mask file in each case folder, without suffix.
+
+    Returns:
+        The pairs by the name of the case folder, and a problem for each case folder without image or mask.
+    """
     pairs, problems = {}, []
     for case in sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != "."):
-        image, mask = case_folder(case, image_name, mask_name)
+        image, mask = find_case_files(case, image_name, mask_name)
         if image and mask:
             pairs[case.name] = image, mask
         else:
-            problems.append(f"{case}: has no file called {mask_name if image else image_name}; expected one of each")
+            problems.append(
+                f"{case}: the folder has no file named {mask_name if image else image_name}; expected an image and a "
+                "mask; add the file, or remove the folder"
+            )
     return pairs, problems
 
 
-def image_and_mask_names(folder: Path) -> tuple[str, str] | None:
-    """The names of the image and the mask in a case folder, without endings; None if it does not look like one."""
+def guess_image_and_mask_names(folder: Path) -> tuple[str, str] | None:
+    """Guess from the file names in one case folder which file is the image and which is the mask.
+
+    Returns:
+        The names of the image and the mask without suffixes; None if the folder does not contain exactly one file with
+        a usual name of a mask and one image.
+    """
     endings = {path.name: suffix(path) for path in sorted(folder.iterdir()) if path.is_file()}
     stems = [name.removesuffix(ending) for name, ending in endings.items() if ending and name.endswith(ending)]
     masks = [stem for stem in stems if stem.lower() in MASK_NAMES]
@@ -131,29 +189,42 @@ def image_and_mask_names(folder: Path) -> tuple[str, str] | None:
 
 
 def _by_stem(paths: Iterable[Path]) -> tuple[dict[str, Path], Problems]:
-    """Images by their names without endings; a sentence for each that is there twice, or is of an unknown kind."""
-    found: dict[str, Path] = {}
+    """Return image files by their names without suffixes, and the problems.
+
+    A file that exists twice with different suffixes or has an unsupported format gives a problem.
+    """
+    by_stem: dict[str, Path] = {}
     problems = []
     for path in sorted(paths):
         ending = suffix(path)
-        if path.name[0] == "." or path.name.lower().endswith(BESIDE) or path.is_dir():
+        if path.name[0] == "." or path.name.lower().endswith(NON_IMAGE_SUFFIXES) or path.is_dir():
             continue
         if ending is None:
-            problems.append(f"{path}: is of an unknown kind; expected {', '.join(SUFFIXES)}; convert or remove it")
+            problems.append(
+                f"{path}: this file format is not supported; expected {', '.join(SUFFIXES)}; convert or remove the file"
+            )
             continue
         stem = path.name[: -len(ending)]
-        if stem in found:
-            problems.append(f"{path}: is there twice, also as {found[stem].name}; remove one")
-        found[stem] = path
-    return found, problems
+        if stem in by_stem:
+            problems.append(f"{path}: another file has the same name: {by_stem[stem].name}; remove one of them")
+        by_stem[stem] = path
+    return by_stem, problems
 
 
 def _match(images: dict[str, Path], masks: dict[str, Path], problems: Problems) -> tuple[Pairs, Problems]:
-    lonely = [f"{path}: has no mask; add one, or remove it" for name, path in images.items() if name not in masks]
-    lonely += [f"{path}: has no image; add one, or remove it" for name, path in masks.items() if name not in images]
-    return {name: (path, masks[name]) for name, path in images.items() if name in masks}, [*problems, *lonely]
+    """Pair images and masks of the same name; every file without a counterpart gives a problem."""
+    unpaired = [
+        f"{path}: this image has no mask; add the mask, or remove the image"
+        for name, path in images.items() if name not in masks
+    ]
+    unpaired += [
+        f"{path}: this mask has no image; add the image, or remove the mask"
+        for name, path in masks.items() if name not in images
+    ]
+    return {name: (path, masks[name]) for name, path in images.items() if name in masks}, [*problems, *unpaired]
 
 
 def _image_name(stem: str) -> str | None:
+    """Return the name of the image that a mask called `stem` belongs to; None if `stem` has no mask suffix."""
     match = _MASK.fullmatch(stem)
     return match[1] if match else None

@@ -1,4 +1,4 @@
-"""Your own sites: a folder for each, with images and masks in NIfTI, MHA, NRRD, PNG, JPEG or TIFF."""
+"""Your own images with masks: one folder per site, files in NIfTI, MHA, NRRD, PNG, JPEG or TIFF format."""
 
 from __future__ import annotations
 
@@ -11,31 +11,44 @@ from monai.data import MetaTensor
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
 from medfed.datasets import file_names, image_files, nesting, reading
-from medfed.datasets.base import Card, Case, Dataset
+from medfed.datasets.base import Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case
 
 
 @dataclass(frozen=True)
 class Folder(Dataset):
-    """Images and masks found by their names. Three layouts are understood:
+    """Your own images with masks for segmentation, found by the names of the files.
+
+    Three folder layouts are supported:
 
     - `ROOT/SITE/images/NAME.ext` with `ROOT/SITE/masks/NAME.ext2`
     - `ROOT/SITE/NAME.ext` with `ROOT/SITE/NAME_mask.ext2` (or `_segmentation`, `_seg`)
-    - `ROOT/SITE/CASE/t2.nii.gz` with `ROOT/SITE/CASE/segmentation.nii.gz`, once `image_name` and `mask_name` say so
+    - `ROOT/SITE/CASE/t2.nii.gz` with `ROOT/SITE/CASE/segmentation.nii.gz`, if `image_name` and `mask_name` are set
+
+    The fields that are not explained here are explained at `Dataset`.
 
     Args:
-        image_channels: 1 for grey, 3 for colour; more for volumes with a fourth axis.
-        structure_names: what the masks show.
-        mask_values: the values of each structure in the mask, such as {disc: [0, 128], cup: [0]}. Without it, a single
-            structure is the one value that is not the background (1 or 255, say); several are 1, 2, ... in order.
-        background_value: the value in the mask that is no structure.
-        mask_threshold: for masks with soft edges or stored as JPEG: values above it are the (single) structure.
-        intensity_max: the stored value that means white, with 0 for black. 8-bit pictures need none (255); pictures of
-            more bits must have it; volumes without it are scaled by percentiles.
-        grey_to_rgb: repeat the channel of grey pictures where `image_channels` is 3.
-        patient_pattern: a regular expression; its first group, searched in the name of the image (or case folder), is
-            the patient. Two eyes or two visits of a patient then stay together in the splits.
-        image_name, mask_name: the files in a case folder, without their endings.
-        one_site_per_case: the case folders lie in ROOT, and each is a site of its own.
+        image_channels: number of image channels, at least 1: 1 for grey images, 3 for colour, more for volumes with a
+            fourth axis.
+        structure_names: names of the structures that the masks show, at least one.
+        mask_values: the values in the mask file that belong to each structure, such as {disc: [0, 128], cup: [0]}. If
+            it is empty, a single structure is the one value other than the background (1 or 255, for example), and
+            several structures have the values 1, 2, ... in their order.
+        background_value: the value in the mask file that belongs to no structure.
+        mask_threshold: for a single structure whose mask has soft edges or is stored as JPEG: all values above this
+            threshold are the structure. null expects exactly one value other than the background.
+        intensity_max: the stored value that means white, above 0; 0 means black. 8-bit image files do not need it
+            (255), image files with more bits do. For volumes, null maps the percentiles 0.5 and 99.5 to 0 and 1.
+        grey_to_rgb: true repeats the channel of a grey image three times if `image_channels` is 3; false refuses grey
+            images.
+        patient_pattern: regular expression that is searched in the name of the image file or case folder; its first
+            group is the patient. All images of a patient (two eyes, two visits) then stay in the same part of a split.
+            null treats every image as a patient of its own.
+        image_name: name of the image file in each case folder, without suffix; null if there are no case folders.
+        mask_name: name of the mask file in each case folder, without suffix; null if there are no case folders.
+        one_site_per_case: true if the case folders lie directly in `root` and each is a site of its own; needs
+            `image_name` and `mask_name`.
     """
 
     image_channels: PositiveInt = 1
@@ -53,29 +66,32 @@ class Folder(Dataset):
     generality: ClassVar[int] = 2
     card: ClassVar[Card] = Card(
         title="Your own sites",
-        description="Any images with masks, one folder a site.",
+        description="Any images with masks, one folder per site.",
         licence="Yours.",
         citation="Yours.",
-        how_to_get="Put the files as the layout says, then run `python -m medfed.data check ROOT`.",
+        how_to_get="Arrange the files in this layout, then run `python -m medfed.data check ROOT`.",
         layout="ROOT/SITE/images/NAME.png with ROOT/SITE/masks/NAME.png, or ROOT/SITE/NAME.nii.gz with "
-        "ROOT/SITE/NAME_mask.nii.gz, or a folder for each case with data.image_name and data.mask_name",
+        "ROOT/SITE/NAME_mask.nii.gz, or one folder per case, with data.image_name and data.mask_name",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.image_name is None) != (self.mask_name is None) or (self.one_site_per_case and not self.image_name):
-            raise ValueError("image_name and mask_name belong together, and one_site_per_case needs both")
+            raise ValueError("set both image_name and mask_name or neither; one_site_per_case needs both")
         self._check_structures()
         file_names.check_patient_pattern(self.patient_pattern)
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset:
-        """Any folder, with the settings for case folders and for the channels of the images where these are found."""
+        """Return this dataset for any folder, with settings guessed from the first site and its first case.
+
+        These are the names of the files in case folders, if there are any, and the number of image channels.
+        """
         dataset = cls(root=str(root))
         first_site = next(iter(dataset.find_sites().values()), None)
-        first_case = next(iter(file_names.folders(first_site).values()), None) if first_site else None
+        first_case = next(iter(file_names.subfolders(first_site).values()), None) if first_site else None
         for folder in filter(None, (first_site, first_case)):
-            if names := file_names.image_and_mask_names(folder):
+            if names := file_names.guess_image_and_mask_names(folder):
                 dataset = replace(
                     dataset, image_name=names[0], mask_name=names[1], one_site_per_case=folder == first_site
                 )
@@ -84,62 +100,83 @@ class Folder(Dataset):
 
     @property
     def channels(self) -> int:
+        """Number of image channels, as `image_channels` sets it."""
         return self.image_channels
 
     @property
     def structures(self) -> tuple[str, ...]:
+        """Names of the structures in the order of the mask channels, as `structure_names` sets them."""
         return tuple(self.structure_names)
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
+        """Stored intensities (low, high) that are mapped to 0 and 1.
+
+        (0, 255) for 2-D image files, (0, `intensity_max`) for volumes with this field. None for other volumes maps the
+        percentiles 0.5 and 99.5 of each volume to 0 and 1.
+
+        Raises:
+            UserError: if the folder contains both 2-D image files and volumes.
+        """
         kinds = {
             reading.is_2d_image_file(case.image)
             for site in self.site_names()
             for case in self.cases_and_problems(site)[0]
         }
         if len(kinds) > 1:
-            raise UserError(f"{self.root}: holds pictures and volumes; expected one kind, so keep them in two folders")
+            raise UserError(
+                f"{self.root}: the folder contains 2-D image files and volumes; expected only one kind; put them into "
+                "two folders"
+            )
         if True in kinds:
             return 0.0, 255.0
         return None if self.intensity_max is None else (0.0, self.intensity_max)
 
     def find_sites(self) -> dict[str, Path]:
-        return file_names.folders(Path(self.root))
+        """Return every folder in `root`, by name; each is a site."""
+        return file_names.subfolders(Path(self.root))
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        """Find the pairs of image and mask in the folder of one site, and the problems with the file names."""
         pairs, problems = self._pairs(folder)
         cases = []
         for name, (image, mask) in pairs.items():
-            subject = file_names.patient_in(name, self.patient_pattern, image, problems)
+            subject = file_names.extract_patient(name, self.patient_pattern, image, problems)
             cases.append(Case(site, name, image, mask, subject))
         return cases, problems
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
+        """Read the image of a case, (C, H, W, D) float32, as `Dataset.read_image` does."""
         return reading.read_image(
             case.image, self.channels, notices,
-            intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb, declared=True,
+            intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb, suggest_keys=True,
         )  # fmt: skip
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
+        """Read the mask of a case, (S, H, W, D) uint8 of 0 and 1, as `Dataset.read_mask` does.
+
+        Raises:
+            UserError: if the file is damaged, or has values that belong to no structure.
+        """
         mask = reading.read_labels(case.mask_path, notices, self.mask_threshold)
         if self.mask_values or len(self.structures) > 1:
-            hint = "say which values are which structure with data.mask_values"
+            hint = "assign the values to structures with data.mask_values"
             channels = reading.to_structures(case.mask_path, mask, self._labels(), self.structures, hint)
-            notices += nesting.notices(channels.as_tensor(), self._labels(), self.structures)
+            notices += nesting.nesting_notices(channels.as_tensor(), self._labels(), self.structures)
             return channels
         others = [value for value in reading.label_values(mask) if value != self.background_value]
         if len(others) > 1:
-            soft = "data.mask_threshold: 128, as soft edges or JPEG make such values"
-            exact = "data.mask_values, to say which of them are which structure"
+            soft = "for soft edges or JPEG files, set data.mask_threshold: 128"
+            exact = "assign the values to structures with data.mask_values"
             raise UserError(
-                f"{case.mask}: has the values {reading.few(others)} beside the background {self.background_value}; "
-                f"expected one; set {soft if len(others) > 8 else exact}"
+                f"{case.mask}: the mask has the values {reading.format_values(others)} besides the background "
+                f"{self.background_value}; expected one; {soft if len(others) > 8 else exact}"
             )
         labels = {self.background_value: (), **dict.fromkeys(others, self.structures)}
         return reading.to_structures(case.mask_path, mask, labels, self.structures)
 
     def _stored_channels(self) -> int:
-        """Those of the first picture whose header can be read; 1 if there is none."""
+        """Return the number of channels of the first 2-D image file with a readable header; 1 if there is none."""
         for site, folder in self.find_sites().items():
             for case in self.find_cases(site, folder)[0]:
                 if reading.is_2d_image_file(case.image) and (n_channels := image_files.count_channels(case.image)):
@@ -147,20 +184,24 @@ class Folder(Dataset):
         return 1
 
     def _pairs(self, folder: Path) -> tuple[file_names.Pairs, file_names.Problems]:
+        """Pair the images and masks of one site, in the layout that its folder has."""
         if self.image_name and self.mask_name:
             if not self.one_site_per_case:
-                return file_names.case_folders(folder, self.image_name, self.mask_name)
-            image, mask = file_names.case_folder(folder, self.image_name, self.mask_name)
+                return file_names.pair_case_folders(folder, self.image_name, self.mask_name)
+            image, mask = file_names.find_case_files(folder, self.image_name, self.mask_name)
             if image and mask:
                 return {folder.name: (image, mask)}, []
             missing = self.mask_name if image else self.image_name
-            return {}, [f"{folder}: has no file called {missing}; add it, or name the other sites in data.sites"]
-        images, masks = (file_names.subfolder(folder, name) for name in ("images", "masks"))
+            return {}, [
+                f"{folder}: the folder has no file named {missing}; add it, or list only the other sites in data.sites"
+            ]
+        images, masks = (file_names.find_subfolder(folder, name) for name in ("images", "masks"))
         if images and masks:
-            return file_names.two_folders(images, masks)
-        return file_names.side_by_side(folder)
+            return file_names.pair_two_folders(images, masks)
+        return file_names.pair_in_one_folder(folder)
 
     def _labels(self) -> dict[int, tuple[str, ...]]:
+        """Return the structures that each mask value belongs to; none for the background."""
         values = self.mask_values or {name: (index,) for index, name in enumerate(self.structures, 1)}
         labels: dict[int, tuple[str, ...]] = {self.background_value: ()}
         for name in self.structures:
@@ -171,10 +212,13 @@ class Folder(Dataset):
     def _check_structures(self) -> None:
         names = self.structures
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"structure_names must be different names, at least one, got {list(names)}")
+            raise ValueError(f"structure_names must be one or more different names, got {list(names)}")
         if self.mask_values and (set(self.mask_values) != set(names) or not all(self.mask_values.values())):
-            raise ValueError(f"mask_values must give values to each of {list(names)}, got {dict(self.mask_values)}")
+            raise ValueError(f"mask_values must assign values to each of {list(names)}, got {dict(self.mask_values)}")
         if any(self.background_value in values for values in self.mask_values.values()):
-            raise ValueError(f"background_value {self.background_value} is also a structure in mask_values; change one")
+            raise ValueError(
+                f"background_value {self.background_value} also belongs to a structure in mask_values; change one of "
+                "them"
+            )
         if self.mask_threshold is not None and (self.mask_values or len(names) > 1):
-            raise ValueError("mask_threshold is for a single structure without mask_values; leave one of them out")
+            raise ValueError("mask_threshold needs a single structure without mask_values; remove one of the settings")

@@ -1,4 +1,4 @@
-"""Your own images to classify: a folder for each site, in it one for each class, with PNG, JPEG, BMP or TIFF."""
+"""Your own images to classify: one folder per site with one folder per class; PNG, JPEG, BMP or TIFF files."""
 
 from __future__ import annotations
 
@@ -12,20 +12,31 @@ from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
 from medfed.datasets import file_names, image_files, reading
-from medfed.datasets.base import Card, Case, Dataset, Volume
+from medfed.datasets.base import Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case, Volume
 
 
 @dataclass(frozen=True)
 class FolderClasses(Dataset):
-    """Pictures found as `ROOT/SITE/CLASS/NAME.png`, as PACS is. A site may lack images of a class, but not its folder.
+    """Your own images for classification, found as `ROOT/SITE/CLASS/NAME.png`, the layout of PACS.
+
+    Every site has a folder for every class; the folder may be empty. The fields that are not explained here are
+    explained at `Dataset`.
 
     Args:
-        image_channels: 1 for grey, 3 for colour.
-        grey_to_rgb: repeat the channel of grey pictures where `image_channels` is 3.
-        intensity_max: the stored value that means white in pictures of more than 8 bits.
-        class_names: the classes to use, in the order of their numbers; empty takes every folder, by the alphabet.
-        patient_pattern: a regular expression; its first group, searched in the image's name, is the patient. Images
-            of a patient then stay together in the splits. Without it, every image counts as a patient of its own.
+        image_size: side length in pixels, at least 1, of the images that the network receives; images are resized to
+            it.
+        image_channels: number of image channels: 1 for grey images, 3 for colour.
+        grey_to_rgb: true repeats the channel of a grey image three times if `image_channels` is 3; false refuses grey
+            images.
+        intensity_max: the stored value that means white, above 0, in image files with more than 8 bits; null refuses
+            such files.
+        class_names: names of the classes to use, at least two, in the order of the class numbers; an empty list uses
+            every class folder, in alphabetical order.
+        patient_pattern: regular expression that is searched in the name of the image file; its first group is the
+            patient. All images of a patient then stay in the same part of a split. null treats every image as a patient
+            of its own.
     """
 
     image_size: PositiveInt = 224
@@ -38,28 +49,31 @@ class FolderClasses(Dataset):
     generality: ClassVar[int] = 1
     card: ClassVar[Card] = Card(
         title="Your own images to classify",
-        description="Any pictures of two classes or more, one folder a site and in it one a class; PACS and its like.",
+        description="Any images of two or more classes, in one folder per site and class, such as PACS.",
         licence="Yours.",
         citation="Yours.",
-        how_to_get="Put the files as the layout says; every site has the same class folders.",
+        how_to_get="Arrange the files in this layout; every site has the same class folders.",
         layout="ROOT/SITE/CLASS/NAME.png (or .jpg, .jpeg, .bmp, .tif)",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(set(self.class_names)) < len(self.class_names) or len(self.class_names) == 1:
-            raise ValueError(f"class_names must be two different names or more, or none, got {list(self.class_names)}")
+            raise ValueError(f"class_names must be empty or at least two different names, got {list(self.class_names)}")
         file_names.check_patient_pattern(self.patient_pattern)
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """If its sites hold nothing but folders of pictures, more than one, and none that a mask would lie in."""
-        inside = [path for site in file_names.folders(root).values() for path in sorted(site.iterdir())]
+        """Return this dataset if every site contains only folders of 2-D image files; otherwise None.
+
+        There must be at least two different folder names, and none may be a usual name for a folder of images or masks.
+        """
+        inside = [path for site in file_names.subfolders(root).values() for path in sorted(site.iterdir())]
         inside = [path for path in inside if path.name[0] != "."]
         names = {path.name.lower() for path in inside}
         if len(names) < 2 or names & {"images", "masks", *file_names.MASK_NAMES}:
             return None
-        if not all(path.is_dir() for path in inside) or any(map(file_names.image_and_mask_names, inside)):
+        if not all(path.is_dir() for path in inside) or any(map(file_names.guess_image_and_mask_names, inside)):
             return None
         files = [path for folder in inside for path in folder.iterdir()]
         is_classes = any(map(reading.is_2d_image_file, files)) and not any(path.is_dir() for path in files)
@@ -67,70 +81,86 @@ class FolderClasses(Dataset):
 
     @property
     def channels(self) -> int:
+        """Number of image channels, as `image_channels` sets it."""
         return self.image_channels
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """As `class_names`, or else the folders that the sites in use have; UserError where they differ."""
-        folders = {site: file_names.folders(self._site_folders()[site]) for site in self.site_names()}
-        names = self.class_names or tuple(sorted({name for found in folders.values() for name in found}))
-        for site, inside in folders.items():
+        """Names of the classes in the order of the class numbers: `class_names`, or the names of all class folders.
+
+        Raises:
+            UserError: if a site has no folder for one of the classes, or if there are fewer than two classes.
+        """
+        folders = {site: file_names.subfolders(self._site_folders()[site]) for site in self.site_names()}
+        names = self.class_names or tuple(sorted(set[str]().union(*folders.values())))
+        for site, class_folders in folders.items():
             for name in names:
-                if name not in inside:
+                if name not in class_folders:
                     raise UserError(
                         f"{self._site_folders()[site]}: the site {site} has no folder for the class '{name}'; expected "
-                        f"the same classes at every site, so make one (empty if it has none), or set data.class_names. "
-                        f"{registry.suggestion(name, inside)}"
+                        "the same classes at every site; create the folder (empty if the site has no such image), or "
+                        f"set data.class_names. {registry.suggestion(name, class_folders)}"
                     )
         if len(names) < 2:
-            count = f"the one class '{names[0]}'" if names else "no class"
-            raise UserError(f"{self.root}: has {count}; expected two or more, as {self.card.layout}")
+            count = f"only the class '{names[0]}'" if names else "no class"
+            raise UserError(f"{self.root}: found {count}; expected at least two classes, as {self.card.layout}")
         return names
 
     @property
     def intensity_range(self) -> tuple[float, float]:
+        """Intensities that are mapped to 0 and 1: (0, 255), the range to which all 2-D image files are scaled."""
         return 0.0, 255.0
 
     def find_sites(self) -> dict[str, Path]:
-        return file_names.folders(Path(self.root))
+        """Return every folder in `root`, by name; each is a site."""
+        return file_names.subfolders(Path(self.root))
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        """Find the images of all classes in the folder of one site, and the problems with the file names."""
         cases, problems = [], []
         for label, name in enumerate(self.classes):
-            found, wrong = _pictures(folder / name)
-            for stem, path in found.items():
-                subject = file_names.patient_in(stem, self.patient_pattern, path, wrong)
+            by_stem, class_problems = _image_files(folder / name)
+            for stem, path in by_stem.items():
+                subject = file_names.extract_patient(stem, self.patient_pattern, path, class_problems)
                 cases.append(Case(site, f"{name}/{stem}", path, None, subject, label))
-            problems += wrong
+            problems += class_problems
         return cases, problems
 
     def site_warnings(self, site: str) -> list[str]:
-        """A sentence for every class of which a site has no image, which is allowed."""
+        """Return a warning for every class of which the site has no image, which is allowed."""
         folder = self._site_folders()[site]
-        return [f"{site}: no images of the class '{name}'" for name in self.classes if not _pictures(folder / name)[0]]
+        empty = [name for name in self.classes if not _image_files(folder / name)[0]]
+        return [f"{site}: no images of the class '{name}'" for name in empty]
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
+        """Read the image of a case, (C, H, W, 1) float32 in [0, 255], as `Dataset.read_image` does."""
         return reading.read_image(
             case.image, self.channels, notices,
-            intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb, declared=True,
+            intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb, suggest_keys=True,
         )  # fmt: skip
 
     def load(self, case: Case) -> Volume:
-        raise TypeError(f"{case.image}: has a class and no mask; read it with read_image")
+        """Raise TypeError: an image of this dataset has a class and no mask; `read_image` reads it."""
+        raise TypeError(f"{case.image}: this case has a class and no mask; read it with read_image")
 
 
-def _pictures(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """Pictures by their names without endings; a sentence for each that is there twice, or is no picture."""
-    found: dict[str, Path] = {}
+def _image_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """Return the 2-D image files in a folder by their names without suffixes, and the problems.
+
+    A file that exists twice with different suffixes, and anything that is not an image file, gives a problem.
+    """
+    by_stem: dict[str, Path] = {}
     problems = []
     for path in sorted(folder.iterdir()):
-        if path.name[0] == "." or (path.name.lower().endswith(file_names.BESIDE) and path.is_file()):
+        if path.name[0] == "." or (path.name.lower().endswith(file_names.NON_IMAGE_SUFFIXES) and path.is_file()):
             continue
         if path.is_dir() or not reading.is_2d_image_file(path):
-            kind = "a folder" if path.is_dir() else "no picture"
-            problems.append(f"{path}: is {kind}; expected {', '.join(image_files.SUFFIXES)}; move it or convert it")
-        elif path.stem in found:
-            problems.append(f"{path}: is there twice, also as {found[path.stem].name}; remove or rename one")
+            kind = "a folder" if path.is_dir() else "not a 2-D image file"
+            expected = ", ".join(image_files.SUFFIXES)
+            problems.append(f"{path}: this is {kind}; expected files of the types {expected}; move or convert it")
+        elif path.stem in by_stem:
+            other = by_stem[path.stem].name
+            problems.append(f"{path}: another image has the same name: {other}; remove or rename one of them")
         else:
-            found[path.stem] = path
-    return found, problems
+            by_stem[path.stem] = path
+    return by_stem, problems

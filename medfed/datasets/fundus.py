@@ -1,4 +1,4 @@
-"""Optic disc and cup in colour fundus photographs of four cameras: the collection of DoFE (Wang et al., 2020)."""
+"""Optic disc and cup in colour fundus photographs from four cameras: the collection of DoFE (Wang et al., 2020)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
 from medfed.datasets import file_names, nesting, reading
-from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset
+from medfed.datasets.base import PHANTOM_MARK, Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case
 
-SITES = {  # the name here, and what the folder may be called
+SITES = {  # name of the site: possible names of its folder
     "DRISHTI-GS": ("Domain1", "DRISHTI-GS"),
     "RIM-ONE-r3": ("Domain2", "RIM-ONE-r3"),
     "REFUGE-train": ("Domain3", "REFUGE-train"),
@@ -22,18 +24,20 @@ SITES = {  # the name here, and what the folder may be called
 }
 PARTS = ("train", "test")
 LABELS = {0: ("disc", "cup"), 128: ("disc",), 255: ()}
-CUP_UP_TO, RIM_UP_TO = 50, 200  # grey values; above: background
-# RIM-ONE names both eyes of a patient, such as N-43-L; copies add test- or train- before it, and sizes behind.
+MAX_CUP_GREY, MAX_RIM_GREY = 50, 200  # largest grey values of cup and rim; higher values are background
+# RIM-ONE file names contain patient and eye, such as N-43-L. Copies add test- or train- before them, and sizes after.
 _EYE = re.compile(r"(?:(?:train|test)-)?(.*-\d+)-[LR](?![A-Za-z0-9]).*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Fundus(Dataset):
-    """Colour crops around the optic disc, with disc and cup, the cup within the disc; see `Dataset` for the arguments.
+    """Fundus photographs cropped around the optic disc, with masks of disc and cup; the cup lies inside the disc.
+
+    The fields that are not explained here are explained at `Dataset`.
 
     Args:
-        published_split: keep the published training and test folders apart, as they are; false pools both and splits
-            by patient with `validation_ratio` and `test_ratio`.
+        published_split: true uses the published training and test folders as training and test parts; false merges
+            both and splits by patient with `validation_ratio` and `test_ratio`.
     """
 
     published_split: bool = False
@@ -51,7 +55,7 @@ class Fundus(Dataset):
         "(REFUGE).",
         how_to_get="Follow the download link on https://github.com/emma-sjwang/Dofe and unpack it so that Domain1 to "
         "Domain4 lie in data/fundus; then run `python -m medfed.data check data/fundus`. Without it, "
-        "`if_missing: phantom` makes a synthetic twin.",
+        "`if_missing: phantom` makes a synthetic phantom.",
         layout="ROOT/DomainK/train/ROIs/image/NAME.png with ROOT/DomainK/train/ROIs/mask/NAME.png, and the same in "
         "test, K from 1 to 4; or ROOT/SITE/images/NAME.png with ROOT/SITE/masks/NAME.png, SITE one of "
         + ", ".join(SITES),
@@ -60,86 +64,113 @@ class Fundus(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
+        """Return this dataset if `root` contains at least one case in its layout; otherwise None."""
         dataset = cls(root=str(root))
         return dataset if dataset.has_cases() else None
 
     @property
     def channels(self) -> int:
+        """Number of image channels: 3, red, green and blue."""
         return 3
 
     @property
     def structures(self) -> tuple[str, ...]:
+        """Names of the structures in the order of the mask channels: ("disc", "cup")."""
         return ("disc", "cup")
 
     @property
     def ratio_structures(self) -> tuple[str, str]:
-        """The structures of which clinicians compare the heights: the vertical cup-to-disc ratio."""
+        """Structures whose ratio of vertical diameters is reported: ("cup", "disc"), the vertical cup-to-disc ratio."""
         return ("cup", "disc")
 
     @property
     def intensity_range(self) -> tuple[float, float]:
+        """Stored intensities that are mapped to 0 and 1: (0, 255)."""
         return 0.0, 255.0
 
     @property
     def is_phantom(self) -> bool:
+        """Whether the images are synthetic, which the file PHANTOM.json in `root` states."""
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
+        """Return the folders of the collection's sites that exist in `root`, by the name of the site."""
         return file_names.site_folders(Path(self.root), SITES)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        found: dict[str, Case] = {}
+        """Find the pairs of image and mask of one site, in both published parts, and problems with the file names."""
+        by_name: dict[str, Case] = {}
         problems = []
         for part, images, masks in self._folders(folder):
             if not (images and masks):
-                only = images or masks or folder
-                kind = "images" if images else "masks"
-                problems.append(f"{only.parent}: has a folder of {kind} alone; copy the other too")
+                existing = images or masks or folder
+                missing = "masks" if images else "images"
+                problems.append(
+                    f"{existing.parent}: found only the folder '{existing.name}'; expected a folder of images and one "
+                    f"of masks; add the folder of {missing}"
+                )
                 continue
-            pairs, wrong = file_names.two_folders(images, masks)
-            problems += wrong
+            pairs, pair_problems = file_names.pair_two_folders(images, masks)
+            problems += pair_problems
             for name, (image, mask) in pairs.items():
-                if other := found.get(name.casefold()):
-                    problems.append(f"{image}: has the name of {other.image}; expected every name once, so rename one")
+                if other := by_name.get(name.casefold()):
+                    problems.append(
+                        f"{image}: this image has the same name as {other.image}; expected every name once; rename "
+                        "one of them"
+                    )
                     continue
-                found[name.casefold()] = Case(site, name, image, mask, _patient(site, name), part=part)
-        if self.published_split and any(not case.part for case in found.values()):
-            problems.append(f"{folder}: has no folders train and test; set data.published_split: false")
-        return list(found.values()), problems
+                by_name[name.casefold()] = Case(site, name, image, mask, _patient(site, name), part=part)
+        if self.published_split and any(not case.part for case in by_name.values()):
+            problems.append(
+                f"{folder}: the folders train and test of the published split are missing; add them, or set "
+                "data.published_split: false"
+            )
+        return list(by_name.values()), problems
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
+        """Read the mask of a case, (2, H, W, 1) uint8 of 0 and 1: disc and cup. The disc includes the cup.
+
+        In the file, 0 is the cup, 128 the rim of the disc, and 255 the background. Other grey values, as in smoothed
+        masks, are assigned by thresholds, with a notice.
+
+        Raises:
+            UserError: if the corners of the mask are not background, or a value is above 255.
+        """
         grey = reading.read_labels(case.mask_path, notices)
         corners = grey[0][:: max(grey.shape[1] - 1, 1), :: max(grey.shape[2] - 1, 1)]
-        if corners.max() <= RIM_UP_TO or grey.max() > 255:
+        if corners.max() <= MAX_RIM_GREY or grey.max() > 255:
             raise UserError(
-                f"{case.mask}: has the grey values {reading.few(reading.label_values(grey))}, "
-                f"{reading.few(reading.label_values(corners))} in its corners; expected 0 in the cup, 128 in the rim "
-                "and 255 outside, so write the mask again"
+                f"{case.mask}: the mask has the grey values {reading.format_values(reading.label_values(grey))}, and "
+                f"{reading.format_values(reading.label_values(corners))} in its corners; expected 0 in the cup, 128 in "
+                "the rim of the disc and 255 outside; write the mask again with these values"
             )
         if any(value not in LABELS for value in reading.label_values(grey)):
-            notices.append(f"soft mask cut at {CUP_UP_TO} and {RIM_UP_TO}")
+            notices.append(f"grey values of the mask thresholded at {MAX_CUP_GREY} and {MAX_RIM_GREY}")
         hard = torch.full_like(grey, 255.0)
-        hard[grey <= RIM_UP_TO] = 128
-        hard[grey <= CUP_UP_TO] = 0
+        hard[grey <= MAX_RIM_GREY] = 128
+        hard[grey <= MAX_CUP_GREY] = 0
         mask = reading.to_structures(case.mask_path, cast(MetaTensor, hard), LABELS, self.structures)
-        notices += nesting.notices(mask.as_tensor(), LABELS, self.structures)
+        notices += nesting.nesting_notices(mask.as_tensor(), LABELS, self.structures)
         return mask
 
     def _folders(self, folder: Path) -> list[tuple[str, Path | None, Path | None]]:
-        """(part, images, masks) of one site, in either layout; what has neither images nor masks is left out."""
-        places: list[tuple[str, Path, str, str]] = [("", folder, "images", "masks")]
+        """Return (part, folder of images, folder of masks) for each part of one site, in either layout.
+
+        A missing folder is None; a part without both folders is left out.
+        """
+        candidates: list[tuple[str, Path, str, str]] = [("", folder, "images", "masks")]
         for part in PARTS:
-            place = file_names.subfolder(folder, part)
-            rois = file_names.subfolder(place, "rois") if place else None
-            places += [(part if self.published_split else "", rois, "image", "mask")] if rois else []
+            part_folder = file_names.find_subfolder(folder, part)
+            rois = file_names.find_subfolder(part_folder, "rois") if part_folder else None
+            candidates += [(part if self.published_split else "", rois, "image", "mask")] if rois else []
         pairs = [
-            (part, file_names.subfolder(place, image_name), file_names.subfolder(place, mask_name))
-            for part, place, image_name, mask_name in places
+            (part, file_names.find_subfolder(parent, image_name), file_names.find_subfolder(parent, mask_name))
+            for part, parent, image_name, mask_name in candidates
         ]
         return [(part, images, masks) for part, images, masks in pairs if images or masks]
 
 
 def _patient(site: str, name: str) -> str:
-    """The patient that both eyes belong to, where the name of the image has it; else ""."""
+    """Return the identifier of the patient if the name of the image contains it (RIM-ONE); otherwise ""."""
     match = _EYE.fullmatch(name) if site == "RIM-ONE-r3" else None
     return match[1] if match else ""

@@ -1,4 +1,4 @@
-"""Structures that lie within each other, such as the cup in the disc of an eye: is the inner one inside?"""
+"""Check that a structure lies inside the one that should contain it, such as the optic cup inside the disc."""
 
 from __future__ import annotations
 
@@ -9,28 +9,31 @@ from scipy import ndimage
 from torch import Tensor
 
 
-def notices(mask: Tensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str]) -> list[str]:
-    """A clause for every structure of which some piece has nothing of the structure around it beside it.
+def nesting_notices(mask: Tensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str]) -> list[str]:
+    """Describe the structures of which a connected piece fills all of its outer structure.
 
-    Every value of the inner structure is one of the outer, so that a cup drawn far from its disc counts as disc: the
-    two agree there to the voxel, and that gives it away.
+    A value of the inner structure in the mask also counts as the outer one. So a cup that was drawn far away from its
+    disc counts as a separate piece of disc, which the cup covers completely.
 
     Args:
-        mask: (S, H, W, D) of 0 and 1, a channel a structure.
-        labels: the structures that each value of the file belongs to.
-        structures: their order in the mask.
+        mask: (S, H, W, D) of 0 and 1, one channel per structure.
+        labels: for each value in the mask file, the structures that it belongs to.
+        structures: names of the structures, in the order of the channels.
+
+    Returns:
+        One short description for each such pair of structures, such as "cup with no disc around it".
     """
     values = {name: {value for value, names in labels.items() if name in names} for name in structures}
-    found = []
+    descriptions = []
     for i, inner in enumerate(structures):
         for o, outer in enumerate(structures):
             if values[inner] < values[outer] and _has_bare_piece(mask[i].numpy() > 0, mask[o].numpy() > 0):
-                found.append(f"{inner} with no {outer} around it")
-    return found
+                descriptions.append(f"{inner} with no {outer} around it")
+    return descriptions
 
 
 def _has_bare_piece(inner: np.ndarray, outer: np.ndarray) -> bool:
-    """Whether a connected piece of `outer` is `inner` throughout."""
+    """Return whether `inner` covers a connected piece of `outer` completely."""
     pieces, n = ndimage.label(outer)
     whole, covered = (np.bincount(pieces[where], minlength=n + 1)[1:] for where in (outer, inner))
     return bool((whole == covered).any())

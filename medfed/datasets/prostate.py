@@ -1,4 +1,4 @@
-"""Prostate MRI (T2) of six hospitals, whole gland: the collection of MS-Net and SAML (Liu et al., 2020)."""
+"""T2-weighted prostate MRI from six hospitals, whole gland: the collection of MS-Net and SAML (Liu et al., 2020)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import ClassVar
 from monai.data import MetaTensor
 
 from medfed.datasets import file_names, reading
-from medfed.datasets.base import PHANTOM_MARK, Card, Case, Dataset
+from medfed.datasets.base import PHANTOM_MARK, Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case
 
-SITES = {  # the name here, and what older copies call the folder
+SITES = {  # name of the site: possible names of its folder; older copies use the second
     "RUNMC": ("RUNMC", "ISBI"),
     "BMC": ("BMC", "ISBI_1.5"),
     "I2CVB": ("I2CVB", "HCRUDB"),
@@ -20,13 +22,13 @@ SITES = {  # the name here, and what older copies call the folder
     "BIDMC": ("BIDMC",),
     "HK": ("HK",),
 }
-LABELS = {0: (), 1: ("prostate",), 2: ("prostate",)}  # RUNMC and BMC mark two zones, the others the gland
+LABELS = {0: (), 1: ("prostate",), 2: ("prostate",)}  # RUNMC and BMC mark two zones, the others the whole gland
 _FILE = re.compile(r"(case\d+)(_segmentation)?\.nii(\.gz)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Prostate(Dataset):
-    """Volumes of one channel with one structure; see `Dataset` for the arguments."""
+    """T2-weighted prostate MRI with masks of the whole gland; the fields are explained at `Dataset`."""
 
     card: ClassVar[Card] = Card(
         title="Prostate MRI, six hospitals",
@@ -41,7 +43,7 @@ class Prostate(Dataset):
         "(PROMISE12).",
         how_to_get="Follow the download link on https://liuquande.github.io/SAML/ and unpack it so that the six "
         "folders lie in data/prostate; then run `python -m medfed.data check data/prostate`. Without it, `if_missing: "
-        "phantom` makes a synthetic twin.",
+        "phantom` makes a synthetic phantom.",
         layout="ROOT/SITE/CaseNN.nii.gz with ROOT/SITE/CaseNN_segmentation.nii.gz, SITE one of "
         + ", ".join(" or ".join(names) for names in SITES.values()),
     )
@@ -49,25 +51,31 @@ class Prostate(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
+        """Return this dataset if `root` contains at least one case in its layout; otherwise None."""
         dataset = cls(root=str(root))
         return dataset if dataset.has_cases() else None
 
     @property
     def channels(self) -> int:
+        """Number of image channels: 1."""
         return 1
 
     @property
     def structures(self) -> tuple[str, ...]:
+        """Names of the structures in the order of the mask channels: ("prostate",)."""
         return ("prostate",)
 
     @property
     def is_phantom(self) -> bool:
+        """Whether the images are synthetic, which the file PHANTOM.json in `root` states."""
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
+        """Return the folders of the collection's sites that exist in `root`, by the name of the site."""
         return file_names.site_folders(Path(self.root), SITES)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        """Find the pairs of image and mask of one site, and the problems with the file names."""
         images: dict[str, Path] = {}
         masks: dict[str, Path] = {}
         problems = []
@@ -75,10 +83,11 @@ class Prostate(Dataset):
             if match := _FILE.fullmatch(path.name):
                 group, name = masks if match[2] else images, match[1].capitalize()
                 if name in group:
-                    problems.append(f"{path}: is there twice, also as {group[name].name}; remove one")
+                    problems.append(f"{path}: another file has the same name: {group[name].name}; remove one of them")
                 group[name] = path
         problems += [
-            f"{path}: has no {'mask' if group is images else 'image'} beside it; copy that file too, or remove this one"
+            f"{path}: this image has no mask; add the mask, or remove the image" if group is images else
+            f"{path}: this mask has no image; add the image, or remove the mask"
             for group, other in ((images, masks), (masks, images))
             for name, path in group.items()
             if name not in other
@@ -86,4 +95,5 @@ class Prostate(Dataset):
         return [Case(site, name, images[name], masks[name]) for name in images if name in masks], problems
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
+        """Read the mask of a case, (1, H, W, D) uint8 of 0 and 1: both zones of the prostate together."""
         return reading.read_mask(case.mask_path, LABELS, self.structures, notices)

@@ -1,4 +1,4 @@
-"""Recognise the dataset in a folder, so that `python -m medfed.data check FOLDER` needs no config."""
+"""Find out which dataset a folder contains, so that `python -m medfed.data check FOLDER` needs no config."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from medfed.datasets.base import Dataset
 
 
 def recognise(root: Path, name: str | None = None) -> Dataset:
-    """The dataset whose layout a folder has.
+    """Return the dataset whose layout a folder has, with settings that fit its files.
 
-    Every dataset file is asked (`Dataset.recognise`), those of the lowest `generality` first; the first level at which
-    one recognises the folder decides.
+    `Dataset.recognise` of every dataset is called, in the order of `Dataset.generality`. The first level at which a
+    dataset recognises the folder decides.
 
     Args:
-        root: an existing folder.
-        name: a dataset as a config names it, also a dotted name; then no other dataset is asked.
+        root: folder of the dataset.
+        name: name of a dataset as in a config (may be dotted); only this dataset is tried. None tries all.
 
     Raises:
         UserError: if there is no such folder or dataset, or if several datasets of one level recognise the folder.
     """
     if not root.is_dir():
-        raise UserError(f"{root}: is no folder; expected one with a folder for each site")
+        raise UserError(f"{root}: this is not a folder; expected a folder that contains one folder per site")
     if name is not None:
         dataset_class = registry.resolve("datasets", name)
         return dataset_class.recognise(root) or dataset_class(root=str(root))
@@ -33,7 +33,8 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
     for _, level in groupby(by_generality, key=lambda known: classes[known].generality):
         recognised = {known: dataset for known in level if (dataset := classes[known].recognise(root))}
         if len(recognised) > 1:
-            raise UserError(f"{root}: has the layout of {' and of '.join(recognised)}; choose one with --dataset NAME")
+            names = " and ".join(recognised)
+            raise UserError(f"{root}: the files fit several datasets: {names}; choose one with --dataset NAME")
         if recognised:
             return recognised.popitem()[1]
-    raise UserError(f"{root}: has the layout of no known dataset; choose one with --dataset NAME")
+    raise UserError(f"{root}: the files fit no known dataset; choose one with --dataset NAME")

@@ -1,4 +1,4 @@
-"""Splitting a site's cases by patient, before anything else happens to them."""
+"""Split the cases of a site by patient into training, validation and test parts."""
 
 from __future__ import annotations
 
@@ -6,41 +6,59 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from medfed.datasets.base import Case
+from medfed.datasets.case import Case
 
 PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
 class Split:
-    """The cases of one site, each list sorted by patient; no person is in two of them."""
+    """Training, validation and test cases of one site; no patient is in two parts.
+
+    Args:
+        train: training cases, sorted by `Case.patient`.
+        validation: validation cases, sorted by `Case.patient`.
+        test: test cases, sorted by `Case.patient`.
+    """
 
     train: list[Case]
     validation: list[Case]
     test: list[Case]
 
     def all(self) -> list[Case]:
+        """Return the cases of all three parts: training, validation, then test."""
         return [*self.train, *self.validation, *self.test]
 
 
 def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio: float) -> Split:
-    """Divide one site's cases by `subject`.
+    """Split one site's cases by `Case.subject`, the patient, into training, validation and test parts.
 
-    Subjects are ranked by the SHA-256 of (seed, site, subject); the first go to validation, the next to test, the rest
-    to training. So neither the order of the cases nor another site moves anybody, and one patient more moves few.
+    The patients are ordered by the SHA-256 of (seed, site, subject). The first are used for validation, the next for
+    test, the others for training. So the order of the cases and the other sites have no influence, and adding a patient
+    moves few others to another part.
 
-    Numbers of subjects are the ratios rounded to the nearest, then: training has at least one; validation has at least
-    one of two or more subjects, and test of three or more, where its ratio is above 0. Where training would be left
-    empty, the larger of validation and test gives up subjects (test, where they are equal).
+    The numbers of validation and test patients are the ratios times the number of patients, rounded. If its ratio is
+    above 0, validation has at least one patient (of two or more), and test has at least one (of three or more).
+    Training always has at least one patient: if necessary, the larger of the other two parts becomes smaller (test, if
+    they are equal).
 
-    Where the cases carry the part that a publication gave them (`Case.part`), that decides instead; if it has no
-    validation part, that is taken out of the training part as above.
+    If the cases have the parts of a published split (`Case.part`), these are used. If the published split has no
+    validation part, it is taken from the training part as above.
+
+    Args:
+        cases: cases of one site.
+        seed: seed of the run; another seed gives another split.
+        validation_ratio: fraction of the patients for validation, in [0, 1).
+        test_ratio: fraction of the patients for test, in [0, 1).
 
     Raises:
         ValueError: if a ratio is negative or their sum is not below 1.
     """
     if not (validation_ratio >= 0 and test_ratio >= 0 and validation_ratio + test_ratio < 1):
-        raise ValueError(f"ratios must be at least 0 and sum to less than 1, got {validation_ratio} and {test_ratio}")
+        raise ValueError(
+            "validation_ratio and test_ratio must be at least 0 and sum to less than 1, "
+            f"got {validation_ratio} and {test_ratio}"
+        )
     cases = sorted(cases, key=lambda case: case.patient)
     if any(case.part for case in cases):
         train, validation, test = ([case for case in cases if case.part == part] for part in PARTS)
@@ -48,7 +66,7 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
             divided = split([replace(case, part="") for case in train], seed, validation_ratio, 0.0)
             train, validation = divided.train, divided.validation
         return Split(train, validation, test)
-    ranked = sorted({(case.site, case.subject) for case in cases}, key=lambda person: _rank(seed, *person))
+    ranked = sorted({(case.site, case.subject) for case in cases}, key=lambda patient: _rank(seed, *patient))
     n_validation, n_test = _counts(len(ranked), validation_ratio, test_ratio)
     parts = ranked[n_validation + n_test :], ranked[:n_validation], ranked[n_validation : n_validation + n_test]
     return Split(*([case for case in cases if (case.site, case.subject) in part] for part in map(set, parts)))
@@ -59,7 +77,7 @@ def _rank(seed: int, site: str, subject: str) -> bytes:
 
 
 def _counts(n: int, validation_ratio: float, test_ratio: float) -> tuple[int, int]:
-    """Subjects for validation and for test, out of n."""
+    """Return the numbers of validation and test patients, out of n patients."""
     n_validation = max(int(n * validation_ratio + 0.5), 1 if validation_ratio > 0 and n > 1 else 0)
     n_test = max(int(n * test_ratio + 0.5), 1 if test_ratio > 0 and n > 2 else 0)
     while n_validation + n_test > max(n - 1, 0):

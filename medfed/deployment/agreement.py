@@ -1,4 +1,9 @@
-"""What a hospital agreed to, and the guard that holds every letter and every answer against it."""
+"""A hospital's agreement with a federation, and the guard that enforces it.
+
+The hospital writes down in its own file what may leave it. `Guard` checks every request before the site sees any of it,
+and every reply before it leaves; what is not agreed to is refused, and nothing is sent. The coordinator need not be
+trusted for this: all checks run at the hospital.
+"""
 
 from __future__ import annotations
 
@@ -6,139 +11,171 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
 from torch import Tensor
 
+from medfed.core import bounds
+from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.federation.message import Message, digest, n_bytes
 from medfed.federation.method import NEVER, ONCE
 from medfed.functional.weights import check_same_entries, first_non_finite
 
 KINDS = ("share", "train", "validate", "end")
 VALIDATION_KINDS = ("validate", "end")  # of a site that only validates
-FACTS = frozenset({"round", "last"})  # all that a coordinator may say beside tensors
-MAX_BYTES_DOWN = 2 << 30  # of statistics in one letter
+FACTS = frozenset({"round", "last"})  # the only facts that a request may hold
+MAX_BYTES_DOWN = 2 << 30  # of statistics in one request
 
 
 class Refused(Exception):
-    """A letter or an answer that the hospital did not agree to; the text is a sentence."""
+    """Error of a request or reply that the hospital did not agree to.
+
+    Its text is a clause whose subject is the hospital or a tensor; it contains no names of files or patients, because
+    it is sent to the coordinator.
+    """
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What may leave a hospital, and how often.
+    """What may leave a hospital, and how often: the block `agrees` of its file.
 
     Args:
-        sends: names of the tensors that may leave beside weights; `*` stands for anything.
-        rounds: of training, in all.
-        megabytes_per_round: that may leave, all answers of a round together; the very same answer to the very same
-            letter, sent again where it was lost, tells nothing new and counts once.
-        replies_per_round: how often one kind of letter is answered in a round: once, and again where one was lost.
+        sends: names of the tensors that may leave in addition to weights. `*` stands for any text.
+        rounds: number of training rounds; greater than 0.
+        megabytes_per_round: largest total size of the replies of one round, in units of 10^6 bytes; greater than 0.
+            A reply that was lost and is sent again unchanged counts once, because it reveals nothing new.
+        replies_per_round: how often the site may reply to requests of one kind in a round; greater than 0. More than
+            one is needed if a reply is lost and requested again.
     """
 
     sends: tuple[str, ...] = ()
-    rounds: int = 100
-    megabytes_per_round: float = 100.0
-    replies_per_round: int = 3
+    rounds: PositiveInt = 100
+    megabytes_per_round: PositiveFloat = 100.0
+    replies_per_round: PositiveInt = 3
+    renamed: ClassVar[Mapping[str, str]] = {"answers_per_round": "replies_per_round"}  # keys of older files
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "megabytes_per_round", "replies_per_round"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        bounds.check(self)
 
     def allows(self, name: str) -> bool:
-        """Whether a tensor of that name may leave beside weights."""
-        return any(fnmatchcase(name, known) for known in self.sends)
+        """Return whether a tensor of this name may leave the hospital in addition to weights."""
+        return any(fnmatchcase(name, pattern) for pattern in self.sends)
 
 
 @dataclass
 class Guard:
-    """Stands between the wire and a site.
+    """Checks every request and every reply of one site against the hospital's agreement.
 
     Args:
-        network: the site's own state dict: what weights may look like.
-        stays: entries of it that never leave.
-        kinds: of letters that are answered at all.
-        shares: when the method shares, as `Method.shares`.
-        answered: how often each kind was answered in each round ("train 3"); outlives a restart if its holder does.
-        sent_bytes: what left in each round, likewise.
-        sent: the digests of what left in each round, and of what it answered, likewise.
+        agreement: what the hospital agreed to.
+        network: the site's own state dict, with the names, shapes and dtypes that weights must have.
+        local_keys: entries of it that never leave the site.
+        kinds: the kinds of requests to which the site replies.
+        shares: when the method shares statistics (`Method.shares`).
+        n_replies: number of replies by kind and round, such as "train 3". The holder of the guard must store this and
+            the next two dicts to keep them after a restart.
+        sent_bytes: number of bytes that left, by round.
+        sent: digests of the replies that left, together with their requests, by round.
     """
 
     agreement: Agreement
     network: Mapping[str, Tensor]
-    stays: frozenset[str] = frozenset()
+    local_keys: frozenset[str] = frozenset()
     kinds: tuple[str, ...] = KINDS
     shares: str = NEVER
-    answered: Counter[str] = field(default_factory=Counter)
+    n_replies: Counter[str] = field(default_factory=Counter)
     sent_bytes: Counter[str] = field(default_factory=Counter)
     sent: dict[str, list[str]] = field(default_factory=dict)
 
-    def check_request(self, message: Message) -> None:
-        """Raises Refused, before anything of it is used."""
-        if message.kind not in self.kinds:
-            raise Refused(f"was asked to '{message.kind}'; agreed to {', '.join(self.kinds)} and nothing else")
-        self._check_facts(message)
-        number = message.facts["round"]
-        if message.kind == "share" and (self.shares == NEVER or (self.shares == ONCE and number > 1)):
-            when = "never shares" if self.shares == NEVER else "shares before round 1 alone"
-            raise Refused(f"was asked to share in round {number}; the method that it agreed to {when}")
-        latest = max((int(key.split()[1]) for key in self.answered if key.startswith("train ")), default=0)
+    def check_request(self, request: Message) -> None:
+        """Check a request of the coordinator before any of it is used.
+
+        Args:
+            request: the request, as it was received.
+
+        Raises:
+            Refused: if the request is of another kind, has other facts, or repeats a request more often than agreed;
+                if its round is outside the agreed rounds or more than one round before the latest training; if the
+                method does not share in this round; or if weights or statistics do not fit the network, are not
+                finite or are too large.
+        """
+        if request.kind not in self.kinds:
+            raise Refused(f"was asked to '{request.kind}', but agreed to {', '.join(self.kinds)} only")
+        self._check_facts(request)
+        number = request.facts["round"]
+        if request.kind == "share" and (self.shares == NEVER or (self.shares == ONCE and number > 1)):
+            when = "never shares" if self.shares == NEVER else "shares before round 1 only"
+            raise Refused(f"was asked to share in round {number}, but the agreed method {when}")
+        latest = max((int(key.split()[1]) for key in self.n_replies if key.startswith("train ")), default=0)
         if number < latest - 1:
-            raise Refused(f"was asked to {message.kind} in round {number}, and has trained in round {latest}; a "
-                          "coordinator goes back one round at most")
-        done = self.answered[f"{message.kind} {number}"]
-        if done >= self.agreement.replies_per_round:
-            raise Refused(f"was asked to {message.kind} in round {number} more than {done} times")
-        self._check_weights(message)
-        if (size := sum(map(n_bytes, message.tensors.values()))) > MAX_BYTES_DOWN:
-            raise Refused(f"was sent {size / 2**20:.0f} MB of statistics; takes {MAX_BYTES_DOWN >> 20}")
-        if name := first_non_finite(message.tensors):
-            raise Refused(f"was sent '{name}', which is not finite")
+            raise Refused(f"was asked to {request.kind} in round {number}, but has already trained in round "
+                          f"{latest}, and a coordinator repeats at most the round before the latest")
+        n_replies = self.n_replies[f"{request.kind} {number}"]
+        if n_replies >= self.agreement.replies_per_round:
+            raise Refused(f"was asked to {request.kind} in round {number} more than {n_replies} times")
+        self._check_weights(request)
+        if (size := sum(map(n_bytes, request.tensors.values()))) > MAX_BYTES_DOWN:
+            raise Refused(f"was sent {size / 2**20:.0f} MiB of statistics, but accepts at most {MAX_BYTES_DOWN >> 20}")
+        if name := first_non_finite(request.tensors):
+            raise Refused(f"was sent the statistic '{name}', which is not finite")
 
-    def check_reply(self, letter: Message, answer: Message) -> None:
-        """Raises Refused if it holds what may not leave; notes it otherwise."""
-        number = letter.facts["round"]
-        if strange := sorted(set(answer.weights) - (set(self.network) - self.stays)):
-            raise Refused(f"'{strange[0]}' was about to leave; no weight of that name was agreed to")
-        if strange := [name for name in answer.tensors if not self.agreement.allows(name)]:
-            raise Refused(f"'{strange[0]}' was about to leave; agreed to {', '.join(self.agreement.sends) or 'none'}")
-        of = digest(letter.to_bytes()) + digest(answer.to_bytes())
-        if of not in self.sent.get(str(number), []):
-            entries = [*answer.weights.values(), *answer.tensors.values()]
-            self._count(number, sum(map(n_bytes, entries)))
-            # No letter comes of rounds before these.
-            self.sent = {key: known for key, known in self.sent.items() if int(key) >= number - 1}
-            self.sent.setdefault(str(number), []).append(of)
-        self.answered[f"{letter.kind} {number}"] += 1
+    def check_reply(self, request: Message, reply: Message) -> None:
+        """Check a reply before it leaves the hospital, and count it.
 
-    def _count(self, number: int, size: int) -> None:
+        Args:
+            request: the request, which `check_request` has accepted.
+            reply: the reply.
+
+        Raises:
+            Refused: if the reply holds an entry or a tensor that was not agreed to, or exceeds the agreed size. Then
+                nothing is counted, and the reply must not be sent.
+        """
+        number = request.facts["round"]
+        if unknown := sorted(set(reply.weights) - (set(self.network) - self.local_keys)):
+            raise Refused(f"'{unknown[0]}' was about to leave, but weights of that name were not agreed to")
+        if unknown := [name for name in reply.tensors if not self.agreement.allows(name)]:
+            agreed = ", ".join(self.agreement.sends) or "none"
+            raise Refused(f"'{unknown[0]}' was about to leave, but the agreed statistics are {agreed}")
+        key = digest(request.to_bytes()) + digest(reply.to_bytes())
+        if key not in self.sent.get(str(number), []):
+            entries = [*reply.weights.values(), *reply.tensors.values()]
+            self._count_bytes(number, sum(map(n_bytes, entries)))
+            # Requests of earlier rounds are refused, so that their digests are no longer needed.
+            self.sent = {earlier: keys for earlier, keys in self.sent.items() if int(earlier) >= number - 1}
+            self.sent.setdefault(str(number), []).append(key)
+        self.n_replies[f"{request.kind} {number}"] += 1
+
+    def _count_bytes(self, number: int, size: int) -> None:
         limit = self.agreement.megabytes_per_round * 1e6
         if self.sent_bytes[str(number)] + size > limit:
             raise Refused(f"{size / 1e6:.1f} MB were about to leave in round {number}, after "
-                          f"{self.sent_bytes[str(number)] / 1e6:.1f} MB; agreed to {limit / 1e6:g}")
+                          f"{self.sent_bytes[str(number)] / 1e6:.1f} MB, but at most {limit / 1e6:g} MB were agreed to")
         self.sent_bytes[str(number)] += size
 
-    def _check_facts(self, message: Message) -> None:
-        if not isinstance(message.facts, dict):
-            raise Refused(f"was told {type(message.facts).__name__} for facts; expected them by name")
-        if strange := sorted(set(message.facts) - FACTS):
-            raise Refused(f"was told '{strange[0]}'; a coordinator says {' and '.join(sorted(FACTS))} alone")
-        number = message.facts.get("round")
-        if any(type(fact) is not int for fact in message.facts.values()) or number is None:
-            raise Refused(f"was told round {number!r}; expected a whole number")
+    def _check_facts(self, request: Message) -> None:
+        if not isinstance(request.facts, dict):
+            raise Refused(f"was sent facts as {type(request.facts).__name__}; expected them by name")
+        if unknown := sorted(set(request.facts) - FACTS):
+            raise Refused(f"was sent the fact '{unknown[0]}'; expected {' and '.join(sorted(FACTS))} only")
+        number = request.facts.get("round")
+        if any(type(fact) is not int for fact in request.facts.values()) or number is None:
+            raise Refused(f"was sent the round {number!r}; expected a whole number")
         if not 1 <= number <= self.agreement.rounds:
-            raise Refused(f"was asked for round {number}; agreed to rounds 1 to {self.agreement.rounds}")
-        before = number + (message.kind == "validate")  # after a round, and with what it left
-        if not 0 <= message.facts.get("last", 0) < before:
-            raise Refused(f"was told that round {message.facts['last']} counted last, before round {before}")
+            raise Refused(f"was sent a request of round {number}, but agreed to rounds 1 to {self.agreement.rounds}")
+        last = request.facts.get("last", 0)
+        end = number + (request.kind == "validate")  # a round is validated with what its own training left
+        if not 0 <= last < end:
+            raise Refused(f"was sent {last} as its last accepted round; expected a round from 0 to {end - 1}")
 
-    def _check_weights(self, message: Message) -> None:
-        wanted = {
-            name: entry for name, entry in self.network.items() if name not in self.stays or name in message.weights
+    def _check_weights(self, request: Message) -> None:
+        expected = {
+            name: entry
+            for name, entry in self.network.items()
+            if name not in self.local_keys or name in request.weights
         }
         try:
-            check_same_entries(wanted, message.weights)
+            check_same_entries(expected, request.weights)
         except ValueError as error:
             raise Refused(f"was sent weights that do not fit its network: {error}") from error
-        if name := first_non_finite(message.weights):
+        if name := first_non_finite(request.weights):
             raise Refused(f"was sent weights that are not finite (first in '{name}')")

@@ -1,7 +1,8 @@
-"""The style codecs that a plan names, as files: all sites of a federation must have the same ones, to the byte.
+"""The style codecs of a plan, as files that travel with it.
 
-Two codecs of one architecture share statistics of the same shape, which mean nothing to each other, and nobody would
-notice. So a plan names a codec by its SHA-256, and the file travels beside the plan.
+All sites of a federation must use exactly the same codec: two codecs with the same architecture give statistics of the
+same shape that must not be mixed, and no check of shapes would find that. A plan therefore names a codec by its
+checksum, and its file lies next to the plan.
 """
 
 from __future__ import annotations
@@ -17,31 +18,51 @@ from medfed.networks.adain import codec_path, load_codec
 
 
 def export_codecs(config: Config, folder: Path) -> Config:
-    """Copy the method's codecs into the folder; returns the config with the codecs' names there."""
+    """Copy the codecs of the config's method into a folder, named by their checksums.
+
+    Args:
+        config: a config; a codec that is part of medfed is not copied.
+        folder: an existing folder.
+
+    Returns:
+        The config, with the names of the copied files.
+
+    Raises:
+        UserError: if a codec is missing or damaged.
+    """
     names = {}
     for name in config.method.files:
-        load_codec(name)  # a UserError here, and not at every hospital
+        load_codec(name)  # finds an error here rather than at every hospital
         path = codec_path(name)
-        names[name] = _name(path)
+        names[name] = _file_name(path)
         write_atomically(folder / names[name], path.read_bytes())
     return replace(config, method=config.method.with_files(names))
 
 
 def resolve_codecs(config: Config, folder: Path) -> Config:
-    """The plan with the paths of its codecs beside it; UserError if a file is missing or is not the plan's codec."""
+    """Find the codecs of a plan in the plan's folder, and check them against their checksums.
+
+    Args:
+        config: the plan, with the names that `export_codecs` gave.
+        folder: the folder of the plan.
+
+    Returns:
+        The plan, with the paths of the codecs.
+
+    Raises:
+        UserError: if a file is missing or has another checksum.
+    """
     paths = {}
     for name in config.method.files:
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{path}: is missing; the plan redraws images with this codec, so put the coordinator's "
-                            "file there")
-        if _name(path) != name:
-            raise UserError(f"{path}: is not the codec that the plan names, or was changed on its way; get it again "
+            raise UserError(f"{path}: is missing; the plan needs this codec, so copy the coordinator's file there")
+        if _file_name(path) != name:
+            raise UserError(f"{path}: is not the codec that the plan names, or was changed on its way; copy it again "
                             "from the coordinator")
         paths[name] = str(path)
     return replace(config, method=config.method.with_files(paths))
 
 
-def _name(path: Path) -> str:
-    """The name of a codec in a plan, by its SHA-256."""
+def _file_name(path: Path) -> str:
     return f"codec_{file_sha256(path)[:32]}.safetensors"

@@ -1,4 +1,4 @@
-"""Be the coordinator: start FLARE's server and train with the hospitals that joined."""
+"""Run a prepared federation as its coordinator: start FLARE's server and train with the hospitals that joined."""
 
 from __future__ import annotations
 
@@ -33,12 +33,24 @@ RUN = "run"
 
 
 def run_coordinator(args: argparse.Namespace) -> int:
+    """Run `python -m medfed.coordinator run`: train with the hospitals and write the run folder.
+
+    Args:
+        args: the parsed arguments: `folder` (written by `prepare`), `kits`, `join_seconds`, `resume` and `quiet`.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        UserError: if FLARE is not installed, a file or a kit is missing, the plan changed since the run started, or the
+            training fails.
+    """
     if importlib.util.find_spec("nvflare") is None:
-        raise UserError("a federation over a network needs NVIDIA FLARE, which is not installed; pip install -e "
+        raise UserError("a federation over a network needs NVIDIA FLARE, which is not installed; run pip install -e "
                         "'.[nvflare]' in medfed's folder")
     from medfed.engines.flare.engine import FlareEngine
 
-    plan, start, sites = _read(args.folder)
+    plan, start, sites = _read_federation(args.folder)
     privacy_accounting.require_accountant(plan.privacy)
     kits = args.kits or args.folder / "kits" / "medfed" / "prod_00"
     server, admin = _kits(kits, sites)
@@ -47,10 +59,11 @@ def run_coordinator(args: argparse.Namespace) -> int:
     with folder.locked():
         done = folder.rounds()
         if done and not args.resume:
-            raise UserError(f"{folder.path}: holds a run that has finished round {done[-1]}; go on with --resume")
-        if done and (other := changed_settings(folder, resolved(plan))):
-            raise UserError(f"{args.folder / PLAN}: is not the plan that the run began with ({'; '.join(other[:5])}), "
-                            "and the hospitals go by that; undo the change, or prepare another federation")
+            raise UserError(f"{folder.path}: holds a run that has finished round {done[-1]}; continue with --resume")
+        if done and (changes := changed_settings(folder, resolved(plan))):
+            listed = "; ".join(changes[:5])
+            raise UserError(f"{args.folder / PLAN}: is not the plan with which the run started ({listed}), but the "
+                            "hospitals still use that plan; undo the change, or prepare another federation")
         state = folder.load_state(done[-1]) if done else start
         folder.write_json("environment.json", environment())
         folder.write_text("config.yaml", to_yaml(plan))
@@ -62,14 +75,14 @@ def run_coordinator(args: argparse.Namespace) -> int:
                              finish=lambda end: _finish(plan, engine, folder, end))
         finally:
             server.stop()
-        print(f"{last.round} rounds with {len(sites)} hospitals are in {folder.path}: model.safetensors, history.csv, "
-              "ledger.csv.")
-        print(f"A MONAI bundle for a hospital: python -m medfed.export {shlex.quote(str(folder.path))}")
+        print(f"Finished {last.round} rounds with {len(sites)} hospitals. The results are in {folder.path}: "
+              "model.safetensors, history.csv, ledger.csv.")
+        print(f"To export a MONAI bundle: python -m medfed.export {shlex.quote(str(folder.path))}")
     return 0
 
 
 def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> None:
-    """Save the selected model and the summary; then send the model to every hospital that still listens."""
+    """Save the selected model and the summary; then send the model to every connected hospital."""
     final = selected_state(folder, last, plan.federation.selection)
     folder.save_model(final.weights)
     images = json.loads((folder.path.parent / IMAGES).read_text())
@@ -77,7 +90,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
     validation_site = plan.federation.validation_site
     folder.write_json("summary.json", {
         **task_of_images(images, plan.data.image_size, Evaluation()).scoring.summarise([], plan.seed),
-        "data": "not stated",  # a coordinator sees none
+        "data": "not stated",  # the coordinator has no data
         "dataset": images.pop("dataset"),
         "images": images,
         "method": plan.method_name,
@@ -94,34 +107,37 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
         "method_facts": plan.method.facts(final),
         "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
     })
-    # Last, since hospitals leave with it: a coordinator that is killed before this sends the model when it resumes.
-    everyone = [*engine.sites(), *([validation_site] if validation_site else [])]
-    requests = dict.fromkeys(everyone, Message("end", final.weights, {}, {"round": last.round}))
+    # Sending the model is the last step, because a hospital leaves when it has the model. A coordinator that is killed
+    # before it sends the model when it is resumed.
+    recipients = [*engine.sites(), *([validation_site] if validation_site else [])]
+    requests = dict.fromkeys(recipients, Message("end", final.weights, {}, {"round": last.round}))
     for site, reply in engine.exchange("end", requests).items():
         if reply.kind == FAILED:
             why = reply.facts["why"]
-            warnings.warn(f"{site}: did not get the final model ({why}); send it model.safetensors", stacklevel=2)
+            warnings.warn(
+                f"{site}: did not receive the final model ({why}); send it the file model.safetensors", stacklevel=2
+            )
 
 
-def _read(folder: Path) -> tuple[Config, State, list[str]]:
+def _read_federation(folder: Path) -> tuple[Config, State, list[str]]:
     if not ((folder / PLAN).is_file() and (folder / START).is_file()):
-        raise UserError(f"{folder}: holds no federation; make one with python -m medfed.coordinator prepare CONFIG "
+        raise UserError(f"{folder}: holds no federation; prepare one with python -m medfed.coordinator prepare CONFIG "
                         f"--out {folder}")
     plan = load(folder / PLAN)
     start = State.from_bytes(read_with_checksum(folder / START, "prepare the federation again"))
-    places = sorted((folder / "hospitals").glob("*"))
-    if not (sites := [place.name for place in places if (place / f"{place.name}.yaml").is_file()]):
+    folders = sorted((folder / "hospitals").glob("*"))
+    if not (sites := [path.name for path in folders if (path / f"{path.name}.yaml").is_file()]):
         raise UserError(f"{folder / 'hospitals'}: has no folder SITE with SITE.yaml; prepare the federation again")
     return replace(plan, source=str(folder / PLAN)), start, sites
 
 
 def _kits(kits: Path, sites: list[str]) -> tuple[Kit, Path]:
-    """The server's kit and the console's, among those of the hospitals."""
-    found = [path for path in sorted(kits.glob("*")) if (path / "startup").is_dir()]
-    servers = [path for path in found if (path / "startup" / "fed_server.json").is_file()]
-    consoles = [path for path in found if (path / "startup" / "fed_admin.json").is_file()]
+    """Return the kit of FLARE's server and the folder of the admin console's kit."""
+    folders = [path for path in sorted(kits.glob("*")) if (path / "startup").is_dir()]
+    servers = [path for path in folders if (path / "startup" / "fed_server.json").is_file()]
+    consoles = [path for path in folders if (path / "startup" / "fed_admin.json").is_file()]
     if len(servers) != 1 or not consoles:
-        raise UserError(f"{kits}: expected the kits of one server and of a console, found "
-                        f"{', '.join(p.name for p in found) or 'none'}; make them with nvflare provision, as the "
-                        "federation's README says")
+        raise UserError(f"{kits}: expected the kits of one server and of an admin console, found "
+                        f"{', '.join(path.name for path in folders) or 'none'}; make them with nvflare provision, as "
+                        "the federation's README.md says")
     return Kit(servers[0], (CONTROLLER,)), consoles[0]

@@ -1,4 +1,8 @@
-"""What would leave a site, before anything is sent: one round on a few of its images, checked against the agreement."""
+"""The dry run: show what would leave a hospital, and check it against its agreement, before anything is sent.
+
+The site runs one round on a few of its images, with the requests that a coordinator would send, and the replies are
+listed as rows of the ledger. Called by `python -m medfed.site`, with and without `--dry-run`.
+"""
 
 from __future__ import annotations
 
@@ -18,35 +22,48 @@ from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 from medfed.outputs.tables.table import align_columns
 
-N_BATCHES = 2  # of training, in a dry run
-Row = Mapping[str, Any]  # of the ledger
+N_BATCHES = 2  # training batches in a dry run
+MAX_LISTED = 5  # names in an error message
+Row = Mapping[str, Any]  # a row of the ledger
 
 
 @dataclass(frozen=True)
-class _First:
-    """The first `n` of a site's samples."""
+class _FirstSamples:
+    """The first `n` of a site's samples; see `Samples`."""
 
     samples: Samples
     n: int
 
     @property
     def n_patients(self) -> int:
+        """Number of patients of the whole site."""
         return self.samples.n_patients
 
     def __len__(self) -> int:
         return min(self.n, len(self.samples))
 
     def batch(self, indices: Sequence[int]) -> Batch:
+        """Return the samples with these indices as a batch."""
         return self.samples.batch(indices)
 
 
 def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
-    """The ledger's rows (`medfed.federation.ledger`) of what a training site would send in the first round.
+    """Run the first round of a site that trains, without sending anything.
 
-    The site shares statistics of all its images and validates as in a run; it trains for two batches. It is the only
-    site, so tensors whose number depends on the other sites are not predicted.
+    The site shares statistics of all its images and validates as in a real round, but trains on two batches only. No
+    other site takes part, so that tensors whose number depends on the other sites may be missing.
+
+    Args:
+        site: the site; its memory is not changed.
+        start: the coordinator's state before the first round.
+        seed: the seed of the coordinator's random streams.
+
+    Returns:
+        The rows of the ledger (`medfed.federation.ledger`) of all replies that would leave the site.
     """
-    few = replace(site, training=_First(site.training, N_BATCHES * site.settings.batch_size), local_epochs=1, memory={})
+    short_site = replace(
+        site, training=_FirstSamples(site.training, N_BATCHES * site.settings.batch_size), local_epochs=1, memory={}
+    )
     method, state = site.method, start
     rows: list[Row] = []
     if method.shares != NEVER:
@@ -54,61 +71,81 @@ def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
         state = replace(state, memory=method.combine(state, {site.name: shared.tensors}, stream(seed, "combine", 1)))
         rows += ledger.message_rows(1, "up", {site.name: shared})
     request = Message("train", state.weights, method.broadcast(state, site.name), {"round": 1, "last": 0})
-    rows += ledger.message_rows(1, "up", {site.name: few.reply(request)})
-    return [*rows, *_validated(site, state)]
+    rows += ledger.message_rows(1, "up", {site.name: short_site.reply(request)})
+    return [*rows, *_validation_rows(site, state)]
 
 
-def _validated(site: Site | ValidationSite, state: State) -> Sequence[Row]:
+def _validation_rows(site: Site | ValidationSite, state: State) -> Sequence[Row]:
     request = Message("validate", state.weights, {}, {"round": 1})
     return ledger.message_rows(1, "up", {site.name: site.reply(request)})
 
 
 def outgoing_rows(site: Site | ValidationSite) -> Sequence[Row]:
-    """What one round would send, as rows of the ledger."""
+    """Return the rows of the ledger of everything that would leave a site in one round.
+
+    Args:
+        site: a site that trains (`dry_run`), or a validation site, which sends its scores only.
+    """
     state = State.of(site.network)
-    return _validated(site, state) if isinstance(site, ValidationSite) else dry_run(site, state, site.seed)
+    return _validation_rows(site, state) if isinstance(site, ValidationSite) else dry_run(site, state, site.seed)
 
 
 def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement, file: str) -> None:
-    """Raise UserError if a round sends what the hospital did not agree to, or more of it.
+    """Check that the hospital agreed to everything that would leave it in a round.
 
     Args:
-        rows: what `outgoing_rows` returns.
-        file: of the hospital, for messages.
+        rows: what would leave, as `outgoing_rows` returns it.
+        site: the site.
+        agreement: what the hospital agreed to.
+        file: the path of the hospital's file, for error messages.
+
+    Raises:
+        UserError: if a statistic is not in `agrees.sends`, or the total size exceeds `agrees.megabytes_per_round`.
     """
     tensors: set[str] = {row["name"] for row in rows if row["dtype"] != "fact"} - set(site.network.state_dict())
-    if strange := sorted(name for name in tensors if not agreement.allows(name)):
-        more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
-        which = ", ".join(f"'{name}'" for name in strange[:5]) + more
-        raise UserError(f"{file}: agrees.sends: a round would send {which}, not in it; add it if "
-                        "you agree that it leaves")
+    if missing := sorted(name for name in tensors if not agreement.allows(name)):
+        more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
+        names = ", ".join(f"'{name}'" for name in missing[:MAX_LISTED]) + more
+        raise UserError(f"{file}: agrees.sends: a round would send the statistics {names}, which are not in the list; "
+                        "add them if you agree that they leave the hospital")
     total = sum(row["bytes"] for row in rows) / 1e6
     if total > agreement.megabytes_per_round:
-        raise UserError(f"{file}: agrees.megabytes_per_round: {agreement.megabytes_per_round:g}, but a round "
-                        f"sends {total:.1f} MB; raise it if you agree")
+        raise UserError(f"{file}: agrees.megabytes_per_round: is {agreement.megabytes_per_round:g}, but a round "
+                        f"would send {total:.1f} MB; increase it if you agree")
 
 
 def format_report(rows: Sequence[Row], site: Site | ValidationSite, method: str, n_rounds: int) -> str:
-    """A table of what would leave (`outgoing_rows`) in each of the rounds, and what that means."""
+    """Return the report of a dry run as text: a table of everything that would leave, and an explanation.
+
+    Args:
+        rows: what would leave, as `outgoing_rows` returns it.
+        site: the site.
+        method: the name of the method.
+        n_rounds: the number of rounds of the plan.
+    """
     network = set(site.network.state_dict())
-    shown = [["kind", "what", "shape", "type", "bytes"]]
+    table = [["kind", "what", "shape", "type", "bytes"]]
     for kind in ("share", "train", "validate"):
-        own = [row for row in rows if row["kind"] == kind]
-        entries = [row for row in own if row["name"] in network]
+        rows_of_kind = [row for row in rows if row["kind"] == kind]
+        entries = [row for row in rows_of_kind if row["name"] in network]
         if entries:
             n, size = len(entries), sum(row["bytes"] for row in entries)
-            shown.append([kind, f"weights of the network ({n} tensors)", "", "", f"{size:,}"])
-        shown += [
-            [kind, row["name"], row["shape"], row["dtype"], f"{row['bytes']:,}"] for row in own if row not in entries
+            table.append([kind, f"weights of the network ({n} tensors)", "", "", f"{size:,}"])
+        table += [
+            [kind, row["name"], row["shape"], row["dtype"], f"{row['bytes']:,}"]
+            for row in rows_of_kind
+            if row not in entries
         ]
     total = sum(row["bytes"] for row in rows) / 1e6
     if isinstance(site, ValidationSite):
-        stays, meaning = f"{len(site.samples)} images stay", "It validates alone: nothing is trained here."
+        n_images = f"{len(site.samples)} images do not leave"
+        explanation = "This site only validates: nothing is trained here, and only the scores leave."
     else:
-        stays = f"{len(site.training)} training images stay"
-        meaning = (f"{total:.2f} MB a round. None of this is anonymous: weights and statistics tell about the images "
-                   "they were made from; python -m medfed.audit measures how much.")  # fmt: skip
-    head = (f"What would leave {site.name}, to the coordinator, in a round of {method} "
-            f"({n_rounds} rounds; {stays}):\n")
-    table = align_columns([[(word, "") for word in line] for line in shown], False, n_left=4)
-    return "\n".join([head, table, "\n" + meaning])
+        n_images = f"{len(site.training)} training images do not leave"
+        explanation = (f"In total {total:.2f} MB leave in each round. None of this is anonymous: weights and "
+                       "statistics contain information about the images from which they were computed. "
+                       "python -m medfed.audit measures how much.")  # fmt: skip
+    heading = (f"What would leave {site.name} and be sent to the coordinator in each of {n_rounds} rounds of {method} "
+               f"({n_images}):\n")  # fmt: skip
+    text = align_columns([[(word, "") for word in line] for line in table], False, n_left=4)
+    return "\n".join([heading, text, "\n" + explanation])

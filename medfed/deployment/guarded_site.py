@@ -1,4 +1,4 @@
-"""A hospital's site behind its agreement: the guard, the hospital's own ledger, and the final model."""
+"""A hospital's site behind its guard; it also writes the hospital's own ledger and receives the final model."""
 
 from __future__ import annotations
 
@@ -30,12 +30,23 @@ COUNTS, LEDGER, MODEL, SECRET = "answered.json", "ledger.csv", "model.safetensor
 
 
 def build_local_site(config: Config, name: str) -> Site | ValidationSite:
-    """A hospital's site, built from its own folder alone; a validation site scores all its images."""
+    """Build a hospital's site from its own data only.
+
+    Args:
+        config: the plan, with the hospital's own `data` block.
+        name: the name of the site.
+
+    Returns:
+        A site that trains; or, if the plan names it as the validation site, one that only scores all its images.
+
+    Raises:
+        UserError: if the folder of the site or its images are missing or damaged.
+    """
     if name != config.federation.validation_site:
         return build_site(config, name)
     dataset = config.data.ensure_available(None)
     if name not in (known := dataset.site_names()):
-        raise UserError(f"{dataset.root}: no site '{name}' here, which is to validate. {suggestion(name, known)}")
+        raise UserError(f"{dataset.root}: has no folder of the validation site '{name}'. {suggestion(name, known)}")
     task = build_task(config, dataset)
     with tqdm(disable=True) as bar:
         samples = SiteImages(dataset, task, bar).samples(dataset.cases_by_site([name])[name])
@@ -47,11 +58,14 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
 
 @dataclass
 class GuardedSite:
-    """A site behind the guard of its hospital's agreement; records every message in the hospital's own ledger.
+    """A site behind the guard of its hospital's agreement.
+
+    Every request and every reply is checked (`Guard`) and recorded in the hospital's own ledger. What the guard has
+    counted is stored in the folder and kept after a restart.
 
     Args:
-        site: what replies.
-        folder: of the hospital: its ledger, what it must not lose in a restart, and the final model.
+        site: the site that replies.
+        folder: the hospital's folder, with its ledger, its counts, the site's files and the final model.
         agreement: what may leave.
     """
 
@@ -62,21 +76,30 @@ class GuardedSite:
     def __post_init__(self) -> None:
         file = self.folder / COUNTS
         counts = json.loads(file.read_text()) if file.is_file() else {"answered": {}, "sent_bytes": {}, "sent": {}}
-        self.guard = Guard(self.agreement, self.site.network.state_dict(), answered=Counter(counts["answered"]),
+        self.guard = Guard(self.agreement, self.site.network.state_dict(), n_replies=Counter(counts["answered"]),
                            sent_bytes=Counter(counts["sent_bytes"]), sent=counts.get("sent", {}))  # fmt: skip
         if isinstance(self.site, ValidationSite):
             self.guard.kinds = VALIDATION_KINDS
             self._engine = InProcess([], self.folder, validation_site=self.site)
             return
-        self.guard.stays, self.guard.shares = self.site.local_keys, self.site.method.shares
-        self.site.noise_key = _secret(self.folder / SECRET)
+        self.guard.local_keys, self.guard.shares = self.site.local_keys, self.site.method.shares
+        self.site.noise_key = _secret_key(self.folder / SECRET)
         self._engine = InProcess([self.site], self.folder)
 
     def reply(self, request: Message) -> Message:
-        """The reply to a request.
+        """Return the site's reply to a request, if both are within the agreement.
+
+        A request of kind "end" brings the final model, which is written into the folder; its reply is empty.
+
+        Args:
+            request: a request of the coordinator, of any kind.
+
+        Returns:
+            The reply, of the same kind as the request.
 
         Raises:
-            Refused: if the request or the reply is not what the hospital agreed to; then nothing leaves.
+            Refused: if the request or the reply is not within the agreement; then nothing leaves.
+            UserError: if the site cannot do what is requested.
         """
         self.guard.check_request(request)
         if request.kind == "end":
@@ -89,20 +112,20 @@ class GuardedSite:
         return reply
 
     def _record(self, request: Message, reply: Message) -> None:
-        """Append to the ledger before the reply leaves, so that the ledger never lacks a message that left."""
+        """Write the ledger and the counts; called before the reply leaves, so that no sent reply is ever missing."""
         number, name = request.facts["round"], self.site.name
         rows = [*message_rows(number, "down", {name: request}), *message_rows(number, "up", {name: reply})]
         append_rows(self.folder / LEDGER, COLUMNS, rows)
-        counts = {"answered": self.guard.answered, "sent_bytes": self.guard.sent_bytes, "sent": self.guard.sent}
+        counts = {"answered": self.guard.n_replies, "sent_bytes": self.guard.sent_bytes, "sent": self.guard.sent}
         write_atomically(self.folder / COUNTS, json.dumps(counts, sort_keys=True))
 
 
-def _secret(path: Path) -> bytes:
-    """32 bytes that never leave the hospital, the same after a restart."""
+def _secret_key(path: Path) -> bytes:
+    """Return 32 random bytes that never leave the hospital; created once, and the same after a restart."""
     if not path.is_file():
         unfinished = path.with_suffix(".unfinished")
         unfinished.unlink(missing_ok=True)
-        unfinished.touch(mode=0o600)  # before anything is in it
+        unfinished.touch(mode=0o600)  # readable by the owner only, before it holds the key
         unfinished.write_bytes(secrets.token_bytes(32))
         unfinished.replace(path)
     return path.read_bytes()

@@ -1,4 +1,7 @@
-"""A hospital reads its own file, checks its data and joins a federation over FLARE."""
+"""A hospital's part in a federation: read its own file and the plan, and join over NVIDIA FLARE.
+
+`python -m medfed.site` calls `read_site_file`, shows the dry run, and then calls `join_federation`.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +29,25 @@ from medfed.engines.flare.job import EXECUTOR, SITE_FILE, coordinator_permission
 from medfed.engines.flare.kit import Kit
 
 POLL_S = 0.5
-LAST_REPLY_S = 3.0  # for the last answer to reach the coordinator
+LAST_REPLY_S = 3.0  # for the last reply to reach the coordinator
 LOCK = "medfed.lock"  # in the kit
-OWN = ("data", "device")  # what a hospital decides of the plan; all else is the federation's
-CHOOSE_CODE = ("name", "engine", "metrics")  # keys of a plan whose values are names of code
+LOCAL_BLOCKS = ("data", "device")  # the only blocks of the plan that a hospital may change
+CODE_KEYS = ("name", "engine", "metrics")  # keys of a plan whose values may name Python code
 
 
 @dataclass(frozen=True)
 class SiteFile:
-    """A hospital's own file; beside these keys it holds what of the plan is the hospital's own (`data`, `device`).
+    """The content of a hospital's own file, such as `HK.yaml`.
+
+    The file may also have the blocks `data` and `device`, whose values replace those of the plan. Paths in the file are
+    relative to the file.
 
     Args:
-        site: its name in the federation.
-        plan: the config that all sites agreed on, as the coordinator sent it; relative to this file, as `kit` and
-            `folder`.
-        kit: FLARE's startup kit of this site.
-        folder: for its ledger, its log, the final model, and what it must not lose when it is stopped.
-        agrees: what may leave.
+        site: the name of the site in the federation.
+        plan: path of the plan, which is the config that all sites agreed on, as the coordinator sent it.
+        kit: path of this site's startup kit of NVIDIA FLARE.
+        folder: path of the folder for the site's ledger, log, stored state and final model.
+        agrees: what may leave the hospital.
     """
 
     site: str
@@ -53,106 +58,130 @@ class SiteFile:
 
 
 def read_site_file(path: Path) -> tuple[SiteFile, Config]:
-    """A hospital's file, with paths as seen from here, and the plan with this hospital's own values."""
+    """Read a hospital's file and its plan.
+
+    Args:
+        path: the hospital's file.
+
+    Returns:
+        The content of the file, with paths relative to the working directory, and the plan with the hospital's own
+        `data` and `device`.
+
+    Raises:
+        UserError: if a file is missing or wrong, if the plan names code from outside medfed, or if it has more rounds
+            than the hospital agreed to.
+    """
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     if not isinstance(document, dict):
-        raise UserError(f"{path}: expected blocks of keys and values, such as site, plan, kit, data")
-    agrees = document.get("agrees")
-    if isinstance(agrees, dict) and "answers_per_round" in agrees:
-        raise UserError(f"{path}: agrees.answers_per_round: this key is now called replies_per_round; rename it")
-    own = {key: document.pop(key) for key in OWN if key in document}
-    hospital = validation.load_settings(SiteFile, document, str(path))
-    places: dict[str, Any] = {name: str(path.parent / getattr(hospital, name)) for name in ("plan", "kit", "folder")}
-    hospital = replace(hospital, **places)
-    values = dict(_dotted(own))
+        raise UserError(f"{path}: expected keys and values, such as site, plan, kit and data")
+    local = {key: document.pop(key) for key in LOCAL_BLOCKS if key in document}
+    site_file = validation.load_settings(SiteFile, document, str(path))
+    paths: dict[str, Any] = {name: str(path.parent / getattr(site_file, name)) for name in ("plan", "kit", "folder")}
+    site_file = replace(site_file, **paths)
+    values = dict(_dotted(local))
     if isinstance(values.get("data.root"), str):
         values["data.root"] = str(path.parent / values["data.root"])
-    if not Path(hospital.plan).is_file():
-        raise UserError(f"{path}: plan: {hospital.plan} is missing; the coordinator sends it, so put it there")
-    _check_names(Path(hospital.plan))
-    config = load(hospital.plan)
-    if config.federation.validation_site != hospital.site:  # it has no folder here
+    if not Path(site_file.plan).is_file():
+        raise UserError(f"{path}: plan: {site_file.plan} is missing; the coordinator sends this file, so copy it there")
+    _check_names(Path(site_file.plan))
+    config = load(site_file.plan)
+    if config.federation.validation_site != site_file.site:  # its images are not here
         values |= {"federation.validation_site": "", "federation.selection": "last"}
     config = changed(config, values)
-    if hospital.agrees.rounds < config.federation.rounds:
-        raise UserError(f"{path}: agrees.rounds: {hospital.agrees.rounds}, but the plan has {config.federation.rounds} "
-                        "rounds; raise it, or talk to the coordinator")
-    config = codec_files.resolve_codecs(config, Path(hospital.plan).parent)
-    return hospital, replace(config, source=str(path))
+    if site_file.agrees.rounds < config.federation.rounds:
+        raise UserError(f"{path}: agrees.rounds: is {site_file.agrees.rounds}, but the plan has "
+                        f"{config.federation.rounds} rounds; increase it if you agree, or ask the coordinator")
+    config = codec_files.resolve_codecs(config, Path(site_file.plan).parent)
+    return site_file, replace(config, source=str(path))
 
 
 def _check_names(plan: Path) -> None:
-    """Before the plan is loaded: a dotted name in it would import, and so run, whatever is installed here."""
+    """Refuse a plan that names code from outside medfed; a dotted name would import, and thus run, any package.
+
+    This must happen before the plan is loaded.
+    """
     document = strict_yaml.parse(strict_yaml.read(plan), str(plan))
     for key, value in _dotted(document if isinstance(document, dict) else {}):
-        if key.rpartition(".")[2] in CHOOSE_CODE:
+        if key.rpartition(".")[2] in CODE_KEYS:
             for name in value if isinstance(value, list) else [value]:
                 if "." in str(name):
-                    raise UserError(f"{plan}: {key}: '{name}' is code from outside medfed, which no plan may name; ask "
-                                    "the coordinator for one with medfed's own methods, networks, datasets and metrics")
+                    raise UserError(f"{plan}: {key}: '{name}' is code from outside medfed, which a plan may not name; "
+                                    "ask the coordinator for a plan with medfed's own methods, networks, datasets and "
+                                    "metrics")
 
 
 def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested blocks, also of those in lists, by dotted key."""
+    """Yield (dotted key, value) for all values of nested blocks, also of blocks in lists."""
     for name, value in block.items():
-        here = validation.join_key(key, name)
-        blocks = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+        dotted_key = validation.join_key(key, name)
+        blocks = [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
         for inner in [value] if isinstance(value, Mapping) else blocks:
-            yield from _dotted(inner, here)
+            yield from _dotted(inner, dotted_key)
         if not isinstance(value, Mapping) and not blocks:
-            yield here, value
+            yield dotted_key, value
 
 
-def join_federation(hospital: SiteFile, config_yaml: str, file: str, quiet: bool) -> None:
-    """Start FLARE's client with this hospital's kit, and wait for the federation's end.
+def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: bool) -> None:
+    """Start FLARE's client with this hospital's kit, and wait until the federation is over.
 
     Args:
-        config_yaml: the plan with this hospital's own values.
-        file: the hospital's file, for messages.
+        site_file: the content of the hospital's file, as `read_site_file` returns it.
+        config_yaml: the plan with this hospital's own values, as YAML.
+        file: the path of the hospital's file, for error messages.
+        quiet: whether to show no progress.
 
     Raises:
-        UserError: if it is over already, or FLARE or the kit is missing, or another process takes part with this kit,
-            or FLARE's client ends early.
+        UserError: if the final model is already there, FLARE or the kit is missing, another process uses this kit, or
+            FLARE's client ends early.
     """
     if importlib.util.find_spec("nvflare") is None:
-        raise UserError("joining needs NVIDIA FLARE, which is not installed; pip install -e '.[nvflare]' in medfed's "
-                        "folder")
-    folder, kit = Path(hospital.folder), Kit(Path(hospital.kit), (EXECUTOR,), coordinator_permissions())
+        raise UserError("joining a federation needs NVIDIA FLARE, which is not installed; run pip install -e "
+                        "'.[nvflare]' in medfed's folder")
+    folder, kit = Path(site_file.folder), Kit(Path(site_file.kit), (EXECUTOR,), coordinator_permissions())
     kit.check()
     with lock_kit(kit.path) as lock:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / MODEL).is_file():
-            raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to take part in another, "
-                            "give `folder` another name")
-        job = {"config": config_yaml, "source": file, "site": hospital.site,
+            raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to join another federation, "
+                            f"change `folder` in {file}")
+        job = {"config": config_yaml, "source": file, "site": site_file.site,
                "folder": str(folder.resolve()), "directory": os.getcwd(), "threads": torch.get_num_threads(),
-               "agreement": asdict(hospital.agrees)}  # fmt: skip
-        kit.write(SITE_FILE, {hospital.site: job})
-        plan = hashlib.sha256(Path(hospital.plan).read_bytes()).hexdigest()
-        print(f"Joining as {hospital.site} with the plan {plan[:12]}. Ctrl-C leaves; the same command comes back.")
-        _take_part(hospital.site, kit, folder, quiet, lock)
+               "agreement": asdict(site_file.agrees)}  # fmt: skip
+        kit.write(SITE_FILE, {site_file.site: job})
+        plan = hashlib.sha256(Path(site_file.plan).read_bytes()).hexdigest()
+        print(f"Joining as {site_file.site} with the plan {plan[:12]}. Press Ctrl-C to leave; the same command joins "
+              "again.")
+        _take_part(site_file.site, kit, folder, quiet, lock)
 
 
 def lock_kit(kit: Path) -> AbstractContextManager[int]:
-    """Lock a kit, so that a second program with the same kit is refused at once; gives the lock's descriptor.
+    """Lock a kit, so that a second program that uses the same kit is refused at once.
 
-    FLARE's client inherits the descriptor, since it may outlive this process.
+    Args:
+        kit: the folder of the kit.
+
+    Returns:
+        A context manager that gives the file descriptor of the lock. FLARE's client must inherit the descriptor,
+        because it may outlive this process.
+
+    Raises:
+        UserError: on entering, if the kit is locked.
     """
     return exclusive_lock(kit / LOCK, lambda holder: UserError(
-        f"{kit}: {holder}, or a FLARE client that it started, takes part with this kit already; wait for it, or end it "
-        f"(Ctrl-C; pkill -f {kit}), and come back"
+        f"{kit}: {holder}, or a FLARE client that it started, uses this kit already; wait until it ends, or end it "
+        f"(Ctrl-C; pkill -f {kit}), and repeat the command"
     ))  # fmt: skip
 
 
 def _take_part(site: str, kit: Kit, folder: Path, quiet: bool, lock: int) -> None:
-    """Run FLARE's client until the model is there."""
+    """Run FLARE's client until the final model has been received."""
     kit.start(folder / "flare.log", lock)
     try:
         with tqdm(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
             while not (folder / MODEL).is_file():
-                if kit.ended():
-                    raise UserError(f"FLARE's client ended before the federation did; see {folder / 'flare.log'}, then "
-                                    "come back with the same command")
+                if kit.has_ended():
+                    raise UserError(f"FLARE's client ended before the federation; see {folder / 'flare.log'}, then "
+                                    "join again with the same command")
                 time.sleep(POLL_S)
                 bar.update(0)
                 bar.refresh()

@@ -1,4 +1,8 @@
-"""A medfed site inside somebody else's MONAI federation: `monai.fl`'s client interface over the same site object."""
+"""A medfed site as a client of another MONAI federation, through MONAI's client interface `monai.fl.client.ClientAlgo`.
+
+The host is the program of that federation, such as NVIDIA FLARE with MONAI's executor: it calls this client and
+averages the weights. The client uses the same `Site` as medfed's own engines.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +25,26 @@ from medfed.federation.message import Message
 from medfed.federation.privacy import Privacy
 from medfed.federation.site import Site
 
-ROUND, LAST = "round", "last"  # in `extra`, where the host counts; this object counts for itself otherwise
+ROUND, LAST = "round", "last"  # keys of `extra` for hosts that count rounds; otherwise the client counts
 
 
 class Aborted(Exception):
-    """The host called `abort` while the site trained."""
+    """Error that ends a training which the host aborted."""
 
 
 class MedfedClient(ClientAlgo):
-    """Any method of medfed that needs nothing but averages at the coordinator (FedAvg, FedProx, MixStyle, RSC, ...)
-    works as it is. A method with more (ELCFS, CCST) needs a host that carries tensors: what the site shares is
-    `get_data_stats().statistics`, what the coordinator's hooks make of it goes into `train` as `data.statistics`, and
-    what the site sends beside the weights comes out of `get_weights` as `statistics`.
+    """Client of a MONAI federation that trains with a method of medfed.
 
-    All tensors that come out are copies, and weights keep their dtypes: BatchNorm's counters stay whole numbers, also
-    where a host has averaged them into fractions.
+    Methods that need only averages at the coordinator (FedAvg, FedProx, MixStyle, RSC, ...) work with any host. Other
+    methods (ELCFS, CCST, ...) need a host that also carries tensors and calls the method's hooks at the coordinator:
+    the shared statistics are returned by `get_data_stats`, the tensors that the coordinator computes from them are
+    passed to `train` as `data.statistics`, and the tensors of an update are returned by `get_weights`.
+
+    All returned tensors are copies. Weights keep the dtypes of the network; if the host has averaged BatchNorm's
+    integer counters into fractions, they are rounded.
 
     Args:
-        site: a site whose images have been read; or use `from_config`.
+        site: a site whose images have been read; `from_config` builds it from a config.
     """
 
     def __init__(self, site: Site) -> None:
@@ -47,66 +53,93 @@ class MedfedClient(ClientAlgo):
         self._round, self._aborted = 0, False
         self._site.progress = self._stop_if_aborted
         if site.privacy != Privacy():
-            site.noise_key = secrets.token_bytes(32)  # what follows from the config's seed, the host could draw again
+            # A key that is derived from the config's seed would let the host compute the noise again.
+            site.noise_key = secrets.token_bytes(32)
 
     @classmethod
     def from_config(cls, config: str | Path, site: str, overrides: Sequence[str] = ()) -> MedfedClient:
-        """The site of a config.
+        """Build the client of one site of a config.
+
+        Args:
+            config: the path of the config.
+            site: the name of the site.
+            overrides: changes of the config, such as "training.batch_size=8".
 
         Raises:
-            UserError: for whatever is wrong with the config or the site's files, or if it is the validation site.
+            UserError: if the config or the site's files are missing or wrong, or if the site is the validation site.
         """
         set_deterministic()
-        found = build_site(load(config, overrides), site)
-        if not isinstance(found, Site):
-            raise UserError(f"{config}: '{site}' is the validation site, which does not train; name another")
-        return cls(found)
+        built = build_site(load(config, overrides), site)
+        if not isinstance(built, Site):
+            raise UserError(f"{config}: '{site}' is the validation site, which does not train; choose another site")
+        return cls(built)
 
     def initialize(self, extra: dict | None = None) -> None:
-        """UserError if the host calls this client by a name that is not the site's."""
+        """Check that the host uses the name of this site.
+
+        Args:
+            extra: may hold the name under `ExtraItems.CLIENT_NAME`.
+
+        Raises:
+            UserError: if the host calls this client by another name.
+        """
         name = (extra or {}).get(ExtraItems.CLIENT_NAME, self._site.name)
         if name != self._site.name:
             raise UserError(
-                f"the host calls this client '{name}', but it holds the images of {self._site.name}; name it so"
+                f"the host calls this client '{name}', but it holds the images of {self._site.name}; use that name"
             )
 
     def get_data_stats(self, extra: dict | None = None) -> ExchangeObject:
-        """What the method shares, by name, and the number of training images.
+        """Compute the statistics that the method shares, and the number of training images.
 
         Args:
-            extra: may hold `weights`, the global ones; before the first round those that the seed gives are the same.
+            extra: may hold the global weights under "weights"; without them the weights of the site's network are used,
+                which before the first round are those that the seed gives.
+
+        Returns:
+            The statistics by name, and the number of images under `FlStatistics.DATA_COUNT`.
         """
         weights = self._weights((extra or {}).get("weights") or self._site.network.state_dict())
-        answer = self._site.reply(Message("share", weights, {}, {"round": self._round + 1}))
+        reply = self._site.reply(Message("share", weights, {}, {"round": self._round + 1}))
         n_images = len(self._site.training)
-        return ExchangeObject(statistics={**copy.deepcopy(answer.tensors), FlStatistics.DATA_COUNT: n_images})
+        return ExchangeObject(statistics={**copy.deepcopy(reply.tensors), FlStatistics.DATA_COUNT: n_images})
 
     def train(self, data: ExchangeObject, extra: dict | None = None) -> None:
-        """One round from the weights of `data`; `get_weights` has the outcome.
+        """Train for one round; `get_weights` returns the result.
+
+        Args:
+            data: the global weights, and the method's tensors as `statistics`.
+            extra: may hold the round under "round" and this site's last accepted round under "last".
 
         Raises:
-            ValueError: if `data` holds no full weights that fit the network.
-            Aborted: if the host called `abort` meanwhile.
+            ValueError: if `data` does not hold complete weights that fit the network.
+            Aborted: if the host called `abort` during the training.
         """
         extra, self._aborted = extra or {}, False
         number = int(extra.get(ROUND, self._round + 1))
         facts = {"round": number, "last": int(extra.get(LAST, self._round))}
-        told = {name: entry for name, entry in (data.statistics or {}).items() if name not in set(FlStatistics)}
-        tensors = {name: torch.as_tensor(entry).clone() for name, entry in told.items()}
+        statistics = {name: entry for name, entry in (data.statistics or {}).items() if name not in set(FlStatistics)}
+        tensors = {name: torch.as_tensor(entry).clone() for name, entry in statistics.items()}
         before = copy.deepcopy(self._site.memory)
-        # A copy at once: the weights are still the network's own, which another site of this process may use next.
+        # Copied at once, because the update still refers to the network, which another site may use next.
         try:
             self._update = copy.deepcopy(self._site.reply(Message("train", self._weights_of(data), tensors, facts)))
         except BaseException:
-            self._site.memory = before  # a round that stopped half way counts for nothing
+            self._site.memory = before  # an incomplete round must leave no trace
             raise
         self._round = number
 
     def get_weights(self, extra: dict | None = None) -> ExchangeObject:
-        """Full weights after the last `train`, and as statistics how many steps and images they are from.
+        """Return the weights after the last `train`.
+
+        Args:
+            extra: not used.
+
+        Returns:
+            The complete weights, the method's tensors, and the numbers of training steps and of images as statistics.
 
         Raises:
-            ValueError: if nothing was trained yet.
+            ValueError: if `train` has not been called.
         """
         if self._update is None:
             raise ValueError(f"{self._site.name}: has not trained yet; call train first")
@@ -117,16 +150,32 @@ class MedfedClient(ClientAlgo):
         return ExchangeObject(weights=weights, weight_type=WeightType.WEIGHTS, statistics=statistics)
 
     def evaluate(self, data: ExchangeObject, extra: dict | None = None) -> ExchangeObject:
-        """The validation score of the weights of `data` on the site's validation people; no metrics if it has none."""
-        letter = Message("validate", self._weights_of(data), {}, {"round": self._round})
-        return ExchangeObject(metrics=dict(self._site.reply(letter).facts))
+        """Compute the validation scores of weights on the site's validation patients.
+
+        Args:
+            data: complete weights.
+            extra: not used.
+
+        Returns:
+            The scores as `metrics`, by name; empty if the site has no validation patients.
+        """
+        request = Message("validate", self._weights_of(data), {}, {"round": self._round})
+        return ExchangeObject(metrics=dict(self._site.reply(request).facts))
 
     def abort(self, extra: dict | None = None) -> None:
-        """Training ends after the step that it is in."""
+        """End a running training after its current step.
+
+        Args:
+            extra: not used.
+        """
         self._aborted = True
 
     def finalize(self, extra: dict | None = None) -> None:
-        """Let go of the last update."""
+        """Release the weights of the last update.
+
+        Args:
+            extra: not used.
+        """
         self._update = None
 
     def _stop_if_aborted(self, site: str, step: int, n_steps: int) -> None:
@@ -135,15 +184,17 @@ class MedfedClient(ClientAlgo):
 
     def _weights_of(self, data: ExchangeObject) -> dict[str, Tensor]:
         if data.weight_type != WeightType.WEIGHTS or not data.weights:
-            raise ValueError(f"{self._site.name}: expected full weights ({WeightType.WEIGHTS}), got {data.weight_type}")
+            raise ValueError(
+                f"{self._site.name}: expected complete weights ({WeightType.WEIGHTS}), got {data.weight_type}"
+            )
         return self._weights(data.weights)
 
     def _weights(self, weights: Mapping[str, object]) -> dict[str, Tensor]:
-        """Copies, on the CPU, in the dtypes of the network."""
+        """Return copies of the weights on the CPU, with the dtypes of the network."""
         dtypes = {name: entry.dtype for name, entry in self._site.network.state_dict().items()}
-        found = {name: torch.as_tensor(entry).detach().cpu() for name, entry in weights.items()}
-        return {name: _in(entry, dtypes.get(name, entry.dtype)).clone() for name, entry in found.items()}
+        tensors = {name: torch.as_tensor(entry).detach().cpu() for name, entry in weights.items()}
+        return {name: _convert(entry, dtypes.get(name, entry.dtype)).clone() for name, entry in tensors.items()}
 
 
-def _in(entry: Tensor, dtype: torch.dtype) -> Tensor:
+def _convert(entry: Tensor, dtype: torch.dtype) -> Tensor:
     return (entry.round() if entry.is_floating_point() and not dtype.is_floating_point else entry).to(dtype)

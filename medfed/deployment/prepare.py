@@ -1,4 +1,4 @@
-"""Write the plan of a federation of hospitals, a file for each hospital, and what FLARE needs."""
+"""Prepare a federation of hospitals: write the plan, a folder for each hospital, and the project file for FLARE."""
 
 from __future__ import annotations
 
@@ -25,10 +25,24 @@ PLAN, START, IMAGES = "plan.yaml", "start.state", "images.json"
 
 
 def prepare_federation(args: argparse.Namespace) -> int:
+    """Run `python -m medfed.coordinator prepare`: write the folder of a federation.
+
+    The folder holds the plan, the network's first weights, the project file for `nvflare provision`, a README.md with
+    the commands for both sides, and one folder for each hospital.
+
+    Args:
+        args: the parsed arguments: `config`, the overrides of its keys, `out`, `sites`, `host` and `port`.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        UserError: if the folder holds a federation already, or the config cannot be used for hospitals.
+    """
     config = load(args.config, overrides(args))
     out = args.out or Path("federations") / Path(config.source).stem
     if (out / PLAN).exists():
-        raise UserError(f"{out}: holds a federation already; choose another folder with --out")
+        raise UserError(f"{out}: already holds a federation; choose another folder with --out")
     dataset = config.data.ensure_available(None)
     privacy_accounting.require_accountant(config.privacy)
     sites = args.sites or [name for name in dataset.site_names() if name != config.federation.unseen_site]
@@ -39,28 +53,28 @@ def prepare_federation(args: argparse.Namespace) -> int:
     plan.method.check(dataset.image_size, dataset.channels, dataset.standardise)
     network = build_network(config.network, config.method, task, config.seed)
     if plan.federation.batch_norm == "local" or plan.method.local_keys(network):
-        raise UserError(f"{config.source}: {plan.method_name} keeps entries of the network at each site, so that no "
-                        "site's letter has the whole model, and there is none to hand out at the end; choose another "
-                        "method for hospitals, with federation.batch_norm: average")
+        raise UserError(f"{config.source}: {plan.method_name} keeps entries of the network at each site, so that there "
+                        "is no whole model to send to the hospitals at the end; choose a method without such entries "
+                        "and federation.batch_norm: average")
     start = State.of(network).to_bytes()
-    places = {site: out / "hospitals" / site for site in sites}
-    for place in places.values():  # with what each hospital is sent
-        place.mkdir(parents=True, exist_ok=True)
-        named = codec_files.export_codecs(plan, place)
-        write_atomically(place / PLAN, to_yaml(named))
-    plan = named
+    folders = {site: out / "hospitals" / site for site in sites}
+    for folder in folders.values():  # each is sent to its hospital
+        folder.mkdir(parents=True, exist_ok=True)
+        exported = codec_files.export_codecs(plan, folder)
+        write_atomically(folder / PLAN, to_yaml(exported))
+    plan = exported
     write_atomically(out / START, sha256_digest(start), start)
     images = describe_images(task, dataset, dataset.cases(dataset.site_names()[0])[0])
     write_atomically(out / IMAGES, json.dumps({**images, "dataset": dataset.card.title}, indent=2))
-    for site, place in places.items():
-        write_atomically(place / f"{site}.yaml", site_file_text(site, plan.federation.rounds))
+    for site, folder in folders.items():
+        write_atomically(folder / f"{site}.yaml", site_file_text(site, plan.federation.rounds))
     write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
     write_atomically(out / "README.md", README.format(
         folder=out, host=args.host, sites=_site_list(sites, plan.federation.validation_site), first=sites[0],
         method=plan.method_name, rounds=plan.federation.rounds,
     ))
     write_atomically(out / PLAN, to_yaml(plan))
-    print(f"The federation of {len(sites)} hospitals is in {out}; {out / 'README.md'} has the commands for both sides.")
+    print(f"Prepared a federation of {len(sites)} hospitals in {out}. Next: follow {out / 'README.md'}.")
     return 0
 
 
@@ -69,31 +83,35 @@ def _site_list(sites: list[str], validation_site: str) -> str:
 
 
 def _plan(config: Config, sites: list[str]) -> Config:
-    """The config as all hospitals agree on it: nobody is unseen, and each puts its own folder in place of data.root."""
+    """Return the plan, which is the config for all hospitals: without an unseen site and without a path to data.
+
+    Each hospital sets `data.root` to its own folder.
+    """
     federation = config.federation
     for key in ("clients", "participating"):
         if getattr(federation, key):
-            raise UserError(f"{config.source}: federation.{key}: {getattr(federation, key)} is for simulations; leave "
-                            "it out of a federation of hospitals")
+            raise UserError(f"{config.source}: federation.{key}: {getattr(federation, key)} is for simulations; remove "
+                            "it for a federation of hospitals")
     validation_site = federation.validation_site
     if validation_site not in ["", *sites]:
         raise UserError(f"{config.source}: federation.validation_site: '{validation_site}' is not among --sites "
-                        f"({', '.join(sites)}); name it there as well")
+                        f"({', '.join(sites)}); add it there")
     if federation.selection == "validation_site" and not validation_site:
         raise UserError(f"{config.source}: federation.selection: 'validation_site' needs federation.validation_site; "
-                        "name one")
+                        "set it")
     if len(sites) < 2 + bool(validation_site):
-        alone = f", and {validation_site} only validates" if validation_site else ""
-        raise UserError(f"--sites: a federation has at least two hospitals, got {', '.join(sites) or 'none'}{alone}")
+        note = f", of which {validation_site} only validates" if validation_site else ""
+        raise UserError(f"--sites: a federation needs at least two hospitals that train, got "
+                        f"{', '.join(sites) or 'none'}{note}")
     try:
         site_names.check(sites)
     except ValueError as error:
         raise UserError(f"--sites: {error}") from error
     check_names(sites)
     if "plan" in sites:
-        raise UserError(f"--sites: a hospital called plan would have its file where {PLAN} is; rename it")
+        raise UserError(f"--sites: a hospital cannot be named plan, because its file would replace {PLAN}; rename it")
     values = {"federation.unseen_site": "", "data.sites": [], "data.root": "data", "data.if_missing": "error"}
-    known = resolved(config)["data"]
+    data_keys = resolved(config)["data"]
     config = replace(config, network=config.network.without_weights())
-    kept = {key: value for key, value in values.items() if not key.startswith("data.") or key[5:] in known}
-    return changed(config, kept)
+    values = {key: value for key, value in values.items() if not key.startswith("data.") or key[5:] in data_keys}
+    return changed(config, values)

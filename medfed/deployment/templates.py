@@ -1,51 +1,57 @@
-"""What a coordinator hands out: a hospital's file to fill in, FLARE's project, and the commands for both sides."""
+"""Texts of the files that `prepare` writes: the hospitals' files, the README.md, and FLARE's project file."""
 
 from __future__ import annotations
 
-ADMIN = "coordinator@medfed.org"  # FLARE wants the name of a console to look like an address
+ADMIN = "coordinator@medfed.org"  # FLARE requires the name of an admin console to look like an e-mail address
 
-HOSPITAL = """# What {site} brings to the federation, and what it agrees to. Paths are as seen from this file.
-#   python -m medfed.site {site}.yaml --dry-run      # check the data, show what would leave, send nothing
-#   python -m medfed.site {site}.yaml                # the same, ask, and join
+SITE_FILE = """# The file of hospital {site}: where its data are, and what may leave. Paths are relative to this file.
+#   python -m medfed.site {site}.yaml --dry-run   # check the data and show what would leave; nothing is sent
+#   python -m medfed.site {site}.yaml             # the same, then ask for confirmation and join the federation
 
-site: {site}
-plan: plan.yaml          # what all hospitals agreed on; read it
-kit: kit                 # FLARE's startup kit of this hospital, unpacked
-folder: medfed_{site}    # ledger, log, final model, and what must survive a restart
+site: {site:<18} # the name of this site in the federation
+plan: plan.yaml          # the settings that are the same for all hospitals; read them before you join
+kit: kit                 # the folder of this hospital's startup kit of NVIDIA FLARE, unpacked
+folder: medfed_{site:<9} # ledger, log, final model, and files that are needed after a restart
 
-data:                    # what of the plan is this hospital's own: keys of the plan's data block
-  root: data             # the folder that holds the folder {site}
+data:                    # this hospital's own values for keys of the plan's `data` block
+  root: data             # the folder that contains the folder {site}
 
-agrees:
-  sends: []            # statistics that may leave beside weights; --dry-run names what the method would send
-  rounds: {rounds}
+agrees:                  # what may leave this hospital; everything else is refused and not sent
+  sends: []              # names of statistics that may leave in addition to weights; the dry run lists the names
+  rounds: {rounds:<14} # number of training rounds
   megabytes_per_round: 100
 """
 
 README = """# A federation of {sites}
 
-{method}, {rounds} rounds. Everything here is data: the plan, the network's first weights, and for each hospital a
-folder with its file, the plan and, where the method redraws images with a codec of yours, that. No code travels, now or
-later.
+Method {method}, {rounds} rounds. This folder contains the plan, the network's first weights, and for each hospital a
+folder with its own file, the plan and, if the method uses a style codec of yours, the codec. All of these are data: no
+code is sent to a hospital, neither now nor during the training.
 
-## The coordinator, on the machine that hospitals reach as `{host}`
+## Coordinator
 
-```
-pip install -e ".[nvflare]"     # in medfed's folder
-nvflare provision -p {folder}/project.yml -w {folder}/kits
-```
+Run these commands on the machine that the hospitals reach as `{host}`.
 
-makes a certificate authority and a startup kit for each participant (mutual TLS). Send each hospital, over a way that
-you trust, its folder of `{folder}/hospitals`, with its folder of `{folder}/kits/medfed/prod_00` in it as `kit`. Then
+1. Install medfed, and create a certificate authority and a startup kit for each participant (mutual TLS):
 
-```
-python -m medfed.coordinator run {folder}
-```
+   ```
+   pip install -e ".[nvflare]"     # in medfed's folder
+   nvflare provision -p {folder}/project.yml -w {folder}/kits
+   ```
 
-starts FLARE's server, waits for the hospitals, trains, and leaves model, history and ledger in `{folder}/run`. If it is
-stopped, `--resume` goes on after the last finished round.
+2. Send each hospital its folder in `{folder}/hospitals`, with its folder in `{folder}/kits/medfed/prod_00` inside it,
+   renamed to `kit`. Use a way that you trust, because the kit contains the hospital's private key.
 
-## A hospital
+3. Start the training:
+
+   ```
+   python -m medfed.coordinator run {folder}
+   ```
+
+   This command starts FLARE's server, waits for the hospitals, trains, and writes the model, the history and the ledger
+   to `{folder}/run`. If it is stopped, repeat it with `--resume`; it continues after the last finished round.
+
+## Hospital
 
 ```
 pip install -e ".[nvflare]"     # in medfed's folder
@@ -53,11 +59,18 @@ python -m medfed.site {first}.yaml --dry-run
 python -m medfed.site {first}.yaml
 ```
 
-The first checks the data and shows what would leave; nothing is sent. The hospital writes down what is more than
-weights under `agrees.sends`. The second asks, joins and ends with the federation.
-Ctrl-C leaves; the same command comes back.
+1. Complete your file, which is called `{first}.yaml` at the hospital {first}: `data.root` is the folder that contains
+   the folder `{first}` with your images.
+2. The command with `--dry-run` checks your data and lists everything that would leave. It sends nothing.
+3. If the list contains statistics in addition to weights, and you agree that they leave, write their names under
+   `agrees.sends`.
+4. The last command shows the same list, asks for confirmation, joins the federation, and ends when the federation ends.
+   Press Ctrl-C to leave; the same command joins again.
 
-FLARE's privacy filters act on what leaves, if the hospital writes a file `kit/local/privacy.json` before it joins:
+### Privacy filters
+
+NVIDIA FLARE can apply your own privacy filters to everything that leaves. To use them, write a file
+`kit/local/privacy.json` before you join:
 
 ```json
 {{"scopes": [{{"name": "hospital", "task_result_filters": [
@@ -66,21 +79,36 @@ FLARE's privacy filters act on what leaves, if the hospital writes a file `kit/l
  "default_scope": "hospital"}}
 ```
 
-Weights come to a filter as a DXO of kind WEIGHTS, everything else as STATISTICS. They are weights, not what changed in
-them: the filter above sets the smallest tenth to 0 and cuts at 4, and is for networks without batch norm. A class of
-the hospital's own goes in `kit/local/custom`. No job can name a filter, or another scope than this one. If a filter
-takes an entry out or makes it NaN, the coordinator refuses the update and says whose it is. The hospital's ledger is
-written before its filters act; `kit/JOB/audit.log` has a line each time that one did.
+A filter receives weights as a DXO of kind WEIGHTS, and all other tensors as a DXO of kind STATISTICS. The weights are
+complete weights, not their change since the last round. The filter of this example sets the smallest tenth of the
+values to 0 and clips all values at 4, so use it only for networks without batch normalisation. Filter classes of your
+own belong into `kit/local/custom`. The coordinator's job cannot choose filters or another scope.
+
+If a filter removes an entry or makes it NaN, the coordinator rejects the update and names your site. Your ledger is
+written before the filters run; `kit/JOB/audit.log` has a line for each time that a filter ran.
 """
 
 
 def site_file_text(site: str, n_rounds: int) -> str:
-    """A hospital's YAML, to be filled in. What the method sends is for the hospital to look at and write down."""
-    return HOSPITAL.format(site=site, rounds=n_rounds)
+    """Return the text of a hospital's own YAML file, for the hospital to complete.
+
+    The list of statistics that may leave is empty, so that the hospital decides on it after a dry run.
+
+    Args:
+        site: the name of the site.
+        n_rounds: the number of rounds of the plan.
+    """
+    return SITE_FILE.format(site=site, rounds=n_rounds)
 
 
 def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:
-    """FLARE's project for `nvflare provision`."""
+    """Return the content of FLARE's project file, from which `nvflare provision` makes the startup kits.
+
+    Args:
+        sites: the names of the sites.
+        host: the name or address under which the hospitals reach the coordinator.
+        port: the port of FLARE's server; the next port is for FLARE's admin console.
+    """
     server = {"name": host, "type": "server", "org": "coordinator", "fed_learn_port": port, "admin_port": port + 1,
               "connect_to": host, "default_host": host}  # fmt: skip
     clients = [{"name": site, "type": "client", "org": f"org_{index}"} for index, site in enumerate(sites, start=1)]

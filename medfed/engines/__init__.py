@@ -1,1 +1,6 @@
-"""How messages travel between coordinator and sites."""
+"""Engines carry messages between the coordinator and the sites (`medfed.federation.engine.Engine`).
+
+`in_process` runs all sites in this process, `processes` runs each site in a process of its own, `nvflare` uses NVIDIA
+FLARE's simulator, and `medfed.engines.flare` connects real hospitals over a network. All give bit-identical results,
+unless a hospital's own privacy filters change its replies.
+"""

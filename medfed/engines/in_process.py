@@ -1,4 +1,9 @@
-"""All sites in one process, one after another; messages still cross as bytes, so nothing else can leak."""
+"""The engine `in_process`: all sites run in this process, one after another.
+
+Messages are still converted to bytes and back, as for any other engine, so that a site receives nothing but what is in
+the message. Each site's reply and memory are stored in a file after each training round (`SiteStore`), so that a run
+that was stopped can be resumed with bit-identical results.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +22,23 @@ from medfed.federation.settings import Federation
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 
-Commit = Callable[[], None]  # puts a site's new file in its place
+Commit = Callable[[], None]  # moves a site's new file to its final place
 
 
 @dataclass
 class InProcess:
-    """The engine of simulations and of the first run on a laptop.
+    """Engine that runs all sites in this process; the default for simulations.
 
     Args:
-        members: the sites that train.
-        folder: where the sites' checkpoints are (`SiteStore`); None keeps nothing, and a
-            site then goes on from the work of a rejected reply.
-        validation_site: a site that only scores, if there is one. It is not among `sites`.
-        settings, plan, source: the federation's; for engines whose sites are built elsewhere, the whole config as YAML
-            and what to call it.
+        local_sites: the sites that train.
+        folder: folder of the sites' files (`SiteStore`). None stores nothing; then a run cannot be resumed, and a site
+            continues from its work even if its reply was rejected.
+        validation_site: the validation site; None if there is none. It is not among `sites`.
+        settings: the `federation` block of the config.
+        config_yaml: the whole config as YAML text, for engines that build the sites in another process.
+        source: the name of the config in error messages, for such engines.
+        on_reply: function that is called after each reply (`OnReply`); None calls nothing.
+        on_step: function that is called after each training step (`OnStep`); None calls nothing.
     """
 
     local_sites: list[Site]
@@ -48,38 +56,58 @@ class InProcess:
             self._store = SiteStore(self.folder)
 
     def sites(self) -> list[str]:
+        """Return the sorted names of the sites that train."""
         return sorted(site.name for site in self.local_sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Each site in turn, in the order of their names."""
+        """Let each site reply to its request, one after another in the order of their names.
+
+        Args:
+            kind: the kind of the requests.
+            messages: the requests by the name of the site.
+
+        Returns:
+            The replies by the name of the site. A site that raises a UserError has a reply of kind "failed" if
+            `federation.on_bad_update` is "drop".
+
+        Raises:
+            UserError: if a site raises it and `federation.on_bad_update` is "stop".
+        """
         by_name = self._by_name()
-        trained = [site for site in self.local_sites if site.name in messages] if kind == "train" else []
+        training_sites = [site for site in self.local_sites if site.name in messages] if kind == "train" else []
         number = next(iter(messages.values())).facts.get("round", 0) if messages else 0
-        if trained and self._store:
+        if training_sites and self._store:
             self._store.begin_round(self.local_sites, messages.keys(), number)
         replies = {}
         commits: list[Future[None]] = []
         requests = _Requests(messages)
-        with ThreadPoolExecutor(1) as disk:  # the next site trains while the disk takes this one's file
+        with ThreadPoolExecutor(1) as disk:  # writes a site's file to the disk while the next site trains
             for index, name in enumerate(sorted(messages), start=1):
                 reply, commit = self._deliver(by_name[name], requests.take(name))
                 replies[name] = Message.from_bytes(reply)
                 commits += [disk.submit(commit)] if commit else []
                 if self.on_reply:
                     self.on_reply(kind, name, index, len(messages))
-        for file in commits:
-            file.result()  # raises for a full disk
-        if trained and self._store:
-            self._store.end_round(sorted(trained, key=lambda site: site.name), number)
+        for written in commits:
+            written.result()  # raises the error of a failed write, such as a full disk
+        if training_sites and self._store:
+            self._store.end_round(sorted(training_sites, key=lambda site: site.name), number)
         return replies
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """Give every site the memory that it had after the round that it last took part in (`State.took_part`)."""
+        """Give each site the memory that it had after its last accepted round, before a run is resumed.
+
+        Args:
+            took_part: the number of that round, by the name of the site (`State.took_part`).
+
+        Raises:
+            UserError: if the file of a site is missing.
+        """
         if self._store:
             self._store.restore(self.local_sites, took_part)
 
     def close(self) -> None:
-        """After the last exchange: nothing runs that must be ended."""
+        """Do nothing: this engine has neither processes nor connections to close."""
 
     def _by_name(self) -> dict[str, Site | ValidationSite]:
         by_name: dict[str, Site | ValidationSite] = {site.name: site for site in self.local_sites}
@@ -88,38 +116,39 @@ class InProcess:
         return by_name
 
     def _deliver(self, site: Site | ValidationSite, request: bytes) -> tuple[bytes, Commit | None]:
-        """The reply, and what puts the site's new file in its place, if there is one."""
+        """Return the site's reply, and the function that commits its new file; None if no file was written."""
         message = Message.from_bytes(request)
         if isinstance(site, ValidationSite):
-            return self._answer(site, message), None
+            return self._reply(site, message), None
         site.progress = self.on_step or site.progress
         if self._store and message.kind == "train":
-            return self._store.train(site, request, partial(self._answer, site))
+            return self._store.train(site, request, partial(self._reply, site))
         if self._store and site.local_keys and "last" in message.facts:
-            self._store.go_back(site, message.facts["last"])
-        return self._answer(site, message), None
+            self._store.restore_memory(site, message.facts["last"])
+        return self._reply(site, message), None
 
-    def _answer(self, site: Site | ValidationSite, message: Message) -> bytes:
-        """The reply's bytes; a reply that says why there is none, where the federation goes on without the site."""
+    def _reply(self, site: Site | ValidationSite, request: Message) -> bytes:
+        """Return the bytes of the site's reply; after a UserError, of a "failed" reply if the federation allows it."""
         try:
-            return site.reply(message).to_bytes()
-        except UserError as why:
+            return site.reply(request).to_bytes()
+        except UserError as error:
             if self.settings.on_bad_update != "drop":
                 raise
-            return failed_reply(str(why)).to_bytes()
+            return failed_reply(str(error)).to_bytes()
 
 
 class _Requests:
-    """Messages as bytes: one that goes to several sites is written once, one that goes to a single site in its turn."""
+    """Converts requests to bytes: a request to several sites only once, any other request just before its delivery."""
 
     def __init__(self, messages: Mapping[str, Message]) -> None:
         self._messages = messages
         self._n_receivers = Counter(id(message) for message in messages.values())
-        self._written: dict[int, bytes] = {}
+        self._encoded: dict[int, bytes] = {}
 
     def take(self, name: str) -> bytes:
+        """Return the bytes of the request to the site of this name."""
         message = self._messages[name]
-        request = self._written.get(id(message)) or message.to_bytes()
+        request = self._encoded.get(id(message)) or message.to_bytes()
         if self._n_receivers[id(message)] > 1:
-            self._written[id(message)] = request
+            self._encoded[id(message)] = request
         return request

@@ -1,4 +1,8 @@
-"""NVIDIA FLARE's simulator carries the messages: every site in FLARE's own processes, on this machine."""
+"""The engine `nvflare`: NVIDIA FLARE's simulator carries the messages, with all sites on this machine.
+
+It serves to test a federation before it runs between hospitals: messages take the same way through FLARE's server and
+clients. A real federation uses `medfed.engines.flare.engine`.
+"""
 
 from __future__ import annotations
 
@@ -20,48 +24,60 @@ from medfed.engines.processes import Processes
 from medfed.federation.message import Message
 
 SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
-MAX_SITES = 100  # FLARE's simulator takes no more
+MAX_SITES = 100  # limit of FLARE's simulator
+STOP_TIMEOUT_S = 20
 
 
 @dataclass
 class NVFlare(Processes):
-    """As `processes`, but the letters go through FLARE's server and clients, as they would between hospitals.
+    """Engine that runs all sites in NVIDIA FLARE's simulator.
 
-    FLARE's log is `flare.log` beside the sites' folders.
+    The arguments are those of `InProcess`. FLARE's log is `flare.log` in the folder of the sites' files.
     """
 
     _flare: FlareConnection | None = field(default=None, init=False)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """All sites at once, as fast as FLARE's clients ask for work."""
+        """Deliver the requests through FLARE and return the replies; starts the simulator with the first call.
+
+        Args:
+            kind: the kind of the requests.
+            messages: the requests by the name of the site.
+
+        Returns:
+            The replies by the name of the site; of kind "failed" where a site could not reply.
+
+        Raises:
+            UserError: if NVIDIA FLARE is not installed, or cannot run these sites.
+        """
         self._flare = self._flare or FlareConnection(self._simulator)
         return self._flare.exchange(kind, messages, self.settings.reply_timeout_s, self.on_reply)
 
     def close(self) -> None:
-        """End the simulator, and with it the sites' processes."""
+        """Stop the simulator and the sites' processes."""
         if self._flare:
             self._flare.close()
 
-    def _simulator(self, line: dict[str, str]) -> _Simulator:
+    def _simulator(self, connection_settings: dict[str, str]) -> _Simulator:
         if importlib.util.find_spec("nvflare") is None:
-            raise UserError("federation.engine: nvflare needs NVIDIA FLARE, which is not installed; "
-                            "pip install -e '.[nvflare]' in medfed's folder, or take in_process")
+            raise UserError("federation.engine: nvflare needs NVIDIA FLARE, which is not installed; run "
+                            "pip install -e '.[nvflare]' in medfed's folder, or set federation.engine: in_process")
         names = [*self.sites(), *([self.validation_site.name] if self.validation_site else [])]
         if len(names) > MAX_SITES:
-            raise UserError(f"federation.engine: FLARE's simulator takes {MAX_SITES} sites, got {len(names)}; "
-                            "take in_process or processes")
+            raise UserError(f"federation.engine: NVIDIA FLARE's simulator runs at most {MAX_SITES} sites, but there "
+                            f"are {len(names)}; set federation.engine to in_process or processes")
         check_names(names)
         workspace = Path(tempfile.mkdtemp(prefix="medfed_flare_"))
         local = workspace / "local"
         local.mkdir()
         (local / "resources.json").write_text(json.dumps(allow_list()))
         (local / SITE_FILE).write_text(json.dumps({name: self._job(name) for name in names}))
-        (local / CONNECTION_FILE).write_text(json.dumps(line))
-        return _Simulator(workspace, names, self.place / "flare.log")
+        (local / CONNECTION_FILE).write_text(json.dumps(connection_settings))
+        return _Simulator(workspace, names, self.sites_folder / "flare.log")
 
 
 class _Simulator:
-    """The simulator as a process of its own."""
+    """FLARE's simulator in a process of its own; a `Job` of `FlareConnection`."""
 
     def __init__(self, workspace: Path, names: list[str], log: Path) -> None:
         self._workspace, self._log = workspace, log
@@ -73,14 +89,15 @@ class _Simulator:
             self._process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True,
                                              env={**os.environ, "MEDFED_FLARE": str(workspace)})
 
-    def ended(self) -> str | None:
+    def end_reason(self) -> str | None:
+        """Return why the simulator ended, as a clause; None while it runs."""
         code = self._process.poll()
         return None if code is None else f"the simulator's process ended with exit code {code}; see {self._log}"
 
     def stop(self) -> None:
-        """It ends by itself when the line is closed; not for ever, though."""
+        """Wait until the simulator ends, as it does when the connection is closed; kill it if it does not."""
         try:
-            self._process.wait(20)
+            self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, 9)
             self._process.wait()

@@ -1,4 +1,7 @@
-"""A process a site, on this machine: what a site does wrong, or runs out of, is no end of the others."""
+"""The engine `processes`: each site runs in a process of its own on this machine.
+
+An error, a crash or a lack of memory at one site therefore does not stop the other sites or the coordinator.
+"""
 
 from __future__ import annotations
 
@@ -20,82 +23,106 @@ from medfed.federation.message import Message, failed_reply
 
 @dataclass
 class Processes(InProcess):
-    """Each site builds itself from the plan in a process of its own, and keeps its memory in `folder/SITE`.
+    """Engine that runs each site in a process of its own.
 
-    The members of this process never answer; after training they hold what the sites keep, for the evaluator. A site
-    has as many threads as this process, so that its bits are those of `in_process`; as many sites work at once as the
-    machine has cores for. A site that dies, says no or is late (`federation.reply_timeout_s`) is `failed`, starts again
-    when it is next asked, and goes on from its files.
+    Each process builds its site from the config and stores the site's memory in `folder/SITE`. As many sites work at
+    the same time as the machine has cores for, each with as many threads as this process, so that the results are
+    bit-identical to those of `InProcess`.
+
+    A site that crashes, raises an error or exceeds `federation.reply_timeout_s` has a reply of kind "failed". Its
+    process is started again with the next request, and continues from its files.
+
+    The arguments are those of `InProcess`. The objects in `local_sites` never reply to requests; after the training
+    they receive the local entries of the sites, for the evaluation.
     """
 
     _processes: dict[str, SiteProcess] = field(default_factory=dict, init=False)
     _stopping: bool = field(default=False, init=False)
-    _telling: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _callback_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """All sites at once, as far as there are cores."""
-        answers = {}
-        at_once = max(1, (os.cpu_count() or 1) // torch.get_num_threads())
-        with ThreadPoolExecutor(at_once) as pool:
+        """Let all sites reply to their requests at the same time, as far as the machine has cores for them.
+
+        Args:
+            kind: the kind of the requests.
+            messages: the requests by the name of the site.
+
+        Returns:
+            The replies by the name of the site; of kind "failed" where a site could not reply.
+        """
+        replies = {}
+        n_workers = max(1, (os.cpu_count() or 1) // torch.get_num_threads())
+        with ThreadPoolExecutor(n_workers) as pool:
             try:
                 jobs = {pool.submit(self._ask, name, messages[name]): name for name in sorted(messages)}
                 for index, job in enumerate(as_completed(jobs), start=1):
-                    answers[jobs[job]] = job.result()
+                    replies[jobs[job]] = job.result()
                     if self.on_reply:
                         self.on_reply(kind, jobs[job], index, len(messages))
             except BaseException:
-                self._stopping = True  # the pool waits for its threads
+                self._stopping = True  # makes the pool's threads return, for which leaving the `with` block waits
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        return dict(sorted(answers.items()))
+        return dict(sorted(replies.items()))
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """As `InProcess`, each member from its own folder, of which what it keeps of the network stays.
+        """Read the local entries of each site from its folder, for the evaluation.
 
-        The sites themselves go by the letters.
+        The sites' processes do not need this call: each request names the round from which they continue.
+
+        Args:
+            took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
+
+        Raises:
+            UserError: if the file of a site is missing.
         """
         for site in self.local_sites:
-            store = SiteStore(self.place / site.name)
+            store = SiteStore(self.sites_folder / site.name)
             store.restore([site], {site.name: number} if (number := took_part.get(site.name)) else {})
             site.memory = site.memory if site.local_keys else {}
 
     def close(self) -> None:
-        """End the sites' processes."""
+        """Stop the sites' processes."""
         self._stopping = True
         for process in self._processes.values():
             process.close()
 
     @property
-    def place(self) -> Path:
-        """The folder, which this engine cannot work without."""
+    def sites_folder(self) -> Path:
+        """Folder of the sites' files.
+
+        Raises:
+            ValueError: if the engine was built without a folder.
+        """
         if self.folder is None:
-            raise ValueError("sites in processes of their own need a folder for their files, got none")
+            raise ValueError("folder is None, but sites in processes of their own need a folder for their files")
         return self.folder
 
-    def _ask(self, name: str, message: Message) -> Message:
+    def _ask(self, name: str, request: Message) -> Message:
         process = self._processes[name] = self._processes.get(name) or self._process(name)
         try:
-            limit = self.settings.reply_timeout_s or None
-            return Message.from_bytes(process.ask(message.to_bytes(), limit, lambda: self._stopping))
-        except SiteFailed as why:
-            return failed_reply(str(why))
+            timeout_s = self.settings.reply_timeout_s or None
+            return Message.from_bytes(process.ask(request.to_bytes(), timeout_s, lambda: self._stopping))
+        except SiteFailed as error:
+            return failed_reply(str(error))
 
     def _job(self, name: str) -> dict[str, object]:
-        """What the site's process builds it from."""
+        """Return the description from which the site's process builds the site (`medfed.deployment.worker`)."""
         return {"config": self.config_yaml, "source": self.source, "site": name,
-                "folder": str(self.place.resolve() / name),
+                "folder": str(self.sites_folder.resolve() / name),
                 "directory": os.getcwd(), "threads": torch.get_num_threads()}  # fmt: skip
 
     def _process(self, name: str) -> SiteProcess:
         report = self.on_step
 
+        # The callbacks write to files and to the terminal, and are called by several threads.
         def on_step(site: str, step: int, n_steps: int) -> None:
-            with self._telling:
+            with self._callback_lock:
                 if report:
                     report(site, step, n_steps)
 
-        def on_note(text: str) -> None:
-            with self._telling:  # whoever listens writes a file
+        def on_warning(text: str) -> None:
+            with self._callback_lock:
                 warnings.warn(text, stacklevel=2)
 
-        return SiteProcess(self._job(name), on_step if report else None, on_note)
+        return SiteProcess(self._job(name), on_step if report else None, on_warning)

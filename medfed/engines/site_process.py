@@ -1,4 +1,8 @@
-"""A site in a process of its own: whatever kills it, an error or want of memory, leaves the asker alive."""
+"""One site in a process of its own, as the process that started it sees it.
+
+`SiteProcess` starts `medfed.deployment.worker`, sends it requests over a socket and waits for the replies. Every
+failure of the site's process, also a crash or a lack of memory, becomes a `SiteFailed` error here.
+"""
 
 from __future__ import annotations
 
@@ -15,102 +19,112 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-WORKER = "medfed.deployment.worker"  # a program; started, not imported
-ANSWER, SAID, STEP, NOTE, READY = b"a", b"e", b"s", b"n", b"r"  # how a frame from the worker begins
-POLL_S = 0.2  # between two looks at whether to stop
-SEND_TIMEOUT_S = 60  # for a process that takes no byte of a letter
-EXIT_TIMEOUT_S = 5  # for one that hung up to be gone
+WORKER = "medfed.deployment.worker"  # started as a program, not imported
+REPLY, ERROR, STEP, WARNING, READY = b"a", b"e", b"s", b"n", b"r"  # the first byte of a frame from the worker
+POLL_S = 0.2  # how often to check whether to stop
+SEND_TIMEOUT_S = 60  # for a process that does not read a request
+EXIT_TIMEOUT_S = 5  # for a process that has closed its connection to exit
 
 
 class SiteFailed(RuntimeError):
-    """A site did not answer; the text is a clause that says why."""
+    """Error of a site that did not reply; its text is the reason, as a clause whose subject is the site."""
 
 
 @dataclass
 class SiteProcess:
-    """Starts when it is first asked, and again after it died.
+    """Handle of a site's process, which is started with the first request, and again if it has ended.
 
     Args:
-        job: what the worker builds its site from (`medfed.deployment.worker`): plain JSON. It works in the folder
-            `directory`.
-        on_step: told the site, the step and how many steps there are.
-        on_note: told what the site warns of, a sentence at a time.
+        job: description from which the worker builds its site, as JSON values (`medfed.deployment.worker.serve`). Its
+            entry `directory` is the working directory of the process.
+        on_step: function that is called with the site, the training step and the number of steps after each step.
+        on_warning: function that is called with each warning of the site, as a sentence.
     """
 
     job: dict[str, Any]
     on_step: Callable[[str, int, int], None] | None = None
-    on_note: Callable[[str], None] | None = None
+    on_warning: Callable[[str], None] | None = None
     _process: subprocess.Popen | None = field(default=None, init=False)
-    _line: Connection | None = field(default=None, init=False)
+    _connection: Connection | None = field(default=None, init=False)
 
     def ask(
-        self, letter: bytes, timeout_s: float | None = None, stopped: Callable[[], bool] = lambda: False
+        self, request: bytes, timeout_s: float | None = None, stopped: Callable[[], bool] = lambda: False
     ) -> bytes:
-        """The site's answer to a letter, both as `Message.to_bytes` makes them.
+        """Send a request to the site and wait for its reply.
+
+        Args:
+            request: the bytes of the request (`Message.to_bytes`).
+            timeout_s: seconds to wait, including the start of the process; None waits without limit.
+            stopped: function that returns true when waiting must end; it is called every `POLL_S` seconds.
+
+        Returns:
+            The bytes of the reply.
 
         Raises:
-            SiteFailed: if its process died or was not done in time (and then is gone), or the site said no.
+            SiteFailed: if the process ended, was stopped, did not reply in time (the process is then ended), or the
+                site reported an error.
         """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            self._start(until, stopped)
-            self._connection().send_bytes(letter)
-            return self._wait_for(ANSWER, until, stopped)
+            self._start(deadline, stopped)
+            self._open_connection().send_bytes(request)
+            return self._wait_for(REPLY, deadline, stopped)
         except (EOFError, OSError) as error:
             raise SiteFailed(self._how_it_ended(error)) from error
 
     def close(self) -> None:
-        """End the process, if there is one, with whatever it started."""
+        """Kill the process, if there is one, and close the connection to it."""
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.kill()
             self._process.wait()
-        if self._line is not None:
-            self._line.close()
-        self._process = self._line = None
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = None
 
-    def _start(self, until: float | None, stopped: Callable[[], bool]) -> None:
+    def _start(self, deadline: float | None, stopped: Callable[[], bool]) -> None:
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
-        ours, theirs = socket.socketpair()
-        # A process that is stopped, or starved of memory, would else take this one along.
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
-        with ours, theirs:
-            command = [sys.executable, "-m", WORKER, str(theirs.fileno())]
+        own_end, worker_end = socket.socketpair()
+        # Without this limit, sending to a suspended or hanging process would block this process as well.
+        own_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
+        with own_end, worker_end:
+            command = [sys.executable, "-m", WORKER, str(worker_end.fileno())]
             environment = {**os.environ, "OMP_NUM_THREADS": str(self.job["threads"])}
-            # Its own session: Ctrl-C is the asker's, who then ends it.
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdout=sys.stderr,
-                                             cwd=self.job["directory"], start_new_session=True)
-            self._line = Connection(ours.detach())
-        self._line.send_bytes(json.dumps(self.job).encode())
-        self._wait_for(READY, until, stopped)
+            # A new session, so that Ctrl-C reaches this process alone, which then ends the worker.
+            self._process = subprocess.Popen(command, pass_fds=[worker_end.fileno()], env=environment,
+                                             stdout=sys.stderr, cwd=self.job["directory"], start_new_session=True)
+            self._connection = Connection(own_end.detach())
+        self._connection.send_bytes(json.dumps(self.job).encode())
+        self._wait_for(READY, deadline, stopped)
 
-    def _connection(self) -> Connection:
-        if self._line is None:
-            raise EOFError("its process is not there")
-        return self._line
+    def _open_connection(self) -> Connection:
+        if self._connection is None:
+            raise EOFError("its process is not running")
+        return self._connection
 
-    def _wait_for(self, wanted: bytes, until: float | None, stopped: Callable[[], bool]) -> bytes:
+    def _wait_for(self, wanted: bytes, deadline: float | None, stopped: Callable[[], bool]) -> bytes:
         while True:
-            left = None if until is None else until - time.monotonic()
+            left = None if deadline is None else deadline - time.monotonic()
             if stopped() or (left is not None and left <= 0):
                 self.close()
-                raise SiteFailed("was stopped" if left is None or left > 0 else "was not done in time and was stopped")
-            if not self._connection().poll(POLL_S if left is None else min(POLL_S, left)):
+                timed_out = left is not None and left <= 0
+                raise SiteFailed("did not finish in time and was stopped" if timed_out else "was stopped")
+            if not self._open_connection().poll(POLL_S if left is None else min(POLL_S, left)):
                 continue
-            frame = self._connection().recv_bytes()
+            frame = self._open_connection().recv_bytes()
             kind, content = frame[:1], frame[1:]
             if kind == wanted:
                 return content
-            if kind == SAID:
-                if wanted == READY:  # there is no site, so its process ends
+            if kind == ERROR:
+                if wanted == READY:  # the site could not be built, so its process ends
                     self.close()
                 raise SiteFailed(content.decode())
             if kind == STEP and self.on_step:
                 self.on_step(*json.loads(content))
-            if kind == NOTE and self.on_note:
-                self.on_note(content.decode())
+            if kind == WARNING and self.on_warning:
+                self.on_warning(content.decode())
 
     def _how_it_ended(self, error: Exception) -> str:
         if self._process is None:
@@ -119,10 +133,10 @@ class SiteProcess:
             code = self._process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.close()
-            return "its process takes no letters any more, and was ended"
+            return "its process no longer reads requests, and was ended"
         self.close()
         if code == -signal.SIGKILL:
-            return "its process was killed, as the system does when memory runs out"
+            return "its process was killed, as the operating system does when memory runs out"
         if code < 0:
             return f"its process was ended by {signal.Signals(-code).name}"
         return f"its process ended with exit code {code}"

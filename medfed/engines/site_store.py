@@ -1,4 +1,9 @@
-"""The checkpoints of simulated sites: what each keeps between rounds, and its last replies, in files."""
+"""Stores each site's memory and its last replies in files, so that a stopped run can be resumed.
+
+`InProcess` writes one file for each site and training round. With these files a resumed run is bit-identical to one
+that was never stopped, a finished training round of a site is never computed twice, and work of a rejected round is
+undone.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +19,39 @@ from medfed.core.files import read_with_checksum, sha256_digest, stage_file, wri
 from medfed.federation.message import FAILED, Message, digest, pack, unpack
 from medfed.federation.site import Site
 
-INTERRUPTED = -1  # in place of the round that a site's memory belongs to, while that round is not finished
-N_KEPT_ROUNDS = 2  # a coordinator that was killed goes back one round at most
-WITHOUT_MEMORY = ".without_memory.json"  # no site's name begins with a dot
+INTERRUPTED = -1  # stands for the round of a site's memory while the site trains, as the memory may be half changed
+N_KEPT_ROUNDS = 2  # a coordinator that was killed repeats one round at most
+WITHOUT_MEMORY = ".without_memory.json"  # cannot be the folder of a site, as no name of a site begins with a dot
 ADVICE = "put back a copy, or start another run with --out"
 
 
 @dataclass
 class SiteStore:
-    """Files `folder/SITE/round_NNNNN.site`, each with the site's reply of a training round and its memory after it.
+    """Reads and writes the files `folder/SITE/round_NNNNN.site`.
 
-    A run that was killed gets the same bits from them, and repeats no site's finished round. The memory of a site that
-    does not train in a round rests in its file and not in this process, unless the site keeps entries of the network
-    for itself: it validates with those. A site that keeps nothing between rounds (as where `training.optimizer_state`
-    is "reset") has a file until the end of the round, which is as long as the coordinator may ask for its reply again.
+    Each file holds the site's reply of one training round and the site's memory after that round. The memory of a site
+    that does not train in a round is released, and read from its file when it is needed again; except for a site with
+    local entries, which needs them for validation. A site without memory (for example if `training.optimizer_state` is
+    "reset") has a file only until its round is accepted, because until then the coordinator may repeat the request.
 
     Args:
-        folder: where the sites' folders are.
+        folder: the folder that holds one folder for each site.
     """
 
     folder: Path
-    _trained: dict[str, int] = field(default_factory=dict)  # the round that each site's memory belongs to
-    _resting: set[str] = field(default_factory=set)  # sites whose memory is in their file alone
+    _memory_round: dict[str, int] = field(default_factory=dict)  # after which round each site's memory is
+    _released: set[str] = field(default_factory=set)  # sites whose memory is only in their file
 
-    def begin_round(self, sites: Iterable[Site], trains: Collection[str], number: int) -> None:
-        """Release the memory of the sites that do not train, and remove replies of rounds that are committed."""
+    def begin_round(self, sites: Iterable[Site], training_sites: Collection[str], number: int) -> None:
+        """Release the memory of sites that do not train, and delete files that are no longer needed.
+
+        Args:
+            sites: all sites of this process.
+            training_sites: the names of the sites that train in this round.
+            number: the round that begins. Files of earlier rounds are deleted for sites without memory.
+        """
         for site in sites:
-            if site.name not in trains:
+            if site.name not in training_sites:
                 self._release(site)
         for name, rounds in self._without_memory().items():
             for path in (self._path(name, earlier) for earlier in rounds if earlier < number):
@@ -49,32 +60,49 @@ class SiteStore:
                 folder.rmdir()
 
     def train(
-        self, site: Site, request: bytes, answer: Callable[[Message], bytes]
+        self, site: Site, request: bytes, reply_to: Callable[[Message], bytes]
     ) -> tuple[bytes, Callable[[], None] | None]:
-        """The site's reply to a training request: from its file, if it answered the very same request before.
+        """Return a site's reply to a training request, from its file if it has replied to the same request before.
+
+        Args:
+            site: the site. Its memory is set to that of its last accepted round before, and to that of this round
+                after the training.
+            request: the bytes of the request.
+            reply_to: computes the bytes of the reply; called only if there is no stored reply to this request.
 
         Returns:
-            The reply, and what puts the site's new file in its place; None where no file is to be written.
+            The bytes of the reply, and a function that moves the site's new file to its final place; None instead of
+            the function if the reply was stored before, or is of kind "failed".
+
+        Raises:
+            UserError: if the file of the last accepted round is missing or damaged.
         """
         message = Message.from_bytes(request)
         number, last = message.facts["round"], message.facts.get("last", 0)
         key, path = digest(request, site.reply_key().encode()), self._path(site.name, number)
         commit = None
-        if path.is_file() and (kept := _read(path)).key == key:
-            site.memory, reply = kept.memory, kept.reply
+        if path.is_file() and (stored := _read(path)).key == key:
+            site.memory, reply = stored.memory, stored.reply
         else:
-            self.go_back(site, last)
-            self._trained[site.name] = INTERRUPTED
-            reply = answer(message)
+            self.restore_memory(site, last)
+            self._memory_round[site.name] = INTERRUPTED
+            reply = reply_to(message)
             if Message.from_bytes(reply).kind == FAILED:
                 return reply, None
             commit = _stage(path, key, reply, site.memory, self._path(site.name, last))
-        self._resting.discard(site.name)
-        self._trained[site.name] = number
+        self._released.discard(site.name)
+        self._memory_round[site.name] = number
         return reply, commit
 
     def end_round(self, trained: Iterable[Site], number: int) -> None:
-        """Write down which of the sites that trained in this round have no memory after it."""
+        """Record which of the sites that trained in this round have no memory after it.
+
+        For those sites, a missing file is not an error when the run is resumed.
+
+        Args:
+            trained: the sites that trained in this round, sorted by name.
+            number: the round.
+        """
         old = self._without_memory()
         new = dict(old)
         for site in trained:
@@ -85,42 +113,54 @@ class SiteStore:
         if new != old:
             write_atomically(self.folder / WITHOUT_MEMORY, json.dumps(new, sort_keys=True))
 
-    def go_back(self, site: Site, last: int) -> None:
-        """Give a site the memory of its last accepted round, where it has that of another round."""
-        if self._trained.get(site.name, 0) != last or site.name in self._resting:
-            site.memory = self._memory_after(site.name, last)
-            self._trained[site.name] = last
-            self._resting.discard(site.name)
+    def restore_memory(self, site: Site, last: int) -> None:
+        """Give a site the memory of its last accepted round, if it currently has the memory of another round.
 
-    def restore(self, sites: Iterable[Site], took_part: Mapping[str, int]) -> None:
-        """Give every site the memory that it had after the round that it last took part in (`State.took_part`).
+        Args:
+            site: the site.
+            last: the number of its last accepted round; 0 if it has none, which empties the memory.
 
         Raises:
-            UserError: if a site's file is gone; its optimiser would silently start again.
+            UserError: if the file of that round is missing or damaged.
+        """
+        if self._memory_round.get(site.name, 0) != last or site.name in self._released:
+            site.memory = self._memory_after(site.name, last)
+            self._memory_round[site.name] = last
+            self._released.discard(site.name)
+
+    def restore(self, sites: Iterable[Site], took_part: Mapping[str, int]) -> None:
+        """Give each site the memory that it had after its last accepted round, before a run is resumed.
+
+        Args:
+            sites: all sites of this process.
+            took_part: the number of that round, by the name of the site (`State.took_part`).
+
+        Raises:
+            UserError: if the file of a site is missing or damaged; without it, the optimiser would start from zero.
         """
         for site in sites:
             if number := took_part.get(site.name):
                 site.memory = self._memory_after(site.name, number)
-                self._trained[site.name] = number
+                self._memory_round[site.name] = number
                 if number < max(took_part.values()):
                     self._release(site)
 
     def _memory_after(self, name: str, number: int) -> dict[str, Tensor]:
-        """What a site kept after an accepted round; nothing before the first."""
+        """Return a site's memory after an accepted round; an empty dict for round 0."""
         path = self._path(name, number)
         if path.is_file():
             return _read(path).memory
         if number and name not in self._without_memory():
-            raise UserError(f"{path}: is missing, and with it what {name} keeps between rounds; {ADVICE}")
+            raise UserError(f"{path}: is missing; it holds the state of {name} between rounds, so {ADVICE}")
         return {}
 
     def _release(self, site: Site) -> None:
-        if site.memory and not site.local_keys and site.name in self._trained:
+        if site.memory and not site.local_keys and site.name in self._memory_round:
             site.memory = {}
-            self._resting.add(site.name)
+            self._released.add(site.name)
 
     def _without_memory(self) -> dict[str, list[int]]:
-        """The last rounds that each site ended without memory: one file for all, if there is such a site."""
+        """Return the last rounds after which each site had no memory, by the name of the site."""
         path = self.folder / WITHOUT_MEMORY
         return json.loads(path.read_text()) if path.is_file() else {}
 
@@ -129,8 +169,8 @@ class SiteStore:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A site's file: the digest of the request and of the site's settings, the reply, and the memory after it."""
+class _StoredRound:
+    """The content of a file: the digest of the request and of `Site.reply_key`, the reply, and the memory after it."""
 
     key: str
     reply: bytes
@@ -138,10 +178,16 @@ class _Kept:
 
 
 def _stage(path: Path, key: str, reply: bytes, memory: Mapping[str, Tensor], last: Path) -> Callable[[], None]:
-    """Write the number of the reply's bytes, the reply and the memory beside `path`; the result moves them there.
+    """Write a temporary file next to `path`; return the function that moves it to `path` and deletes old files.
+
+    The file holds the length of the reply (8 bytes, little endian), the reply, and the memory.
 
     Args:
-        last: the file of the last accepted round, which is kept until another round is accepted.
+        path: the file of this round.
+        key: the digest of the request and of `Site.reply_key`.
+        reply: the bytes of the reply.
+        memory: the site's memory after the round.
+        last: the file of the last accepted round, which is not deleted until another round is accepted.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = len(reply).to_bytes(8, "little"), reply, pack({"memory": memory}, {"asked": key})
@@ -156,11 +202,11 @@ def _stage(path: Path, key: str, reply: bytes, memory: Mapping[str, Tensor], las
     return finish
 
 
-def _read(path: Path) -> _Kept:
+def _read(path: Path) -> _StoredRound:
     data = read_with_checksum(path, ADVICE)
     end = 8 + int.from_bytes(data[:8], "little")
     try:
         groups, header = unpack(data[end:])
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
-    return _Kept(header["asked"], data[8:end], groups.get("memory", {}))
+    return _StoredRound(header["asked"], data[8:end], groups.get("memory", {}))

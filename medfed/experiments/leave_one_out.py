@@ -1,17 +1,20 @@
-"""Leave-one-site-out comparisons: run every fold and write the tables."""
+"""Comparisons of methods that leave one or two sites out: plan the runs, run them, and build the tables."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tqdm import tqdm
 
-from medfed.config.schema import resolved
+from medfed.config.schema import Config, resolved
+from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
-from medfed.experiments.grid import Fold
+from medfed.experiments.grid import Fold, Grid, check_rows, parse_varied, validation_sites
 from medfed.experiments.resume import check_run_folder
 from medfed.experiments.run import run
+from medfed.experiments.setup import progress_bar
 from medfed.outputs.published.section import CompletedRun, to_published_markdown
 from medfed.outputs.run_folder import RunFolderLockedError
 from medfed.outputs.tables.comparison import Table, build_table
@@ -21,17 +24,80 @@ from medfed.outputs.tables.table import align_columns, to_csv, to_json, to_markd
 from medfed.tasks.factory import scoring_of
 
 
-def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
-    """Run what is not done yet; folds that another process holds are left to it and returned."""
-    busy, done = [], [fold.folder.is_finished() for fold in folds]
-    with tqdm(total=len(folds), initial=sum(done), desc="folds", unit="fold", disable=quiet, dynamic_ncols=True,
-              position=1) as bar:  # the time left is that of the runs that are left
-        for fold, was_done in zip(folds, done, strict=True):
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """The runs of a comparison, before any of them is trained.
+
+    Args:
+        out: folder of the tables and of all runs.
+        folds: the runs, one per method (and combination of varied settings), unseen site and seed.
+        leaves_two_out: whether each run also has a validation site that never trains.
+        incompatible: for `methods=["all"]`, each method that does not work on the task, with the reason.
+    """
+
+    out: Path
+    folds: list[Fold]
+    leaves_two_out: bool = False
+    incompatible: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_comparison(
+    config: Config, out: Path, methods: Sequence[str], n_seeds: int = 1, sites: Sequence[str] | None = None,
+    vary: Sequence[str] = (), leave_two_out: bool = False, pairs: Sequence[str] | None = None, resume: bool = False,
+    quiet: bool = True,
+) -> ComparisonPlan:
+    """Plan every run of a comparison, and refuse what could not be trained before the first run starts.
+
+    Args:
+        config: the base config; each run changes its method, its unseen site and its seed.
+        out: folder of the tables and of all runs.
+        methods: names, with settings as in `ccst:k=1,style=single`, stacked by `+`; `["all"]` takes every method that
+            works on the task.
+        n_seeds: number of runs of each method and unseen site, with the config's seed, seed + 1, ...
+        sites: the sites to leave out in turn; None takes every site.
+        vary: `KEY=V1,V2,...` for each setting of which every method is run with each value.
+        leave_two_out: whether another site validates in each run and does not train either.
+        pairs: with `leave_two_out`, `UNSEEN/VALIDATION` for each pair; None pairs each site with the next one.
+        resume: whether runs that exist in `out` are continued; without it they are refused.
+        quiet: whether to draw no progress bar while a phantom is made.
+
+    Raises:
+        UserError: if a method, site, pair or varied setting is unknown or does not work, or `out` holds runs.
+    """
+    if pairs and (sites or not leave_two_out):
+        raise UserError("--pairs is for --leave-two-sites-out, without --sites: each pair names its unseen site")
+    if n_seeds < 1:
+        raise UserError(f"--seeds {n_seeds}: at least 1 is needed")
+    varied = parse_varied(vary)
+    dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
+    names = dataset.site_names()
+    grid = Grid(config)
+    incompatible: dict[str, str] = {}
+    if list(methods) == ["all"]:
+        methods, incompatible = grid.compatible_methods(dataset)
+    validates = validation_sites(names, pairs or (), config.data.root) if leave_two_out else {}
+    chosen = sites or (pairs and list(validates)) or None
+    folds = grid.plan(out, methods, n_seeds, names, chosen, validates, varied)
+    if out.exists() and not resume and any(fold.folder.path.exists() for fold in folds):
+        raise UserError(
+            f"{out}: holds runs of this comparison; continue it with --resume (from Python: resume=True), or choose "
+            "another folder with --out"
+        )
+    check_rows(folds)
+    return ComparisonPlan(out, folds, leave_two_out, incompatible)
+
+
+def run_folds(folds: Sequence[Fold], quiet: bool) -> list[Fold]:
+    """Run the folds that are not finished; return those that another process has locked, which are not run."""
+    busy, is_done = [], [fold.folder.is_finished() for fold in folds]
+    with tqdm(total=len(folds), initial=sum(is_done), desc="folds", unit="fold", disable=quiet, dynamic_ncols=True,
+              position=1) as bar:  # finished folds count as `initial`, so the time left is that of the others
+        for fold, was_done in zip(folds, is_done, strict=True):
             bar.set_description_str(f"{fold.row.label}, unseen {fold.site}, seed {fold.config.seed}")
             try:
                 with fold.folder.locked():
-                    started = (fold.folder.path / "config.yaml").is_file()
-                    check_run_folder(fold.folder, resolved(fold.config), resume=started)
+                    was_started = (fold.folder.path / "config.yaml").is_file()
+                    check_run_folder(fold.folder, resolved(fold.config), resume=was_started)
                     fold.row.write(fold.folder.path)
                     run(fold.config, fold.folder, quiet)
             except RunFolderLockedError:
@@ -40,54 +106,77 @@ def run_folds(folds: list[Fold], quiet: bool) -> list[Fold]:
     return busy
 
 
-def write_table(folds: list[Fold], out: Path, two_out: bool = False) -> str:
-    """`table.md`, `.csv`, `.json`, `.tex` and `cost.csv` from the folds that are finished; the tables as text.
+@dataclass(frozen=True)
+class ComparisonTables:
+    """The tables of a comparison.
 
-    `table.md` ends with what was published on the same data. With `two_out` a second table is of the validation sites:
-    in `table.md` and the text below the first, and in `validation.csv` and `validation.json`.
+    Args:
+        unseen: scores at the unseen sites.
+        validation: scores at the validation sites; None where one site is left out.
+        costs: the mean cost of each row's runs, by the row's label.
+        published: Markdown with the numbers that papers published on the same data; "" without any.
     """
-    finished = [fold for fold in folds if fold.folder.is_finished()]
-    table = _table(finished, "unseen")
-    markdown, text = to_markdown(table), to_text(table, isatty=sys.stdout.isatty())
-    write_atomically(out / "table.csv", to_csv(table))
-    write_atomically(out / "table.json", to_json(table))
-    write_atomically(out / "table.tex", to_latex(table))
-    if two_out:
-        table = _table(finished, "validation")
-        markdown = f"## Unseen sites\n\n{markdown}\n## Validation sites\n\n{to_markdown(table)}"
-        text = f"UNSEEN SITES\n{text}\n\nVALIDATION SITES\n{to_text(table, isatty=sys.stdout.isatty())}"
-        write_atomically(out / "validation.csv", to_csv(table, "validation"))
-        write_atomically(out / "validation.json", to_json(table))
-    costs = _costs(finished)
-    write_atomically(out / "cost.csv", cost_csv(costs))
-    head, *lines = cost_rows(costs)
-    ruled = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
-    written = "\n".join(f"| {' | '.join(line)} |" for line in ruled)
-    published = to_published_markdown(resolved(finished[0].config)["data"], table.data, list(map(_ran, finished)))
-    write_atomically(out / "table.md", f"{markdown}\n### Cost\n\n{written}\n\n- {NOTE}\n{published}")
-    cost_table = align_columns([[(word, "") for word in line] for line in (head, *lines)], False)
-    return f"{text}\n\ncost\n{cost_table}\nnote: {NOTE}"
+
+    unseen: Table
+    validation: Table | None
+    costs: Mapping[str, Cost]
+    published: str
+
+    def to_text(self, bold: bool = False) -> str:
+        """Return the tables as aligned text; `bold` marks the best values for a terminal."""
+        text = to_text(self.unseen, isatty=bold)
+        if self.validation:
+            text = f"UNSEEN SITES\n{text}\n\nVALIDATION SITES\n{to_text(self.validation, isatty=bold)}"
+        costs = align_columns([[(cell, "") for cell in line] for line in cost_rows(self.costs)], False)
+        return f"{text}\n\ncost\n{costs}\nnote: {NOTE}"
+
+    def write(self, out: Path) -> None:
+        """Write `table.md`, `.csv`, `.json` and `.tex`, `cost.csv`, and `validation.csv` and `.json` where known."""
+        markdown = to_markdown(self.unseen)
+        write_atomically(out / "table.csv", to_csv(self.unseen))
+        write_atomically(out / "table.json", to_json(self.unseen))
+        write_atomically(out / "table.tex", to_latex(self.unseen))
+        if self.validation:
+            markdown = f"## Unseen sites\n\n{markdown}\n## Validation sites\n\n{to_markdown(self.validation)}"
+            write_atomically(out / "validation.csv", to_csv(self.validation, "validation"))
+            write_atomically(out / "validation.json", to_json(self.validation))
+        write_atomically(out / "cost.csv", cost_csv(self.costs))
+        head, *lines = cost_rows(self.costs)
+        ruled = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
+        costs = "\n".join(f"| {' | '.join(line)} |" for line in ruled)
+        write_atomically(out / "table.md", f"{markdown}\n### Cost\n\n{costs}\n\n- {NOTE}\n{self.published}")
 
 
-def _ran(fold: Fold) -> CompletedRun:
+def build_tables(plan: ComparisonPlan) -> ComparisonTables:
+    """Build the tables of a comparison from its finished runs."""
+    finished = [fold for fold in plan.folds if fold.folder.is_finished()]
+    unseen = _table(finished, "unseen")
+    validation = _table(finished, "validation") if plan.leaves_two_out else None
+    data = (validation or unseen).data
+    published = to_published_markdown(resolved(finished[0].config)["data"], data, list(map(_published_key, finished)))
+    return ComparisonTables(unseen, validation, _costs(finished), published)
+
+
+def _published_key(fold: Fold) -> CompletedRun:
+    """Return what decides whether a published row is of the same method and settings as this fold."""
     return CompletedRun(fold.config.method_name, fold.row.changes, resolved(fold.config)["method"])
 
 
 def _costs(finished: list[Fold]) -> dict[str, Cost]:
-    """By row, the mean over its runs."""
-    found: dict[str, list[Cost]] = {}
+    """Return the mean cost of the runs of each row, by the row's label."""
+    costs: dict[str, list[Cost]] = {}
     for fold in finished:
-        found.setdefault(fold.row.label, []).append(read_cost(fold.folder))
-    return {label: mean_cost(costs) for label, costs in found.items()}
+        costs.setdefault(fold.row.label, []).append(read_cost(fold.folder))
+    return {label: mean_cost(of_row) for label, of_row in costs.items()}
 
 
 def _table(finished: list[Fold], role: str) -> Table:
-    """Over the sites of a role, from the cases of finished folds."""
+    """Return the table over the sites of a role ("unseen" or "validation"), from the cases of finished folds."""
     results: list[dict] = []
     structures: dict[str, None] = {}
     for fold in finished:
-        path, found = fold.folder.path, fold.folder.read_json("summary.json")
-        scoring = scoring_of(found, path / "summary.json")
+        path, summary = fold.folder.path, fold.folder.read_json("summary.json")
+        scoring = scoring_of(summary, path / "summary.json")
         rows = [row for row in scoring.read_cases(path / "cases.csv") if row["role"] == role]
         structures |= dict.fromkeys(map(scoring.structure_of, rows))
         results.append({
@@ -96,9 +185,9 @@ def _table(finished: list[Fold], role: str) -> Table:
             f"{role}_site": getattr(fold.config.federation, f"{role}_site"),
             "seed": fold.config.seed,
             "rows": rows,
-            "selection": found["selection"],
-            "data": found["data"],
-            "summary": found,
-            "transductive_by": found.get("transductive_by") or ["tent"] * bool(found.get("transductive")),
+            "selection": summary["selection"],
+            "data": summary["data"],
+            "summary": summary,
+            "transductive_by": summary.get("transductive_by") or ["tent"] * bool(summary.get("transductive")),
         })
     return build_table(results, list(structures), role=role)

@@ -1,4 +1,9 @@
-"""What the coordinator asks of an engine, whatever carries the messages."""
+"""The interface between the round loop and an engine, which carries messages to the sites and replies back.
+
+The round loop (`medfed.federation.rounds`) calls an engine through this interface only, so that one loop serves
+simulations in one process, sites in processes of their own, and real hospitals over NVIDIA FLARE. Each engine is one
+class in `medfed.engines`; the config chooses it by `federation.engine`.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +17,45 @@ OnStep = Callable[[str, int, int], None]  # called with (site, training step, st
 
 
 class Engine(Protocol):
-    """Carries messages to sites and replies back. An engine is one file in `medfed/engines`.
+    """Interface of an engine: it delivers requests to sites and returns their replies.
 
     Attributes:
-        on_reply: called after each reply, for progress; None calls nothing.
-        on_step: called after each training step of a site of this machine, for progress.
+        on_reply: function that is called after each reply, to show progress; None calls nothing.
+        on_step: function that is called after each training step of a site on this machine, to show progress; None
+            calls nothing.
     """
 
     on_reply: OnReply | None
     on_step: OnStep | None
 
     def sites(self) -> list[str]:
-        """The sites that take part, sorted. The validation site is not among them, and yet answers "validate"."""
+        """Return the sorted names of the sites that train.
+
+        The validation site is not in this list, but `exchange` delivers "validate" requests to it.
+        """
         ...
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Deliver one message to each named site, all of one kind.
+        """Deliver one request to each named site and return the replies.
+
+        Args:
+            kind: the kind of all these requests: "share", "train", "validate" or "end".
+            messages: the requests, by the name of the site.
 
         Returns:
-            The replies by site, sorted by name: of kind `FAILED` where a site could not answer; a site may be absent.
+            The replies, by the name of the site, sorted by name. A site that could not reply has a reply of kind
+            "failed", or is absent.
         """
         ...
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """Give each site the memory of the round that it last took part in (`State.took_part`); before going on."""
+        """Give each site the memory that it had after its last accepted round, before a run is resumed.
+
+        Args:
+            took_part: the number of that round, by the name of the site (`State.took_part`).
+        """
         ...
 
     def close(self) -> None:
-        """End what runs for the sites. Nothing is exchanged after this."""
+        """Stop the processes and connections of the sites. `exchange` must not be called afterwards."""
         ...

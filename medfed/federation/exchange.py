@@ -1,4 +1,10 @@
-"""One round's exchanges with the sites: ask, time, record, check the replies, and apply the quorum."""
+"""One exchange of a round: send requests to the sites, receive and record the replies, check them, apply the quorum.
+
+The round loop (`medfed.federation.rounds`) calls `Exchange.ask` for each kind of request and `Exchange.apply` for each
+computation of the method at the coordinator. Only replies that pass every check enter a computation, and only if at
+least `federation.quorum` of them are left. Every message is recorded in the ledger, also a reply that is rejected,
+because it has left its site.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +29,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Replies:
-    """The accepted replies to one request.
+    """The accepted replies to one kind of request.
 
-    kind, round: of the request.
-    n_asked: how many sites were asked.
-    by_site: the replies, sorted by the sites' names.
+    Attributes:
+        kind: the kind of the requests.
+        round: the round of the requests.
+        n_asked: how many sites were asked.
+        by_site: the accepted replies, sorted by the names of the sites.
     """
 
     kind: str
@@ -37,15 +45,16 @@ class Replies:
 
 
 class Exchange:
-    """Sends the coordinator's requests through an engine and keeps the replies that count.
+    """Sends the coordinator's requests through an engine and returns the replies that may be used.
 
     Args:
         engine: carries the messages.
-        settings: which replies count, and how many must be left.
+        settings: the `federation` block of the config, with the quorum and the checks of replies.
 
     Attributes:
-        ledger, seconds: rows of the ledger and seconds by kind of request, since the last `take_records`.
-        n_clients: sites that were asked to train, since then.
+        ledger: the rows of the ledger since the last call of `take_records`.
+        seconds: the measured seconds by kind of request, and of "aggregate", since then.
+        n_clients: how many sites were asked to train since then.
     """
 
     def __init__(self, engine: Engine, settings: Federation) -> None:
@@ -53,19 +62,20 @@ class Exchange:
         self.ledger: list[Row] = []
         self.seconds: dict[str, float] = {}
         self.n_clients = 0
-        self._n_examples: dict[str, int] = {}  # images that each site counted in earlier rounds of this process
+        self._n_examples: dict[str, int] = {}  # the images that each site reported in earlier rounds of this process
 
     def ask(self, messages: Mapping[str, Message], state: State) -> Replies:
-        """Send one message to each site; return the replies that pass the checks.
+        """Send one request to each site and return the replies that pass the checks.
 
-        Every message and reply is in the ledger, also a reply that is then rejected: it has left its site.
+        A rejected reply leads to a warning that names the site.
 
         Args:
-            messages: by site, all of one kind and round; at least one.
-            state: with the weights that the replies are compared with.
+            messages: the requests by the name of the site, all of one kind and round; at least one.
+            state: the coordinator's state; the weights of the replies are compared with its weights.
 
         Raises:
-            UserError: if a reply is bad and `federation.on_bad_update` is "stop", or fewer than the quorum are left.
+            UserError: if a reply fails a check and `federation.on_bad_update` is "stop", or if fewer replies than
+                `federation.quorum` are accepted.
         """
         first = next(iter(messages.values()))
         kind, number = first.kind, first.facts["round"]
@@ -84,13 +94,21 @@ class Exchange:
     def apply(
         self, step: Callable[[dict[str, Message]], Result], replies: Replies
     ) -> tuple[Result, dict[str, Message]]:
-        """Compute the coordinator's step from the replies, without those that make it fail.
+        """Compute a step of the method from the replies; leave out a site whose reply alone makes the step fail.
 
-        A reply can pass all checks and still lack what the method needs; a site whose reply alone makes `step` fail is
-        rejected as in `ask`. Where every site's reply makes it fail, the error is not the sites' and is raised.
+        A reply can pass every check and still lack something that the method needs. If `step` fails, each reply is
+        tried alone, and those that fail are rejected as in `ask`. If every reply fails alone, the error is raised,
+        because then it is in the method.
+
+        Args:
+            step: computes a result from the replies by site; it must not change them.
+            replies: the accepted replies, as `ask` returns them.
 
         Returns:
-            What `step` returned, and the replies that it was computed from.
+            The result of `step`, and the replies from which it was computed.
+
+        Raises:
+            UserError: as `ask` does for rejected replies.
         """
         used = replies.by_site
         with self._timing("aggregate"):
@@ -111,27 +129,37 @@ class Exchange:
         return result, used
 
     def take_records(self) -> tuple[list[Row], dict[str, float], int]:
-        """The ledger's rows, the seconds and the number of clients since the last call; all start again from zero."""
+        """Return the records since the last call, and reset them.
+
+        Returns:
+            The rows of the ledger, the measured seconds by kind of request, and the number of clients that were asked
+            to train.
+        """
         records = self.ledger, self.seconds, self.n_clients
         self.ledger, self.seconds, self.n_clients = [], {}, 0
         return records
 
     def check_settings(self) -> None:
-        """Refuse settings that no round could satisfy (UserError); to be called before the first round."""
+        """Check, before the first round, that the settings can be satisfied by the sites that take part.
+
+        Raises:
+            UserError: if the quorum is larger than the number of sites in a round, or if `federation.largest_change`
+                is set and fewer than three sites take part in a round.
+        """
         n_sites = len(self.engine.sites())
         n_asked = min(self.settings.clients_per_round or n_sites, n_sites)
         if self.settings.quorum > n_asked:
             raise UserError(
-                f"federation.quorum: is {self.settings.quorum}, but {n_asked} sites take part in a round; lower it"
+                f"federation.quorum: is {self.settings.quorum}, but only {n_asked} sites take part in a round; lower it"
             )
         if self.settings.largest_change is not None and n_asked < 3:
             raise UserError(
-                "federation.largest_change: needs at least 3 sites a round, to know whose change is large, and "
-                f"{n_asked} take part; leave it out"
+                "federation.largest_change: compares each site with the median of at least 3 sites, but only "
+                f"{n_asked} take part in a round; leave it out"
             )
 
     def _handle_rejections(self, rejected: list[Rejection], left: Iterable[str], n_asked: int) -> None:
-        """Warn of each rejected reply; UserError where one is bad and that ends the run, or too few are left."""
+        """Warn of each rejected reply; raise UserError if a bad reply stops the run, or if too few replies are left."""
         if not rejected:
             return
         bad = [rejection for rejection in rejected if rejection.is_bad]
@@ -141,15 +169,15 @@ class Exchange:
         if len(left) < needed:
             which = f" ({', '.join(left)})" if left else ""
             raise UserError(
-                f"round {rejected[0].round}: {len(left)} of {n_asked} sites{which} are left, and federation.quorum "
-                f"needs {self.settings.quorum or 'all'} ({'; '.join(map(str, rejected))}); go on with --resume when "
-                "more sites answer"
+                f"round {rejected[0].round}: {len(left)} of {n_asked} sites{which} have a valid reply, but "
+                f"federation.quorum needs {self.settings.quorum or 'all'} ({'; '.join(map(str, rejected))}); continue "
+                "with --resume when more sites can reply"
             )
         for rejection in rejected:
-            warnings.warn(f"{rejection}, and is left out", UserWarning, stacklevel=2)
+            warnings.warn(f"{rejection}; the run continues without it", UserWarning, stacklevel=2)
 
     @contextmanager
-    def _timing(self, what: str) -> Iterator[None]:
-        began = time.perf_counter()
+    def _timing(self, kind: str) -> Iterator[None]:
+        start = time.perf_counter()
         yield
-        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - began
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + time.perf_counter() - start

@@ -1,4 +1,7 @@
-"""The ledger: every tensor and every fact that crossed a site's border, with its size."""
+"""The ledger of a run: one row for each tensor and each fact that a message carried to or from a site, with its size.
+
+The round loop writes the rows of every message (`ledger.csv` in the run folder), and each hospital writes its own.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,28 @@ COLUMNS = ("round", "site", "direction", "kind", "name", "shape", "dtype", "byte
 
 
 def message_rows(round_number: int, direction: str, messages: Mapping[str, Message]) -> list[dict[str, object]]:
-    """One row a tensor and a fact, also of what is then not accepted: it has left its site all the same.
+    """Return the ledger rows of some messages: one row for each tensor and each fact.
 
     Args:
-        direction: "up" (left the site) or "down" (came to the site).
-        messages: by site.
+        round_number: the round that the messages belong to.
+        direction: "up" for messages from the sites, "down" for messages to the sites.
+        messages: the messages by the name of the site. Replies that are later rejected are included, because they have
+            left their site.
+
+    Returns:
+        Rows with the keys `COLUMNS`, sorted by site. `shape` is text such as "16x3x3" ("1" for a scalar and for a
+        fact), `dtype` is "float32" and so on, or "fact", and `bytes` is the size without the name; for a fact it is the
+        length of its JSON text.
     """
     rows = []
     for site in sorted(messages):
         message = messages[site]
-        where = {"round": round_number, "site": site, "direction": direction, "kind": message.kind}
+        common = {"round": round_number, "site": site, "direction": direction, "kind": message.kind}
         for group in (message.weights, message.tensors):
             for name, tensor in group.items():
                 shape = "x".join(map(str, tensor.shape)) or "1"
                 dtype = str(tensor.dtype).removeprefix("torch.")
-                rows.append({**where, "name": name, "shape": shape, "dtype": dtype, "bytes": n_bytes(tensor)})
+                rows.append({**common, "name": name, "shape": shape, "dtype": dtype, "bytes": n_bytes(tensor)})
         for name, fact in message.facts.items():
-            rows.append({**where, "name": name, "shape": "1", "dtype": "fact", "bytes": len(json.dumps(fact))})
+            rows.append({**common, "name": name, "shape": "1", "dtype": "fact", "bytes": len(json.dumps(fact))})
     return rows

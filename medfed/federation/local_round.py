@@ -1,4 +1,4 @@
-"""What a method sees at a site: the site's data before training, and one round of training."""
+"""What the hooks of a method receive at a site: the site's data for sharing, and one round of local training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from medfed.functional.weights import trainable_parameters
 
 @dataclass(frozen=True)
 class Output:
-    """What the network made of a batch: logits, and the outputs of the tapped places by name."""
+    """The network's output for one batch.
+
+    Args:
+        image: raw images (B, C, H, W), as they were in the batch, before standardising.
+        label: their labels: class indices (B,) int64, or masks (B, S, H, W).
+        logits: the output of the network: (B, K) for K classes, or (B, S, H, W) for masks of S structures.
+        features: outputs of the submodules whose features were requested, by the name of the submodule.
+    """
 
     image: Tensor
     label: Tensor
@@ -28,55 +35,92 @@ class Output:
 
 
 class Samples(Protocol):
-    """A site's training images, and of how many patients they are."""
+    """A sequence of images with labels."""
 
     @property
-    def n_patients(self) -> int: ...
+    def n_patients(self) -> int:
+        """Number of different patients whose images the samples are."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Return the number of images."""
 
-    def batch(self, indices: Sequence[int]) -> Batch: ...
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """Return the samples with these indices, in this order, as one batch on the CPU."""
 
 
 class Task(Protocol):
-    """What is learned. `medfed.tasks` has the real ones."""
+    """What the network learns: classes or masks. The implementations are in `medfed.tasks`."""
 
-    def loss(self, logits: Tensor, label: Tensor) -> Tensor: ...
+    def loss(self, logits: Tensor, label: Tensor) -> Tensor:
+        """Return the mean loss of a batch, a scalar.
 
-    def standardise(self, image: Tensor) -> Tensor: ...
+        Args:
+            logits: (B, K) for classes, or (B, S, H, W) for masks.
+            label: (B,) int64 class indices, or masks (B, S, H, W).
+        """
 
-    def augment(self, batch: Batch, rng: torch.Generator) -> Batch: ...
+    def standardise(self, image: Tensor) -> Tensor:
+        """Return raw images (B, C, H, W), in [0, 1], in the form that the network receives, same shape.
 
-    def validate(
-        self, network: nn.Module, samples: Any, decoder_levels: Sequence[str] = ()
-    ) -> dict[str, float]: ...
+        They are standardised, or unchanged if `data.standardise` is false.
+        """
+
+    def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
+        """Return the batch after random rotation, scaling and flipping of images, masks and views.
+
+        Args:
+            batch: raw images and labels.
+            rng: CPU generator of the random parameters.
+        """
+
+    def validate(self, network: nn.Module, samples: Any, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
+        """Return validation scores by name, among them "score", where higher is better.
+
+        Args:
+            network: the network to score.
+            samples: the validation samples.
+            decoder_levels: names of the decoder's submodules, for scores that use its features.
+        """
 
 
 class Architecture(Protocol):
-    """The named places of a network (`medfed.networks.base.NetworkSettings`)."""
+    """Names of the parts of a network, as paths of submodules (`nn.Module.get_submodule`).
+
+    The implementation is `medfed.networks.base.NetworkSettings`.
+    """
 
     @property
-    def decoder_levels(self) -> tuple[str, ...]: ...
+    def decoder_levels(self) -> tuple[str, ...]:
+        """Names of the decoder's levels, from full resolution to the coarsest; empty for classification."""
 
     @property
-    def encoder_stages(self) -> tuple[str, ...]: ...
+    def encoder_stages(self) -> tuple[str, ...]:
+        """Names of the encoder's stages, from the first to the deepest."""
 
     @property
-    def last_features(self) -> str: ...
+    def last_features(self) -> str:
+        """Name of the submodule that returns the last feature map (B, C, h, w), before pooling or before the head."""
 
     @property
-    def embedding(self) -> str: ...
+    def embedding(self) -> str:
+        """Name of the submodule whose flattened output (B, D) enters the head; "" for segmentation."""
 
     @property
-    def head(self) -> str: ...
+    def head(self) -> str:
+        """Name of the submodule that computes the logits from the last features."""
 
 
 @dataclass(frozen=True)
 class SiteData:
-    """What `Method.share` may look at: one site's images, and a random stream of its own.
+    """What `Method.share` may read at one site.
 
-    architecture: the named places of the network that comes with it.
-    validation: images of other people of the site; None where it keeps none apart.
+    Args:
+        name: name of the site.
+        samples: the site's training samples, without augmentation.
+        task: the task, for standardising and losses.
+        architecture: names of the parts of the network that `Method.share` receives.
+        rng: CPU generator, seeded for this site, this round and this purpose.
+        validation: samples of other patients of the site; None if the site has no validation patients.
     """
 
     name: str
@@ -89,19 +133,30 @@ class SiteData:
 
 @dataclass
 class LocalRound:
-    """One site in one round.
+    """One round of local training at one site, as the hooks of a method see it.
 
-    message: what came from the coordinator (weights, the method's tensors, facts).
-    memory: stays at this site between rounds, as tensors; a method may change it.
-    rng: the stream of this site and round; draw on the CPU, then move.
-    training, validation: the site's own images, not those that a method made of them.
-    local_keys: entries of the network that stay at this site, whoever asked for that.
-    start_weights: the state dict with which the network starts this round, on its device: the message's weights,
-        overlaid by the entries that stay at this site. Not to be changed.
-    settings: the optimiser and its settings.
-    learning_rate, n_steps: of this round's optimiser, and how many steps it takes.
-    rounds: communication rounds of the whole training.
-    max_cache_bytes: limit in bytes for images that a method derives and keeps in memory.
+    Args:
+        site: name of the site.
+        round: number of the round, from 1.
+        network: the network that is being trained, on `device`.
+        architecture: names of the network's parts.
+        task: the task, for standardising and losses.
+        message: the coordinator's request: `weights` (global), `tensors` (from `Method.broadcast`), `facts`.
+        memory: tensors that stay at this site between rounds, by name. A method may add, change and remove its own
+            entries; they are on the CPU at the start of a round and must be so again after `on_round_end`.
+        rng: CPU generator, seeded for this site and round. Draw on the CPU, then move the result to `device`.
+        device: device of the network and of the batches.
+        training: the site's own training samples, not those that `Method.expand` returned.
+        validation: samples of the site's validation patients; None if it has none.
+        local_keys: names of the network's entries that stay at this site, because of the method or of
+            `federation.batch_norm: local`.
+        start_weights: the state dict with which the network starts this round, on `device`: the global weights, except
+            for entries of `local_keys`, which are the site's own. Not to be changed.
+        settings: the optimiser and its settings.
+        learning_rate: step size of the optimiser in this round.
+        n_steps: number of training steps in this round; 0 before `on_round_start`.
+        rounds: number of communication rounds of the whole training.
+        max_cache_bytes: limit in bytes for images that a method derives and keeps in memory.
     """
 
     site: str
@@ -124,29 +179,40 @@ class LocalRound:
     max_cache_bytes: int = 2 * 2**30
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that are trained, by name: no buffers, and none that is frozen."""
+        """Return the parameters that are trained, by state-dict name, without buffers and frozen parameters."""
         return trainable_parameters(self.network)
 
     def sent_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that are trained and then sent to the coordinator: without those that stay at the site."""
+        """Return the trained parameters that are sent to the coordinator, by name: without those of `local_keys`."""
         return {name: entry for name, entry in self.trainable().items() if name not in self.local_keys}
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """All parameters by name. A pass with these `fast_weights` does not move BatchNorm's running statistics."""
+        """Return all parameters of the network by name, frozen ones included.
+
+        A forward pass with these as `fast_weights` computes the same logits as a plain one in training mode, but does
+        not update BatchNorm's running statistics.
+        """
         return dict(self.network.named_parameters())
 
     @property
     def head_input(self) -> str:
-        """The place whose output the head reads: the embedding, or the last feature map of a network for masks."""
+        """Name of the submodule whose output enters the head: the embedding, or for masks the last feature map."""
         return self.architecture.embedding or self.architecture.last_features
 
     def forward(
         self, batch: Batch, taps: Sequence[str] = (), fast_weights: Mapping[str, Tensor] | None = None
     ) -> Output:
-        """Standardise the raw images and run the network on them.
+        """Standardise raw images and run the network on them.
 
-        With `fast_weights` (parameters by name) the network runs on those, and BatchNorm's running statistics stay
-        as they are: only a forward pass on raw images may move them.
+        Args:
+            batch: raw images (B, C, H, W) and labels, on `device`.
+            taps: names of submodules whose outputs are wanted.
+            fast_weights: parameters by name that replace the network's own in this pass. BatchNorm's running
+                statistics then stay unchanged. None uses the network as it is; in training mode the pass updates the
+                running statistics, which only a pass on raw images should do.
+
+        Returns:
+            Images and labels of the batch, logits, and the outputs of the submodules in `taps`.
         """
         image = self.task.standardise(batch.image)
         with capture_features(self.network, taps) as features:
@@ -159,18 +225,35 @@ class LocalRound:
 
 
 def batches(samples: Samples, size: int, order: Tensor | None = None) -> Iterator[Batch]:
-    """The samples in batches of at most `size`: all of them, or those of the indices `order` (N,)."""
+    """Yield samples in batches of at most `size` images.
+
+    Args:
+        samples: the samples.
+        size: largest number of images in a batch.
+        order: (N,) int64, indices of the samples to yield, in this order; None yields all in their own order.
+    """
     for part in (torch.arange(len(samples)) if order is None else order).split(size):
         yield samples.batch(part.tolist())
 
 
 @torch.no_grad()
 def mean_loss(network: nn.Module, task: Task, samples: Samples, size: int = 16) -> Tensor:
-    """(1,) float32: the task's loss, averaged over all images, in evaluation mode; `size` images at a time."""
+    """Return the task's loss in evaluation mode, averaged over all images.
+
+    Args:
+        network: the network; its mode is restored afterwards.
+        task: the task, with its loss.
+        samples: the images and labels, at least one.
+        size: number of images in one forward pass.
+
+    Returns:
+        (1,) float32, on the CPU.
+    """
     was_training, device, total = network.training, next(network.parameters()).device, 0.0
     network.eval()
     for batch in batches(samples, size):
         batch = batch.to(device)
-        total += len(batch.image) * float(task.loss(network(task.standardise(batch.image)), batch.label))
+        logits = network(task.standardise(batch.image))
+        total += len(batch.image) * float(task.loss(logits, batch.label))
     network.train(was_training)
     return torch.tensor([total / len(samples)])

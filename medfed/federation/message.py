@@ -1,4 +1,10 @@
-"""What travels between coordinator and sites, and what the coordinator remembers: named tensors and plain facts."""
+"""Messages between coordinator and sites, and the coordinator's state, both as named tensors and plain JSON values.
+
+The coordinator sends a request (`Message`) to each site and receives a reply (`Message`) from it; engines carry both as
+the bytes of `Message.to_bytes`. `State` is everything that the coordinator remembers between rounds: a checkpoint is a
+stored `State`. Both are written as safetensors and never as pickle, so that reading them cannot run code. Equal content
+always gives equal bytes; that makes it possible to compare runs, and to recognise a request that was sent again.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +21,21 @@ from torch import Tensor, nn
 
 from medfed.federation.settings import Plan
 
-FORMAT = 1  # raised when the layout of messages changes
-CHECKPOINT_FORMAT = 2  # raised when the layout of checkpoints changes
-FAILED = "failed"  # the kind of a reply that says why there is no other
+FORMAT = 1  # increased when the layout of messages changes
+CHECKPOINT_FORMAT = 2  # increased when the layout of checkpoints changes
+FAILED = "failed"  # the kind of a reply in which a site says why it could not do what was requested
 
 
 @dataclass(frozen=True)
 class Message:
-    """One letter.
+    """A request of the coordinator, or a site's reply.
 
-    kind: what is asked or answered: "share", "train", "validate".
-    weights: entries of the network's state dict.
-    tensors: whatever else a method sends, by name.
-    facts: plain JSON values (numbers, strings, lists).
+    Attributes:
+        kind: what is requested: "share" (send the method's statistics), "train" (train for one round), "validate"
+            (score the weights) or "end" (the run is over). A reply has the kind of its request, or "failed".
+        weights: entries of the network's state dict.
+        tensors: other tensors that the method sends, by name.
+        facts: plain JSON values by name, such as the number of the round.
     """
 
     kind: str
@@ -36,12 +44,21 @@ class Message:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """As safetensors; no pickle, so reading it cannot run code."""
+        """Return the message as safetensors bytes; equal messages give equal bytes.
+
+        Raises:
+            ValueError: if a fact is NaN or infinite.
+            TypeError: if a fact is not a JSON value.
+        """
         return pack({"weights": self.weights, "tensors": self.tensors}, {"kind": self.kind, "facts": self.facts})
 
     @staticmethod
     def from_bytes(data: bytes) -> Message:
-        """Raises ValueError if these bytes are not a message of this format."""
+        """Return the message that `to_bytes` wrote.
+
+        Raises:
+            ValueError: if `data` is not a message, or is a message of another format version.
+        """
         groups, header = unpack(data)
         return Message(
             _entry(header, "kind"), groups.get("weights", {}), groups.get("tensors", {}), _entry(header, "facts")
@@ -49,26 +66,27 @@ class Message:
 
 
 def failed_reply(why: str) -> Message:
-    """The reply in place of one that a site could not give.
+    """Return the reply that takes the place of one that a site could not give.
 
     Args:
-        why: a clause, such as "did not reply within 60 s".
+        why: the reason, as a clause whose subject is the site, such as "did not reply within 60 s".
     """
     return Message(FAILED, facts={"why": why})
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything that the coordinator needs to go on: a checkpoint is exactly this.
+    """The coordinator's state after a round; with it a run can be resumed, and a checkpoint stores exactly this.
 
-    round: rounds finished; 0 before the first.
-    weights: the global state dict.
-    parameters: the entries of `weights` that are parameters of the network. The others are buffers: BatchNorm's running
-        statistics and counters.
-    memory: what the method keeps at the coordinator, by name.
-    took_part: the last round that each site trained in, of those that counted; 0 of a site that failed to share before
-        round 1 and so never does.
-    plan: the sites, rounds and optimiser of this federation. `federate` sets it; it is not part of a checkpoint.
+    Attributes:
+        round: number of finished rounds; 0 before the first round.
+        weights: the global weights, as a state dict on the CPU.
+        memory: the tensors that the method keeps at the coordinator, by name.
+        took_part: number of the last round in which each site's update was accepted, by the name of the site. 0 means
+            that the site failed to share before round 1 and therefore never trains.
+        parameters: the entries of `weights` that are parameters of the network. The others are buffers: running
+            statistics and counters of BatchNorm.
+        plan: sites, rounds and optimiser of this federation. `federate` sets it; it is not stored in a checkpoint.
     """
 
     round: int
@@ -80,12 +98,13 @@ class State:
 
     @staticmethod
     def of(network: nn.Module) -> State:
-        """The state before the first round: copies of the network's weights, on the CPU."""
+        """Return the state before the first round, with copies of the network's weights on the CPU."""
         weights = {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}
         parameters = dict(network.named_parameters(remove_duplicate=False))
         return State(0, weights, parameters=frozenset(parameters) & weights.keys())
 
     def to_bytes(self) -> bytes:
+        """Return the state, without `plan`, as safetensors bytes; equal states give equal bytes."""
         header = {
             "checkpoint": CHECKPOINT_FORMAT,
             "round": self.round,
@@ -96,7 +115,11 @@ class State:
 
     @staticmethod
     def from_bytes(data: bytes) -> State:
-        """Raises ValueError if these bytes are not a checkpoint of this format."""
+        """Return the state that `to_bytes` wrote, with an empty `plan`.
+
+        Raises:
+            ValueError: if `data` is not a checkpoint, or is a checkpoint of another format version.
+        """
         groups, header = unpack(data)
         _check_format("checkpoint", header.get("checkpoint", 1), CHECKPOINT_FORMAT)
         return State(
@@ -109,28 +132,42 @@ class State:
 
 
 def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) -> bytes:
-    """Groups of named tensors and a JSON header as safetensors bytes; equal content gives equal bytes."""
+    """Return groups of named tensors and a header as safetensors bytes; equal content gives equal bytes.
+
+    Args:
+        groups: tensors by name, by the name of the group. Names of groups must not contain "/".
+        header: JSON values by name.
+
+    Raises:
+        ValueError: if a value of the header is NaN or infinite.
+        TypeError: if a value of the header is not a JSON value.
+    """
     named: dict[str, Tensor] = {}
-    stored = set()
+    storages = set()
     for group, tensors in groups.items():
         for name, tensor in tensors.items():
             tensor = tensor.detach().to("cpu").contiguous()
-            place = tensor.untyped_storage().data_ptr()
-            named[f"{group}/{name}"] = tensor.clone() if place in stored else tensor  # safetensors refuses to share
-            stored.add(place)
+            address = tensor.untyped_storage().data_ptr()
+            # safetensors refuses tensors that share memory
+            named[f"{group}/{name}"] = tensor.clone() if address in storages else tensor
+            storages.add(address)
     text = json.dumps({"format": FORMAT, "order": list(named), **header}, sort_keys=True, allow_nan=False)
     # One metadata entry only: safetensors does not promise an order among several, and the bytes must be stable.
     return safetensors.torch.save(named, metadata={"medfed": text})
 
 
 def unpack(data: bytes) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """What `pack` put in: the tensors by group, in their order, and the header."""
+    """Return the groups of tensors and the header that `pack` wrote, both in the same order.
+
+    Raises:
+        ValueError: if `data` was not written by `pack`, or has another format version.
+    """
     try:
         named = safetensors.torch.load(data)
         length = int.from_bytes(data[:8], "little")
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["medfed"])
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(f"these bytes are no medfed message or checkpoint ({error})") from error
+        raise ValueError(f"these bytes are not a medfed message or checkpoint ({error})") from error
     _check_format("format", header.get("format"), FORMAT)
     groups: dict[str, dict[str, Tensor]] = {}
     for name in _entry(header, "order"):
@@ -140,22 +177,21 @@ def unpack(data: bytes) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
 
 
 def _entry(header: Mapping[str, Any], name: str) -> Any:
-    """One entry of a header; ValueError if it is missing."""
     if name not in header:
-        raise ValueError(f"these bytes are no medfed message or checkpoint ('{name}' is missing)")
+        raise ValueError(f"these bytes are not a medfed message or checkpoint ('{name}' is missing)")
     return header[name]
 
 
-def _check_format(what: str, found: object, expected: int) -> None:
-    if found != expected:
+def _check_format(name: str, version: object, expected: int) -> None:
+    if version != expected:
         raise ValueError(
-            f"this is {what} {found}, and this version of medfed reads {what} {expected}; use the version of medfed "
-            "that wrote it, or start another run with --out"
+            f"this has {name} version {version}, but this version of medfed reads {name} version {expected}; use the "
+            "version of medfed that wrote it, or start another run with --out"
         )
 
 
 def digest(*parts: bytes) -> str:
-    """SHA-256 of the parts one after another, in hexadecimal."""
+    """Return the SHA-256 checksum of the concatenated parts, as 64 hexadecimal characters."""
     checksum = hashlib.sha256()
     for part in parts:
         checksum.update(part)
@@ -163,5 +199,5 @@ def digest(*parts: bytes) -> str:
 
 
 def n_bytes(tensor: Tensor) -> int:
-    """What a tensor costs on the wire, without its name."""
+    """Return the size of a tensor in bytes when it is sent; a broadcast tensor counts with its full shape."""
     return tensor.numel() * torch.empty((), dtype=tensor.dtype).element_size()

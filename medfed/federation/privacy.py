@@ -1,4 +1,11 @@
-"""Gaussian noise on what leaves a site, as the very last step: whatever the method is, it cannot get around it."""
+"""Differential privacy at a site: clipping and Gaussian noise as the last step before a reply leaves.
+
+`Site.reply` applies `protect` to every reply after the method has finished, so that no method can send anything
+without the noise. What the noise is worth is computed in `medfed.federation.privacy_accounting`.
+
+Reference: C. Dwork, A. Roth: "The Algorithmic Foundations of Differential Privacy", Foundations and Trends in
+Theoretical Computer Science 9(3-4), 2014, https://doi.org/10.1561/0400000042.
+"""
 
 from __future__ import annotations
 
@@ -66,53 +73,69 @@ class Privacy:
 
 
 def protect(
-    answer: Message, letter: Message, privacy: Privacy, key: bytes, variances: Collection[str] = ()
+    reply: Message, request: Message, privacy: Privacy, key: bytes, variances: Collection[str] = ()
 ) -> Message:
-    """The answer, clipped and with noise; as it is where `privacy` asks for nothing.
+    """Clip a site's reply and add Gaussian noise to it, as the `privacy` block of the config says.
+
+    The change of the weights since the request is clipped to the L2 norm `privacy.clip`, and the tensors to
+    `privacy.statistics_clip`. Every number then gets noise with standard deviation 2 * clip * noise. Entries that are
+    not floating point, and facts, are not changed.
 
     Args:
-        letter: what was asked, with the weights from which the site went on.
-        variances: names of the entries that are running variances (`weights.running_variances`). BatchNorm divides by
-            the root of them, so they are cut at 0, which noise might take them below.
-        key: from which the noise follows, of 32 bytes or more; a secret where the answer leaves a hospital, for who can
-            draw the noise again can take it away, and another one for another answer, for the same noise on two of them
-            goes when one is taken from the other.
+        reply: the site's reply.
+        request: the request, with the weights from which the site started.
+        privacy: the settings; with 0 for both clips the reply is returned unchanged.
+        key: at least 32 bytes from which the noise is derived. In a real federation it must be secret, because whoever
+            knows it can remove the noise. It must differ for different replies: the difference of two replies with
+            equal noise contains no noise.
+        variances: names of the entries that are running variances (`weights.running_variances`). They are clipped at 0
+            after adding the noise, because BatchNorm divides by their square root.
+
+    Returns:
+        The reply that may leave the site, with the same names, shapes and dtypes.
 
     Raises:
-        UserError: if a number is not finite: clipping would do nothing.
+        UserError: if a number is NaN or infinite, as clipping cannot bound it.
     """
-    if privacy.clip and answer.weights:
-        names = [name for name, entry in answer.weights.items() if entry.is_floating_point()]
-        change = {name: answer.weights[name].double() - letter.weights[name].double() for name in names}
-        noised = _noised(change, privacy.clip, privacy.noise, key + b"weights")
-        moved = {name: letter.weights[name].double() + noised[name] for name in names}
+    if privacy.clip and reply.weights:
+        names = [name for name, entry in reply.weights.items() if entry.is_floating_point()]
+        change = {name: reply.weights[name].double() - request.weights[name].double() for name in names}
+        noised = _add_noise(change, privacy.clip, privacy.noise, key + b"weights")
+        moved = {name: request.weights[name].double() + noised[name] for name in names}
         moved |= {name: moved[name].clamp(min=0) for name in names if name in variances}
-        sent = {name: entry.to(answer.weights[name].dtype) for name, entry in moved.items()}
-        answer = replace(answer, weights={**answer.weights, **sent})
-    if privacy.statistics_clip and answer.tensors:
-        sent = {name: entry.double() for name, entry in answer.tensors.items() if entry.is_floating_point()}
-        noised = _noised(sent, privacy.statistics_clip, privacy.statistics_noise, key + b"statistics")
-        moved = {name: entry.to(answer.tensors[name].dtype) for name, entry in noised.items()}
-        answer = replace(answer, tensors={**answer.tensors, **moved})
-    return answer
+        weights = {name: entry.to(reply.weights[name].dtype) for name, entry in moved.items()}
+        reply = replace(reply, weights={**reply.weights, **weights})
+    if privacy.statistics_clip and reply.tensors:
+        statistics = {name: entry.double() for name, entry in reply.tensors.items() if entry.is_floating_point()}
+        noised = _add_noise(statistics, privacy.statistics_clip, privacy.statistics_noise, key + b"statistics")
+        tensors = {name: entry.to(reply.tensors[name].dtype) for name, entry in noised.items()}
+        reply = replace(reply, tensors={**reply.tensors, **tensors})
+    return reply
 
 
 def standard_normal(key: bytes, n: int) -> Tensor:
-    """(n,) float64 draws of the standard normal distribution, from SHAKE-256.
+    """Return n samples of the standard normal distribution that are derived from a key with SHAKE-256.
 
-    PyTorch's generator for the CPU has 32 bits of seed, however long the number that it is given: whoever knows what an
-    answer should be like tries them all in a few hours.
+    PyTorch's random generator is not used, because its CPU version has only 32 bits of seed: someone who knows roughly
+    what a reply should look like could try all seeds in a few hours and remove the noise.
+
+    Args:
+        key: the key; equal keys give equal samples.
+        n: the number of samples.
+
+    Returns:
+        (n,) float64.
     """
     bits = np.frombuffer(hashlib.shake_256(key).digest(8 * n), dtype="<u8") >> np.uint64(11)
     return torch.special.ndtri(torch.from_numpy((bits.astype(np.float64) + 0.5) * 2.0**-53))
 
 
-def _noised(tensors: Tensors, clip: float, noise: float, key: bytes) -> dict[str, Tensor]:
-    """Float64 tensors, shortened together to `clip` where they are longer, each number with noise."""
+def _add_noise(tensors: Tensors, clip: float, noise: float, key: bytes) -> dict[str, Tensor]:
+    """Return the float64 tensors, scaled down together to the L2 norm `clip` if it is larger, with noise added."""
     length = math.sqrt(sum(float(entry.square().sum()) for entry in tensors.values()))
     if not math.isfinite(length):
-        raise UserError("what it would send is not finite, so that no clipping bounds it, and nothing leaves; training "
-                        "diverged")
+        raise UserError("the reply is not finite, so that clipping cannot bound it and nothing is sent; training "
+                        "diverged, so try a smaller training.learning_rate")
     scale = min(1.0, clip / length) if length else 1.0
     deviation = 2 * clip * noise
     return {
@@ -120,4 +143,3 @@ def _noised(tensors: Tensors, clip: float, noise: float, key: bytes) -> dict[str
         + (deviation * standard_normal(key + name.encode(), entry.numel()).reshape(entry.shape) if noise else 0.0)
         for name, entry in tensors.items()
     }
-

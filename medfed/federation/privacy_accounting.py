@@ -1,4 +1,12 @@
-"""What noise on what leaves is worth, as (epsilon, delta), from the ledger and Google's accountant."""
+"""The differential-privacy guarantee (epsilon, delta) of a run, from its ledger and Google's accountant.
+
+After training, the number of messages with weights and with statistics that left each site is counted in the ledger,
+and `dp-accounting` composes that many Gaussian mechanisms.
+
+References: C. Dwork, A. Roth: "The Algorithmic Foundations of Differential Privacy", Foundations and Trends in
+Theoretical Computer Science 9(3-4), 2014, https://doi.org/10.1561/0400000042. I. Mironov: "Renyi Differential Privacy",
+CSF 2017, https://arxiv.org/abs/1702.07476.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +20,35 @@ from medfed.core.errors import UserError
 from medfed.federation.privacy import Privacy
 
 EXTRA = (
-    "dp-accounting, which is not installed; pip install -e '.[privacy]' in medfed's folder, or leave the privacy block "
-    "out"
+    "dp-accounting, which is not installed; run pip install -e '.[privacy]' in medfed's folder, or remove the privacy "
+    "block"
 )
 
 
 @dataclass(frozen=True)
 class Releases:
-    """How many messages with weights, and with statistics, left one site."""
+    """Numbers of messages that left one site, for the privacy accounting.
+
+    Attributes:
+        weights: messages with entries of the network.
+        statistics: messages with other tensors. A message with both counts in both numbers.
+    """
 
     weights: int = 0
     statistics: int = 0
 
 
 def count_releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) -> dict[str, Releases]:
-    """By site, counted in the rows of a ledger (`medfed.federation.ledger`).
+    """Count the messages with weights and with statistics that left each site.
+
+    A reply that was sent twice, for example because its first copy was lost, counts twice.
 
     Args:
-        entries: names of the network's state dict; every other tensor is a statistic.
+        ledger: the rows of a ledger (`medfed.federation.ledger`).
+        entries: the names of the network's state dict; every other tensor is a statistic.
+
+    Returns:
+        The counts by the name of the site, for the sites that sent a tensor.
     """
     network = set(entries)
     rows: Counter[tuple[str, ...]] = Counter()
@@ -37,25 +56,40 @@ def count_releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) 
         if row["direction"] == "up" and row["dtype"] != "fact":
             group = "weights" if row["name"] in network else "statistics"
             rows[row["site"], group, row["kind"], row["round"], row["name"]] += 1
-    messages: dict[tuple, int] = {}  # an answer that came twice has left twice
+    messages: dict[tuple, int] = {}
     for (*message, _), n in rows.items():
         messages[tuple(message)] = max(n, messages.get(tuple(message), 0))
-    found: dict[str, Counter] = {}
+    by_site: dict[str, Counter] = {}
     for (site, group, *_), n in messages.items():
-        found.setdefault(site, Counter())[group] += n
-    return {site: Releases(groups["weights"], groups["statistics"]) for site, groups in found.items()}
+        by_site.setdefault(site, Counter())[group] += n
+    return {site: Releases(groups["weights"], groups["statistics"]) for site, groups in by_site.items()}
 
 
 def require_accountant(privacy: Privacy) -> None:
-    """UserError, before training, if epsilon could not be told after it."""
+    """Check, before training, that epsilon can be computed after it.
+
+    Args:
+        privacy: the `privacy` block of the config; without noise nothing is needed.
+
+    Raises:
+        UserError: if the package dp-accounting is needed and not installed.
+    """
     if (privacy.noise or privacy.statistics_noise) and importlib.util.find_spec("dp_accounting") is None:
-        raise UserError(f"privacy: telling epsilon needs {EXTRA}")
+        raise UserError(f"privacy: computing epsilon needs {EXTRA}")
 
 
 def epsilon(privacy: Privacy, released: Releases) -> float:
-    """For all that one site sent together (Renyi accountant; Mironov, CSF 2017); infinite where something left bare."""
-    bare = (released.weights and not privacy.noise) or (released.statistics and not privacy.statistics_noise)
-    if bare:
+    """Compute epsilon for everything that one site sent, with Google's Renyi accountant.
+
+    Args:
+        privacy: the `privacy` block of the config, with the noise and delta.
+        released: how many messages left the site.
+
+    Returns:
+        Epsilon at `privacy.delta`; infinity if any weights or statistics left the site without noise.
+    """
+    has_unprotected = (released.weights and not privacy.noise) or (released.statistics and not privacy.statistics_noise)
+    if has_unprotected:
         return math.inf
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
@@ -68,12 +102,21 @@ def epsilon(privacy: Privacy, released: Releases) -> float:
 
 
 def format_budget(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str, object] | None:
-    """What `summary.json` says: the worst site's epsilon ("none" without a bound); None without a privacy block."""
+    """Return the `privacy` entry of `summary.json`.
+
+    Args:
+        privacy: the `privacy` block of the config.
+        by_site: how many messages left each site, as `count_releases` returns it.
+
+    Returns:
+        A dict with `epsilon` (the largest of all sites, or "none" if it is unbounded), `delta`, and two texts: `of`
+        (what the guarantee covers) and `not_covered`. None if the config has no privacy block.
+    """
     if privacy == Privacy():
         return None
     worst = max((epsilon(privacy, released) for released in by_site.values()), default=math.inf)
     return {"epsilon": worst if math.isfinite(worst) else "none", "delta": privacy.delta,
-            "of": "all that a site holds; weights and statistics that left it, all rounds together, as the "
-                  "coordinator's ledger has them: a coordinator that asks again, or loses answers, has got more",
+            "of": "all data of one site: the weights and statistics that it sent in all rounds, counted in the "
+                  "coordinator's ledger; a reply that was lost on the way is not in that ledger, but adds to epsilon",
             "not_covered": "numbers of images and steps, mean losses, validation scores, whole numbers such as "
-                           "BatchNorm's counters, and which statistics there are and in what shape"}  # fmt: skip
+                           "BatchNorm's counters, and the names and shapes of the statistics"}  # fmt: skip

@@ -1,4 +1,7 @@
-"""Checks of a single reply: its kind, size, numbers and facts."""
+"""Checks of one site's reply on its own: its kind, round, size, numbers and facts.
+
+`medfed.federation.update_checks` calls them for each reply before it compares the replies of different sites.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +19,35 @@ from medfed.federation.message import Message, n_bytes
 
 MAX_EXAMPLES = 10**8  # more images than any hospital has
 MAX_STEPS = 10**8
-MAX_NUMBER = 1e18  # float32 can hold its square, and no more
-MAX_MODELS, EXTRA_BYTES = 8, 2 * 2**30  # a reply is at most this many times the model, plus statistics
+MAX_NUMBER = 1e18  # the square of a larger number could overflow float32
+MAX_MODELS, EXTRA_BYTES = 8, 2 * 2**30  # a reply is at most this many times as large as the model, plus statistics
 MAX_ENTRIES, MAX_FACTS_CHARACTERS = 100_000, 2**16
 NUMBERS = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.uint8, torch.int8,
            torch.int16, torch.int32, torch.int64}  # fmt: skip
-DIVERGED = ("training diverged there, try a smaller training.learning_rate or look at the site's images with "
+DIVERGED = ("training diverged at this site, so try a smaller training.learning_rate, or check its images with "
             "python -m medfed.data check")  # fmt: skip
 
 
 class InvalidReply(ValueError):
-    """Arguments: the reason; or the reason and an advice."""
+    """Error of a reply that does not pass a check.
+
+    Its arguments are the reason, as a clause whose subject is the reply, and optionally an advice to the user.
+    """
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the replies of one exchange are compared with.
+    """The values that the replies to one request are compared with.
 
-    weights: the global weights.
-    examples: how many images each site counted in earlier rounds, where that is known.
-    parameters: the entries of `weights` that are parameters; the others are buffers, such as running statistics.
-    largest_change: `federation.largest_change`.
+    Attributes:
+        kind: the kind of the request.
+        round: the round of the request.
+        weights: the global weights that were sent.
+        examples: the number of images that each site reported in earlier rounds, by the name of the site; a site that
+            is missing here is not compared.
+        parameters: the entries of `weights` that are parameters. The others are buffers, such as running statistics.
+        largest_change: `federation.largest_change`: the largest allowed norm of an update's change, as a multiple of
+            the median over the sites; None allows any.
     """
 
     kind: str
@@ -48,40 +59,51 @@ class Expected:
 
 
 def check_reply(site: str, reply: Message, expected: Expected) -> None:
-    """Raise InvalidReply for what is wrong in a reply, whatever the other sites sent."""
+    """Check one site's reply without looking at the replies of other sites.
+
+    Args:
+        site: the name of the site, for its earlier number of images.
+        reply: the reply.
+        expected: what was requested.
+
+    Raises:
+        InvalidReply: if the reply has another kind or round than the request, is too large, holds NaN, infinity or a
+            magnitude above `MAX_NUMBER`, holds weights or tensors that were not requested, or lacks a valid number of
+            examples, number of steps or loss.
+    """
     if reply.kind != expected.kind:
-        raise InvalidReply(f"is of kind {reprlib.repr(reply.kind)}, where '{expected.kind}' was asked for")
+        raise InvalidReply(f"is of kind {reprlib.repr(reply.kind)}, but '{expected.kind}' was requested")
     if reply.facts.get("round", expected.round) != expected.round:
-        raise InvalidReply(f"says that it is of round {reprlib.repr(reply.facts['round'])}")
+        raise InvalidReply(f"belongs to round {reprlib.repr(reply.facts['round'])}, but {expected.round} was requested")
     _check_size(reply, expected.weights)
     if expected.kind != "train" and reply.weights:
-        raise InvalidReply(f"holds {len(reply.weights)} entries of a network, which nobody asked for")
+        raise InvalidReply(f"holds {len(reply.weights)} entries of a network, but no weights were requested")
     if expected.kind == "validate" and reply.tensors:
-        raise InvalidReply(f"holds {len(reply.tensors)} tensors, which nobody asked for")
+        raise InvalidReply(f"holds {len(reply.tensors)} tensors, but only scores were requested")
     for name, entry in [*reply.weights.items(), *reply.tensors.items()]:
         _check_numbers(name, entry)
     _check_facts(site, reply.facts, expected)
 
 
 def _check_size(reply: Message, weights: Mapping[str, Tensor]) -> None:
-    found = sum(n_bytes(entry) for group in (reply.weights, reply.tensors) for entry in group.values())
-    most = MAX_MODELS * sum(n_bytes(entry) for entry in weights.values()) + EXTRA_BYTES
-    if found > most:
-        raise InvalidReply(f"has {found:,} bytes, where at most {most:,} are expected")
+    size = sum(n_bytes(entry) for group in (reply.weights, reply.tensors) for entry in group.values())
+    max_size = MAX_MODELS * sum(n_bytes(entry) for entry in weights.values()) + EXTRA_BYTES
+    if size > max_size:
+        raise InvalidReply(f"has {size:,} bytes, but at most {max_size:,} are allowed")
     if (n_entries := len(reply.weights) + len(reply.tensors)) > MAX_ENTRIES:
-        raise InvalidReply(f"has {n_entries:,} entries, where at most {MAX_ENTRIES:,} are expected")
+        raise InvalidReply(f"has {n_entries:,} entries, but at most {MAX_ENTRIES:,} are allowed")
 
 
 def _check_numbers(name: str, entry: Tensor) -> None:
     if entry.dtype not in NUMBERS:
-        raise InvalidReply(f"holds {entry.dtype} in '{name}', where real numbers are expected")
+        raise InvalidReply(f"holds {entry.dtype} in '{name}', but real numbers are expected")
     if not entry.numel():
         return
-    low, high = (float(end) for end in torch.aminmax(entry))  # either is NaN where one number is
+    low, high = (float(end) for end in torch.aminmax(entry))  # both are NaN if any element is NaN
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InvalidReply(f"is not finite (first in '{name}')", DIVERGED)
     if (largest := max(-low, high)) > MAX_NUMBER:
-        raise InvalidReply(f"is too large to compute with ({largest:.0e} in '{name}')", DIVERGED)
+        raise InvalidReply(f"is too large ({largest:.0e} in '{name}'; at most {MAX_NUMBER:.0e} is allowed)", DIVERGED)
 
 
 def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> None:
@@ -89,26 +111,30 @@ def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> Non
         _check_examples(facts.get("examples"), expected.examples.get(site))
         if not _is_number(facts.get("loss")):
             raise InvalidReply(
-                f"has the loss {reprlib.repr(facts.get('loss'))}, where a finite number is expected", DIVERGED
+                f"reports the loss {reprlib.repr(facts.get('loss'))}, but a finite number is expected", DIVERGED
             )
         if type(steps := facts.get("steps")) is not int or not 1 <= steps <= MAX_STEPS:
-            raise InvalidReply(f"counts {reprlib.repr(steps)} steps; expected at least 1, and at most {MAX_STEPS:,}")
+            raise InvalidReply(
+                f"reports {reprlib.repr(steps)} steps, but a whole number from 1 to {MAX_STEPS:,} is expected"
+            )
     for name, fact in facts.items() if expected.kind == "validate" else ():
         if not _is_number(fact):
-            raise InvalidReply(f"says that '{name}' is {reprlib.repr(fact)}, where a finite number is expected")
+            raise InvalidReply(f"reports {reprlib.repr(fact)} for '{name}', but a finite number is expected")
     try:
         size = len(json.dumps(facts, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise InvalidReply("holds facts that are no finite numbers, text or lists of them") from error
+        raise InvalidReply("holds facts other than finite numbers, text, and lists of these") from error
     if size > MAX_FACTS_CHARACTERS:
-        raise InvalidReply(f"has facts of {size:,} characters, where at most {MAX_FACTS_CHARACTERS:,} are expected")
+        raise InvalidReply(f"has facts of {size:,} characters, but at most {MAX_FACTS_CHARACTERS:,} are allowed")
 
 
-def _check_examples(found: object, before: int | None) -> None:
-    if type(found) is not int or not 1 <= found <= MAX_EXAMPLES:
-        raise InvalidReply(f"counts {reprlib.repr(found)} examples; expected at least 1, and at most {MAX_EXAMPLES:,}")
-    if before is not None and found != before:
-        raise InvalidReply(f"counts {found} examples, and counted {before} before")
+def _check_examples(n_examples: object, n_before: int | None) -> None:
+    if type(n_examples) is not int or not 1 <= n_examples <= MAX_EXAMPLES:
+        raise InvalidReply(
+            f"reports {reprlib.repr(n_examples)} examples, but a whole number from 1 to {MAX_EXAMPLES:,} is expected"
+        )
+    if n_before is not None and n_examples != n_before:
+        raise InvalidReply(f"reports {n_examples} examples, but reported {n_before} in an earlier round")
 
 
 def _is_number(value: object) -> bool:

@@ -1,4 +1,24 @@
-"""The round loop: the same few lines for every method and every engine."""
+"""The round loop of federated training, the same for every method and every engine.
+
+`federate` runs one round after another. In each round the coordinator
+
+1. chooses the sites (`choose_sites`),
+2. asks them for shared statistics, if the method shares in every round (`share`; a method that shares once does so
+   before round 1),
+3. sends them the global weights and the method's tensors (`training_requests`) and receives their updates,
+4. aggregates the accepted updates into the next state (`aggregate`),
+5. validates the new global weights at the sites (`validate`), and yields a `Round`.
+
+Guarantees:
+
+* Resuming is bit-identical. A round depends on `State`, the sites' data and the seed alone, and all random numbers come
+  from streams that are named after their purpose and round.
+* If only some sites reply, the result is bit-identical to a round in which only those sites were asked.
+* A late reply is never used: an engine returns only replies to the current requests, and a reply that names another
+  round is rejected.
+* A site's work counts once. Each request names the site's last accepted round, and the site restores its memory from
+  that round, so that work of a rejected round leaves no trace and a repeated request gives the same reply.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +40,20 @@ from medfed.federation.settings import Federation, Plan, Training
 from medfed.functional.aggregation import change_norm
 from medfed.functional.weights import first_non_finite
 
-EXCLUDED = 0  # in `State.took_part`: the site shared nothing before round 1 and so trains in no round
+EXCLUDED = 0  # value in `State.took_part` of a site that did not share before round 1 and therefore never trains
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round left behind.
+    """The results of one round.
 
-    state: the state after it.
-    history: one row: training losses and validation scores.
-    ledger: rows of the ledger.
-    seconds: of all clients together "share", "train" and "validate", and of the coordinator "aggregate". Measured, so
-        not the same twice, and no part of the state.
-    n_clients: how many clients were asked to train.
+    Attributes:
+        state: the coordinator's state after the round.
+        history: one row of `history.csv`, with the training losses and the validation scores.
+        ledger: the rows of the ledger of this round (`medfed.federation.ledger`).
+        seconds: the measured seconds of "share", "train" and "validate" (all clients together) and of "aggregate" (at
+            the coordinator). They differ from run to run and are not part of the state.
+        n_clients: how many clients were asked to train.
     """
 
     state: State
@@ -45,23 +66,33 @@ class Round:
 def federate(
     method: Method, engine: Engine, state: State, settings: Federation, seed: int, training: Training | None = None
 ) -> Iterator[Round]:
-    """Run the rounds that `state` has not seen yet; yield each round when it is complete.
+    """Run the remaining rounds of a federated training; yield each round when it is complete.
 
-    A round depends on `state`, the sites and the seed alone, so stopping after any yielded round and continuing from
-    its state later gives the same bits.
+    A run can be stopped after any yielded round. Calling `federate` again with the state of that round continues it
+    with bit-identical results.
 
     Args:
-        training: how each site trains; for methods that read it from `State.plan`.
+        method: the federated method.
+        engine: carries the messages to the sites.
+        state: the state to start from: `State.of(network)`, or the state of an earlier round.
+        settings: the `federation` block of the config.
+        seed: the seed of all random streams.
+        training: how each site trains, for methods that read it from `State.plan`; None is the default `Training()`.
+
+    Raises:
+        ValueError: if `state.parameters` is empty.
+        UserError: if the settings cannot be satisfied, a reply is bad, too few sites reply, or the new weights are not
+            finite.
     """
     if not state.parameters:
-        raise ValueError("state.parameters is empty: no weight would count as learned; begin with State.of(network)")
+        raise ValueError("state.parameters is empty, so that no weight would be trained; start from State.of(network)")
     exchange = Exchange(engine, settings)
     exchange.check_settings()
     sites = [site for site in engine.sites() if state.took_part.get(site) != EXCLUDED]
     state = replace(state, plan=Plan(tuple(sites), settings.rounds, training or Training()))
     if state.round == 0 and method.shares == ONCE:
         state, sharing = share(method, exchange, state, sites, seed)
-        state = exclude(state, set(sites) - set(sharing))
+        state = _exclude(state, set(sites) - set(sharing))
     while state.round < settings.rounds:
         number = state.round + 1
         sites = choose_sites(state.plan.sites, settings.clients_per_round, stream(seed, "clients", number))
@@ -69,16 +100,27 @@ def federate(
             state, sites = share(method, exchange, state, sites, seed)
         replies = exchange.ask(training_requests(method, state, sites), state)
         state, updates = aggregate(method, exchange, state, replies, seed)
-        history = {"round": number, **mean_and_by_site("train_loss", facts_of(updates, "loss"))}
+        history = {"round": number, **_mean_and_by_site("train_loss", _facts_of(updates, "loss"))}
         history |= validate(exchange, state, updates)
-        del replies, updates  # never two rounds of the clients' weights at once
+        del replies, updates  # frees the clients' weights before the next round
         yield Round(state, history, *exchange.take_records())
 
 
 def share(
     method: Method, exchange: Exchange, state: State, sites: list[str], seed: int
 ) -> tuple[State, list[str]]:
-    """Ask every site for what the method shares and let the method combine it; also the sites that shared."""
+    """Ask sites for their shared statistics and let the method combine them.
+
+    Args:
+        method: the method, whose `combine` turns the statistics into its memory at the coordinator.
+        exchange: sends the requests.
+        state: the state before this step.
+        sites: the names of the sites to ask.
+        seed: the seed of the random streams.
+
+    Returns:
+        The state with the method's new memory, and the names of the sites whose statistics were used.
+    """
     number = state.round + 1
     shared = exchange.ask(requests_with_last_round("share", state, sites, number), state)
 
@@ -90,14 +132,23 @@ def share(
     return replace(state, memory=memory), list(replies)
 
 
-def exclude(state: State, sites: Iterable[str]) -> State:
-    """The state of a federation in which these sites train in no round: they shared nothing before the first."""
+def _exclude(state: State, sites: Iterable[str]) -> State:
+    """Return a state in which these sites never train, because they did not share before round 1."""
     left = tuple(site for site in state.plan.sites if site not in sites)
     return replace(state, took_part=dict.fromkeys(sorted(sites), EXCLUDED), plan=replace(state.plan, sites=left))
 
 
 def choose_sites(sites: Iterable[str], n: int, rng: torch.Generator) -> list[str]:
-    """All sites if n is 0 or not below their number, else n of them, drawn without replacement; sorted either way."""
+    """Sample the sites of a round without replacement.
+
+    Args:
+        sites: the sorted names of all sites.
+        n: how many to sample; 0, or a number not below the number of sites, takes all.
+        rng: the random generator.
+
+    Returns:
+        The sorted names of the sampled sites.
+    """
     sites = list(sites)
     if n == 0 or n >= len(sites):
         return sites
@@ -105,7 +156,13 @@ def choose_sites(sites: Iterable[str], n: int, rng: torch.Generator) -> list[str
 
 
 def training_requests(method: Method, state: State, sites: list[str]) -> dict[str, Message]:
-    """By site: the global weights, and what the method broadcasts to that site."""
+    """Return the training request of each site: the global weights, and the tensors that the method broadcasts to it.
+
+    Args:
+        method: the method, whose `broadcast` returns the tensors.
+        state: the coordinator's state before the round.
+        sites: the names of the sites that train in this round.
+    """
     requests = requests_with_last_round("train", state, sites, state.round + 1)
     for site, request in requests.items():
         if tensors := method.broadcast(state, site):
@@ -114,10 +171,20 @@ def training_requests(method: Method, state: State, sites: list[str]) -> dict[st
 
 
 def requests_with_last_round(kind: str, state: State, sites: Iterable[str], number: int) -> dict[str, Message]:
-    """By site: the global weights, and the site's last accepted round as the fact `last`.
+    """Return a request for each site, with the global weights and the number of the site's last accepted round.
 
-    The site restores its memory from that round and discards work of rejected rounds. Sites with equal messages get
-    the same object.
+    The site restores its memory from its last accepted round (the fact `last`; 0 if it has none) and discards work of
+    rejected rounds.
+
+    Args:
+        kind: the kind of the requests.
+        state: the coordinator's state.
+        sites: the names of the sites.
+        number: the round of the requests.
+
+    Returns:
+        The requests by the name of the site. Sites with equal requests share one object, so that an engine encodes it
+        once.
     """
     common: dict[int, Message] = {}
     lasts = {site: state.took_part.get(site, 0) for site in sites}
@@ -130,39 +197,64 @@ def requests_with_last_round(kind: str, state: State, sites: Iterable[str], numb
 def aggregate(
     method: Method, exchange: Exchange, state: State, updates: Replies, seed: int
 ) -> tuple[State, dict[str, Message]]:
-    """The state after this round, and the updates that it was computed from."""
+    """Aggregate the accepted updates into the state after the round.
+
+    Args:
+        method: the method, whose `remember` and `aggregate` compute the new memory and the new weights.
+        exchange: leaves out a site whose update the method cannot use.
+        state: the state before the round.
+        updates: the accepted updates.
+        seed: the seed of the random streams.
+
+    Returns:
+        The state after the round, and the updates from which it was computed, by the name of the site.
+
+    Raises:
+        UserError: if the new weights or memory are not finite, or too few updates can be used.
+    """
 
     def server_step(replies: dict[str, Message]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         memory = method.remember(state, replies, stream(seed, "remember", updates.round))
         return memory, method.aggregate(replace(state, memory=memory), replies)
 
     (memory, weights), used = exchange.apply(server_step, updates)
-    check_finite(state, used, {**weights, **memory})
+    _check_finite(state, used, {**weights, **memory})
     took_part = {**state.took_part, **dict.fromkeys(used, updates.round)}
     weights = {**state.weights, **weights}
     return replace(state, round=updates.round, weights=weights, memory=memory, took_part=took_part), used
 
 
-def check_finite(state: State, updates: Mapping[str, Message], computed: Mapping[str, Tensor]) -> None:
-    """UserError if the computed weights or memory are not finite, although every update is: sums can overflow."""
+def _check_finite(state: State, updates: Mapping[str, Message], computed: Mapping[str, Tensor]) -> None:
+    """Raise UserError if the new weights or memory are not finite; sums of finite updates can overflow.
+
+    The error names the site that changed the weights most.
+    """
     if name := first_non_finite(computed):
-        lengths = {site: change_norm(state.weights, update.weights) for site, update in updates.items()}
-        largest = max(lengths, key=lambda site: lengths[site])
+        norms = {site: change_norm(state.weights, update.weights) for site, update in updates.items()}
+        largest = max(norms, key=lambda site: norms[site])
         raise UserError(
-            f"{largest}: its update of round {state.round + 1} changes most, and what all updates make together is not "
-            f"finite (first in '{name}'); {update_checks.ADVICE}"
+            f"{largest}: its update of round {state.round + 1} changes the weights most, and the result of all updates "
+            f"together is not finite (first in '{name}'); {update_checks.ADVICE}"
         )
 
 
 def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -> Row:
-    """Columns of the history: the scores of the new weights at the sites, in rounds that are validated.
+    """Validate the new global weights at the sites, in the rounds that `federation.validate_every` selects.
 
-    What else sites report when they validate is there under its own name, mean and by site.
+    Args:
+        exchange: sends the requests.
+        state: the state after the round.
+        updates: the updates of the round. If they lack entries of the network (which then stay at the sites), the
+            validation site is not asked, because no whole model exists for it.
+
+    Returns:
+        Columns of the history: `validation_score` (mean over the sites that train; None if nothing was validated),
+        `validation_score/SITE` for each of these sites, `validation_site_score` if there is a validation site, and the
+        mean and the values by site of every other fact that the sites report.
     """
     settings, row = exchange.settings, Row(validation_score=None)
     if state.round % settings.validate_every and state.round != settings.rounds:
         return row
-    # Where sites keep entries of the network to themselves, the validation site cannot have a whole model yet.
     is_whole = all(state.weights.keys() <= update.weights.keys() for update in updates.values())
     validation_site = settings.validation_site if is_whole else ""
     sites = [*state.plan.sites, *([validation_site] if validation_site else [])]
@@ -170,22 +262,22 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
     if not is_whole:
         requests = requests_with_last_round("validate", state, sites, state.round)
     replies = exchange.ask(requests, state).by_site
-    scores = facts_of(replies, "score")
+    scores = _facts_of(replies, "score")
     validation_site_score = scores.pop(validation_site, None)
     if scores:
-        row |= mean_and_by_site("validation_score", scores)
+        row |= _mean_and_by_site("validation_score", scores)
     if validation_site:
         row[VALIDATION_SITE] = validation_site_score
     for name in sorted({name for reply in replies.values() for name in reply.facts} - {"score"}):
-        row |= mean_and_by_site(name, facts_of(replies, name))
+        row |= _mean_and_by_site(name, _facts_of(replies, name))
     return row
 
 
-def facts_of(replies: Mapping[str, Message], name: str) -> dict[str, float]:
-    """One fact of the replies, by site; without the sites that do not report it."""
+def _facts_of(replies: Mapping[str, Message], name: str) -> dict[str, float]:
+    """Return one fact of the replies by the name of the site, without the sites that do not report it."""
     return {site: reply.facts[name] for site, reply in replies.items() if name in reply.facts}
 
 
-def mean_and_by_site(name: str, values: Mapping[str, float]) -> Row:
-    """Columns NAME (the mean over sites) and NAME/SITE."""
+def _mean_and_by_site(name: str, values: Mapping[str, float]) -> Row:
+    """Return the columns NAME, the mean over the sites, and NAME/SITE for each site."""
     return {name: sum(values.values()) / len(values), **{f"{name}/{site}": value for site, value in values.items()}}

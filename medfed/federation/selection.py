@@ -1,4 +1,7 @@
-"""Which round is the result: a named rule, written beside every score, that never looks at the unseen site."""
+"""Rules that select the round whose weights are the result of a run (`federation.selection`).
+
+No rule reads a score of the unseen site. The name of the rule is stored with every score (`summary.json`).
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,50 @@ from typing import Any
 VALIDATION_SITE = "validation_site_score"  # a column of the history
 
 
-def last(history: Sequence[Mapping[str, Any]]) -> int:
-    """The last round."""
+def last_round(history: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of the last round.
+
+    Args:
+        history: the rows of `history.csv`, one for each round; at least one.
+    """
     return max(int(row["round"]) for row in history)
 
 
-def source_validation(history: Sequence[Mapping[str, Any]]) -> int:
-    """The round with the best mean validation score over the clients; the earliest of equals."""
-    return _best(history, "validation_score")
+def best_source_round(history: Sequence[Mapping[str, Any]]) -> int:
+    """Return the round with the highest mean validation score over the sites that train.
+
+    Args:
+        history: the rows of `history.csv`, one for each round; at least one.
+
+    Returns:
+        The number of the round; the earliest one if several have the same score, and the last round if none has a
+        score.
+    """
+    return _best_round(history, "validation_score")
 
 
-def validation_site(history: Sequence[Mapping[str, Any]]) -> int:
-    """The round with the best score on the validation site, which never trains; the earliest of equals."""
-    return _best(history, VALIDATION_SITE)
+def best_validation_site_round(history: Sequence[Mapping[str, Any]]) -> int:
+    """Return the round with the highest score on the validation site, which never trains.
+
+    Args:
+        history: the rows of `history.csv`, one for each round; at least one.
+
+    Returns:
+        The number of the round; the earliest one if several have the same score, and the last round if none has a
+        score.
+    """
+    return _best_round(history, VALIDATION_SITE)
 
 
-def _best(history: Sequence[Mapping[str, Any]], score: str) -> int:
-    """The last round where none has the score."""
-    scored = [row for row in history if row.get(score) is not None]
+def _best_round(history: Sequence[Mapping[str, Any]], column: str) -> int:
+    scored = [row for row in history if row.get(column) is not None]
     if not scored:
-        return last(history)
-    return int(min(scored, key=lambda row: (-float(row[score]), int(row["round"])))["round"])
+        return last_round(history)
+    return int(min(scored, key=lambda row: (-float(row[column]), int(row["round"])))["round"])
 
 
-RULES = {"last": last, "source_validation": source_validation, "validation_site": validation_site}
+RULES = {  # by the values of `federation.selection`
+    "last": last_round,
+    "source_validation": best_source_round,
+    "validation_site": best_validation_site_round,
+}

@@ -1,4 +1,9 @@
-"""A hospital's side of the federation: it answers messages with messages, and its images stay where they are."""
+"""A site: it holds images, and replies to the coordinator's requests to share statistics, to train and to validate.
+
+An engine calls `Site.reply` with each request. Images never leave this class; the reply holds weights, the method's
+tensors and a few numbers. What a site keeps between rounds is `Site.memory` alone, so an engine can store it, restore
+it from the last accepted round, and repeat a round with a bit-identical reply.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +25,32 @@ from medfed.federation.privacy import Privacy, protect
 from medfed.federation.settings import Training
 from medfed.functional.weights import check_same_entries, running_variances
 
-OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes in a site's memory
+OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes of names in a site's memory
 
 
 @dataclass
 class Site:
-    """One site. What it keeps between rounds is `memory`; everything else comes with the message.
+    """A site that trains. It keeps `memory` between rounds; everything else comes with each request.
 
     Args:
-        training, validation: prepared images of the site's own patients.
-        network: scratch space; several sites of one process may share it, as each answer loads it afresh.
-        local_keys: entries of the state dict that stay here.
-        local_epochs: passes over the images in a round.
-        kept_bytes: how much of what the method makes of the images may stay in memory.
-        privacy: the noise on whatever leaves.
-        noise_key: what that is drawn from: 32 bytes that are a hospital's secret; a simulation's follows from the seed.
-        rounds: of the whole training, for a learning rate that follows them.
+        name: the name of the site.
+        training: prepared images of the site's training patients.
+        validation: prepared images of its validation patients; None if it has none.
+        task: segmentation or classification: the loss, the augmentation and the validation scores.
+        method: the federated method.
+        network: the network; several sites of one process may share it, because each request loads its own weights.
+        architecture: the names of the network's layers that methods use.
+        settings: the `training` block of the config.
+        local_keys: entries of the state dict that stay at this site and are never sent.
+        local_epochs: passes over the training images in a round.
+        seed: the seed of all random streams.
+        rounds: number of rounds of the whole training, for learning rate schedules.
+        max_cache_bytes: how many bytes of images that the method computes may be cached in memory.
+        privacy: the `privacy` block of the config: clipping and noise of every reply.
+        noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
+        progress: function that is called after each training step, see `OnStep`; None calls nothing.
+        memory: the tensors that the site keeps between rounds, by name: the optimiser's state ("optimizer/..."), its
+            local entries ("local/...") and what the method keeps.
     """
 
     name: str
@@ -50,7 +65,7 @@ class Site:
     local_epochs: int
     seed: int
     rounds: int = 1
-    kept_bytes: int = 2 * 2**30
+    max_cache_bytes: int = 2 * 2**30
     privacy: Privacy = Privacy()
     noise_key: bytes = b""
     progress: OnStep | None = None
@@ -58,10 +73,13 @@ class Site:
     _expanded: tuple[str, Samples] | None = None
 
     def reply_key(self) -> str:
-        """Cache key: all settings, other than the message and the data, that affect this site's reply."""
+        """Return a cache key: all settings that affect this site's reply, apart from the request and the images.
+
+        A stored reply is used again only if this key and the request are equal.
+        """
         rounds = None if self.settings.schedule == "constant" else self.rounds
-        own = sorted(self.local_keys)
-        return repr((self.settings, self.method, self.local_epochs, rounds, self.seed, own, self.privacy))
+        local_keys = sorted(self.local_keys)
+        return repr((self.settings, self.method, self.local_epochs, rounds, self.seed, local_keys, self.privacy))
 
     def reply(self, request: Message) -> Message:
         """Return the site's reply to a request of the coordinator, with the privacy noise of its config.
@@ -85,100 +103,111 @@ class Site:
         if self.privacy == Privacy():
             return reply
         secret = self.noise_key or f"simulation {self.seed}".encode()
-        # The reply is part of the key, so that the same noise is used again only for the same reply to the same
-        # request: two different replies with the same noise would reveal it by their difference.
+        # The reply is part of the key, so that only the same reply to the same request gets the same noise again: the
+        # difference of two replies with equal noise contains no noise.
         key = digest(secret, self.name.encode(), repr(self.privacy).encode(), request.to_bytes(), reply.to_bytes())
         return protect(reply, request, self.privacy, secret + bytes.fromhex(key), running_variances(self.network))
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Put the global weights, overlaid by what stays at this site, into the network."""
+        """Load the global weights into the network, with the site's own values for its local entries.
+
+        Args:
+            weights: entries of the state dict; those that the site keeps for itself may be missing.
+
+        Raises:
+            ValueError: if names, shapes or dtypes do not fit the network.
+        """
         merged = self._merged(weights)
         check_same_entries(self.network.state_dict(), merged)
         self.network.load_state_dict(merged)
 
     def local_entries(self) -> dict[str, Tensor]:
-        """What stays at this site of the state dict; empty before its first round."""
+        """Return the site's own values of its local entries, by name in the state dict.
+
+        Local entries (`local_keys`) are never sent, such as BatchNorm entries in FedBN. The dict is empty before the
+        site's first training round.
+        """
         return {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
 
     def _merged(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {**weights, **self.local_entries()}
 
-    def _share(self, message: Message) -> Message:
+    def _share(self, request: Message) -> Message:
         if self.method.shares == NEVER:
             return Message("share")
-        self.load(message.weights)
+        self.load(request.weights)
         self.network.eval()
-        rng = stream(self.seed, "share", self.name, message.facts["round"])
+        rng = stream(self.seed, "share", self.name, request.facts["round"])
         data = SiteData(self.name, self.training, self.task, self.architecture, rng, self.validation)
         return Message("share", tensors=self.method.share(data, self.network))
 
-    def _validate(self, message: Message) -> Message:
+    def _validate(self, request: Message) -> Message:
         if self.validation is None:
             return Message("validate")
-        self.load(message.weights)
+        self.load(request.weights)
         facts = self.task.validate(self.network, self.validation, self.architecture.decoder_levels)
         return Message("validate", facts=facts)
 
-    def _train(self, message: Message) -> Message:
-        self.load(message.weights)
+    def _train(self, request: Message) -> Message:
+        self.load(request.weights)
         self.network.train()
-        local = self._round(message)
+        local = self._local_round(request)
         optimizer = self._optimizer(local.learning_rate)
         samples = self._samples(local)
         batches = list(self._batches(local.round, len(samples)))
         local.n_steps = len(batches)
-        # A stream a purpose, so that methods see the same batches and augmentations whatever they draw themselves.
-        turns = stream(self.seed, "augmentation", self.name, local.round)
+        # Each purpose has its own stream, so that batches and augmentations do not depend on the method's own samples.
+        augmentation_rng = stream(self.seed, "augmentation", self.name, local.round)
         total = 0.0
         with seeded_layers(self.seed, "layers", self.name, local.round):
             self.method.on_round_start(local)
             for step, indices in enumerate(batches, start=1):
-                total += self._step(local, optimizer, samples.batch(indices), turns, step)
+                total += self._step(local, optimizer, samples.batch(indices), augmentation_rng, step)
                 if self.progress:
                     self.progress(self.name, step, len(batches))
             tensors = self.method.on_round_end(local)
-        self._keep(optimizer)
+        self._update_memory(optimizer)
         weights = {n: entry for n, entry in self.network.state_dict().items() if n not in self.local_keys}
         facts = {"examples": len(self.training), "steps": len(batches), "loss": total / len(batches)}
         return Message("train", weights, tensors, facts)
 
-    def _round(self, message: Message) -> LocalRound:
-        number, device = message.facts["round"], next(self.network.parameters()).device
+    def _local_round(self, request: Message) -> LocalRound:
+        number, device = request.facts["round"], next(self.network.parameters()).device
         return LocalRound(
             site=self.name,
             round=number,
             network=self.network,
             architecture=self.architecture,
             task=self.task,
-            message=message,
+            message=request,
             memory=self.memory,
             rng=stream(self.seed, "method", self.name, number),
             device=device,
             training=self.training,
             validation=self.validation,
             local_keys=self.local_keys,
-            start_weights={name: entry.to(device) for name, entry in self._merged(message.weights).items()},
+            start_weights={name: entry.to(device) for name, entry in self._merged(request.weights).items()},
             settings=self.settings,
             learning_rate=self.settings.learning_rate_in(number, self.rounds),
             rounds=self.rounds,
-            max_cache_bytes=self.kept_bytes,
+            max_cache_bytes=self.max_cache_bytes,
         )
 
     def _samples(self, local: LocalRound) -> Samples:
-        """What the method makes of the site's samples, made anew only where the coordinator sent something else."""
+        """Return the samples that the method trains on (`Method.expand`), computed again if its tensors change."""
         if type(self.method).expand is Method.expand:
             return self.training
-        sent = digest(pack({"tensors": local.message.tensors}, {}))
-        if self._expanded is None or self._expanded[0] != sent:
+        key = digest(pack({"tensors": local.message.tensors}, {}))
+        if self._expanded is None or self._expanded[0] != key:
             expanded = self.method.expand(local, self.training, stream(self.seed, "expand", self.name))
-            self._expanded = sent, expanded
+            self._expanded = key, expanded
         return self._expanded[1]
 
     def _step(
-        self, local: LocalRound, optimizer: torch.optim.Optimizer, batch: Batch, turns: torch.Generator, step: int
+        self, local: LocalRound, optimizer: torch.optim.Optimizer, batch: Batch, rng: torch.Generator, step: int
     ) -> float:
         if self.settings.augment:
-            batch = self.task.augment(batch, turns)
+            batch = self.task.augment(batch, rng)
         batch = self.method.augment(local, batch.to(local.device))
         optimizer.zero_grad(set_to_none=True)
         loss, output = self.method.loss(local, batch)
@@ -188,7 +217,7 @@ class Site:
         if not math.isfinite(value := float(loss.detach())):
             raise UserError(
                 f"{self.name}: training diverged in round {local.round}, step {step}: the loss is {value}; try a "
-                "smaller training.learning_rate, or look at the site's images with python -m medfed.data check"
+                "smaller training.learning_rate, or check the site's images with python -m medfed.data check"
             )
         return value
 
@@ -199,13 +228,17 @@ class Site:
             yield from (order[start : start + size] for start in range(0, len(order), size))
 
     def _optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
-        parameters, s = self.network.parameters(), self.settings
+        parameters, settings = self.network.parameters(), self.settings
         optimizer: torch.optim.Optimizer
-        if s.optimizer == "adam":
-            optimizer = torch.optim.Adam(parameters, learning_rate, s.betas, weight_decay=s.weight_decay)
+        if settings.optimizer == "adam":
+            optimizer = torch.optim.Adam(
+                parameters, learning_rate, settings.betas, weight_decay=settings.weight_decay
+            )
         else:
-            optimizer = torch.optim.SGD(parameters, learning_rate, s.momentum, weight_decay=s.weight_decay)
-        if s.optimizer_state == "keep":
+            optimizer = torch.optim.SGD(
+                parameters, learning_rate, settings.momentum, weight_decay=settings.weight_decay
+            )
+        if settings.optimizer_state == "keep":
             restored: dict[int, dict[str, Tensor]] = {}
             for name, entry in self.memory.items():
                 if name.startswith(OPTIMIZER):
@@ -215,8 +248,8 @@ class Site:
             optimizer.load_state_dict({"state": restored, "param_groups": groups})
         return optimizer
 
-    def _keep(self, optimizer: torch.optim.Optimizer) -> None:
-        """Move what stays at the site into its memory: the optimiser's moments and the local entries."""
+    def _update_memory(self, optimizer: torch.optim.Optimizer) -> None:
+        """Store the optimiser's state and the local entries of the network in the site's memory."""
         if self.settings.optimizer_state == "keep":
             for index, moments in optimizer.state_dict()["state"].items():
                 for key, entry in moments.items():

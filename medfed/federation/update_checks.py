@@ -1,4 +1,11 @@
-"""Checks of the sites' replies before they count: pure functions of the request and of one round's replies."""
+"""Checks that the replies of a round must pass before they are used: functions of the requests and the replies only.
+
+`Exchange.ask` calls `validate_replies` after every exchange. It checks each reply on its own
+(`medfed.federation.reply_checks`), then compares shapes across sites, then rejects updates whose change of the weights
+is much larger than the median. `Exchange.apply` calls `find_failing_sites` if the method cannot use replies that
+passed. A rejected reply never enters the global weights; `federation.on_bad_update` and `federation.quorum` decide
+whether the run stops or continues without it.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +24,25 @@ from medfed.federation.reply_checks import Expected, InvalidReply, check_reply
 from medfed.functional.aggregation import change_norm
 from medfed.functional.weights import check_same_entries
 
-Replies = dict[str, Message]
+RepliesBySite = dict[str, Message]
 
-WORDS = {"share": "share", "train": "update", "validate": "score"}
+CONTENTS = {"share": "share", "train": "update", "validate": "score"}  # what a reply of each kind is called
 MAX_REASON_CHARACTERS = 300
-ADVICE = "look into it there, or set federation.on_bad_update to drop to go on without it"
+ADVICE = ("check the data and the log of that site, or set federation.on_bad_update to drop to continue without its "
+          "reply")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a reply does not count.
+    """Why a site's reply is not used; `str` returns one sentence that begins with the name of the site.
 
-    reason: the rest of a sentence that begins with the site and what it sent.
-    advice: what to try.
-    is_bad: false where nothing came that could be checked.
+    Attributes:
+        site: the name of the site.
+        round: the round of the request.
+        kind: the kind of the request.
+        reason: a clause whose subject is the reply, such as "was not received".
+        advice: what the user can do.
+        is_bad: whether a reply was received and failed a check; false if no reply was received.
     """
 
     site: str
@@ -41,26 +53,36 @@ class Rejection:
     is_bad: bool = True
 
     def __str__(self) -> str:
-        return f"{self.site}: its {WORDS[self.kind]} of round {self.round} {self.reason}"
+        return f"{self.site}: its {CONTENTS[self.kind]} of round {self.round} {self.reason}"
 
 
 def validate_replies(
-    asked: Mapping[str, Message], replies: Mapping[str, Message], expected: Expected
-) -> tuple[Replies, list[Rejection]]:
-    """The replies that count, and why the others do not; both in the order of the sites' names.
+    requests: Mapping[str, Message], replies: Mapping[str, Message], expected: Expected
+) -> tuple[RepliesBySite, list[Rejection]]:
+    """Separate the replies that can be used from those that are rejected.
 
-    Validate each reply on its own, then compare shapes across sites, then flag outlying update norms. What a method
-    sends may differ from site to site in its names and in the first dimension (classes, images), but not in the
-    others; a tensor that is named like an entry of the network (`control/ENTRY`) has that entry's shape.
+    First each reply is checked on its own, then tensors are compared across sites, then updates with an outlying norm
+    are found. A method's tensors may have different names and different first dimensions (classes, images) at each
+    site, but must agree in dtype and in the other dimensions. A tensor that is named after an entry of the network,
+    such as `control/ENTRY`, must have the shape of that entry.
+
+    Args:
+        requests: what was sent, by the name of the site. A reply of any other site is rejected.
+        replies: what was received, by the name of the site.
+        expected: the values that the replies are compared with.
+
+    Returns:
+        The accepted replies by site, and the rejections; both sorted by the names of the sites.
     """
-    rejected = [_rejection(site, expected, "did not come", is_bad=False) for site in asked if site not in replies]
-    accepted: Replies = {}
+    missing = [site for site in requests if site not in replies]
+    rejected = [_rejection(site, expected, "was not received", is_bad=False) for site in missing]
+    accepted: RepliesBySite = {}
     for site in sorted(replies):
         if replies[site].kind == FAILED:
             why = str(replies[site].facts.get("why", "no reason given"))[:MAX_REASON_CHARACTERS]
-            rejected.append(_rejection(site, expected, f"did not come: {why}", is_bad=False))
-        elif site not in asked:
-            rejected.append(_rejection(site, expected, "came, and was not asked for", is_bad=False))
+            rejected.append(_rejection(site, expected, f"was not received: {why}", is_bad=False))
+        elif site not in requests:
+            rejected.append(_rejection(site, expected, "was not requested", is_bad=False))
         else:
             try:
                 check_reply(site, replies[site], expected)
@@ -75,21 +97,30 @@ def validate_replies(
 
 
 def find_failing_sites(
-    step: Callable[[Replies], Any], replies: Replies, kind: str, number: int
+    step: Callable[[RepliesBySite], Any], replies: RepliesBySite, kind: str, number: int
 ) -> list[Rejection]:
-    """The sites whose reply alone makes `step` fail, although it passed the checks; none if every site's reply does.
+    """Return the sites whose reply alone makes a computation fail, although the reply passed the checks.
 
-    Only to be called after `step` failed with all replies. If each reply alone makes it fail, the sites are not the
-    cause.
+    Call it only after `step(replies)` raised an error that is not a `UserError`.
+
+    Args:
+        step: the computation, such as a method's aggregation; it is called once for each site.
+        replies: the accepted replies, by the name of the site.
+        kind: the kind of the request.
+        number: the round of the request.
+
+    Returns:
+        One rejection for each such site. The list is empty if every reply alone makes `step` fail: then the error is
+        in the method, not in the replies.
     """
     failing = []
     for site, reply in replies.items():
         try:
             step({site: reply})
         except UserError:
-            pass  # a sentence of the method's own
+            pass  # the method refuses to work with one site, which is not an error of this site
         except Exception as error:
-            reason = f"is nothing that the method can use ({type(error).__name__}: {reprlib.repr(str(error))})"
+            reason = f"cannot be used by the method ({type(error).__name__}: {reprlib.repr(str(error))})"
             failing.append(Rejection(site, number, kind, reason))
     return failing if len(failing) < len(replies) else []
 
@@ -98,71 +129,77 @@ def _rejection(site: str, expected: Expected, reason: str, advice: str = ADVICE,
     return Rejection(site, expected.round, expected.kind, reason, advice, is_bad)
 
 
-def _wrong_entries(replies: Replies, expected: Expected) -> dict[str, str]:
-    """Updates with other entries than at least half of the sites sent, or of another shape or dtype than the network's.
+def _wrong_entries(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
+    """Return the updates with missing or unknown entries of the network, or with entries of another shape or dtype.
 
-    Which entries stay at the sites is known to them alone.
+    The coordinator does not know which entries stay at the sites. It therefore expects the entries that at least half
+    of the sites sent.
     """
     if expected.kind != "train":
         return {}
     sent = Counter(name for reply in replies.values() for name in reply.weights)
     common = {name: entry for name, entry in expected.weights.items() if 2 * sent[name] >= len(replies)}
     if not common:
-        return dict.fromkeys(replies, "does not fit the network: it holds no entry of it")
-    found = {}
+        return dict.fromkeys(replies, "does not fit the network: it holds none of the network's entries")
+    reasons = {}
     for site, reply in replies.items():
         try:
             check_same_entries(common, reply.weights)
         except ValueError as error:
-            found[site] = f"does not fit the network: {error}"
-    return found
+            reasons[site] = f"does not fit the network: {error}"
+    return reasons
 
 
-def _unlike_other_sites(replies: Replies, expected: Expected) -> dict[str, str]:
-    """Tensors unlike those of more than half of the sites that sent them, but for their first dimension."""
+def _unlike_other_sites(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
+    """Return the replies with a tensor whose dtype or shape differs from the one that most of its senders use."""
     votes: dict[str, Counter] = {}
     for reply in replies.values():
         for name, tensor in reply.tensors.items():
-            votes.setdefault(name, Counter())[_form(tensor)] += 1
-    found = {}
+            votes.setdefault(name, Counter())[_signature(tensor)] += 1
+    reasons = {}
     for site, reply in replies.items():
         for name, tensor in reply.tensors.items():
-            entry = _entry(name, expected.weights)
+            entry = _entry_named(name, expected.weights)
             if entry is not None and entry.shape != tensor.shape:
-                found[site] = f"holds '{name}' as {_shown(tensor)}, but that entry of the network is {_shown(entry)}"
-            elif 2 * votes[name][_form(tensor)] <= votes[name].total():
-                found[site] = f"holds '{name}' as {_shown(tensor)}, unlike that of other sites"
-    return found
+                expected_form = _format(entry)
+                reasons[site] = f"holds '{name}' as {_format(tensor)}, but the network's entry is {expected_form}"
+            elif 2 * votes[name][_signature(tensor)] <= votes[name].total():
+                reasons[site] = f"holds '{name}' as {_format(tensor)}, but at most half of the sites sent that form"
+    return reasons
 
 
-def _form(tensor: Tensor) -> tuple:
-    """What sites have in common of a tensor."""
+def _signature(tensor: Tensor) -> tuple:
+    """Return what must be equal at all sites: the dtype and all dimensions but the first."""
     return tensor.dtype, tensor.dim(), tuple(tensor.shape[1:])
 
 
-def _entry(name: str, weights: Mapping[str, Tensor]) -> Tensor | None:
-    """The entry of the network that a tensor is named after: `control/ENTRY`, `0/control/ENTRY`, `ENTRY`."""
+def _entry_named(name: str, weights: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the entry of the network that a tensor is named after: `control/ENTRY`, `0/control/ENTRY` or `ENTRY`."""
     while name not in weights and "/" in name:
         name = name.partition("/")[2]
     return weights.get(name)
 
 
-def _shown(entry: Tensor) -> str:
-    return f"{tuple(entry.shape)} {str(entry.dtype).removeprefix('torch.')}"
+def _format(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _norm_outliers(replies: Replies, expected: Expected) -> dict[str, str]:
-    """Changes of more than `largest_change` times the median length. Of two, nobody can tell which is odd."""
+def _norm_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
+    """Return the updates whose change is longer than `largest_change` times the median over the sites.
+
+    The change is the L2 norm over all parameters, without buffers. With fewer than three sites there is no outlier,
+    because two values do not show which of them is unusual.
+    """
     if expected.kind != "train" or expected.largest_change is None or len(replies) < 3:
         return {}
-    lengths = {
+    norms = {
         site: change_norm(expected.weights, {n: e for n, e in reply.weights.items() if n in expected.parameters})
         for site, reply in replies.items()
     }
-    median = statistics.median(lengths.values())
+    median = statistics.median(norms.values())
     return {
-        site: f"changes the weights by {length:.4g}, the median of the sites is {median:.4g}, and "
-        f"federation.largest_change allows {expected.largest_change:g} times that"
-        for site, length in lengths.items()
-        if 0 < median * expected.largest_change < length
+        site: f"changes the weights by {norm:.4g} (L2 norm), but the median of the sites is {median:.4g} and "
+        f"federation.largest_change allows {expected.largest_change:g} times the median"
+        for site, norm in norms.items()
+        if 0 < median * expected.largest_change < norm
     }

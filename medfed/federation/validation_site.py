@@ -1,4 +1,7 @@
-"""A site that never trains and shares nothing: it tells how good the global weights are on its images."""
+"""The validation site: it never trains and shares nothing; it only scores the global weights on its own images.
+
+Its score can select the round that is the result (`federation.selection: validation_site`).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ from medfed.federation.message import Message
 
 @dataclass
 class ValidationSite:
-    """The validation site (`federation.validation_site`). It has nothing to train with.
+    """The site that `federation.validation_site` names. It replies to validation requests only.
 
     Args:
+        name: the name of the site.
         samples: prepared images of all its patients.
-        network: scratch space, as a `Site` has it.
+        task: computes the validation scores.
+        network: the network; it may be shared with other sites, because each request loads its own weights.
     """
 
     name: str

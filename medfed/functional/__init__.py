@@ -1,1 +1,1 @@
-"""Floor 0: pure functions on tensors and arrays; no devices, no seeds, no classes of ours."""
+"""Pure functions on tensors and arrays that know nothing of sites, configs or devices, so any project may use them."""

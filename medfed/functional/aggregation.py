@@ -1,12 +1,13 @@
-"""Aggregations of the sites' weights other than the plain average.
+"""Ways to combine the sites' trained weights into one set of weights, other than the plain weighted average.
 
-Arguments that several functions share:
+All functions work on state dicts (entry name to tensor), need no network and no federation, and compute in float64.
+Names of arguments that several functions share:
 
-    start: w, the weights with which the round started; may have more entries than `ends`.
-    ends: w_k, K state dicts with the same entries.
-    shares: (K,) at least 0, summing to 1; the sites' weights in an average.
-    parameters: the names of the entries that are parameters of the network. The others are buffers (running statistics
-        and counters): they have no direction and are averaged.
+    start: w, the weights from which all sites started their local training.
+    local_weights: w_k, one state dict per site, after its local training.
+    fractions: p_k, the sites' weights in the average, for example their fractions of all training images.
+    parameters: the names of the entries that are learned parameters. All other entries are buffers (running statistics
+        and counters): a buffer has no direction of descent, so it is averaged.
 """
 
 from __future__ import annotations
@@ -22,14 +23,22 @@ from medfed.functional.weights import Weights, add_scaled, average, check_same_e
 
 
 def sign_agreement(changes: Sequence[Tensor], votes: Tensor) -> Tensor:
-    """A = |sum_k v_k sign(change_k)| / sum_k v_k, element by element (FedGMA).
+    """Return, element by element, how far the signs of several tensors agree.
+
+        A = |sum_k v_k sign(change_k)| / sum_k v_k
+
+    This is the agreement score of FedGMA (Tenison et al., "Gradient Masked Averaging for Federated Learning", TMLR
+    2023, https://arxiv.org/abs/2201.11986).
 
     Args:
-        changes: K tensors of one shape. A change of 0 agrees with nobody.
-        votes: (K,), above 0; whole numbers make the share exact.
+        changes: K tensors of one shape, the changes of one weight tensor at K sites. The sign of 0 is 0, so an
+            unchanged element agrees with neither sign.
+        votes: (K,), v_k, the sites' votes, above 0. With whole numbers the result has no rounding error before the
+            division.
 
     Returns:
-        float64 in [0, 1], of that shape: 1 where all signs agree; of three equal votes, 1/3 where one differs.
+        float64 in [0, 1], in the shape of one change. 1: all signs agree. With three equal votes, 1/3: one sign
+        differs from the two others.
     """
     total = torch.zeros(changes[0].shape, dtype=torch.float64)
     for change, vote in zip(changes, votes.tolist(), strict=True):
@@ -38,90 +47,141 @@ def sign_agreement(changes: Sequence[Tensor], votes: Tensor) -> Tensor:
 
 
 def gradient_masked_average(
-    start: Weights, ends: Sequence[Weights], shares: Tensor, votes: Tensor, parameters: Collection[str],
+    start: Weights, local_weights: Sequence[Weights], fractions: Tensor, votes: Tensor, parameters: Collection[str],
     threshold: float, step: float = 1.0,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """w + step * mask * sum_k share_k (w_k - w), with mask 1 where A >= threshold, and A elsewhere (FedGMA).
+    """Average the sites' changes and shrink each element on which the signs of the changes disagree.
 
-    Where step times mask is 1 the result is `average`, to the bit.
+        w + step * mask * sum_k p_k (w_k - w),   mask = 1 where A >= threshold, else A
+
+    A is `sign_agreement`. Implements FedGMA (Tenison et al., "Gradient Masked Averaging for Federated Learning", TMLR
+    2023, https://arxiv.org/abs/2201.11986). Where step * mask is 1, the result is bit-identical to the plain weighted
+    average.
 
     Args:
-        start, ends, shares, parameters: see the module.
-        votes: (K,), as in `sign_agreement`.
-        threshold: tau in [0, 1].
+        start: w, the weights from which all sites started; may have more entries than the local weights.
+        local_weights: w_k, K state dicts with the same entries.
+        fractions: (K,), p_k, at least 0, with sum 1.
+        votes: (K,), v_k, above 0, the sites' votes on the sign.
+        parameters: names of the learned parameters. All other entries are averaged without a mask.
+        threshold: tau in [0, 1]. 0 masks nothing.
         step: the coordinator's step size.
+
+    Returns:
+        A new state dict with the entries, shapes and dtypes of the local weights.
+
+    Raises:
+        ValueError: if there are no local weights, or the fractions are negative or do not sum to 1.
     """
     merged: dict[str, Tensor] = {}
-    for name, first in ends[0].items():
-        entries = [end[name] for end in ends]
+    for name, first in local_weights[0].items():
+        entries = [weights[name] for weights in local_weights]
         if name not in parameters:
-            merged |= average([{name: entry} for entry in entries], shares)
+            merged |= average([{name: entry} for entry in entries], fractions)
             continue
         before = start[name].to(torch.float64)
-        mean = average([{name: entry.to(torch.float64)} for entry in entries], shares)[name]
-        agreed = sign_agreement([entry - start[name] for entry in entries], votes)
-        factor = step * torch.where(agreed >= threshold, 1.0, agreed)
+        mean = average([{name: entry.to(torch.float64)} for entry in entries], fractions)[name]
+        agreement = sign_agreement([entry - start[name] for entry in entries], votes)
+        factor = step * torch.where(agreement >= threshold, 1.0, agreement)
         merged[name] = torch.where(factor == 1, mean, before + factor * (mean - before)).to(first.dtype)
     return merged
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """How far SGD with momentum, from rest, moves in `steps` steps of equal gradients, in units of one plain step.
+    """Return how far SGD with momentum moves for equal gradients, in units of one step without momentum.
 
-        l = (t - m (1 - m^t) / (1 - m)) / (1 - m)                                              (FedNova)
+        l = (t - m (1 - m^t) / (1 - m)) / (1 - m)
+
+    The momentum buffer starts at 0. This is the norm of the accumulation vector in FedNova (Wang et al., "Tackling the
+    Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020,
+    https://arxiv.org/abs/2007.07481).
 
     Args:
-        steps: t, at least 0.
-        momentum: m in [0, 1); 0 returns t.
+        steps: t, number of optimiser steps, at least 0.
+        momentum: m in [0, 1). 0 returns t.
+
+    Returns:
+        l, at least t.
     """
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
 def normalized_average(
-    start: Weights, ends: Sequence[Weights], shares: Tensor, lengths: Tensor, parameters: Collection[str]
+    start: Weights, local_weights: Sequence[Weights], fractions: Tensor, lengths: Tensor, parameters: Collection[str]
 ) -> dict[str, Tensor]:
-    """w + L sum_k share_k (w_k - w) / l_k, with L = sum_k share_k l_k: change a step, times the mean length (FedNova).
+    """Average the sites' changes per local step, then multiply by the mean number of steps (FedNova).
 
-    Where all lengths are equal the result is `average`, to the bit.
+        w + L sum_k p_k (w_k - w) / l_k,   L = sum_k p_k l_k
+
+    A site with more local steps therefore does not pull the weights further towards its own optimum. Implements Wang
+    et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020,
+    https://arxiv.org/abs/2007.07481. If all lengths are equal, the result is bit-identical to the plain weighted
+    average.
 
     Args:
-        start, ends, shares, parameters: see the module.
-        lengths: (K,) l_k, above 0.
+        start: w, the weights from which all sites started; may have more entries than the local weights.
+        local_weights: w_k, K state dicts with the same entries.
+        fractions: (K,), p_k, at least 0, with sum 1.
+        lengths: (K,), l_k, above 0: each site's number of local steps, as `effective_steps` computes it.
+        parameters: names of the learned parameters. All other entries are averaged as they are.
+
+    Returns:
+        A new state dict with the entries, shapes and dtypes of the local weights.
+
+    Raises:
+        ValueError: if there are no local weights, or the fractions are negative or do not sum to 1.
     """
     if bool((lengths == lengths[0]).all()):
-        return average(ends, shares)
-    scales = (shares * (shares * lengths).sum() / lengths).tolist()
+        return average(local_weights, fractions)
+    scales = (fractions * (fractions * lengths).sum() / lengths).tolist()
     merged: dict[str, Tensor] = {}
-    for name, first in ends[0].items():
+    for name, first in local_weights[0].items():
         if name not in parameters:
-            merged |= average([{name: end[name]} for end in ends], shares)
+            merged |= average([{name: weights[name]} for weights in local_weights], fractions)
             continue
         before = start[name].to(torch.float64)
-        changes = [end[name].to(torch.float64) - before for end in ends]
+        changes = [weights[name].to(torch.float64) - before for weights in local_weights]
         merged[name] = add_scaled(before, changes, scales).to(first.dtype)
     return merged
 
 
 def coordinate_median(weights: Sequence[Weights]) -> dict[str, Tensor]:
-    """The median over K state dicts, element by element; the maximum for integers, as in `average`.
+    """Return the element-wise median of K state dicts; every site counts the same.
 
-    Of an even number it is the mean of the middle two, and so of one or two state dicts their mean. Sites count alike.
+    For an even K it is the mean of the two middle values, so for K = 1 or 2 it is the mean. Integer entries (counters)
+    take the maximum. See Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML
+    2018, https://arxiv.org/abs/1803.01498, algorithm 1, option I (there for gradients).
+
+    Args:
+        weights: K state dicts with the same entries, K at least 1.
 
     Returns:
-        A new state dict in the dtypes of the first one; computed in float64. Every element lies between the smallest
-        and the largest of any more than K / 2 of the K.
+        A new state dict with the shapes and dtypes of the first one, computed in float64. Each element lies between
+        the smallest and the largest value of any subset of more than K / 2 state dicts.
+
+    Raises:
+        ValueError: if there are no state dicts, or their entries differ in name, shape or dtype.
     """
     return _reduce_elementwise(weights, lambda entries: _mean_without_extremes(entries, (len(entries) - 1) // 2))
 
 
 def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
-    """The mean over K state dicts, element by element, without the `cut` smallest and the `cut` largest.
+    """Return the element-wise mean of K state dicts without the `cut` smallest and the `cut` largest values.
+
+    Integer entries (counters) take the maximum. See Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal
+    Statistical Rates", ICML 2018, https://arxiv.org/abs/1803.01498 (there for gradients).
 
     Args:
-        cut: at least 0 and below K / 2. 0 is `average` with equal shares, to the bit.
+        weights: K state dicts with the same entries.
+        cut: how many values are removed at each end, at least 0 and below K / 2. 0 is bit-identical to `average` with
+            equal fractions.
 
     Returns:
-        As `coordinate_median`. Every element lies between the smallest and the largest of any K - cut of the K.
+        A new state dict with the shapes and dtypes of the first one, computed in float64. Each element lies between
+        the smallest and the largest value of any subset of K - cut state dicts.
+
+    Raises:
+        ValueError: if `cut` is out of range, or the entries differ in name, shape or dtype.
     """
     if not 0 <= 2 * cut < len(weights):
         raise ValueError(f"cut must be at least 0 and below half of {len(weights)} state dicts, got {cut}")
@@ -131,54 +191,72 @@ def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
 
 
 def clipped_average(
-    start: Weights, ends: Sequence[Weights], shares: Tensor, parameters: Collection[str],
+    start: Weights, local_weights: Sequence[Weights], fractions: Tensor, parameters: Collection[str],
     bound: float | None = None, times: float = 1.0,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """w + sum_k share_k c_k (w_k - w), with c_k = min(1, limit / |w_k - w|): no change is longer than the limit.
+    """Average the sites' changes after scaling down every change whose Euclidean norm exceeds a limit.
 
-    Running statistics have units of their own, so their change is cut by itself, to `times` the median of its lengths.
-    Of integers it is the maximum. Where nothing is cut the result is `average`, to the bit.
+        w + sum_k p_k c_k (w_k - w),   c_k = min(1, limit / |w_k - w|)
+
+    See Sun et al., "Can You Really Backdoor Federated Learning?", 2019, https://arxiv.org/abs/1911.07963. Buffers such
+    as running statistics are clipped separately, because their unit differs from the parameters'; their limit is always
+    `times` the median norm. Integer entries (counters) take the maximum. If no change exceeds the limit, the result is
+    bit-identical to the plain weighted average.
 
     Args:
-        start, ends, shares, parameters: see the module.
-        bound: the limit for the change of the parameters, at least 0; None is `times` the median of the K lengths.
-        times: at least 0.
+        start: w, the weights from which all sites started; may have more entries than the local weights.
+        local_weights: w_k, K state dicts with the same entries.
+        fractions: (K,), p_k, at least 0, with sum 1.
+        parameters: names of the learned parameters. Floating-point entries that are not among them are buffers.
+        bound: limit for the norm of a change of the parameters, at least 0. None: `times` the median of the K norms.
+        times: factor of the median norm, at least 0.
+
+    Returns:
+        A new state dict with the entries, shapes and dtypes of the local weights.
+
+    Raises:
+        ValueError: if the local weights differ in name, shape or dtype of their entries, or the fractions are negative
+            or do not sum to 1.
     """
-    for end in ends[1:]:
-        check_same_entries(ends[0], end)
-    learned = [{name: entry for name, entry in end.items() if name in parameters} for end in ends]
-    buffers = [{name: entry for name, entry in end.items() if name not in parameters} for end in ends]
-    merged = _clip_and_average(start, learned, shares, bound, times) | _clip_and_average(
-        start, buffers, shares, None, times
-    )
-    return {name: merged[name] for name in ends[0]}
+    for weights in local_weights[1:]:
+        check_same_entries(local_weights[0], weights)
+    learned = [{name: entry for name, entry in end.items() if name in parameters} for end in local_weights]
+    buffers = [{name: entry for name, entry in end.items() if name not in parameters} for end in local_weights]
+    merged = _clip_and_average(start, learned, fractions, bound, times)
+    merged |= _clip_and_average(start, buffers, fractions, None, times)
+    return {name: merged[name] for name in local_weights[0]}
 
 
 def _clip_and_average(
-    start: Weights, ends: Sequence[Weights], shares: Tensor, limit: float | None, times: float
+    start: Weights, local_weights: Sequence[Weights], fractions: Tensor, limit: float | None, times: float
 ) -> dict[str, Tensor]:
-    lengths = [change_norm(start, end) for end in ends]
-    limit = times * statistics.median(lengths) if limit is None else limit
-    if all(length <= limit for length in lengths):
-        return average(ends, shares)
-    scaled = [share * min(1.0, limit / length) if length else share
-              for share, length in zip(shares.tolist(), lengths, strict=True)]  # fmt: skip
+    """Clip and average one group of entries with one limit; None takes `times` the median norm as the limit."""
+    norms = [change_norm(start, weights) for weights in local_weights]
+    limit = times * statistics.median(norms) if limit is None else limit
+    if all(norm <= limit for norm in norms):
+        return average(local_weights, fractions)
+    scales = [fraction * min(1.0, limit / norm) if norm else fraction
+              for fraction, norm in zip(fractions.tolist(), norms, strict=True)]  # fmt: skip
     merged: dict[str, Tensor] = {}
-    for name, first in ends[0].items():
+    for name, first in local_weights[0].items():
         if not first.is_floating_point():
-            merged |= average([{name: end[name]} for end in ends], shares)
+            merged |= average([{name: weights[name]} for weights in local_weights], fractions)
             continue
         before = start[name].to(torch.float64)
-        changes = [end[name].to(torch.float64) - before for end in ends]
-        merged[name] = add_scaled(before, changes, scaled).to(first.dtype)
+        changes = [weights[name].to(torch.float64) - before for weights in local_weights]
+        merged[name] = add_scaled(before, changes, scales).to(first.dtype)
     return merged
 
 
 def change_norm(start: Weights, end: Weights) -> float:
-    """|end - start|, the Euclidean norm over all floating-point entries of `end`, in float64.
+    """Return the Euclidean norm of `end` - `start` over all floating-point entries together.
 
     Args:
-        start: may have more entries than `end`.
+        start: the weights before; may have more entries than `end`.
+        end: the weights after, by entry name. Integer entries are ignored.
+
+    Returns:
+        |end - start|, at least 0, computed in float64.
     """
     return math.hypot(*(
         float(torch.linalg.vector_norm(entry.to(torch.float64) - start[name].to(torch.float64)))
@@ -188,14 +266,14 @@ def change_norm(start: Weights, end: Weights) -> float:
 
 
 def _reduce_elementwise(weights: Sequence[Weights], reduce: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """Floating-point entries by `reduce`, of (K, ...) float64 sorted along the first axis."""
+    """Apply `reduce` to each floating-point entry, stacked to (K, ...) float64 and sorted along the first axis."""
     if not weights:
-        raise ValueError("there are no weights to put together")
+        raise ValueError("weights must hold at least one state dict, got none")
     for other in weights[1:]:
         check_same_entries(weights[0], other)
     merged = {}
     for name, first in weights[0].items():
-        entries = torch.stack([one[name] for one in weights])
+        entries = torch.stack([state[name] for state in weights])
         if first.is_floating_point():
             merged[name] = reduce(entries.to(torch.float64).sort(dim=0).values).to(first.dtype)
         else:
@@ -204,12 +282,20 @@ def _reduce_elementwise(weights: Sequence[Weights], reduce: Callable[[Tensor], T
 
 
 def _mean_without_extremes(entries: Tensor, cut: int) -> Tensor:
-    """The mean of sorted entries (K, ...) without the first and the last `cut`."""
+    """Return the mean of sorted entries (K, ...) along the first axis, without the first and the last `cut`."""
     return entries[cut : len(entries) - cut].mean(dim=0)
 
 
 def add_new_sites(weights: Mapping[str, float], sites: Iterable[str]) -> dict[str, float]:
-    """Aggregation weights with those of new sites, each the mean of the known ones; scaled to sum 1, sorted by name."""
+    """Give new sites the mean aggregation weight of the known sites, then scale all weights to sum 1.
+
+    Args:
+        weights: the known sites' aggregation weights, at least 0. If empty, all sites get the same weight.
+        sites: names of the sites to include; names that are already known are ignored.
+
+    Returns:
+        Aggregation weight by site name, with sum 1, sorted by name.
+    """
     mean = sum(weights.values()) / len(weights) if weights else 1.0
     extended = {**weights, **{site: mean for site in sites if site not in weights}}
     total = sum(extended[site] for site in sorted(extended))
@@ -219,24 +305,31 @@ def add_new_sites(weights: Mapping[str, float], sites: Iterable[str]) -> dict[st
 def adjust_site_weights(
     weights: Mapping[str, float], present: Sequence[str], gaps: Mapping[str, float], step: float
 ) -> dict[str, float]:
-    """a_k + step (G_k - mean G) / max |G - mean G|, cut at 0, for the sites present (FedDG-GA).
+    """Increase the aggregation weight of sites with a large generalisation gap (FedDG-GA).
 
-    The sum over the sites present stays as it was; the other sites keep their weights. Equal gaps, or fewer than two,
-    change nothing.
+        a_k <- max(0, a_k + step (G_k - mean G) / max |G - mean G|), then scaled to the former sum
+
+    Implements the adjustment of Zhang et al., "Federated Domain Generalization with Generalization Adjustment", CVPR
+    2023. Only the weights of the sites in `present` change, and their sum stays the same. With equal gaps, fewer than
+    two gaps, or step 0, nothing changes.
 
     Args:
-        weights: by site, at least 0, summing to 1.
+        weights: a_k, aggregation weight by site, at least 0, with sum 1.
         present: the sites whose weights may change.
-        gaps: of some of the sites present; the weights of the others only follow the sum.
-        step: at least 0.
+        gaps: G_k by site, loss of the global model minus loss of the site's own model. A present site without a gap is
+            treated as having the mean gap.
+        step: d_t, the largest change of a weight before scaling, at least 0.
+
+    Returns:
+        Aggregation weight by site, at least 0, for all sites of `weights`.
     """
     if len(gaps) < 2:
         return dict(weights)
     mean = sum(gaps.values()) / len(gaps)
     largest = max(abs(gap - mean) for gap in gaps.values())
-    held = sum(weights[site] for site in present)
+    former_sum = sum(weights[site] for site in present)
     if largest == 0 or step == 0:
         return dict(weights)
     moved = {site: max(0.0, weights[site] + step * (gaps.get(site, mean) - mean) / largest) for site in present}
     total = sum(moved.values())
-    return {**weights, **{site: held * a / total for site, a in moved.items()}}
+    return {**weights, **{site: former_sum * a / total for site, a in moved.items()}}

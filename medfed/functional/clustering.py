@@ -1,4 +1,4 @@
-"""Clusters without a chosen number (FINCH), and points that lie far apart (the seeding of k-means++)."""
+"""Clustering without a given number of clusters (FINCH), and the selection of distant points (k-means++ seeding)."""
 
 from __future__ import annotations
 
@@ -8,63 +8,82 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-TIE_TOLERANCE = 1e-12  # cosines closer than this are equal: float64 leaves about 1e-15, and duplicates must tie
-MAX_BLOCK_ENTRIES = 2**23          # numbers of the similarity matrix at a time, 64 MB
+# Cosines closer than this count as equal: float64 has rounding errors of about 1e-15, and duplicates must tie.
+TIE_TOLERANCE = 1e-12
+MAX_BLOCK_ENTRIES = 2**23  # entries of the similarity matrix that are in memory at a time (64 MB in float64)
 
 
 def finch(vectors: Tensor) -> list[Tensor]:
-    """The first-neighbour hierarchy of clusters (Sarfraz et al., CVPR 2019, eq. 1 and algorithm 1).
+    """Cluster vectors hierarchically by their first neighbours, without parameters and without randomness (FINCH).
 
-    Each vector is joined to its nearest other one, by cosine; what hangs together is a cluster. Clusters are replaced
-    by the means of their vectors, and joined again, until one is left. No parameter, no draw. Of two equally near
-    vectors the first counts.
+    Every vector is linked to its nearest other vector by cosine similarity; connected vectors form a cluster. The
+    clusters are then replaced by the means of their vectors and linked in the same way, until one cluster is left.
+    Implements eq. 1 and algorithm 1 of Sarfraz et al., "Efficient Parameter-free Clustering Using First Neighbor
+    Relations", CVPR 2019, https://arxiv.org/abs/1902.11266. Among equally near vectors the first one is taken.
 
-    Two or three vectors always are one cluster, and a few more often are: of random ones around a common mean, as
-    styles lie, 4 in 89 of 100 draws, 5 in 77, 6 in 64, 10 in 33; around 0, in many dimensions, 80, 57, 37 and 5.
+    Two or three vectors always form one cluster, and a few more often do: with random vectors around a common mean, as
+    image styles are, 4 vectors form one cluster in 89 of 100 draws, 5 in 77, 6 in 64 and 10 in 33; around 0 in many
+    dimensions in 80, 57, 37 and 5.
 
     Args:
-        vectors: (N, D), N at least 1, finite, none of them zero. Computed in float64, 64 MB of similarities at a time.
+        vectors: (N, D), real, finite, N at least 1, no row zero. Computed on the CPU in float64.
 
     Returns:
-        The partitions, finest first, each (N,) int64 on the CPU: the number of every vector's cluster, where clusters
-        are numbered by their first member. A partition of one cluster is left out unless it is the only one. The order
-        of the vectors changes nothing but numbers and ties. The means are of the vectors as they come, as in the paper,
-        so the length of a vector has no say in the first partition, but has in the next. A mean of exactly zero, which
-        has no direction, counts as at right angles to all others.
+        The partitions from the finest to the coarsest, each (N,) int64 on the CPU: the cluster number of each vector.
+        Clusters are numbered in the order of their first vector. A partition with one cluster is left out unless it is
+        the only one. Permuting the vectors changes only cluster numbers and ties. Means are taken of the vectors as
+        given, as in the paper, so vector lengths do not matter in the first partition but do in the later ones. A mean
+        of exactly zero has no direction and counts as orthogonal to all others.
 
     Raises:
-        ValueError: if the vectors are not as above; it names the rows.
+        ValueError: if the vectors are not real and (N, D), N is 0, or rows are zero, NaN or infinite (the message names
+            the rows).
     """
     _check_vectors(vectors)
     values = vectors.detach().to("cpu", torch.float64)
     labels = torch.arange(len(values))
     partitions: list[Tensor] = []
     while labels.max() > 0 or not partitions:
-        joined = _connected_components(_first_neighbours(cluster_means(values, labels)))
-        labels = _number_by_first_member(joined[labels])
+        component = _connected_components(_first_neighbours(cluster_means(values, labels)))
+        labels = _number_by_first_member(component[labels])
         partitions.append(labels)
     return partitions[:-1] or partitions
 
 
 def finch_partition(vectors: Tensor, partition: str = "last") -> Tensor:
-    """The "first" (finest) or "last" (coarsest) partition of `finch`: (N,) int64; ValueError for another word."""
+    """Cluster vectors with `finch` and return its finest or its coarsest partition.
+
+    Args:
+        vectors: (N, D), real, finite, N at least 1, no row zero.
+        partition: "first" for the finest partition (most clusters), "last" for the coarsest (fewest clusters).
+
+    Returns:
+        (N,) int64 on the CPU: the cluster number of each vector, from 0.
+
+    Raises:
+        ValueError: if `partition` is another word, or the vectors do not fit.
+    """
     if partition not in ("first", "last"):
         raise ValueError(f'partition must be "first" or "last", got "{partition}"')
     return finch(vectors)[0 if partition == "first" else -1]
 
 
 def cluster_means(vectors: Tensor, labels: Tensor) -> Tensor:
-    """(K, D), the mean of each cluster's vectors, summed in float64, in the type of `vectors`.
+    """Return the mean vector of each cluster.
 
     Args:
         vectors: (N, D), floating point.
-        labels: (N,), integers 0..K-1, each of them in use.
+        labels: (N,), the cluster of each vector, integers 0..K-1, each used at least once.
+
+    Returns:
+        (K, D) in the dtype and on the device of `vectors`; sums run in float64.
 
     Raises:
-        ValueError: if the labels do not fit the vectors, or leave a number out.
+        ValueError: if the shapes do not fit, or a number below K is not used.
     """
     if vectors.ndim != 2 or labels.shape != vectors.shape[:1]:
-        raise ValueError(f"vectors (N, D) need labels (N,), got {tuple(vectors.shape)} and {tuple(labels.shape)}")
+        shapes = f"{tuple(vectors.shape)} and {tuple(labels.shape)}"
+        raise ValueError(f"vectors must be (N, D) and labels (N,), got {shapes}")
     labels = labels.to(vectors.device)
     sizes = labels.bincount()
     if not sizes.all():
@@ -76,22 +95,23 @@ def cluster_means(vectors: Tensor, labels: Tensor) -> Tensor:
 
 
 def kmeans_plus_plus(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
-    """Choose k points that lie far apart: the seeding of k-means++ (Arthur & Vassilvitskii, SODA 2007), nothing after.
+    """Select k points that lie far apart, by the seeding of k-means++ (no k-means step follows).
 
-    The first is drawn uniformly, each further one with a chance proportional to its squared distance to the nearest
-    point chosen so far. A duplicate of a chosen point is therefore never drawn while a distinct point is left; once
-    there is none, the draw is uniform over those not chosen. No point is chosen twice.
+    The first point is drawn uniformly. Each further point is drawn with a probability proportional to its squared
+    distance to the nearest selected point (Arthur & Vassilvitskii, "k-means++: The Advantages of Careful Seeding",
+    SODA 2007). No point is selected twice. A duplicate of a selected point is drawn only after all distinct points are
+    selected; the draw is then uniform.
 
     Args:
-        points: (N, D), finite.
-        k: how many, 1..N.
-        rng: a CPU generator; distances are computed on the CPU too, in float64.
+        points: (N, D), real, finite.
+        k: number of points to select, 1..N.
+        rng: a CPU generator. Distances are computed on the CPU in float64.
 
     Returns:
-        (k,) int64, on the CPU, in the order of the draws.
+        (k,) int64 on the CPU: row numbers of the selected points, in the order of the draws.
 
     Raises:
-        ValueError: if k is outside 1..N, or the points are not as above.
+        ValueError: if k is outside 1..N, or the points are not real, (N, D) and finite.
     """
     _check_finite(points, "points")
     if not 1 <= k <= len(points):
@@ -109,7 +129,7 @@ def kmeans_plus_plus(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
 
 
 def _first_neighbours(vectors: Tensor) -> Tensor:
-    """(N,), for each vector the other one of the largest cosine, the first of equals; a lone vector has itself."""
+    """Return (N,) int64: each row's most similar other row by cosine, the first among equals; for N = 1 itself."""
     directions = _unit_vectors(vectors)
     rows = max(1, MAX_BLOCK_ENTRIES // len(vectors))
     nearest = []
@@ -117,12 +137,12 @@ def _first_neighbours(vectors: Tensor) -> Tensor:
         cosines = directions[start : start + rows] @ directions.T
         cosines.diagonal(offset=start).fill_(-torch.inf)
         close = cosines >= cosines.amax(dim=1, keepdim=True) - TIE_TOLERANCE
-        nearest.append(close.to(torch.uint8).argmax(dim=1))                    # the first of the largest
+        nearest.append(close.to(torch.uint8).argmax(dim=1))                    # the first among equals
     return torch.cat(nearest)
 
 
 def _unit_vectors(vectors: Tensor) -> Tensor:
-    """Unit vectors, also of lengths whose square leaves the range of floats; zero stays zero."""
+    """Scale rows (N, D) to length 1 without overflow for very long or very short rows; zero rows stay zero."""
     largest = vectors.abs().amax(dim=1, keepdim=True)
     vectors = vectors / torch.where(largest > 0, largest, 1)
     length = vectors.norm(dim=1, keepdim=True)
@@ -130,13 +150,14 @@ def _unit_vectors(vectors: Tensor) -> Tensor:
 
 
 def _connected_components(neighbours: Tensor) -> Tensor:
-    """The connected components of i - neighbour(i); two that share a neighbour hang together through it (eq. 1)."""
+    """Return (N,) int64: the connected component of each node in the graph of the edges i - neighbours[i] (eq. 1)."""
     n = len(neighbours)
     graph = csr_matrix((np.ones(n), (np.arange(n), neighbours.numpy())), shape=(n, n))
     return torch.from_numpy(connected_components(graph, directed=False)[1].astype(np.int64))
 
 
 def _number_by_first_member(labels: Tensor) -> Tensor:
+    """Renumber clusters (N,) in the order in which they first occur."""
     _, first, inverse = np.unique(labels.numpy(), return_index=True, return_inverse=True)
     return torch.from_numpy(first.argsort().argsort()[inverse])
 
@@ -144,21 +165,21 @@ def _number_by_first_member(labels: Tensor) -> Tensor:
 def _check_vectors(vectors: Tensor) -> None:
     _check_finite(vectors, "vectors")
     if vectors.shape[0] == 0:
-        raise ValueError("vectors must be at least one, got none")
+        raise ValueError("vectors must have at least one row, got none")
     zero = (vectors == 0).all(dim=1)
     if zero.any():
-        raise ValueError(f"vectors must not be zero, which has no direction; zero in rows {_format_rows(zero)}")
+        raise ValueError(f"vectors must not be zero, as zero has no direction; zero in rows {_format_rows(zero)}")
 
 
 def _check_finite(vectors: Tensor, name: str) -> None:
     if vectors.ndim != 2 or vectors.is_complex():
         raise ValueError(f"{name} must be real, (N, D), got {vectors.dtype} {tuple(vectors.shape)}")
-    strange = ~vectors.isfinite().all(dim=1)
-    if strange.any():
-        raise ValueError(f"{name} must be finite; NaN or infinite in rows {_format_rows(strange)}")
+    invalid = ~vectors.isfinite().all(dim=1)
+    if invalid.any():
+        raise ValueError(f"{name} must be finite; NaN or infinite in rows {_format_rows(invalid)}")
 
 
-def _format_rows(wrong: Tensor) -> str:
-    """The numbers of the first ten True."""
-    rows = wrong.nonzero()[:, 0].tolist()
+def _format_rows(marked: Tensor) -> str:
+    """Format the positions of the first ten True entries of (N,), such as "3, 8, 9"."""
+    rows = marked.nonzero()[:, 0].tolist()
     return ", ".join(map(str, rows[:10])) + (f" and {len(rows) - 10} more" if len(rows) > 10 else "")

@@ -1,4 +1,4 @@
-"""Contrast between labelled vectors: the mean feature of a region, InfoNCE with labels (ELCFS), triplets (FISC)."""
+"""Mean features of image regions, and losses that compare feature vectors: InfoNCE with labels, and triplet loss."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ from torch import Tensor
 
 
 def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean feature vector inside each mask: one embedding a region and image (ELCFS).
+    """Return the mean feature vector inside a mask, for each image of a batch.
+
+    Implements eq. 5 of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
+    Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030).
 
     Args:
-        features: (B, D, H, W).
-        mask: (B, H, W) of 0 and 1, or weights of at least 0; any type.
+        features: (B, D, H, W), floating point.
+        mask: (B, H, W), any dtype: 0 and 1, or weights of at least 0.
 
     Returns:
-        vectors (B, D), at least float32, and present (B,), bool. Where the mask is empty `present` is False and the
-        vector is 0: drop it, for it means nothing.
+        A pair. `vectors`: (B, D), in the dtype of `features` but at least float32. `present`: (B,) bool, False where
+        the mask is empty; the vector is then 0 and has no meaning, so leave it out.
 
     Raises:
-        ValueError: if the shapes do not belong together.
+        ValueError: if the shapes do not fit each other.
     """
     if features.ndim != 4 or mask.shape != (len(features), *features.shape[2:]):
-        raise ValueError(f"features {tuple(features.shape)} need a mask (B, H, W), got {tuple(mask.shape)}")
+        raise ValueError(f"mask must be (B, H, W) for features {tuple(features.shape)}, got {tuple(mask.shape)}")
     with torch.autocast(features.device.type, enabled=False):
         features = features.to(torch.promote_types(features.dtype, torch.float32))
         weights = mask.to(features).flatten(1)                                 # (B, H * W)
         total = weights.sum(dim=1)
         present = total > 0
         sums = torch.bmm(features.flatten(2), weights[..., None])[..., 0]
-        return sums / torch.where(present, total, 1)[:, None], present
+        return sums / torch.where(present, total, 1)[:, None], present         # eq. 5
 
 
 def pool_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
-    """The mean feature inside a region, of several decoder levels side by side (ELCFS).
+    """Return the mean features inside a region, concatenated over several decoder levels.
 
-    Averaging each level by itself equals averaging their concatenation, and needs less memory.
+    Each level is enlarged bilinearly to the region's size and averaged on its own. This equals the average of the
+    concatenated levels (ELCFS, eq. 5) and needs less memory.
 
     Args:
-        levels: (B, D_i, H_i, W_i) each; enlarged to the region's size.
+        levels: feature maps (B, D_i, H_i, W_i) of one batch.
         region: (B, H, W) of 0 and 1.
 
     Returns:
-        (n, sum D_i), of the n images that show the region.
+        (n, sum of D_i), one row for each of the n images whose region is not empty.
     """
     pooled = []
     for level in levels:
@@ -55,52 +59,75 @@ def pool_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
 
 
 def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-    """`masked_mean` of R regions an image: features (B, D, H, W), masks (B, R, H, W) to (B * R, D) and (B * R,)."""
-    found = [masked_mean(features, masks[:, region]) for region in range(masks.shape[1])]
-    vectors, present = (torch.stack(one, dim=1).flatten(0, 1) for one in zip(*found, strict=True))
+    """Return the mean feature vector inside each of several masks, for each image of a batch.
+
+    Args:
+        features: (B, D, H, W), floating point.
+        masks: (B, R, H, W), R regions per image, of 0 and 1 or weights of at least 0.
+
+    Returns:
+        A pair: the mean vectors (B * R, D), sorted by image and then by region, and (B * R,) bool, False where the
+        mask is empty (the vector is then 0).
+    """
+    means = [masked_mean(features, masks[:, region]) for region in range(masks.shape[1])]
+    vectors, present = (torch.stack(parts, dim=1).flatten(0, 1) for parts in zip(*means, strict=True))
     return vectors, present
 
 
 def triplet_loss(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float) -> Tensor:
-    """Mean of max(0, |a - p| - |a - n| + margin) over rows (A, D), each brought to length one (FISC, eq. 6).
+    """Return the triplet margin loss of vectors that are first scaled to length 1.
 
-    PyTorch's, which adds 1e-6 to each difference, so that its gradient at a = p is finite. Of no rows: 0.
+        mean over rows of max(0, |a - p| - |a - n| + margin)
+
+    Implements eq. 5 of FISC (Nguyen et al., "FISC: Federated Domain Generalization via Interpolative Style Transfer and
+    Contrastive Learning", 2024, https://arxiv.org/abs/2410.22622). PyTorch adds 1e-6 to each difference, which keeps
+    the gradient finite at a = p.
+
+    Args:
+        anchors: a, (A, D).
+        positives: p, (A, D), vectors that should be close to the anchors.
+        negatives: n, (A, D), vectors that should be far from the anchors.
+        margin: by how much the negative must be further away than the positive, above 0.
+
+    Returns:
+        Scalar, at least 0; 0 with gradient 0 if A is 0.
     """
     if not len(anchors):
         return anchors.sum() * 0
     anchors, positives, negatives = (F.normalize(vectors, dim=1) for vectors in (anchors, positives, negatives))
-    return F.triplet_margin_loss(anchors, positives, negatives, margin=margin)
+    return F.triplet_margin_loss(anchors, positives, negatives, margin=margin)  # eq. 5
 
 
 def info_nce(
     vectors: Tensor, labels: Tensor, temperature: float = 0.05, denominator: str = "positive_and_negatives"
 ) -> Tensor:
-    """Supervised InfoNCE over every ordered pair of equal labels, with cosine similarity (ELCFS eq. 6-7).
+    """Return the supervised InfoNCE loss with cosine similarity, averaged over all ordered pairs of equal labels.
 
-    For anchor i and positive j, with s = cosine / temperature and n running over the vectors of another label:
+    For anchor i and positive j, with s = cosine similarity / temperature and n over all vectors of other labels:
 
-        positive_and_negatives: -log( e^s_ij / (e^s_ij + sum_n e^s_in) )       as released; 0 or more
-        negatives:              -log( e^s_ij / sum_n e^s_in )                  eq. 6 to the letter
+        positive_and_negatives: -log( e^s_ij / (e^s_ij + sum_n e^s_in) )       at least 0; the authors' released code
+        negatives:              -log( e^s_ij / sum_n e^s_in )                  eq. 6 as printed
 
-    As printed, eq. 6 leaves the positive out of its own denominator, so the loss has no floor at 0 and falls below
-    -1/temperature as the vectors separate. The authors' code is the first form, which we follow. The other positives of
-    the anchor are in neither denominator. ell_ij is not ell_ji, so both orders count.
+    Implements eq. 6-7 of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
+    Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030). As printed, eq. 6
+    leaves the positive pair out of the denominator, so the loss has no lower bound and falls below -1 / temperature
+    when the vectors separate. The released code includes it; so does the default here. The anchor's other positives are
+    in neither denominator. The loss of (i, j) differs from that of (j, i), so both orders count.
 
-    MONAI's `ContrastiveLoss` will not do: it knows pairs only (row i with row i) and takes every other row for a
-    negative, also those of the same label.
+    MONAI's `ContrastiveLoss` computes something else: its only positive pairs are row i with row i of two inputs, and
+    all other rows are negatives, including those of the same label.
 
     Args:
-        vectors: (N, D), none of them zero.
+        vectors: (N, D), floating point, no row zero.
         labels: (N,), integers.
         temperature: above 0.
         denominator: "positive_and_negatives" or "negatives".
 
     Returns:
-        The mean over the pairs, a scalar. Without a positive pair, or without a negative, exactly 0, still joined to
-        the graph, with gradient 0.
+        Scalar. If there is no pair of equal labels, or only one label: 0 with gradient 0.
 
     Raises:
-        ValueError: if shapes, temperature or denominator are not as above.
+        ValueError: if the shapes do not fit, the temperature is not above 0, or `denominator` is another word.
     """
     _check(vectors, labels, temperature, denominator)
     with torch.autocast(vectors.device.type, enabled=False):
@@ -111,11 +138,11 @@ def info_nce(
             return vectors.sum() * 0
         directions = F.normalize(vectors, dim=1)
         scores = directions @ directions.T / temperature
-        against = scores.masked_fill(same, -torch.inf).logsumexp(dim=1, keepdim=True)     # log sum_n e^s_in
-        gap = (against - scores)[positive]
+        negatives = scores.masked_fill(same, -torch.inf).logsumexp(dim=1, keepdim=True)   # log sum_n e^s_in
+        losses = (negatives - scores)[positive]                                # eq. 6
         if denominator == "positive_and_negatives":
-            gap = torch.logaddexp(gap, torch.zeros_like(gap))
-        return gap.mean()
+            losses = torch.logaddexp(losses, torch.zeros_like(losses))
+        return losses.mean()                                                   # eq. 7
 
 
 def _check(vectors: Tensor, labels: Tensor, temperature: float, denominator: str) -> None:

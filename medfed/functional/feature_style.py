@@ -1,10 +1,17 @@
-"""The style of feature maps inside a network: share it, shift to another site's, explore beyond one's own, mix.
+"""Change the style of feature maps inside a network: shift it to another site's style, extrapolate, mix or perturb it.
 
-StableFDG (Park et al., NeurIPS 2023) does all four; mixing is MixStyle (Zhou et al., ICLR 2021). A style is the mean
-and deviation of each channel of a map. Statistics are constants to the gradient throughout, as in both released codes
-but for one place: StableFDG's exploration lets the gradient through the mean and deviation that it takes off.
+A style is the mean and the standard deviation of each channel of a feature map. The functions implement
 
-Whether to act at all (p = 0.5, only in training) is for the caller to draw.
+- StableFDG (shift, exploration, mixing): Park et al., "StableFDG: Style and Attention Based Learning for Federated
+  Domain Generalization", NeurIPS 2023, https://arxiv.org/abs/2311.00227;
+- MixStyle (mixing): Zhou et al., "Domain Generalization with MixStyle", ICLR 2021, https://arxiv.org/abs/2104.02008;
+- DSU (noise): Li et al., "Uncertainty Modeling for Out-of-Distribution Generalization", ICLR 2022,
+  https://arxiv.org/abs/2202.03958.
+
+Gradients flow through the normalised feature map. Except in `add_style_noise`, a map's own mean and standard deviation
+are constants to the gradient, as in the released codes of MixStyle and StableFDG. (In one place StableFDG's code
+differs: its exploration lets the gradient pass through the statistics that it removes.) The functions always act; the
+caller draws whether they should (usually with probability 0.5, in training only).
 """
 
 from __future__ import annotations
@@ -17,31 +24,58 @@ from torch import Tensor
 from medfed.functional.clustering import kmeans_plus_plus
 from medfed.functional.style import channel_mean_std, replace_mean_std
 
-EPSILON = 1e-6
+EPSILON = 1e-6  # added to variances under the square root
 
 
 class SiteStyle(NamedTuple):
-    """What a site shares in StableFDG, four tensors (C,); or R of them together, (R, C)."""
+    """The distribution of the styles of a site's images, which StableFDG shares (eq. 3).
 
-    mean: Tensor            # mean over its images of the channel means
-    std: Tensor             # and of the channel deviations
-    mean_spread: Tensor     # how far images lie from them
+    Args:
+        mean: (C,), mean over the site's images of the channel means.
+        std: (C,), mean over the site's images of the channel standard deviations.
+        mean_spread: (C,), standard deviation over the images of the channel means.
+        std_spread: (C,), standard deviation over the images of the channel standard deviations.
+
+    The styles of R sites together are four tensors (R, C).
+    """
+
+    mean: Tensor
+    std: Tensor
+    mean_spread: Tensor
     std_spread: Tensor
 
 
 def feature_mean_std(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of every channel of every map: `style.statistics` with 1e-6 under the root, each (B, C)."""
+    """Return the mean and standard deviation of every channel of every feature map, sqrt(variance + 1e-6).
+
+    Args:
+        features: (B, C, H, W), floating point.
+
+    Returns:
+        mean and std, each (B, C), float32 (float64 for float64 features).
+
+    Raises:
+        ValueError: if the features are not floating-point maps (B, C, H, W).
+    """
     return channel_mean_std(features, EPSILON)
 
 
 def restyle_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Take the own style off each map and put (mean, std), each (B, C), on; the own style is a constant.
+    """Replace the mean and standard deviation of every channel of every feature map.
+
+    The removed statistics are constants to the gradient.
+
+    Args:
+        features: (B, C, H, W), floating point.
+        mean: (B, C), the new means.
+        std: (B, C), the new standard deviations.
 
     Returns:
-        The shape and type of `features` (B, C, H, W); computed in float32 at least.
+        (B, C, H, W) in the dtype of `features`; computed in float32 or float64. A constant channel becomes the new
+        mean.
 
     Raises:
-        ValueError: if the features are no maps, or mean or std is not (B, C).
+        ValueError: if the features are not floating-point maps, or mean or std is not (B, C).
     """
     own = _style(features)
     if mean.shape != own[0].shape or std.shape != own[0].shape:
@@ -50,10 +84,17 @@ def restyle_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def compute_site_style(means: Tensor, stds: Tensor) -> SiteStyle:
-    """A site's style, from the `moments` of all its images (N, C): 4C numbers, whatever N.
+    """Summarise the styles of a site's images as the style that StableFDG shares: 4 C numbers for any N.
 
-    The spread is sqrt(variance + 1e-6), as released, not the variance of the paper's text; unbiased, but 0 for the
-    variance of a single image. Computed in float64, returned in float32.
+    Implements eq. 2-3 of StableFDG. As in the released code, the spread is sqrt(variance + 1e-6); the paper's text has
+    the variance. The variance is unbiased (divided by N - 1), and 0 for a single image.
+
+    Args:
+        means: (N, C), the channel means of N images, N at least 1, as `feature_mean_std` returns them.
+        stds: (N, C), their channel standard deviations.
+
+    Returns:
+        Four float32 tensors (C,); computed in float64.
 
     Raises:
         ValueError: if means and stds are not both (N, C) with N at least 1.
@@ -61,29 +102,31 @@ def compute_site_style(means: Tensor, stds: Tensor) -> SiteStyle:
     if means.ndim != 2 or means.shape != stds.shape or len(means) == 0:
         raise ValueError(f"means and stds must both be (N, C), got {tuple(means.shape)} and {tuple(stds.shape)}")
     both = torch.stack([means, stds]).detach().double()                                  # (2, N, C)
-    variance, mean = torch.var_mean(both, dim=1, correction=min(1, len(means) - 1))
-    return SiteStyle(*mean.float(), *(variance + EPSILON).sqrt().float())
+    variance, mean = torch.var_mean(both, dim=1, correction=min(1, len(means) - 1))      # eq. 2
+    return SiteStyle(*mean.float(), *(variance + EPSILON).sqrt().float())                # eq. 3
 
 
 def shift_style(features: Tensor, received: SiteStyle, rng: torch.Generator, n_kept: int | None = None) -> Tensor:
-    """Give part of the batch the style of another site; those whose styles lie furthest apart keep theirs.
+    """Give a part of the batch the style of another site; the samples with the most distant styles keep their own.
 
-        mean = mean' + e * mean_spread',  std = max(0, std' + e * std_spread'),  e ~ N(0, 1) a sample and channel
+        mean = mean' + e * mean_spread',  std = max(0, std' + e * std_spread'),  e ~ N(0, 1) per sample and channel
 
-    k-means++ on (mean, std) says which samples keep their style, as in the paper; the released code keeps centres of
-    clusters in place of samples.
+    This is step 2 (selective style shifting) of StableFDG. As in the paper, k-means++ on (mean, std) selects
+    the samples that keep their style; the released code keeps cluster centres instead of samples.
 
     Args:
-        features: (B, C, H, W). Where their styles are not finite, training diverged, and they come back as they are.
-        received: the other site's style, or those of R sites; each shifted sample then takes one of them at random.
+        features: (B, C, H, W). If a mean or standard deviation is not finite (training diverged), the features are
+            returned unchanged.
+        received: the other site's style, four tensors (C,); or the styles of R sites, four tensors (R, C), one of which
+            is drawn for each shifted sample.
         rng: a CPU generator.
-        n_kept: how many keep their style, 0..B; B // 2 where it is None.
+        n_kept: number of samples that keep their style, 0..B. None: B // 2.
 
     Returns:
-        The shape and type of `features`, in their order; kept samples are unchanged, bit for bit.
+        (B, C, H, W) in the dtype and order of `features`; samples that keep their style are bit-identical.
 
     Raises:
-        ValueError: if n_kept is outside 0..B, or the style has not the features' channels.
+        ValueError: if `n_kept` is outside 0..B, or the style has another number of channels.
     """
     own = _style(features)
     if not bool(own.isfinite().all()):
@@ -102,35 +145,42 @@ def shift_style(features: Tensor, received: SiteStyle, rng: torch.Generator, n_k
 
 
 def explore_styles(features: Tensor, added: Tensor, level: float = 3.0, clamp: bool = True) -> Tensor:
-    """Samples in styles further out than their own: mean + a (mean - batch's mean), and the same for std.
+    """Extrapolate the styles of some samples away from the average style of the batch.
+
+        mean_new = mean + a (mean - average mean of the batch),  std_new likewise
+
+    Implements eq. 4-5 (style exploration) of StableFDG.
 
     Args:
-        features: (B, C, H, W), the batch; its average style is the centre.
-        added: (A,), int64, which samples (`draws.oversample`); one may come twice.
-        level: a; 0 leaves the style as it is, 3 is the paper's.
-        clamp: cut negative deviations at 0. As released they are not cut, and turn the map over: that happens, with
-            a = 3, wherever a deviation is under 0.75 of the batch's.
+        features: (B, C, H, W), the batch whose average style is the centre.
+        added: (A,) int64, indices of the samples to change, as `draw_oversampled` returns them; repeats are allowed.
+        level: a, the exploration level. 0 keeps the style; the paper uses 3.
+        clamp: whether negative new standard deviations are set to 0. The released code does not, so that such a channel
+            is mirrored: with a = 3 wherever the standard deviation is below 0.75 of the batch's average.
 
     Returns:
-        (A, C, H, W), the added samples only, in the type of `features`.
+        (A, C, H, W), the changed samples only, in the dtype of `features`.
     """
     own = _style(features)
     return replace_mean_std(features[added], own[:, added], _extrapolate(own, added, level, clamp)).to(features.dtype)
 
 
 def mix_styles(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
-    """MixStyle: each sample takes ratio of its own style and 1 - ratio of its partner's.
+    """Mix the style of each sample with the style of another sample of the batch (MixStyle).
+
+        mean = ratio * own mean + (1 - ratio) * partner's mean,  std likewise
 
     Args:
         features: (B, C, H, W).
-        ratio: (B,), in [0, 1]; 1 is the identity, 0 the partner's style whole.
-        partners: (B,), int64, a permutation. Both as `draws.draw_mixing` draws them.
+        ratio: (B,) in [0, 1], the weight of a sample's own style. 1 returns the sample, up to rounding; 0 gives it the
+            partner's style. See `draw_mixing_partners`.
+        partners: (B,) int64, a permutation of 0..B-1.
 
     Returns:
-        The shape and type of `features`.
+        (B, C, H, W) in the dtype of `features`.
 
     Raises:
-        ValueError: if ratio and partners are not as above.
+        ValueError: if ratio or partners is not (B,), or a ratio is outside [0, 1].
     """
     own = _style(features)
     return replace_mean_std(features, own, _interpolate(own, ratio, partners)).to(features.dtype)
@@ -139,36 +189,42 @@ def mix_styles(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
 def explore_and_mix_styles(
     features: Tensor, added: Tensor, ratio: Tensor, partners: Tensor, level: float = 3.0, clamp: bool = True
 ) -> Tensor:
-    """The batch and the added samples, explored and mixed: StableFDG's steps after the shift, in one.
+    """Append samples with extrapolated styles to the batch, then mix the styles of all samples (StableFDG, steps 3-5).
 
-    `explore`, then `mix`, but the maps are normalised once, as released. Twice would lose what a deviation of 0 took
-    from a channel, where a mixed deviation still shows it.
+    The result is that of `explore_styles` followed by `mix_styles`, but the feature maps are normalised once, as in the
+    released code. Normalising twice would lose the content of a channel whose extrapolated standard deviation is 0.
 
     Args:
-        ratio, partners: (B + A,), of the batch and, after it, the added samples.
-        features, added, level, clamp: as in `explore`.
+        features: (B, C, H, W), the batch.
+        added: (A,) int64, indices of the samples to append, as `draw_oversampled` returns them.
+        ratio: (B + A,) in [0, 1], the weight of a sample's own style in the mixture, batch first.
+        partners: (B + A,) int64, a permutation of 0..B+A-1.
+        level: a, the exploration level of the appended samples. 0 keeps their style.
+        clamp: whether negative extrapolated standard deviations are set to 0.
 
     Returns:
-        (B + A, C, H, W). The labels are those of the batch, and after them `labels[added]`.
+        (B + A, C, H, W) in the dtype of `features`. Its labels are the batch's labels followed by `labels[added]`.
+
+    Raises:
+        ValueError: if ratio or partners is not (B + A,), or a ratio is outside [0, 1].
     """
     own = _style(features)
-    everyone = torch.cat([torch.arange(len(features), device=added.device), added])
+    indices = torch.cat([torch.arange(len(features), device=added.device), added])
     style = torch.cat([own, _extrapolate(own, added, level, clamp)], dim=1)
-    return replace_mean_std(features[everyone], own[:, everyone], _interpolate(style, ratio, partners)).to(
-        features.dtype
-    )
+    mixed = _interpolate(style, ratio, partners)
+    return replace_mean_std(features[indices], own[:, indices], mixed).to(features.dtype)
 
 
 def _style(features: Tensor) -> Tensor:
-    """(2, B, C): mean and deviation, constants to the gradient."""
+    """Return (2, B, C): mean and standard deviation of every channel, detached from the graph."""
     return torch.stack(feature_mean_std(features.detach()))
 
 
 def _draw_styles(received: SiteStyle, n: int, n_channels: int, rng: torch.Generator) -> Tensor:
-    """(2, n, C), float64, on the CPU."""
+    """Draw n styles around the received one(s): (2, n, C) float64 on the CPU."""
     shapes = {tuple(entry.shape) for entry in received}
     if len(shapes) != 1 or received.mean.ndim not in (1, 2) or received.mean.shape[-1] != n_channels:
-        raise ValueError(f"the style must be four times ({n_channels},) or (R, {n_channels}), got {sorted(shapes)}")
+        raise ValueError(f"the style must be four tensors ({n_channels},) or (R, {n_channels}), got {sorted(shapes)}")
     sites = torch.stack([torch.atleast_2d(entry) for entry in received]).detach().to("cpu", torch.float64)
     of_site = torch.randint(sites.shape[1], (n,), generator=rng)
     noise = torch.randn(2, n, n_channels, dtype=torch.float64, generator=rng)
@@ -177,13 +233,13 @@ def _draw_styles(received: SiteStyle, n: int, n_channels: int, rng: torch.Genera
 
 
 def _extrapolate(style: Tensor, added: Tensor, level: float, clamp: bool) -> Tensor:
-    """(2, B, C) to (2, A, C)."""
-    mean, std = style[:, added] + level * (style[:, added] - style.mean(dim=1, keepdim=True))
+    """Move the styles of the samples `added` away from the average: (2, B, C) to (2, A, C)."""
+    mean, std = style[:, added] + level * (style[:, added] - style.mean(dim=1, keepdim=True))  # eq. 4-5
     return torch.stack([mean, std.clamp(min=0) if clamp else std])
 
 
 def _interpolate(style: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
-    """(2, B, C) to the same."""
+    """Mix styles (2, N, C) with those of their partners: (2, N, C)."""
     n = style.shape[1]
     if tuple(ratio.shape) != (n,) or tuple(partners.shape) != (n,):
         raise ValueError(f"ratio and partners must be ({n},), got {tuple(ratio.shape)} and {tuple(partners.shape)}")
@@ -194,27 +250,28 @@ def _interpolate(style: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
 
 
 def add_style_noise(features: Tensor, rng: torch.Generator, factor: float = 1.0) -> Tensor:
-    """Give each map a style drawn around its own.
+    """Replace the style of each feature map by a random style around its own (DSU).
 
-        mean = mu + e_mu * S_mu,  std = sigma + e_sigma * S_sigma,  e ~ N(0, 1) a sample and channel
+        mean = mu + e_mu * S_mu,  std = sigma + e_sigma * S_sigma,  e ~ N(0, 1) per sample and channel
 
-    where S_mu and S_sigma are how far mu and sigma spread over the batch, sqrt(variance + 1e-6) of each channel. A
-    drawn deviation may be negative, and then mirrors the channel, as published. Gradients pass through all statistics.
+    S_mu and S_sigma measure how far mu and sigma vary over the batch: sqrt(variance + 1e-6) of each channel. As in the
+    released code, a drawn standard deviation may be negative, which mirrors the channel, and gradients flow through all
+    statistics.
 
     Args:
-        features: (B, C, H, W). One image has no spread: it comes back as it is.
+        features: (B, C, H, W). A batch of one image has no spread and is returned unchanged.
         rng: a CPU generator.
-        factor: of the spread, at least 0; 0 is the identity, to the bit.
+        factor: multiplies S_mu and S_sigma, at least 0. 0 returns the features unchanged.
 
     Returns:
-        The shape and type of `features`; computed in float32 at least.
+        (B, C, H, W) in the dtype of `features`; computed in float32 or float64.
 
     Raises:
-        ValueError: if the features are no maps, or the factor is negative.
+        ValueError: if the features are not floating-point maps (B, C, H, W), or the factor is negative.
     """
     if factor < 0:
         raise ValueError(f"factor must be at least 0, got {factor}")
-    own = torch.stack(feature_mean_std(features))                                                 # (2, B, C)
+    own = torch.stack(feature_mean_std(features))                                        # (2, B, C)
     if factor == 0 or len(features) < 2:
         return features
     spread = (own.var(dim=1, keepdim=True) + EPSILON).sqrt()

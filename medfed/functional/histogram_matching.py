@@ -1,7 +1,9 @@
-"""Exact matching of histograms (EFDM; Zhang et al., CVPR 2022): all moments of a style at once, where AdaIN takes two.
+"""Match or mix the histograms of feature map channels (EFDM and EFDMix).
 
-The r-th smallest number of a channel becomes the r-th smallest of the style's. That needs maps of one size, and costs a
-sort: O(HW log HW) a channel.
+Implements Zhang et al., "Exact Feature Distribution Matching for Arbitrary Style Transfer and Domain Generalization",
+CVPR 2022, https://arxiv.org/abs/2203.07740: the r-th smallest value of a channel becomes the r-th smallest value of the
+style's channel. This matches all moments of the distribution, where AdaIN matches the first two. Both maps must have
+the same size. The cost is one sort per channel, O(HW log HW).
 """
 
 from __future__ import annotations
@@ -10,15 +12,15 @@ from torch import Tensor
 
 
 def match_histograms(features: Tensor, style: Tensor) -> Tensor:
-    """The numbers of `style` in the order that those of `features` have.
+    """Replace the values of each channel by the style's values in the same rank order (exact histogram matching).
 
     Args:
-        features, style: (B, C, H, W), of one shape.
+        features: (B, C, H, W), whose rank order (content) stays.
+        style: (B, C, H, W), whose values are taken.
 
     Returns:
-        (B, C, H, W): each channel has the style's histogram and the features' ranks. Equal numbers keep the order in
-        which they stand. The gradient of `features` passes as if nothing had been changed, that of `style` goes where
-        its numbers went.
+        (B, C, H, W). Each channel has the histogram of the style's channel. Equal values are ranked in the order of
+        their positions. The gradient passes to `features` unchanged, and to `style` at the positions of the values.
 
     Raises:
         ValueError: if the shapes differ.
@@ -27,29 +29,33 @@ def match_histograms(features: Tensor, style: Tensor) -> Tensor:
 
 
 def mix_histograms(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
-    """EFDMix: each sample takes ratio of its own histogram and 1 - ratio of its partner's.
+    """Mix the histograms of each sample's channels with those of another sample of the batch (EFDMix).
+
+        ratio * features + (1 - ratio) * (features matched to the partner's histograms)
 
     Args:
         features: (B, C, H, W).
-        ratio: (B,), in [0, 1]; 1 is the identity, to the bit.
-        partners: (B,), int64, a permutation. Both as `draws.draw_mixing` draws them.
+        ratio: (B,) in [0, 1], the weight of a sample's own histogram. 1 returns the sample unchanged. See
+            `draw_mixing_partners`.
+        partners: (B,) int64, a permutation of 0..B-1.
 
     Returns:
-        The shape and type of `features`, with gradients as in `matched`.
+        (B, C, H, W) in the dtype of `features`, with gradients as `match_histograms` describes.
 
     Raises:
-        ValueError: if ratio and partners are not as above.
+        ValueError: if ratio or partners is not (B,), or a ratio is outside [0, 1].
     """
     if not tuple(ratio.shape) == tuple(partners.shape) == (len(features),):
         shapes = f"{tuple(ratio.shape)} and {tuple(partners.shape)}"
         raise ValueError(f"ratio and partners must be ({len(features)},), got {shapes}")
     if not bool(((ratio >= 0) & (ratio <= 1)).all()):
         raise ValueError(f"ratio must be in [0, 1], got {ratio.tolist()}")
-    share = (1 - ratio).to(features)[:, None, None, None]
-    return features + share * _matching_change(features, features[partners.to(features.device)])
+    strength = (1 - ratio).to(features)[:, None, None, None]
+    return features + strength * _matching_change(features, features[partners.to(features.device)])
 
 
 def _matching_change(features: Tensor, style: Tensor) -> Tensor:
+    """Return what exact matching adds to the features, (B, C, H, W), without a gradient to `features`."""
     if features.shape != style.shape or features.ndim != 4:
         shapes = f"{tuple(features.shape)} and {tuple(style.shape)}"
         raise ValueError(f"features and style must be one shape (B, C, H, W), got {shapes}")

@@ -1,4 +1,7 @@
-"""Looking at, or changing, what flows through named places of a network, without renaming any of its entries."""
+"""Read or change the outputs of named submodules of a network, and add layers to it, without renaming its entries.
+
+A submodule is named by its dotted path, as in `torch.nn.Module.get_submodule`.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +13,58 @@ from torch import Tensor, nn
 
 @contextmanager
 def capture_features(network: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """Collect the outputs of the named submodules during the forward passes inside the block.
+    """Collect the outputs of named submodules during the forward passes inside the `with` block.
 
-    Forward hooks survive `torch.func.functional_call`, so this also works with fast weights. A second forward pass
-    overwrites the first one's outputs.
+    Also works with `torch.func.functional_call`. A second forward pass overwrites the outputs of the first.
 
-    >>> with tapped(network, ("upcat_1", "upcat_2")) as seen:
-    ...     logits = network(images)
-    >>> seen["upcat_1"].shape  # (B, C, H, W)
+    Args:
+        network: the network that will be called inside the block.
+        names: dotted paths of submodules.
+
+    Yields:
+        A dict that is filled during the forward pass: output tensor by submodule path, with its graph.
+
+    Raises:
+        AttributeError: if the network has no submodule of a given path.
+
+    Example:
+        >>> import torch
+        >>> network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
+        >>> with capture_features(network, ["0"]) as features:
+        ...     output = network(torch.rand(2, 1, 8, 8))
+        >>> features["0"].shape
+        torch.Size([2, 4, 6, 6])
     """
-    seen: dict[str, Tensor] = {}
+    features: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Callable:
+    def store_as(name: str) -> Callable:
         def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
-            seen[name] = output
+            features[name] = output
 
         return hook
 
     with ExitStack() as hooks:
         for name in names:
-            handle = network.get_submodule(name).register_forward_hook(keep(name))
+            handle = network.get_submodule(name).register_forward_hook(store_as(name))
             hooks.callback(handle.remove)
-        yield seen
+        yield features
 
 
 def features_at(network: nn.Module, name: str, image: Tensor) -> Tensor:
-    """What the named submodule returns for these images; nothing behind it is computed."""
+    """Return the output of a named submodule for a batch; the layers after it are not computed.
+
+    Args:
+        network: the network to run, in its present mode.
+        name: dotted path of the submodule.
+        image: (B, C, H, W), the network's input.
+
+    Returns:
+        The submodule's output, with its graph.
+
+    Raises:
+        AttributeError: if the network has no such submodule.
+        ValueError: if the network's forward pass does not call the submodule.
+    """
 
     def stop(module: nn.Module, inputs: tuple, output: Tensor) -> None:
         raise _StopForward(output)
@@ -47,20 +76,26 @@ def features_at(network: nn.Module, name: str, image: Tensor) -> Tensor:
         return reached.output
     finally:
         handle.remove()
-    raise ValueError(f"the network does not use its part '{name}'")
+    raise ValueError(f"the network's forward pass does not call its submodule '{name}'")
 
 
 @contextmanager
 def replace_output(
     network: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]], first: bool = False
 ) -> Iterator[None]:
-    """Put functions behind named submodules during the forward passes inside the block: what one returns goes on.
+    """Pass the outputs of named submodules through functions during the forward passes inside the `with` block.
 
-    A function may change the number of images (oversampling): the rest of the network then sees as many.
+    A function may change the number of images in the batch (oversampling); the following layers then get as many.
 
     Args:
-        first: before whatever was hooked to the same modules earlier, such as a layer that reads the map; else after
-            it, in place of what layers there made.
+        network: the network that will be called inside the block.
+        changes: function by dotted path of a submodule. A function takes the submodule's output and returns the tensor
+            to continue with.
+        first: True applies the functions before all hooks that the submodules already have (for example a layer that
+            reads the feature map), False after them.
+
+    Raises:
+        AttributeError: if the network has no submodule of a given path.
     """
 
     def hook(change: Callable[[Tensor], Tensor]) -> Callable:
@@ -74,7 +109,11 @@ def replace_output(
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; every module has its own mode again afterwards."""
+    """Set a network to evaluation mode inside the `with` block; then restore the mode of each of its modules.
+
+    Args:
+        network: the network; modules may be in different modes, for example with frozen BatchNorm.
+    """
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:
@@ -84,46 +123,71 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def insert_layer(network: nn.Module, seam: str, layer: nn.Module, name: str) -> None:
-    """Put a layer behind a seam: what the seam's module returns passes through `layer` from now on.
+def insert_layer(network: nn.Module, path: str, layer: nn.Module, name: str) -> None:
+    """Insert a layer after a submodule: from now on the submodule's output passes through the layer.
 
-    The layer becomes `network.<name>`, so its entries are added to the state dict and all others keep their names
-    (inserting into a `Sequential` would renumber the rest, and no bundle would load any more). A deep copy of the
-    network runs its own copy of the layer.
+    The layer becomes the submodule `name` of the network. Its entries are added to the state dict, and no other entry
+    is renamed. (Inserting into an `nn.Sequential` would renumber the following layers, so that no saved weights would
+    load any more.) A deep copy of the network uses its own copy of the layer.
+
+    Args:
+        network: changed in place.
+        path: dotted path of the submodule after which to insert the layer.
+        layer: a module from one tensor to one tensor.
+        name: attribute name for the layer, which must be free.
 
     Raises:
-        ValueError: if the network already has something called `name`, or is a `Sequential`, which would run the
-            layer as its last one.
+        AttributeError: if the network has no submodule `path`.
+        ValueError: if the network already has an attribute `name`, or is an `nn.Sequential`, which would run the layer
+            as its last one.
     """
     add_submodule(network, layer, name)
-    network.get_submodule(seam).register_forward_hook(_LayerHook(layer))
+    network.get_submodule(path).register_forward_hook(_LayerHook(layer))
 
 
 def add_submodule(network: nn.Module, layer: nn.Module, name: str) -> None:
-    """Make a layer the part `name` of a network, without running it; ValueError as in `insert`."""
+    """Register a layer as the submodule `name` of a network, without calling it in the forward pass.
+
+    Args:
+        network: changed in place; the layer's entries join its state dict.
+        layer: the layer to add.
+        name: attribute name for the layer, which must be free.
+
+    Raises:
+        ValueError: if the network already has an attribute `name`, or is an `nn.Sequential`, which would run the layer
+            as its last one.
+    """
     if isinstance(network, nn.Sequential):
-        raise ValueError("a layer cannot be added to a Sequential: it would run at its end")
+        raise ValueError("a layer cannot be added to an nn.Sequential, which would run it as its last layer")
     if hasattr(network, name):
-        raise ValueError(f"the network already has a part called '{name}'")
+        raise ValueError(f"the network already has a submodule or attribute '{name}'")
     network.add_module(name, layer)
 
 
 def input_output_widths(layer: nn.Module) -> tuple[int, int]:
-    """How many features a linear layer or a convolution takes and returns; ValueError for another module."""
+    """Return the numbers of input and output features of a linear layer, or of channels of a 2-D convolution.
+
+    Raises:
+        ValueError: if the layer is neither `nn.Linear` nor `nn.Conv2d`.
+    """
     if isinstance(layer, nn.Linear):
         return layer.in_features, layer.out_features
     if isinstance(layer, nn.Conv2d):
         return layer.in_channels, layer.out_channels
-    raise ValueError(f"{type(layer).__name__} is neither a linear layer nor a convolution")
+    raise ValueError(f"the layer must be nn.Linear or nn.Conv2d, got {type(layer).__name__}")
 
 
 def output_channels(stage: nn.Module) -> int:
-    """How many channels a stage returns: those of its last convolution."""
+    """Return the number of channels that a stage of a network outputs: those of its last 2-D convolution.
+
+    Args:
+        stage: a module that contains at least one `nn.Conv2d`.
+    """
     return [part for part in stage.modules() if isinstance(part, nn.Conv2d)][-1].out_channels
 
 
 class _StopForward(Exception):
-    """Leaves a forward pass where the output is known."""
+    """Ends a forward pass as soon as the wanted output is known."""
 
     def __init__(self, output: Tensor) -> None:
         super().__init__()
@@ -131,7 +195,7 @@ class _StopForward(Exception):
 
 
 class _LayerHook:
-    """A forward hook that knows its layer as an attribute, so that copying the network copies the bond."""
+    """A forward hook that applies a layer. The layer is an attribute, so copying the network copies it consistently."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.layer = layer

@@ -1,4 +1,7 @@
-"""Jigsaw puzzles of images (JiGen): which orders of tiles there are, and tiles put into them."""
+"""Jigsaw puzzles of images, as JiGen uses them: a set of tile permutations, and images with permuted tiles.
+
+See Carlucci et al., "Domain Generalization by Solving Jigsaw Puzzles", CVPR 2019, https://arxiv.org/abs/1903.06864.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,34 @@ from itertools import permutations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import functional as F
 
-LUMA_WEIGHTS = (0.299, 0.587, 0.114)
+LUMA_WEIGHTS = (0.299, 0.587, 0.114)  # of red, green and blue in the brightness of a pixel (ITU-R BT.601)
 
 
 @lru_cache(maxsize=8)
 def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
-    """n orders of side * side tiles that differ in as many places as can be had greedily; the first is the identity.
+    """Return n permutations of side * side tiles that differ from each other in as many places as possible.
 
-    Each further one has the largest smallest Hamming distance to those before it; of equals the largest sum of
-    distances; of equals again the first in the order of a dictionary. So they are the same everywhere, and the first m
-    of n are those that a call with m gives. A table of all orders is searched once, 9! of 9 tiles.
+    The first one is the identity. Each further one is chosen greedily: it has the largest minimum Hamming distance to
+    the permutations before it; ties are broken by the largest sum of distances, then by lexicographic order. The result
+    is therefore the same on every machine, and a smaller n gives the first n of the same sequence. All permutations (9!
+    for 3 x 3 tiles) are compared in one table.
 
     Args:
-        side: tiles along a side, 2 or 3.
-        n: how many, 1..(side * side)!.
+        side: tiles along each side of the image, 2 or 3.
+        n: number of permutations, 1..(side * side)!. JiGen uses 31: 30 permutations and the identity.
 
     Returns:
-        (n, side * side) int64 on the CPU; entry j of an order is the tile that goes to place j, counted along rows.
+        (n, side * side) int64 on the CPU. Entry j of a permutation is the tile that moves to place j; tiles and places
+        are counted row by row.
 
     Raises:
-        ValueError: if side or n is not as above.
+        ValueError: if side or n is out of range.
     """
     if side not in (2, 3):
-        raise ValueError(f"side must be 2 or 3, as all orders are looked at, got {side}")
+        raise ValueError(f"side must be 2 or 3, as all permutations are compared, got {side}")
     n_tiles = side * side
     if not 1 <= n <= math.factorial(n_tiles):
         raise ValueError(f"n must be in 1..{math.factorial(n_tiles)}, got {n}")
@@ -43,46 +48,52 @@ def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
     while len(chosen) < n:
         distance = (known != known[chosen[-1]]).sum(axis=1)
         nearest, total = np.minimum(nearest, distance), total + distance
-        chosen.append(int((nearest * (n * n_tiles + 1) + total).argmax()))     # the first of the largest
+        chosen.append(int((nearest * (n * n_tiles + 1) + total).argmax()))     # argmax takes the first of equals
     return torch.from_numpy(known[chosen].astype(np.int64))
 
 
 def shuffle_tiles(image: Tensor, order: Tensor) -> Tensor:
-    """Images with their tiles in another order.
+    """Permute the tiles of each image.
 
-    A side that is no multiple of the number of tiles is cut to one, as evenly at both ends as can be, and what was cut
-    is filled by repeating the edge after shuffling: no pixel is interpolated, the size stays, and the edge of the image
-    does not tell which tile was beside it.
+    If a side of the image is not a multiple of the number of tiles, the image is cropped to one, as evenly on both
+    sides as possible, and the cropped margin is filled by repeating the edge after the permutation. So no pixel is
+    interpolated, the size stays, and the margin does not reveal the original order.
 
     Args:
-        image: (B, C, H, W), at least one pixel a tile.
-        order: (B, side * side), an order of tiles each, as `orders` gives them.
+        image: (B, C, H, W), at least one pixel per tile.
+        order: (B, side * side) int64, a permutation of the tiles for each image, as `tile_permutations` returns them.
 
     Returns:
-        (B, C, H, W). The identity returns an image of fitting size as it is.
+        (B, C, H, W) in the dtype of `image`. The identity returns an image whose sides fit unchanged.
 
     Raises:
-        ValueError: if the shapes do not belong together.
+        ValueError: if the shapes do not fit each other.
     """
     side = math.isqrt(order.shape[-1])
     if image.ndim != 4 or order.shape != (len(image), side * side) or min(image.shape[2:]) < side:
         raise ValueError(
-            f"images (B, C, H, W) need orders (B, side * side), got {tuple(image.shape)} and {tuple(order.shape)}"
+            f"image must be (B, C, H, W) and order (B, side * side), got {tuple(image.shape)} and {tuple(order.shape)}"
         )
     (top, bottom), (left, right) = (_margins(n, side) for n in image.shape[2:])
-    whole = image[..., top : image.shape[2] - bottom, left : image.shape[3] - right]
-    tiles = _split_tiles(whole, side)
+    cropped = image[..., top : image.shape[2] - bottom, left : image.shape[3] - right]
+    tiles = _split_tiles(cropped, side)
     rows = torch.arange(len(image), device=image.device)[:, None]
     moved = _join_tiles(tiles[rows, order.to(image.device)], side)
     return moved if moved.shape == image.shape else F.pad(moved, (left, right, top, bottom), mode="replicate")
 
 
 def turn_tiles_grey(image: Tensor, grey: Tensor) -> Tensor:
-    """The marked tiles without colour (luma 0.299 R + 0.587 G + 0.114 B), which a puzzle could be solved by.
+    """Remove the colour of marked tiles, so that a network cannot solve the puzzle by colour alone.
+
+    Each pixel becomes 0.299 R + 0.587 G + 0.114 B in all three channels.
 
     Args:
-        image: (B, C, H, W); images of other than three channels come back as they are.
-        grey: (B, side * side), bool; the tiles are those of `shuffled`, and what is cut goes with its neighbour.
+        image: (B, C, H, W). Images without exactly three channels are returned unchanged.
+        grey: (B, side * side) bool, True for the tiles to change, counted row by row as in `shuffle_tiles`. A margin
+            that `shuffle_tiles` would crop belongs to the nearest tile.
+
+    Returns:
+        (B, C, H, W) in the dtype of `image`.
     """
     if image.shape[1] != len(LUMA_WEIGHTS):
         return image
@@ -94,24 +105,24 @@ def turn_tiles_grey(image: Tensor, grey: Tensor) -> Tensor:
 
 
 def _margins(n: int, side: int) -> tuple[int, int]:
-    """How many of n pixels are left out before and after `side` equal tiles."""
+    """Return how many of n pixels are cropped before and after `side` equal tiles."""
     return (n % side) // 2, n % side - (n % side) // 2
 
 
 def _tile_of_each_pixel(n: int, side: int) -> Tensor:
-    """(n,), the tile along its axis that each pixel belongs to."""
+    """Return (n,) int64: the number of the tile, along one axis, to which each of n pixels belongs."""
     return ((torch.arange(n) - _margins(n, side)[0]) // (n // side)).clamp(0, side - 1)
 
 
 def _split_tiles(image: Tensor, side: int) -> Tensor:
-    """(B, C, side * h, side * w) to (B, side * side, C, h, w), along rows."""
+    """Split images (B, C, side * h, side * w) into tiles (B, side * side, C, h, w), row by row."""
     batch, channels, height, width = image.shape
     tiles = image.reshape(batch, channels, side, height // side, side, width // side)
     return tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
 
 def _join_tiles(tiles: Tensor, side: int) -> Tensor:
-    """The opposite of `_tiles`."""
+    """Join tiles (B, side * side, C, h, w) to images (B, C, side * h, side * w); the inverse of `_split_tiles`."""
     batch, _, channels, height, width = tiles.shape
     grid = tiles.reshape(batch, side, side, channels, height, width).permute(0, 3, 1, 4, 2, 5)
     return grid.reshape(batch, channels, side * height, side * width)
@@ -120,20 +131,23 @@ def _join_tiles(tiles: Tensor, side: int) -> Tensor:
 def draw_puzzles(
     image: Tensor, side: int, n_orders: int, ordered_ratio: float, grey_ratio: float, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Make a puzzle of each image: its tiles in a random order, some of them without colour.
+    """Turn each image into a jigsaw puzzle: permute its tiles at random and remove the colour of some of them.
 
     Args:
         image: (B, C, H, W).
-        side: tiles a side.
-        n_orders: size of the set of orders (`orders`); 0 is the identity.
-        ordered_ratio: probability in [0, 1] that an image keeps its order.
-        grey_ratio: probability in [0, 1] that a tile becomes grey.
+        side: tiles along each side of the image, 2 or 3.
+        n_orders: number of permutations to draw from, including the identity (see `tile_permutations`), at least 2.
+        ordered_ratio: probability in [0, 1] that an image keeps its order (label 0).
+        grey_ratio: probability in [0, 1] that a tile loses its colour.
+        rng: a CPU generator.
 
     Returns:
-        The puzzles (B, C, H, W) and the numbers of their orders (B,), int64, on the device of `image`.
+        The puzzles, (B, C, H, W), and the number of each image's permutation, (B,) int64 in 0..n_orders-1, on the
+        device of `image`.
     """
     n = len(image)
-    keep = torch.rand(n, generator=rng) < ordered_ratio
-    order = torch.randint(1, n_orders, (n,), generator=rng).masked_fill(keep, 0)
+    is_ordered = torch.rand(n, generator=rng) < ordered_ratio
+    order = torch.randint(1, n_orders, (n,), generator=rng).masked_fill(is_ordered, 0)
     grey = torch.rand(n, side * side, generator=rng) < grey_ratio
-    return shuffle_tiles(turn_tiles_grey(image, grey), tile_permutations(side, n_orders)[order]), order.to(image.device)
+    puzzles = shuffle_tiles(turn_tiles_grey(image, grey), tile_permutations(side, n_orders)[order])
+    return puzzles, order.to(image.device)

@@ -1,4 +1,8 @@
-"""Steps of weights inside a training step: up the loss (HarmoFL), down it (ELCFS), and of a second model (Epi-FCR)."""
+"""Single gradient steps on a network's weights inside a training step, without changing the weights themselves.
+
+`sharpness_ascent` goes up the loss (HarmoFL), `inner_step` goes down the loss (ELCFS), and `adam_step` trains a second
+set of weights with Adam (Epi-FCR).
+"""
 
 from __future__ import annotations
 
@@ -10,45 +14,57 @@ from torch.optim.adam import adam
 
 
 def sharpness_ascent(loss: Tensor, parameters: Mapping[str, Tensor], distance: float) -> dict[str, Tensor]:
-    """w + delta, delta = distance * g / |g|, g = dL/dw (HarmoFL's weight perturbation; Foret et al., ICLR 2021).
+    """Move the weights a fixed distance up the gradient of the loss, as sharpness-aware minimisation does.
 
-    The norm is over all weights together. delta is a constant: a loss at w + delta passes its gradient on to w
-    unchanged, so an optimiser steps at w, and there are no second derivatives. The weights themselves are not touched.
+        w + delta,   delta = distance * g / |g|,   g = dL/dw
+
+    This is the weight perturbation of HarmoFL (Jiang et al., "HarmoFL: Harmonizing Local and Global Drifts in Federated
+    Learning on Heterogeneous Medical Images", AAAI 2022, https://arxiv.org/abs/2112.10775), after Foret et al.,
+    "Sharpness-Aware Minimization for Efficiently Improving Generalization", ICLR 2021,
+    https://arxiv.org/abs/2010.01412. delta is a constant to the gradient: the gradient of a loss at w + delta is passed
+    to w unchanged, without second derivatives, so an optimiser steps at w.
 
     Args:
-        loss: scalar, computed from `parameters`; its graph is kept.
-        parameters: by name, as `named_parameters` gives them; those that are not trained stay.
-        distance: |delta|, at least 0.
+        loss: scalar, computed from `parameters`. Its graph is kept.
+        parameters: the weights w by name, as `named_parameters` returns them. Entries that do not require a gradient
+            stay as they are.
+        distance: |delta|, the Euclidean norm over all weights together, at least 0.
 
     Returns:
-        Fast weights by name, for `torch.func.functional_call`; where the gradient is 0 there is no way up, and they are
-        the given ones.
+        The moved weights by name, for `torch.func.functional_call`. If the gradient is 0, the weights are unchanged.
     """
     trained = {name: entry for name, entry in parameters.items() if entry.requires_grad}
     gradients = torch.autograd.grad(loss, list(trained.values()), retain_graph=True, allow_unused=True)
-    found = {name: g for name, g in zip(trained, gradients, strict=True) if g is not None}
-    if not found:
+    known = {name: g for name, g in zip(trained, gradients, strict=True) if g is not None}
+    if not known:
         return dict(parameters)
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in found.values()]))
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in known.values()]))
     scale = torch.where(norm > 0, distance / norm, torch.zeros_like(norm))
-    return {**parameters, **{name: trained[name] + scale * g for name, g in found.items()}}
+    return {**parameters, **{name: trained[name] + scale * g for name, g in known.items()}}
 
 
 def inner_step(
     loss: Tensor, parameters: Mapping[str, Tensor], step_size: float, clamp: float, second_order: bool = False
 ) -> dict[str, Tensor]:
-    """theta' = theta - beta clamp(grad L(theta)) (ELCFS eq. 4).
+    """Return the weights after one gradient descent step, as the inner step of meta-learning.
+
+        theta' = theta - beta * clamp(dL/dtheta)
+
+    Implements eq. 4 of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
+    Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030). The clamp is the
+    released code's; the paper does not mention it.
 
     Args:
-        loss: scalar, computed from `parameters`; its graph is kept for the outer backward pass.
-        parameters: by name, as `named_parameters` gives them.
-        step_size: beta, at least 0.
-        clamp: each element of the gradient is cut to plus or minus this.
-        second_order: differentiate through the step. First order takes d theta' / d theta = 1, so the outer loss adds
-            its gradient at theta' to that of the inner loss at theta.
+        loss: scalar, computed from `parameters`. Its graph is kept for the outer backward pass.
+        parameters: the weights theta by name, as `named_parameters` returns them. Entries that do not require a
+            gradient stay as they are.
+        step_size: beta, at least 0. 0 returns the weights.
+        clamp: each element of the gradient is limited to [-clamp, clamp].
+        second_order: whether the outer gradient passes through this step. False treats d theta' / d theta as the
+            identity: the outer loss then adds its gradient at theta' to the gradient of the inner loss at theta.
 
     Returns:
-        Fast weights by name, for `torch.func.functional_call`.
+        The new weights by name, for `torch.func.functional_call`.
     """
     trained = {name: entry for name, entry in parameters.items() if entry.requires_grad}
     gradients = torch.autograd.grad(
@@ -57,7 +73,7 @@ def inner_step(
     fast = dict(parameters)
     for (name, entry), gradient in zip(trained.items(), gradients, strict=True):
         if gradient is not None:
-            fast[name] = entry - step_size * gradient.clamp(-clamp, clamp)
+            fast[name] = entry - step_size * gradient.clamp(-clamp, clamp)     # eq. 4
     return fast
 
 
@@ -66,15 +82,18 @@ def adam_step(
     values: Sequence[Tensor], gradients: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor],
     steps: Tensor, learning_rate: float,
 ) -> Tensor:  # fmt: skip
-    """One step of Adam (betas 0.9 and 0.999, epsilon 1e-8) on plain tensors, in place.
+    """Do one step of Adam on plain tensors, in place (betas 0.9 and 0.999, epsilon 1e-8, no weight decay).
 
     Args:
-        values: the weights; first, second: the moments of their gradients. All three change in place.
-        gradients: of the same shapes.
-        steps: scalar on the CPU, how many steps were taken before; unchanged.
+        values: the weights; changed in place.
+        gradients: their gradients, of the same shapes.
+        first: the first moments of the gradients, 0 at the start; changed in place.
+        second: the second moments of the gradients, 0 at the start; changed in place.
+        steps: scalar tensor on the CPU, the number of steps before this one; not changed.
+        learning_rate: above 0.
 
     Returns:
-        steps + 1.
+        steps + 1, a scalar tensor.
     """
     counters = [steps.clone() for _ in values]
     adam(list(values), list(gradients), list(first), list(second), [], counters, amsgrad=False, beta1=0.9, beta2=0.999,

@@ -1,12 +1,16 @@
-"""Classes told by the mean of their embeddings (prototypes), and how far an embedding is from its own (FPL)."""
+"""Class prototypes (mean embeddings) of several sites, and losses that pull embeddings towards them (FPL).
+
+Implements Huang et al., "Rethinking Federated Learning with Domain Shift: A Prototype View", CVPR 2023,
+https://openaccess.thecvf.com/content/CVPR2023/html/Huang_Rethinking_Federated_Learning_With_Domain_Shift_A_Prototype_View_CVPR_2023_paper.html.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import functional as F
 
 from medfed.functional.clustering import cluster_means, finch_partition
 from medfed.functional.contrastive import region_means
@@ -14,84 +18,114 @@ from medfed.functional.regions import background_ring
 
 
 def region_embeddings(features: Tensor, label: Tensor, ring_width: int) -> tuple[Tensor, Tensor]:
-    """The mean feature of each structure, and of the background beside them, of each image where they are.
+    """Return the mean feature of each structure and of the background around the structures, for each image.
 
     Args:
-        features: (B, D, H, W), of the masks' height and width.
-        label: (B, S, H, W), masks of S structures, which may overlap.
-        ring_width: of the background, in pixels around all structures together.
+        features: (B, D, H, W), in the height and width of the masks.
+        label: (B, S, H, W), masks of S structures, 0 outside; structures may overlap.
+        ring_width: width in pixels of the ring around all structures together that counts as background.
 
     Returns:
-        (R, D), and what each is of, (R,) int64: 0..S-1 the structures, S the background. R may be 0.
+        A pair: the embeddings (R, D) of all regions that are not empty, and (R,) int64, what each embedding shows:
+        0..S-1 the structure, S the background. R may be 0.
     """
     inside = label.bool()
     around = background_ring(inside.any(dim=1, keepdim=True), ring_width)
     masks = torch.cat([inside, around.to(inside)], dim=1)
-    vectors, there = region_means(features, masks)
-    kinds = torch.arange(masks.shape[1], device=vectors.device).repeat(len(masks))
-    return vectors[there], kinds[there]
+    vectors, present = region_means(features, masks)
+    classes = torch.arange(masks.shape[1], device=vectors.device).repeat(len(masks))
+    return vectors[present], classes[present]
 
 
-def class_sums(vectors: Tensor, kinds: Tensor) -> dict[int, tuple[Tensor, int]]:
-    """Of vectors (N, D) of some kinds (N,): the sum (D,), in float64, and the number of those of each kind."""
+def class_sums(vectors: Tensor, classes: Tensor) -> dict[int, tuple[Tensor, int]]:
+    """Return the sum and the number of the vectors of each class.
+
+    Args:
+        vectors: (N, D), floating point.
+        classes: (N,), integers, the class of each vector.
+
+    Returns:
+        By class number: the sum (D,) in float64 without a gradient, and the number of vectors. Classes without a vector
+        are missing.
+    """
     vectors = vectors.detach().double()
-    return {k: (vectors[kinds == k].sum(dim=0), int((kinds == k).sum())) for k in kinds.unique().tolist()}
+    return {k: (vectors[classes == k].sum(dim=0), int((classes == k).sum())) for k in classes.unique().tolist()}
 
 
 def cluster_prototypes(prototypes: Sequence[Tensor]) -> Tensor | None:
-    """One class's prototypes of several sites, each (D,), to the means of their clusters, (M, D) (FPL, eq. 3-4).
+    """Cluster the sites' prototypes of one class, and return the mean of each cluster (FPL, eq. 3-4).
 
-    Clusters are FINCH's last partition: of three sites or fewer always one. A prototype of exactly zero has no
-    direction and is left out; None if no other is there.
+    The clusters are the coarsest partition of FINCH. Up to three sites always form one cluster.
+
+    Args:
+        prototypes: one tensor (D,) per site. Prototypes of exactly zero have no direction and are left out.
+
+    Returns:
+        (M, D), the cluster prototypes; None if all prototypes are zero or none is given.
     """
-    told = [one for one in prototypes if bool(one.any())]
-    if not told:
+    nonzero = [prototype for prototype in prototypes if bool(prototype.any())]
+    if not nonzero:
         return None
-    rows = torch.stack(told)
-    return cluster_means(rows, finch_partition(rows, "last"))
+    rows = torch.stack(nonzero)
+    return cluster_means(rows, finch_partition(rows, "last"))                  # eq. 3-4
 
 
 def prototype_contrastive_loss(
-    vectors: Tensor, kinds: Tensor, prototypes: Tensor, of: Tensor, temperature: float
+    vectors: Tensor, classes: Tensor, prototypes: Tensor, prototype_classes: Tensor, temperature: float
 ) -> Tensor:
-    """InfoNCE of embeddings against cluster prototypes (FPL, eq. 7): own class's against all.
+    """Return the InfoNCE loss of embeddings against cluster prototypes (FPL, eq. 7).
 
-        L_i = -log( sum_{c of own class} e^s_ic / sum_c e^s_ic ),   s = cosine / temperature
+        L_i = -log( sum_{c of the own class} e^s_ic / sum_{all c} e^s_ic ),   s = cosine similarity / temperature
 
-    All clusters of the own class are positive together: an embedding need be near one of them only.
+    All clusters of the own class form one positive term, so an embedding has to be close to only one of them.
 
     Args:
-        vectors: (N, D); kinds: (N,), their classes.
-        prototypes: (M, D); of: (M,), their classes.
+        vectors: (N, D), the embeddings.
+        classes: (N,), integers, the class of each embedding.
+        prototypes: (M, D), the cluster prototypes of all classes.
+        prototype_classes: (M,), integers, the class of each prototype.
         temperature: above 0.
 
     Returns:
-        The mean over the embeddings whose class has a prototype, a scalar; of none, 0, joined to the graph. It is 0
-        where all prototypes are of that class, as there is nothing to be told from.
+        Scalar, at least 0: the mean over the embeddings whose class has a prototype. 0 with gradient 0 if there is no
+        such embedding; 0 if all prototypes belong to that class.
 
     Raises:
         ValueError: if the temperature is not above 0.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
-    own = kinds[:, None] == of[None, :]
+    own = classes[:, None] == prototype_classes[None, :]
     known = own.any(dim=1)
     if not bool(known.any()):
         return vectors.sum() * 0
     own, vectors = own[known], vectors[known]
     scores = F.normalize(vectors, dim=1) @ F.normalize(prototypes, dim=1).T / temperature
-    return (scores.logsumexp(dim=1) - scores.masked_fill(~own, -torch.inf).logsumexp(dim=1)).mean()
+    return (scores.logsumexp(dim=1) - scores.masked_fill(~own, -torch.inf).logsumexp(dim=1)).mean()  # eq. 7
 
 
-def prototype_distance_loss(vectors: Tensor, kinds: Tensor, prototypes: Tensor, of: Tensor) -> Tensor:
-    """Mean squared difference, over numbers, of embeddings to the unbiased prototype of their class (FPL, eq. 9-10).
+def prototype_distance_loss(
+    vectors: Tensor, classes: Tensor, prototypes: Tensor, prototype_classes: Tensor
+) -> Tensor:
+    """Return the mean squared distance of embeddings to the unbiased prototype of their class (FPL, eq. 9-10).
 
-    The unbiased prototype is the mean over the class's clusters, so that a cluster of many sites counts as one of a
-    single site. Args, and embeddings without a prototype, as in `prototype_contrast`.
+    The unbiased prototype is the mean over the class's cluster prototypes, so a cluster of many sites counts as much as
+    a cluster of one site.
+
+    Args:
+        vectors: (N, D), the embeddings.
+        classes: (N,), integers, the class of each embedding.
+        prototypes: (M, D), the cluster prototypes of all classes.
+        prototype_classes: (M,), integers, the class of each prototype.
+
+    Returns:
+        Scalar, at least 0: the mean squared difference over the D features and the embeddings whose class has a
+        prototype. 0 with gradient 0 if there is no such embedding.
     """
-    own = (kinds[:, None] == of[None, :]).to(vectors)
+    own = (classes[:, None] == prototype_classes[None, :]).to(vectors)
     n_clusters = own.sum(dim=1, keepdim=True)
     known = n_clusters[:, 0] > 0
     if not bool(known.any()):
         return vectors.sum() * 0
-    return F.mse_loss(vectors[known], (own @ prototypes.to(vectors) / n_clusters.clamp(min=1))[known])
+    unbiased = own @ prototypes.to(vectors) / n_clusters.clamp(min=1)          # eq. 9
+    return F.mse_loss(vectors[known], unbiased[known])                         # eq. 10

@@ -1,29 +1,33 @@
-"""The two regions that ELCFS contrasts at the edge of a structure (its inner rim, a ring of background), and its edges.
+"""Regions at the edge of segmented structures: the inner boundary, and the ring of background around it.
 
-The element is the 4-connected cross, so distances are counted in steps along rows and columns (L1). MONAI's `erode` and
-`dilate` use the full square, whose ring has other corners, and its `LabelToContour` draws an 8-connected edge.
-Outside the image counts as background, as `scipy.ndimage` has it by default: a structure that touches the border of the
-image has its boundary there, and nothing grows in from outside.
+Both are used by the boundary loss of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image
+Segmentation via Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030).
+
+Pixels are neighbours along rows and columns (the 4-connected cross), so distances are L1 distances. MONAI's `erode` and
+`dilate` use the full square instead, whose ring has other corners, and its `LabelToContour` draws an 8-connected edge.
+As in `scipy.ndimage`, everything outside the image counts as background: a structure that touches the image border has
+its boundary there, and nothing grows in from outside.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import functional as F
 
 
 def boundary(mask: Tensor) -> Tensor:
-    """The inner rim, one pixel wide: the mask less its erosion.
+    """Return the inner boundary of structures, one pixel wide: the mask minus its erosion.
 
     Args:
-        mask: (B, S, H, W), one structure a channel, any type; a pixel belongs to the structure where it exceeds 0.5.
+        mask: (B, S, H, W), one structure per channel, any dtype. A pixel belongs to the structure if its value exceeds
+            0.5.
 
     Returns:
-        (B, S, H, W) of 0 and 1, in the type of `mask`; empty where the mask is.
+        (B, S, H, W) of 0 and 1 in the dtype of `mask`; 0 everywhere for an empty mask.
 
     Raises:
-        ValueError: if mask does not have four axes.
+        ValueError: if the mask does not have four axes.
     """
     inside = _binarise(mask)
     eroded = ~_dilate_once(~inside, outside=True)
@@ -31,12 +35,18 @@ def boundary(mask: Tensor) -> Tensor:
 
 
 def background_ring(mask: Tensor, width: int = 5) -> Tensor:
-    """The background within `width` pixels (L1) of the structure: the mask dilated `width` times, less the mask.
+    """Return the background within `width` pixels of structures: the mask dilated `width` times, minus the mask.
 
-    Args and result as in `boundary`. It is cut off at the border of the image.
+    Args:
+        mask: (B, S, H, W), one structure per channel, any dtype. A pixel belongs to the structure if its value exceeds
+            0.5.
+        width: L1 distance in pixels, at least 1.
+
+    Returns:
+        (B, S, H, W) of 0 and 1 in the dtype of `mask`, cut off at the image border; 0 everywhere for an empty mask.
 
     Raises:
-        ValueError: if mask does not have four axes, or width is less than 1.
+        ValueError: if the mask does not have four axes, or the width is below 1.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1 pixel, got {width}")
@@ -53,7 +63,10 @@ def _binarise(mask: Tensor) -> Tensor:
 
 
 def _dilate_once(region: Tensor, outside: bool) -> Tensor:
-    """One dilation with the cross. Max-pooling floats, 10 x 384 x 384 on two cores: 13 ms; this: 0.2 ms."""
+    """Dilate bool masks (B, S, H, W) once with the 4-connected cross; `outside` is the value beyond the image border.
+
+    Logical operations take 0.2 ms for 10 x 384 x 384 pixels on two cores, max-pooling of floats 13 ms.
+    """
     padded = F.pad(region, (1, 1, 1, 1), value=outside)
     rows = padded[..., :-2, 1:-1] | padded[..., 2:, 1:-1]
     columns = padded[..., 1:-1, :-2] | padded[..., 1:-1, 2:]
@@ -61,30 +74,32 @@ def _dilate_once(region: Tensor, outside: bool) -> Tensor:
 
 
 def edge_agreement(before: Tensor, after: Tensor, mask: Tensor, width: int = 2) -> float | None:
-    """How well edges near the outline of the structures stay in place when images are redrawn.
+    """Measure how well the image edges near the outlines of structures stay in place when images are changed.
 
-    The correlation of gradient magnitudes (mean over channels) in the boundary and the `width` pixels of ring around
-    it, mean over the images that have any. 1 for any change of brightness, contrast or colour; near 0 for edges
-    elsewhere.
+    For each image, the correlation of the gradient magnitudes (mean over channels) before and after the change, over
+    the pixels of the structures' inner boundary and of the ring of `width` pixels around it.
 
     Args:
-        before, after: (B, C, H, W).
-        mask: (B, S, H, W).
+        before: (B, C, H, W), the original images.
+        after: (B, C, H, W), the changed images.
+        mask: (B, S, H, W), above 0.5 inside the structures.
+        width: width of the ring in pixels, at least 1.
 
     Returns:
-        In [-1, 1]; None where no image has an outline with edges in it.
+        Mean correlation over the images, in [-1, 1]: 1 for any change of brightness or contrast, near 0 if the edges
+        moved. None if no image has an outline with edges.
     """
     near = ((boundary(mask) > 0.5) | (background_ring(mask, width) > 0.5)).any(dim=1)
-    found = []
+    correlations = []
     for edges, edges_after, region in zip(_gradient_magnitude(before), _gradient_magnitude(after), near, strict=True):
         pair = torch.stack([edges[region], edges_after[region]])
         if pair.shape[1] > 1 and bool((pair.std(dim=1) > 0).all()):
-            found.append(float(torch.corrcoef(pair)[0, 1]))
-    return sum(found) / len(found) if found else None
+            correlations.append(float(torch.corrcoef(pair)[0, 1]))
+    return sum(correlations) / len(correlations) if correlations else None
 
 
 def _gradient_magnitude(image: Tensor) -> Tensor:
-    """(B, H, W), magnitude of the central differences, mean over channels."""
+    """Return (B, H, W): the magnitude of the central differences of images (B, C, H, W), mean over channels."""
     padded = F.pad(image.double(), (1, 1, 1, 1), mode="replicate")
     rows = padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]
     columns = padded[..., 1:-1, 2:] - padded[..., 1:-1, :-2]

@@ -1,4 +1,4 @@
-"""What is drawn for a batch before it is applied: samples to add (StableFDG), partners and ratios to mix (MixStyle)."""
+"""Random choices for one batch: samples to repeat, partners to mix with, and samples of the same or another class."""
 
 from __future__ import annotations
 
@@ -8,48 +8,59 @@ from torch import Tensor
 
 
 def draw_oversampled(labels: Tensor, n: int, rng: torch.Generator) -> Tensor:
-    """Draw n samples to add so that the classes come out as even as possible: each from the class rarest by then.
+    """Draw n samples to repeat so that the class counts become as equal as possible.
 
-    Counts 3, 2, 1 become 3, 2, 2 with one more, 3, 3, 3 with three, 4, 4, 4 with six. A tie between classes is drawn,
-    and so is the sample within the class, where none is added a second time before each was once.
+    One sample after another is drawn from the class that is rarest at that moment; ties between classes are broken at
+    random. Class counts 3, 2, 1 become 3, 2, 2 with one added sample, 3, 3, 3 with three and 4, 4, 4 with six. Within a
+    class no sample is added a second time before all others were added once. This is step 3 (feature-level
+    oversampling) of StableFDG (Park et al., "StableFDG: Style and Attention Based Learning for Federated Domain
+    Generalization", NeurIPS 2023, https://arxiv.org/abs/2311.00227).
 
     Args:
-        labels: (B,), integers. A class that the batch lacks stays out.
-        n: how many to add, at least 0.
+        labels: (B,), integers, the class of each sample. Classes that do not occur are not added.
+        n: number of samples to add, at least 0.
         rng: a CPU generator.
 
     Returns:
-        (n,) int64 on the device of `labels`, numbers of samples in the batch.
+        (n,) int64 on the device of `labels`: indices into the batch.
 
     Raises:
-        ValueError: if labels are not (B,) integers, n is negative, or there is nothing to add from.
+        ValueError: if the labels are not (B,) integers, n is negative, or n is above 0 and the batch is empty.
     """
     if labels.ndim != 1 or labels.is_floating_point():
         raise ValueError(f"labels must be integers, (B,), got {labels.dtype} {tuple(labels.shape)}")
     if n < 0 or (n > 0 and len(labels) == 0):
         raise ValueError(f"cannot add {n} samples to a batch of {len(labels)}")
-    present, class_of, counts = labels.cpu().unique(return_inverse=True, return_counts=True)
-    members = [(class_of == number).nonzero()[:, 0] for number in range(len(present))]
-    waiting: list[list[int]] = [[] for _ in members]
+    classes, class_of, counts = labels.cpu().unique(return_inverse=True, return_counts=True)
+    members = [(class_of == number).nonzero()[:, 0] for number in range(len(classes))]
+    remaining: list[list[int]] = [[] for _ in members]  # by class, samples to draw before one is repeated
     added = []
     for _ in range(n):
         rarest = (counts == counts.min()).nonzero()[:, 0]
         number = int(rarest[torch.randint(len(rarest), (), generator=rng)])
-        if not waiting[number]:
-            waiting[number] = members[number][torch.randperm(len(members[number]), generator=rng)].tolist()
-        added.append(waiting[number].pop())
+        if not remaining[number]:
+            remaining[number] = members[number][torch.randperm(len(members[number]), generator=rng)].tolist()
+        added.append(remaining[number].pop())
         counts[number] += 1
     return torch.tensor(added, dtype=torch.long, device=labels.device)
 
 
 def draw_mixing_partners(n: int, concentration: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What MixStyle needs: ratio (n,), float64, from Beta(c, c), and partners (n,), a random permutation; on the CPU.
+    """Draw a mixing ratio and a partner for each sample of a batch, as MixStyle and EFDMix need them.
 
-    The quantile function of Beta at uniform numbers, because torch's own Beta takes no generator. The small c of both
-    papers, 0.1, puts most ratios near 0 or 1.
+    The ratios follow Beta(c, c). They are computed as quantiles of uniform numbers, because PyTorch's own Beta
+    distribution takes no generator.
+
+    Args:
+        n: number of samples in the batch.
+        concentration: c, above 0. Small values, such as 0.1 in both papers, put most ratios near 0 or 1.
+        rng: a CPU generator.
+
+    Returns:
+        A pair on the CPU: `ratio`, (n,) float64 in [0, 1], and `partners`, (n,) int64, a random permutation of 0..n-1.
 
     Raises:
-        ValueError: if the concentration c is not above 0.
+        ValueError: if the concentration is not above 0.
     """
     if not concentration > 0:
         raise ValueError(f"concentration must be above 0, got {concentration}")
@@ -59,9 +70,14 @@ def draw_mixing_partners(n: int, concentration: float, rng: torch.Generator) -> 
 
 
 def class_ids(label: Tensor) -> Tensor:
-    """A class for every sample: (B,) classes as they are; of masks (B, S, H, W), a number for the set of structures.
+    """Return one class number per sample, also for masks: the number of the set of structures that a mask contains.
 
-    Two images have the same number if they show the same structures.
+    Args:
+        label: (B,), class numbers, returned unchanged; or masks (B, S, H, W) of S structures, above 0 inside.
+
+    Returns:
+        (B,) int64. Two images with masks have the same number if they show the same structures: bit s of the number is
+        set if structure s has at least one pixel.
     """
     if label.ndim == 1:
         return label
@@ -70,33 +86,37 @@ def class_ids(label: Tensor) -> Tensor:
 
 
 def draw_same_class(labels: Tensor, rng: torch.Generator) -> Tensor:
-    """For every sample another one of its class, at random; itself where there is none.
+    """Draw, for each sample of a batch, another sample of the same class, all equally likely.
 
     Args:
         labels: (B,), integers, on the CPU.
+        rng: a CPU generator.
 
     Returns:
-        (B,), int64.
+        (B,) int64: indices into the batch; a sample's own index if it is the only one of its class.
     """
     others = labels[:, None] == labels[None, :]
     others.fill_diagonal_(False)
-    chosen, found = _draw_column_per_row(others, rng)
-    return torch.where(found, chosen, torch.arange(len(labels)))
+    chosen, exists = _draw_column_per_row(others, rng)
+    return torch.where(exists, chosen, torch.arange(len(labels)))
 
 
 def draw_other_class(labels: Tensor, candidates: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """For every sample one candidate of another class, at random.
+    """Draw, for each sample, one candidate of a different class, all equally likely.
 
     Args:
-        labels: (A,), integers, on the CPU; candidates: (B,), theirs.
+        labels: (A,), integers, on the CPU: the classes of the samples.
+        candidates: (B,), integers, on the CPU: the classes of the candidates.
+        rng: a CPU generator.
 
     Returns:
-        Numbers of candidates (A,), and whether there is one (A,); where not, the number means nothing.
+        A pair: (A,) int64, an index into the candidates, and (A,) bool, False where no candidate has a different class
+        (the index then has no meaning).
     """
     return _draw_column_per_row(labels[:, None] != candidates[None, :], rng)
 
 
 def _draw_column_per_row(allowed: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Of each row of (A, B) one column that is allowed, all equally likely; and whether there is any."""
+    """Draw one allowed column of each row of (A, B) bool, and say whether the row allows any: (A,) and (A,)."""
     draws = torch.rand(allowed.shape, generator=rng).masked_fill(~allowed, -1)
     return draws.argmax(dim=1), allowed.any(dim=1)

@@ -1,4 +1,7 @@
-"""Which features and samples RSC challenges (Huang et al., ECCV 2020, https://arxiv.org/abs/2007.02454)."""
+"""Masks of the features that contribute most to a prediction, and the selection of samples, as RSC uses them.
+
+See Huang et al., "Self-Challenging Improves Cross-Domain Generalization", ECCV 2020, https://arxiv.org/abs/2007.02454.
+"""
 
 from __future__ import annotations
 
@@ -8,40 +11,63 @@ import torch
 from torch import Tensor
 
 
-def position_mask(features: Tensor, gradient: Tensor, share: float) -> Tensor:
-    """A mask without the positions that speak most for the answer: sum_c z_c(x) * mean_x(g_c), as in Grad-CAM.
+def position_mask(features: Tensor, gradient: Tensor, fraction: float) -> Tensor:
+    """Mask the positions of a feature map that contribute most to the target's score, as Grad-CAM weights them.
+
+    The contribution of position x is sum_c z_c(x) * mean over positions of g_c.
 
     Args:
-        features, gradient: (B, C, H, W), z and g = d answer / dz.
-        share: ceil(share * H * W) positions are left out, but never all.
+        features: z, (B, C, H, W).
+        gradient: g, (B, C, H, W), the gradient of the target's score with respect to the features.
+        fraction: in [0, 1]; ceil(fraction * H * W) positions are masked, but never all.
 
     Returns:
-        (B, 1, H, W), 1 where a position is kept and 0 elsewhere, without gradient, in the type of `features`.
+        (B, 1, H, W) in the dtype of `features`, without a gradient: 0 at the masked positions, else 1.
 
     Raises:
-        ValueError: if share is outside [0, 1].
+        ValueError: if the fraction is outside [0, 1].
     """
-    found = (features.detach() * gradient.detach().mean(dim=(2, 3), keepdim=True)).sum(dim=1)
-    return _mask_highest(found.flatten(1), share).view(len(found), 1, *found.shape[1:]).to(features.dtype)
+    contribution = (features.detach() * gradient.detach().mean(dim=(2, 3), keepdim=True)).sum(dim=1)
+    mask = _mask_highest(contribution.flatten(1), fraction)
+    return mask.view(len(contribution), 1, *contribution.shape[1:]).to(features.dtype)
 
 
-def channel_mask(gradient: Tensor, share: float) -> Tensor:
-    """A mask without the channels whose gradient (B, C, H, W) is highest on average over the map: (B, C, 1, 1)."""
-    kept = _mask_highest(gradient.detach().mean(dim=(2, 3)), share)
-    return kept[..., None, None].to(gradient.dtype)
+def channel_mask(gradient: Tensor, fraction: float) -> Tensor:
+    """Mask the channels of a feature map whose gradient is highest on average over all positions.
+
+    Args:
+        gradient: (B, C, H, W), the gradient of the target's score with respect to the features.
+        fraction: in [0, 1]; ceil(fraction * C) channels are masked, but never all.
+
+    Returns:
+        (B, C, 1, 1) in the dtype of `gradient`, without a gradient: 0 for the masked channels, else 1.
+
+    Raises:
+        ValueError: if the fraction is outside [0, 1].
+    """
+    mask = _mask_highest(gradient.detach().mean(dim=(2, 3)), fraction)
+    return mask[..., None, None].to(gradient.dtype)
 
 
-def select_largest_drops(fall: Tensor, n: int) -> Tensor:
-    """(B,) bool: the n samples whose confidence fell most; fewer where fewer fell at all."""
-    chosen = torch.zeros_like(fall, dtype=torch.bool)
-    chosen[fall.detach().argsort(descending=True, stable=True)[:n]] = True
-    return chosen & (fall.detach() > 0)
+def select_largest_drops(drop: Tensor, n: int) -> Tensor:
+    """Select the n samples whose confidence dropped most.
+
+    Args:
+        drop: (B,), confidence before minus confidence after the features were masked.
+        n: maximum number of samples.
+
+    Returns:
+        (B,) bool, True for the selected samples. Samples whose confidence did not drop are never selected.
+    """
+    chosen = torch.zeros_like(drop, dtype=torch.bool)
+    chosen[drop.detach().argsort(descending=True, stable=True)[:n]] = True
+    return chosen & (drop.detach() > 0)
 
 
-def _mask_highest(numbers: Tensor, share: float) -> Tensor:
-    """(B, N) to the same as bool, False at the ceil(share * N) highest of each row."""
-    if not 0 <= share <= 1:
-        raise ValueError(f"share must be in [0, 1], got {share}")
-    n = min(math.ceil(share * numbers.shape[1] - 1e-9), numbers.shape[1] - 1)
+def _mask_highest(numbers: Tensor, fraction: float) -> Tensor:
+    """Return (B, N) bool: False at the ceil(fraction * N) highest numbers of each row (B, N), True at least once."""
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"fraction must be in [0, 1], got {fraction}")
+    n = min(math.ceil(fraction * numbers.shape[1] - 1e-9), numbers.shape[1] - 1)
     highest = numbers.argsort(dim=1, descending=True, stable=True)[:, :n]
     return torch.ones_like(numbers, dtype=torch.bool).scatter(1, highest, False)

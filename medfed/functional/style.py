@@ -1,10 +1,13 @@
-"""The style of an image as the mean and deviation of its feature channels, and giving it to another image.
+"""Image style as the mean and standard deviation of feature channels, and its transfer to other images (AdaIN).
 
-    t = std_s * (F - mean(F)) / std(F) + mean_s          Huang & Belongie, ICCV 2017, eq. 8 (AdaIN)
-    t_alpha = alpha * t + (1 - alpha) * F                their eq. 14
+    t = std_s * (F - mean(F)) / std(F) + mean_s          eq. 8
+    t_alpha = alpha * t + (1 - alpha) * F                eq. 14
 
-CCST (Chen et al., WACV 2023) shares these numbers between hospitals, of one image or of all pixels of a whole site
-(`Moments`). Deviations have 1e-5 under the root, as in the published decoders: a constant channel stays finite.
+Equations of Huang & Belongie, "Arbitrary Style Transfer in Real-time with Adaptive Instance Normalization", ICCV 2017,
+https://arxiv.org/abs/1703.06868. CCST (Chen et al., "Federated Domain Generalization for Image Recognition via
+Cross-Client Style Transfer", WACV 2023, https://arxiv.org/abs/2210.00912) shares these numbers between sites, of single
+images or of all pixels of a site (`PixelMoments`). As in the published decoders, standard deviations have 1e-5 added
+under the square root, so a constant channel stays finite.
 """
 
 from __future__ import annotations
@@ -15,22 +18,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-EPSILON = 1e-5
+EPSILON = 1e-5  # added to variances under the square root
 
 
 def channel_mean_std(features: Tensor, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of every channel of every image.
+    """Return the mean and standard deviation of every channel of every image.
 
     Args:
         features: (B, C, H, W), floating point.
-        epsilon: what stands under the root beside the variance, above 0.
+        epsilon: added to the variance under the square root, above 0.
 
     Returns:
-        mean and std, each (B, C): std = sqrt(variance + epsilon), where the variance is unbiased (divided by H*W - 1)
-        but for a map of one number, whose variance is 0. float32, or float64 for float64 features.
+        mean and std, each (B, C), float32 (float64 for float64 features). std = sqrt(variance + epsilon); the variance
+        is unbiased (divided by H * W - 1), and 0 for a map of one pixel.
 
     Raises:
-        ValueError: if the features are not a batch of floating-point maps.
+        ValueError: if the features are not floating-point maps (B, C, H, W).
     """
     _check_maps(features)
     values = features if features.dtype == torch.float64 else features.float()
@@ -39,72 +42,93 @@ def channel_mean_std(features: Tensor, epsilon: float = EPSILON) -> tuple[Tensor
     return mean, (variance + epsilon).sqrt()
 
 
-def replace_mean_std(features: Tensor, own: Sequence[Tensor] | Tensor, style: Sequence[Tensor] | Tensor) -> Tensor:
-    """Take one mean and deviation off every channel, put another on (eq. 8).
+def replace_mean_std(
+    features: Tensor, own: Sequence[Tensor] | Tensor, style: Sequence[Tensor] | Tensor
+) -> Tensor:
+    """Normalise every channel by one mean and standard deviation, then scale and shift it to another (AdaIN, eq. 8).
 
     Args:
-        features: (B, C, H, W).
-        own, style: the mean and the deviation before and after, a pair of (B, C) or one (2, B, C). Whether gradients
-            pass through them is the caller's choice.
+        features: (B, C, H, W), floating point.
+        own: mean and standard deviation to remove: a pair of (B, C), or one tensor (2, B, C). Detach them if no
+            gradient should pass through them.
+        style: mean and standard deviation to apply: a pair of (B, C), or one tensor (2, B, C).
 
     Returns:
-        (B, C, H, W), of the wider type of features and statistics.
+        (B, C, H, W), in the wider dtype of features and statistics.
     """
     (own_mean, own_std), (mean, std) = own, style
-    return (features - _as_map(own_mean)) * _as_map(std / own_std) + _as_map(mean)
+    return (features - _as_map(own_mean)) * _as_map(std / own_std) + _as_map(mean)       # eq. 8
 
 
 def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1.0) -> Tensor:
-    """Give every channel the mean and deviation of another style (AdaIN, eq. 8 and 14).
+    """Give every channel the mean and standard deviation of another style (adaptive instance normalisation).
+
+    Implements eq. 8 and 14 of Huang & Belongie, "Arbitrary Style Transfer in Real-time with Adaptive Instance
+    Normalization", ICCV 2017, https://arxiv.org/abs/1703.06868.
 
     Args:
         features: (B, C, H, W), the content.
-        mean, std: (C,), one style for all, or (B, C).
-        alpha: strength in [0, 1], a number or (B,). 0 returns the features, 1 takes the style whole; linear between.
+        mean: (C,), the style's channel means, one style for all images; or (B, C), one style per image.
+        std: the style's channel standard deviations, in the shape of `mean`.
+        alpha: strength in [0, 1], a number or (B,). 0 returns the features, 1 applies the style fully; linear between.
 
     Returns:
-        The shape and type of `features`. A constant channel becomes the style's mean.
+        (B, C, H, W) in the dtype of `features`; computed in float32 or float64. At alpha = 1 a constant channel becomes
+        the style's mean.
 
     Raises:
-        ValueError: if mean or std does not fit, or alpha is outside [0, 1].
+        ValueError: if mean or std has another shape, or alpha is outside [0, 1].
     """
     own_mean, own_std = channel_mean_std(features)
     mean, std = (_expand_to_batch(name, value, own_mean) for name, value in (("mean", mean), ("std", std)))
     values = features.to(own_mean.dtype)
-    styled = replace_mean_std(values, (own_mean, own_std), (mean, std))                          # eq. 8
-    styled = torch.lerp(values, styled, _check_alpha(alpha, own_mean))                      # eq. 14
+    styled = replace_mean_std(values, (own_mean, own_std), (mean, std))                  # eq. 8
+    styled = torch.lerp(values, styled, _check_alpha(alpha, own_mean))              # eq. 14
     return styled.to(features.dtype)
 
 
 def moment_match(image: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1.0) -> Tensor:
-    """AdaIN on the intensities themselves: a site's brightness, contrast and colour, and nothing else.
+    """Give every channel of an image another mean and standard deviation of its intensities, clamped to [0, 1].
 
-    A per-channel affine map cannot move an edge, so masks stay right; use it where a decoder would redraw small
-    structures. Equation, arguments and errors as in `adain`.
+    This is AdaIN on intensities instead of features: it changes brightness, contrast and colour only. A linear map of
+    intensities cannot move an edge, so segmentation masks stay valid, whereas a decoder may redraw small structures.
 
     Args:
         image: (B, C, H, W) in [0, 1].
-        mean, std: (C,) or (B, C), of intensities in [0, 1].
-        alpha: strength in [0, 1].
+        mean: (C,) or (B, C), the means of intensities to apply, in [0, 1].
+        std: the standard deviations of intensities to apply, in the shape of `mean`.
+        alpha: strength in [0, 1], a number or (B,). 0 returns the image, clamped.
 
     Returns:
-        (B, C, H, W), clamped to [0, 1]; where that cuts, mean and deviation fall short of the style's.
+        (B, C, H, W) in [0, 1], in the dtype of `image`. Where values were clamped, mean and standard deviation differ
+        from the given ones.
+
+    Raises:
+        ValueError: if mean or std has another shape, or alpha is outside [0, 1].
     """
     return adain(image, mean, std, alpha).clamp(0, 1)
 
 
 @dataclass(frozen=True)
 class PixelMoments:
-    """Mean and deviation over all pixels of any number of images, a batch at a time (the overall style of CCST).
+    """Mean and standard deviation per channel over all pixels of any number of images, updated batch by batch.
 
-    Batches are merged by the formula of Chan, Golub and LeVeque (1983), in float64: no sum of squares is ever kept,
-    which in float32 loses half the digits. Order and size of the batches do not matter, up to rounding.
+    CCST calls the result the overall style of a site. Batches are merged in float64 with the formula of Chan, Golub and
+    LeVeque ("Algorithms for Computing the Sample Variance", The American Statistician 37(3), 1983). A sum of squares,
+    which would lose half of the digits in float32, is never formed. Order and size of the batches do not matter, up to
+    rounding.
 
         n = n_a + n_b,  d = mean_b - mean_a,  mean = mean_a + d n_b / n,  M = M_a + M_b + d^2 n_a n_b / n
 
-    count: pixels so far.
-    mean: (C,), float64.
-    deviations: (C,), float64, the sum M of squared deviations from the mean.
+    Args:
+        count: n, number of pixels so far.
+        mean: (C,), float64, mean of each channel.
+        deviations: M, (C,), float64, sum of the squared deviations from the mean.
+
+    Example:
+        >>> moments = PixelMoments.from_features(torch.rand(4, 3, 32, 32)).add(torch.rand(2, 3, 16, 16))
+        >>> moments.count, moments.mean.shape, moments.std.shape
+        (4608, torch.Size([3]), torch.Size([3]))
     """
 
     count: int
@@ -113,20 +137,31 @@ class PixelMoments:
 
     @classmethod
     def from_features(cls, features: Tensor) -> PixelMoments:
-        """Of one batch (B, C, H, W); raises ValueError as `statistics` does, or if there is no pixel."""
+        """Compute the moments of one batch.
+
+        Args:
+            features: (B, C, H, W), floating point, at least one pixel.
+
+        Raises:
+            ValueError: if the features are not floating-point maps, or hold no pixel.
+        """
         _check_maps(features)
         pixels = features.detach().double().movedim(1, 0).flatten(1)
         if pixels.shape[1] == 0:
-            raise ValueError(f"features must hold a pixel, got {tuple(features.shape)}")
+            raise ValueError(f"features must contain at least one pixel, got {tuple(features.shape)}")
         mean = pixels.mean(dim=1)
         return cls(pixels.shape[1], mean, (pixels - mean[:, None]).square().sum(dim=1))
 
     def add(self, features: Tensor) -> PixelMoments:
-        """These and one more batch (B, C, H, W)."""
+        """Return the moments of all pixels so far and of one more batch (B, C, H, W) together."""
         return self.merge(PixelMoments.from_features(features))
 
     def merge(self, other: PixelMoments) -> PixelMoments:
-        """These and others together; ValueError if they have another number of channels."""
+        """Return the moments of the pixels of both objects together.
+
+        Raises:
+            ValueError: if the objects have different numbers of channels.
+        """
         if self.mean.shape != other.mean.shape:
             raise ValueError(f"cannot merge moments of {len(self.mean)} and {len(other.mean)} channels")
         count = self.count + other.count
@@ -137,7 +172,7 @@ class PixelMoments:
 
     @property
     def std(self) -> Tensor:
-        """(C,), float64: sqrt(population variance + 1e-5)."""
+        """Standard deviation of each channel, (C,) float64: sqrt(M / n + 1e-5)."""
         return (self.deviations / self.count + EPSILON).sqrt()
 
 
@@ -147,21 +182,22 @@ def _check_maps(features: Tensor) -> None:
 
 
 def _expand_to_batch(name: str, value: Tensor, like: Tensor) -> Tensor:
-    """(C,) or (B, C) to (B, C), of the type and on the device of `like`."""
+    """Expand (C,) or (B, C) to (B, C), in the dtype and on the device of `like` (B, C)."""
     if tuple(value.shape) not in (tuple(like.shape), tuple(like.shape[1:])):
         raise ValueError(f"{name} must be ({like.shape[1]},) or {tuple(like.shape)}, got {tuple(value.shape)}")
     return value.to(like).expand(like.shape)
 
 
 def _check_alpha(alpha: float | Tensor, like: Tensor) -> Tensor:
-    """A number or (B,) to a number or (B, 1, 1, 1), of the type of `like`."""
-    given = torch.as_tensor(alpha, dtype=like.dtype, device=like.device)
-    if tuple(given.shape) not in ((), (len(like),)):
-        raise ValueError(f"alpha must be a number or ({len(like)},), got {tuple(given.shape)}")
-    if not bool(((given >= 0) & (given <= 1)).all()):
-        raise ValueError(f"alpha must be in [0, 1], got {given.tolist()}")
-    return given if given.ndim == 0 else given[:, None, None, None]
+    """Check alpha, a number or (B,), and return it as a scalar tensor or (B, 1, 1, 1), in the dtype of `like`."""
+    strength = torch.as_tensor(alpha, dtype=like.dtype, device=like.device)
+    if tuple(strength.shape) not in ((), (len(like),)):
+        raise ValueError(f"alpha must be a number or ({len(like)},), got {tuple(strength.shape)}")
+    if not bool(((strength >= 0) & (strength <= 1)).all()):
+        raise ValueError(f"alpha must be in [0, 1], got {strength.tolist()}")
+    return strength if strength.ndim == 0 else strength[:, None, None, None]
 
 
 def _as_map(value: Tensor) -> Tensor:
+    """Append two axes of size 1: (B, C) to (B, C, 1, 1)."""
     return value[..., None, None]

@@ -1,4 +1,9 @@
-"""One style for many: that of a site from those of its images, and of a federation from those of its sites (FISC)."""
+"""Summarise many styles as one: the styles of a site's images, and the styles of all sites (FISC).
+
+Implements section 2.2 of Nguyen et al., "FISC: Federated Domain Generalization via Interpolative Style Transfer and
+Contrastive Learning", 2024, https://arxiv.org/abs/2410.22622. A style is the mean and standard deviation of feature
+channels.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +22,46 @@ Median = Literal["middle", "lower"]
 def clustered_site_style(
     mean: Tensor, std: Tensor, partition: Partition = "last", spread: Spread = "mixture"
 ) -> tuple[Tensor, Tensor, int]:
-    """The average of the styles of the clusters of a site's images (FISC, section 3.2), so that rare looks count.
+    """Return the average over the style clusters of a site's images, so that rare styles count as much as common ones.
 
-    A cluster's style is mean and deviation over all pixels of its images' features; clusters are FINCH's of the images'
-    own styles. The average of deviations leaves out how far the clusters' means lie apart; "mixture", as in the public
-    code, has it in: for one cluster that is the style of all pixels (CCST's overall style), up to the n / (n - 1) of
-    the images' own variances.
+    FINCH clusters the images by their styles (FISC, eq. 1). A cluster's style is the mean and standard deviation over
+    all pixels of its images' features (eq. 2); the site's style is the average over its clusters. A plain average of
+    standard deviations ignores how far apart the means of the clusters are; "mixture", as in the released code,
+    includes it. For one cluster "mixture" is the style over all pixels (the overall style of CCST), up to the factor
+    n / (n - 1) in the variances of the single images.
 
     Args:
-        mean, std: (N, C), a row an image.
-        partition: "first" (finest) or "last" of FINCH; "none" takes all images for one cluster.
-        spread: "mixture", or "mean" of the clusters' deviations.
+        mean: (N, C), the channel means of N images.
+        std: (N, C), their channel standard deviations.
+        partition: "first" (finest) or "last" (coarsest) partition of FINCH; "none" treats all images as one cluster.
+        spread: how the clusters' standard deviations are combined: "mixture" (standard deviation of the equal mixture
+            of the clusters) or "mean".
 
     Returns:
-        mean (C,), std (C,), float64, and the number of clusters.
+        mean (C,) and std (C,), float64, and the number of clusters.
+
+    Raises:
+        ValueError: if `partition` is another word.
     """
     mean, std = mean.double(), std.double()
     label = _partition_styles(torch.cat([mean, std], dim=1), partition)
     styles = [mixture_mean_std(mean[label == k], std[label == k]) for k in range(int(label.max()) + 1)]
-    means, stds = (torch.stack(one) for one in zip(*styles, strict=True))
+    means, stds = (torch.stack(parts) for parts in zip(*styles, strict=True))
     if spread == "mean":
         return means.mean(dim=0), stds.mean(dim=0), len(means)
     return *mixture_mean_std(means, stds), len(means)
 
 
 def mixture_mean_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation (C,) of an equal mixture of parts with these means and deviations (N, C)."""
+    """Return the mean and standard deviation of an equal mixture of N distributions, for each channel.
+
+    Args:
+        mean: (N, C), the means of the distributions.
+        std: (N, C), their standard deviations.
+
+    Returns:
+        mean (C,) and std (C,); the variance is the mean of the variances plus the variance of the means.
+    """
     within, between = std.square().mean(dim=0), mean.var(dim=0, correction=0)
     return mean.mean(dim=0), (within + between).sqrt()
 
@@ -50,18 +69,23 @@ def mixture_mean_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
 def interpolation_style(
     mean: Tensor, std: Tensor, partition: Partition = "last", median: Median = "middle"
 ) -> tuple[Tensor, Tensor, int]:
-    """The interpolation style: the elementwise median over clusters of sites, of the mean style in each (FISC, 3.3).
+    """Return FISC's interpolation style: the element-wise median over style clusters of the sites.
 
-    With three sites or fewer FINCH finds one cluster, always: then this is the mean style of the sites.
+    FINCH clusters the sites by their styles (FISC, eq. 3); each cluster is represented by the mean of its styles. For
+    three sites or fewer FINCH always finds one cluster, so the result is the mean style of the sites.
 
     Args:
-        mean, std: (N, C), a row a site.
-        partition: as in `site_style`.
-        median: of an even number of clusters the mean of the two in the "middle", or the "lower" (torch's, as
-            released).
+        mean: (N, C), the channel means of N sites' styles.
+        std: (N, C), their channel standard deviations.
+        partition: "first" (finest) or "last" (coarsest) partition of FINCH; "none" treats all sites as one cluster.
+        median: for an even number of clusters, "middle" is the mean of the two middle values and "lower" the lower one
+            (as `torch.median` and the released code).
 
     Returns:
-        mean (C,), std (C,), float64, and the number of clusters.
+        mean (C,) and std (C,), float64, and the number of clusters.
+
+    Raises:
+        ValueError: if `partition` is another word.
     """
     styles = torch.cat([mean, std], dim=1).double()
     label = _partition_styles(styles, partition)
@@ -72,6 +96,7 @@ def interpolation_style(
 
 
 def _partition_styles(styles: Tensor, partition: Partition) -> Tensor:
+    """Return (N,) int64: the cluster of each style (N, D); 0 for all if the partition is "none"."""
     if partition not in get_args(Partition):
         raise ValueError(f"partition must be one of {', '.join(get_args(Partition))}, got '{partition}'")
     return torch.zeros(len(styles), dtype=torch.int64) if partition == "none" else finch_partition(styles, partition)

@@ -1,4 +1,8 @@
-"""Arithmetic on state dicts, safe for integer entries and exact enough for averages over many sites."""
+"""Arithmetic on state dicts, and the names of the entries that need special treatment when weights are averaged.
+
+A state dict maps entry names to tensors. Sums run in float64; integer entries, such as BatchNorm's counters of batches,
+are never averaged.
+"""
 
 from __future__ import annotations
 
@@ -11,39 +15,54 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 Weights = Mapping[str, Tensor]
 
 
-def average(weights: Sequence[Weights], shares: Tensor) -> dict[str, Tensor]:
-    """sum_k share_k w_k for floating-point entries; the maximum for integers (BatchNorm's counters).
+def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
+    """Return the weighted average of state dicts; integer entries take the maximum.
+
+    Implements the aggregation of FedAvg (McMahan et al., "Communication-Efficient Learning of Deep Networks from
+    Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629).
 
     Args:
         weights: K state dicts with the same entries.
-        shares: (K,) at least 0, summing to 1.
+        fractions: (K,), the weight of each state dict in the average, at least 0, with sum 1.
 
     Returns:
-        A new state dict in the dtypes of the first one; sums run in float64, in the given order.
+        A new state dict with the shapes and dtypes of the first one. Sums run in float64, in the given order.
 
     Raises:
-        ValueError: if there is nothing to average, the shares are no shares, or the entries differ.
+        ValueError: if there are no state dicts, the fractions are negative or do not sum to 1, or the state dicts
+            differ in name, shape or dtype of their entries.
     """
     if not weights:
-        raise ValueError("there are no weights to average")
-    if shares.shape != (len(weights),) or bool((shares < 0).any()) or abs(float(shares.sum()) - 1) > 1e-6:
-        raise ValueError(f"shares must be {len(weights)} numbers of at least 0 that sum to 1, got {shares.tolist()}")
+        raise ValueError("weights must hold at least one state dict, got none")
+    if fractions.shape != (len(weights),) or bool((fractions < 0).any()) or abs(float(fractions.sum()) - 1) > 1e-6:
+        raise ValueError(
+            f"fractions must be {len(weights)} numbers of at least 0 that sum to 1, got {fractions.tolist()}"
+        )
     for other in weights[1:]:
         check_same_entries(weights[0], other)
-    return {name: _average_entry([w[name] for w in weights], shares) for name in weights[0]}
+    return {name: _average_entry([w[name] for w in weights], fractions) for name in weights[0]}
 
 
-def _average_entry(entries: list[Tensor], shares: Tensor) -> Tensor:
+def _average_entry(entries: list[Tensor], fractions: Tensor) -> Tensor:
     if not entries[0].is_floating_point():
         return torch.stack(entries).amax(dim=0)
     total = torch.zeros(entries[0].shape, dtype=torch.float64)
-    for entry, share in zip(entries, shares.tolist(), strict=True):
-        total.add_(entry.to(torch.float64), alpha=share)
+    for entry, fraction in zip(entries, fractions.tolist(), strict=True):
+        total.add_(entry.to(torch.float64), alpha=fraction)
     return total.to(entries[0].dtype)
 
 
 def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]) -> Tensor:
-    """start + sum_k scale_k change_k, summed in float64 in the given order, in the dtype of `start`."""
+    """Return start + sum_k scale_k * change_k.
+
+    Args:
+        start: any shape; not changed.
+        changes: K tensors of that shape.
+        scales: K factors.
+
+    Returns:
+        A new tensor in the shape and dtype of `start`. The sum runs in float64, in the given order.
+    """
     total = start.to(torch.float64, copy=True)
     for change, scale in zip(changes, scales, strict=True):
         total.add_(change.to(torch.float64), alpha=scale)
@@ -51,34 +70,61 @@ def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]
 
 
 def select_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
-    """The entries whose names begin with the prefix, by the rest of their names."""
+    """Return the entries whose names start with `prefix`, with the prefix removed from their names.
+
+    Args:
+        entries: tensors by name.
+        prefix: start of the name, for example "bank/".
+
+    Returns:
+        The selected tensors (not copied) by shortened name, in the given order; empty if no name matches.
+    """
     return {name.removeprefix(prefix): entry for name, entry in entries.items() if name.startswith(prefix)}
 
 
 def add_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
-    """The entries, with the prefix before their names."""
+    """Return all entries with `prefix` in front of their names.
+
+    Args:
+        entries: tensors by name.
+        prefix: text to put in front of each name, for example "bank/".
+
+    Returns:
+        The same tensors (not copied) by lengthened name, in the given order.
+    """
     return {prefix + name: entry for name, entry in entries.items()}
 
 
 def squared_distance(entries: Weights, start: Weights) -> Tensor:
-    """sum |w - w_start|^2 over the named entries: a scalar, with the gradient of `entries`.
+    """Return the squared Euclidean distance sum |w - w_start|^2 over all given entries.
 
     Args:
-        entries: w, by name.
-        start: w_start; may have more entries.
+        entries: w, floating-point tensors by name.
+        start: w_start, tensors of the same shapes by name; may have more entries.
+
+    Returns:
+        Scalar, at least 0; the gradient flows to `entries`. 0 without entries.
     """
     terms = ((entry - start[name]).square().sum() for name, entry in entries.items())
     return sum(terms, torch.zeros(()))
 
 
-def check_same_entries(expected: Weights, found: Weights) -> None:
-    """Raise a ValueError that names the first difference in names, shapes or dtypes."""
-    if missing := sorted(set(expected) - set(found)):
+def check_same_entries(expected: Weights, given: Weights) -> None:
+    """Check that two state dicts have the same entry names, shapes and dtypes.
+
+    Args:
+        expected: the reference state dict.
+        given: the state dict to check.
+
+    Raises:
+        ValueError: with the first entry that is missing, unknown, or of another shape or dtype.
+    """
+    if missing := sorted(set(expected) - set(given)):
         raise ValueError(f"{len(missing)} entries are missing, the first is '{missing[0]}'")
-    if extra := sorted(set(found) - set(expected)):
+    if extra := sorted(set(given) - set(expected)):
         raise ValueError(f"{len(extra)} entries are unknown, the first is '{extra[0]}'")
     for name, entry in expected.items():
-        other = found[name]
+        other = given[name]
         if entry.shape != other.shape or entry.dtype != other.dtype:
             raise ValueError(
                 f"'{name}' is {tuple(other.shape)} {other.dtype}, expected {tuple(entry.shape)} {entry.dtype}"
@@ -86,7 +132,11 @@ def check_same_entries(expected: Weights, found: Weights) -> None:
 
 
 def first_non_finite(weights: Weights) -> str | None:
-    """The name of the first entry that holds a NaN or an infinity; None if all are finite."""
+    """Return the name of the first entry that contains a NaN or an infinity, or None if all entries are finite.
+
+    Args:
+        weights: tensors by name; integer entries are always finite.
+    """
     for name, entry in weights.items():
         if entry.is_floating_point() and not bool(torch.isfinite(entry).all()):
             return name
@@ -94,14 +144,19 @@ def first_non_finite(weights: Weights) -> str | None:
 
 
 def batch_norm_layers(network: nn.Module) -> dict[str, nn.Module]:
-    """Every BatchNorm of a network, by its path."""
+    """Return all BatchNorm layers of a network (1-D, 2-D, 3-D, synchronised).
+
+    Returns:
+        Layer by its dotted path in `network.named_modules()`; empty for a network without BatchNorm.
+    """
     return {path: module for path, module in network.named_modules() if isinstance(module, _BatchNorm)}
 
 
 def batch_norm_entries(network: nn.Module) -> frozenset[str]:
-    """State-dict names that belong to a BatchNorm, found by module type.
+    """Return the state-dict names of all weights and buffers that belong to a BatchNorm layer.
 
-    Looking for the letters "bn" would miss `downsample.1` in a ResNet and `norm` in a DenseNet.
+    Layers are recognised by their type. A search for "bn" in the names would miss `downsample.1` in a ResNet and
+    `norm` in a DenseNet.
     """
     names = set()
     for path, module in batch_norm_layers(network).items():
@@ -110,7 +165,7 @@ def batch_norm_entries(network: nn.Module) -> frozenset[str]:
 
 
 def running_variances(network: nn.Module) -> frozenset[str]:
-    """State-dict names of the running variances of a network's normalisation layers, found by module type."""
+    """Return the state-dict names of the running variances of all BatchNorm and InstanceNorm layers that track them."""
     return frozenset(
         f"{path}.running_var" if path else "running_var"
         for path, module in network.named_modules()
@@ -119,9 +174,13 @@ def running_variances(network: nn.Module) -> frozenset[str]:
 
 
 def trainable_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that take a gradient, by name: no buffers, none that is frozen, none outside the state dict.
+    """Return the parameters that require a gradient and are part of the network's state dict.
 
-    The last are a method's own at a site (FedSR's), and no business of another's.
+    Frozen parameters and buffers are left out. So are parameters that a layer keeps out of the state dict: they never
+    leave a site (for example the class Gaussians of FedSR).
+
+    Returns:
+        Parameter by its name in the state dict, not copied.
     """
     known = network.state_dict().keys()
     return {name: entry for name, entry in network.named_parameters() if entry.requires_grad and name in known}

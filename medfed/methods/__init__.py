@@ -1,1 +1,122 @@
-"""One file a paper."""
+"""Federated methods, one file per paper; the module's docstring names the paper and its equations.
+
+Aggregation and optimisation: `FedAvg`, `FedProx`, `SCAFFOLD`, `FedNova`, `FedDyn`, `FedGMA`, `FedDGGA`. Sharing of
+styles or spectra: `ELCFS` (FedDG), `CCST`, `FISC`, `StableFDG`. Normalisation: `FedBN`, `HarmoFL`. Augmentation at each
+site: `MixStyle`, `DSU`, `EFDMix`, `BigAug`. Training at each site: `JiGen`, `RSC`, `EpiFCR`, `FedSR`, `FPL`, `COPA`.
+Robust aggregation: `CoordinateMedian`, `TrimmedMean`, `NormClipping`. `Stack` combines several methods.
+
+To write a method, inherit from `Method` in a file of your own; `medfed.testing.check_method` checks it. A config names
+it by `package.module` or `package.module.Class`.
+
+>>> from medfed.methods import FedProx, Stack, FedBN
+>>> FedProx(mu=0.1)
+FedProx(mu=0.1)
+>>> Stack((FedProx(mu=0.1), FedBN())).methods[0].mu
+0.1
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from medfed.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from medfed.federation.local_round import LocalRound, Output
+    from medfed.federation.message import Message, State
+    from medfed.federation.method import Method
+    from medfed.methods.bigaug import BigAug
+    from medfed.methods.ccst import CCST
+    from medfed.methods.coordinate_median import CoordinateMedian
+    from medfed.methods.copa import COPA
+    from medfed.methods.dsu import DSU
+    from medfed.methods.efdmix import EFDMix
+    from medfed.methods.elcfs import ELCFS
+    from medfed.methods.epi_fcr import EpiFCR
+    from medfed.methods.fedavg import FedAvg
+    from medfed.methods.fedbn import FedBN
+    from medfed.methods.feddg_ga import FedDGGA
+    from medfed.methods.feddyn import FedDyn
+    from medfed.methods.fedgma import FedGMA
+    from medfed.methods.fednova import FedNova
+    from medfed.methods.fedprox import FedProx
+    from medfed.methods.fedsr import FedSR
+    from medfed.methods.fisc import FISC
+    from medfed.methods.fpl import FPL
+    from medfed.methods.harmofl import HarmoFL
+    from medfed.methods.jigen import JiGen
+    from medfed.methods.mixstyle import MixStyle
+    from medfed.methods.norm_clipping import NormClipping
+    from medfed.methods.rsc import RSC
+    from medfed.methods.scaffold import SCAFFOLD
+    from medfed.methods.stable_fdg import StableFDG
+    from medfed.methods.stack import Stack
+    from medfed.methods.trimmed_mean import TrimmedMean
+
+__all__ = [
+    "BigAug",
+    "CCST",
+    "COPA",
+    "CoordinateMedian",
+    "DSU",
+    "EFDMix",
+    "ELCFS",
+    "EpiFCR",
+    "FISC",
+    "FPL",
+    "FedAvg",
+    "FedBN",
+    "FedDGGA",
+    "FedDyn",
+    "FedGMA",
+    "FedNova",
+    "FedProx",
+    "FedSR",
+    "HarmoFL",
+    "JiGen",
+    "LocalRound",
+    "Message",
+    "Method",
+    "MixStyle",
+    "NormClipping",
+    "Output",
+    "RSC",
+    "SCAFFOLD",
+    "StableFDG",
+    "Stack",
+    "State",
+    "TrimmedMean",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "medfed.federation.local_round": ("LocalRound", "Output"),
+    "medfed.federation.message": ("Message", "State"),
+    "medfed.federation.method": ("Method",),
+    "medfed.methods.bigaug": ("BigAug",),
+    "medfed.methods.ccst": ("CCST",),
+    "medfed.methods.coordinate_median": ("CoordinateMedian",),
+    "medfed.methods.copa": ("COPA",),
+    "medfed.methods.dsu": ("DSU",),
+    "medfed.methods.efdmix": ("EFDMix",),
+    "medfed.methods.elcfs": ("ELCFS",),
+    "medfed.methods.epi_fcr": ("EpiFCR",),
+    "medfed.methods.fedavg": ("FedAvg",),
+    "medfed.methods.fedbn": ("FedBN",),
+    "medfed.methods.feddg_ga": ("FedDGGA",),
+    "medfed.methods.feddyn": ("FedDyn",),
+    "medfed.methods.fedgma": ("FedGMA",),
+    "medfed.methods.fednova": ("FedNova",),
+    "medfed.methods.fedprox": ("FedProx",),
+    "medfed.methods.fedsr": ("FedSR",),
+    "medfed.methods.fisc": ("FISC",),
+    "medfed.methods.fpl": ("FPL",),
+    "medfed.methods.harmofl": ("HarmoFL",),
+    "medfed.methods.jigen": ("JiGen",),
+    "medfed.methods.mixstyle": ("MixStyle",),
+    "medfed.methods.norm_clipping": ("NormClipping",),
+    "medfed.methods.rsc": ("RSC",),
+    "medfed.methods.scaffold": ("SCAFFOLD",),
+    "medfed.methods.stable_fdg": ("StableFDG",),
+    "medfed.methods.stack": ("Stack",),
+    "medfed.methods.trimmed_mean": ("TrimmedMean",),
+})  # fmt: skip

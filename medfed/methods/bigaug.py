@@ -1,9 +1,15 @@
-"""BigAug (Zhang et al., TMI 2020): nine strong random changes of each image, in place of other hospitals' images.
+"""BigAug (Zhang et al., IEEE TMI 2020): train on images that are changed by a stack of nine strong random transforms.
 
 L. Zhang, X. Wang, D. Yang, T. Sanford, S. Harmon, B. Turkbey, B. J. Wood, H. Roth, A. Myronenko, D. Xu, Z. Xu:
 "Generalizing Deep Learning for Medical Image Segmentation to Unseen Domains via Deep Stacked Transformation", IEEE
-Transactions on Medical Imaging 39 (7), 2020, https://arxiv.org/abs/1906.03347. Idea: a stack of strong augmentations
-simulates the shift between hospitals.
+Transactions on Medical Imaging 39 (7), 2020, https://arxiv.org/abs/1906.03347.
+
+Idea: strong augmentation of sharpness, intensities and geometry simulates the differences between hospitals.
+
+Communication: the same messages as FedAvg.
+
+Departures: there is no official code. The ranges are those of an unofficial port and were not checked against the
+paper. Noise is weaker by default, and the deformation is ours; see the class.
 """
 
 from __future__ import annotations
@@ -19,39 +25,53 @@ from medfed.core.batch import Batch
 from medfed.core.bounds import Ratio
 from medfed.federation.local_round import LocalRound
 from medfed.federation.method import Method
-from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, NonNegativeRange, big_aug
+from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, NonNegativeRange, build_big_aug
 
 LABEL = "label"
 
 
 @dataclass(frozen=True)
 class BigAug(BigAugRanges, Method):
-    """FedAvg on images changed by nine transforms, each with its own coin; nothing beside the weights is shared.
+    """FedAvg on images that are changed by nine random transforms, each applied with its own probability.
 
-    In this order, on raw images in [0, 1], cut to that range after each: blur, sharpening, noise, brightness, contrast,
-    perturbation (of the image alone), rotation, scaling, deformation (of mask and views, too; masks to the nearest).
-    The label of a class stays. A batch's transforms are seeded from the round's stream, so that they repeat to the bit.
-    They come on top of `training.augment`, which rotates and scales a little; set that to false for BigAug alone.
+    The transforms, in this order: blur, sharpening, noise, brightness, contrast, perturbation, rotation, scaling,
+    deformation. The first six change the image alone; the last three also move masks (nearest neighbour) and views
+    (bilinear). Images are in [0, 1] and are clipped to this range after each transform. Class labels do not change. The
+    transforms come after those of `training.augment`, which rotates and scales a little; set it to false for BigAug
+    alone.
 
-    All are MONAI's but noise and perturbation (`medfed.transforms.big_aug`, where the ranges are explained). They run
-    on the CPU, image by image: on one core 5 colour images of 384 x 384 with masks take about 0.2 s.
+    All transforms are MONAI's, except noise and perturbation (`medfed.transforms.big_aug`). Their parameters are seeded
+    from the round's random generator. They run on the CPU, image by image: on one core, 5 colour images of 384 x 384
+    pixels with masks take about 0.2 s.
+
+    Doubtful settings of the unofficial port:
+
+    - Noise with a standard deviation of up to 1 leaves little of an image in [0, 1]. Our default is at most 0.1, as in
+      MONAI; the preset "paper" has the port's range.
+    - The range of the deformation is not known to us. Ours shifts each of 16 x 16 control points by up to 1 % of the
+      image's side, which never folds the image. MONAI's `Rand2DElastic` deforms by 5 % of its spacing even at
+      strength 0.
+    - The blur is given in pixels of the image as it is trained.
 
     Args:
-        probability: of each transform, for each image; 0 is FedAvg, to the bit.
-        blur, sharpening, noise, brightness, contrast, perturbation, rotation_deg, scaling: (lowest, highest).
-        deformation: largest shift of a control point, as a share of the side; 0 leaves it out.
+        probability: probability of each transform for each image, in [0, 1]. With 0 the result is bit-identical to
+            FedAvg.
+        blur: range (lowest, highest) of the standard deviation of the Gaussian blur, in pixels, above 0. The sharpening
+            uses the same range for both of its Gaussians.
+        sharpening: range (lowest, highest) of the amount a of sharpening, at least 0. With Gaussian filters G1 and G2
+            the result is G1 * x + a (G1 * x - G2 * G1 * x).
+        noise: range (lowest, highest) of the standard deviation of the Gaussian noise, at least 0, for images in
+            [0, 1].
+        brightness: range (lowest, highest) of the number that is added to all pixels, for images in [0, 1].
+        contrast: range (lowest, highest) of the exponent of the gamma correction, above 0; 1 changes nothing.
+        perturbation: range (lowest, highest) of two numbers: the image is multiplied by 1 plus the first, and the
+            second is added.
+        rotation_deg: range (lowest, highest) of the angle of rotation about the image's centre, in degrees.
+        scaling: range (lowest, highest) of the zoom factor about the image's centre, above 0; above 1 enlarges.
+        deformation: largest shift of a control point, as a fraction of the image's side, in [0, 0.5). 0 leaves the
+            deformation out.
 
-    There is no official code. The ranges are those of an unofficial port, not checked against the paper; those of blur,
-    sharpening amount and contrast are also the defaults of MONAI's transforms. Doubtful:
-
-    - noise with a deviation up to 1 leaves little of an image in [0, 1]. Our default is up to 0.1, MONAI's; the preset
-      `paper` has the port's.
-    - deformation is ours, as we know no range: 16 x 16 control points are shifted by up to 1 % of the side each, which
-      folds nothing. (MONAI's `Rand2DElastic` ripples by 5 % of its spacing even where it should do nothing.)
-    - pixels of blur are those of the image as it is trained.
-
-        what                         medfed              paper
-        deviation of noise           0 to 0.1            0.1 to 1
+    Presets: "medfed" has noise from 0 to 0.1; "paper" has noise from 0.1 to 1.
     """
 
     probability: Ratio = 0.5
@@ -60,25 +80,33 @@ class BigAug(BigAugRanges, Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"noise": BigAugRanges.noise}}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """The batch after the nine transforms, on its device; masks and views are moved with their images."""
+        """Return the batch after the nine random transforms of each image, on the device on which it came.
+
+        Args:
+            local: the round of training at this site, with its random generator.
+            batch: raw images (B, C, H, W), in [0, 1]. Masks (B, S, H, W) and views (B, C, H, W) move with their images.
+        """
         if self.probability == 0:
             return batch
         views, masks = list(batch.views), [LABEL] if batch.label.ndim == 4 else []
-        steps = big_aug(self, batch.image.shape[-1], self.probability, [_view(name) for name in views], masks)
-        steps.set_random_state(int(torch.randint(2**31, (), generator=local.rng)))
-        own = batch.to(torch.device("cpu"))
-        items = {IMAGE_KEY: own.image, **{_view(name): own.views[name] for name in views}}
-        items |= dict.fromkeys(masks, own.label)
-        done = [steps({key: entry[i] for key, entry in items.items()}) for i in range(len(own.image))]
-        moved = {key: _stacked([one[key] for one in done], entry) for key, entry in items.items()}
-        views_moved = {name: moved[_view(name)] for name in views}
-        return Batch(moved[IMAGE_KEY], moved.get(LABEL, own.label), views_moved).to(batch.image.device)
+        transforms = build_big_aug(
+            self, batch.image.shape[-1], self.probability, [_view(name) for name in views], masks
+        )
+        transforms.set_random_state(int(torch.randint(2**31, (), generator=local.rng)))
+        on_cpu = batch.to(torch.device("cpu"))
+        entries = {IMAGE_KEY: on_cpu.image, **{_view(name): on_cpu.views[name] for name in views}}
+        entries |= dict.fromkeys(masks, on_cpu.label)
+        samples = [transforms({key: entry[i] for key, entry in entries.items()}) for i in range(len(on_cpu.image))]
+        changed = {key: _stacked([sample[key] for sample in samples], entry) for key, entry in entries.items()}
+        changed_views = {name: changed[_view(name)] for name in views}
+        return Batch(changed[IMAGE_KEY], changed.get(LABEL, on_cpu.label), changed_views).to(batch.image.device)
 
 
 def _view(name: str) -> str:
+    """Return the key under which the transforms find the view of this name."""
     return f"view {name}"
 
 
 def _stacked(parts: list[Tensor], like: Tensor) -> Tensor:
-    """As a plain tensor of the type of `like`, without what MONAI notes beside one."""
+    """Stack MONAI's MetaTensors (C, H, W) to a plain tensor (B, C, H, W) with the data type of `like`."""
     return torch.stack([torch.Tensor.as_subclass(part, Tensor) for part in parts]).to(like.dtype)

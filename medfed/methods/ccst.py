@@ -1,8 +1,20 @@
-"""CCST (Chen et al., WACV 2023): redraw each image in the styles of the other hospitals, before training.
+"""CCST (Chen et al., WACV 2023): train on each image in the styles of several sites.
 
 J. Chen, M. Jiang, Q. Dou, Q. Chen: "Federated Domain Generalization for Image Recognition via Cross-Client Style
-Transfer", WACV 2023, https://arxiv.org/abs/2210.00912. Idea: sites share the mean and deviation of their images'
-features, and each site trains on its images in the styles of all sites.
+Transfer", WACV 2023, https://arxiv.org/abs/2210.00912.
+
+Idea: the mean and standard deviation of feature channels describe the style of an image. Sites exchange these
+statistics once, and each site redraws its training images in the styles of the other sites.
+
+Communication: before round 1, each site sends its style (two vectors; with a VGG encoder 1,024 numbers), and receives
+the styles of all sites with the weights. Afterwards the messages of FedAvg.
+
+Departures from the public code: FedAvg weights sites by their numbers of images, as in the paper (the code weights all
+equally, preset "released"). Single styles are those that the sites sent (the code reads the images of the other site).
+Training and validation images are split before the expansion (the code styles first, so that styled copies of training
+images are in its validation set). Blank images are left out of a style. The batch statistics of the code's DenseNet are
+a setting of the network (`network.norm`). Departures from the paper: images are redrawn at their own size, and styled
+images are computed when they are first needed instead of before training; the result is the same.
 """
 
 from __future__ import annotations
@@ -27,46 +39,50 @@ from medfed.functional.weights import select_prefix
 from medfed.networks.style_transfer import StyleTransfer, Transfer, drop_blank_images
 from medfed.transforms.style_expansion import StyleExpansion
 
-STYLE, ERROR = "style/", "codec_error"
-MAX_BATCH = 32  # images encoded together
-N_CHECKED = 32  # images whose reconstruction error and edges are measured
+STYLE, ERROR = "style/", "codec_error"  # names of tensors in messages and memories
+MAX_BATCH = 32  # largest number of images that are encoded together
+N_CHECKED = 32  # number of images whose reconstruction error and edges are measured
 
 
 @dataclass(frozen=True)
 class CCST(Method):
-    """Cross-Client Style Transfer.
+    """Cross-client style transfer: FedAvg on an expanded training set with each image in K styles.
 
-    Once, before training, each site shares a style: mean and deviation of the channels of its images' features. With a
-    VGG encoder to relu4_1 that is 1,024 numbers, 4,096 bytes. Every training image is then there K times, in K of the
-    sites' styles, and FedAvg runs on these K n images:
+    Before training, each site shares its style (S_mu, S_sigma): mean and standard deviation of the channels of the
+    encoder E's features (eq. 4-8). With a VGG encoder up to relu4_1 these are 1,024 numbers, 4,096 bytes. Each site
+    then draws K of the sites for each of its n training images and redraws the image I in their styles with the decoder
+    D:
 
-        I' = D(sigma_s (F - mu(F)) / sigma(F) + mu_s),   F = E(I)                              (eq. 1-4)
+        I' = D(S_sigma (F - mu(F)) / sigma(F) + S_mu),   F = E(I)                                  (eq. 5)
 
-    The paper's own domain is among those drawn, and leaves the image as it is. Images are drawn when a batch first
-    wants them, and kept in memory (`medfed.transforms.style_expansion`): validation and test images are never styled.
+    If the site itself is among the K, the original image stands for it. FedAvg runs on the K n images. Validation and
+    test images are never restyled.
 
     Args:
-        style: "overall" shares one style of all pixels of a site; "single" the styles of ceil(n / images_per_style) of
-            its images, drawn at random, of which every image that is styled takes one at random.
-        k: domains drawn for each image, without replacement, the site's own included; more than there are means all.
-        transfer: "codec" redraws with AdaIN; "moments" matches mean and deviation of the intensities themselves, which
-            cannot move an edge and needs no codec (ours, for segmentation).
-        codec: "small" (ships with medfed), or what `python -m medfed.codec train` wrote.
-        alpha: strength of the style in [0, 1].
-        images_per_style: 32 in the paper.
-        transfer_size: side in pixels at which images are redrawn, before they are brought back to their own (the paper
-            has 96 -> 512 -> 96 for Camelyon17); 0 leaves them as they are.
-        site_weights: "examples" (n_k / N), or "uniform".
-        min_patients: a site with fewer training patients shares no style: it would be that of single people.
+        style: what a site shares: "overall" is one style, computed over all pixels of all its images; "single" is a set
+            of styles of ceil(n / images_per_style) random images, of which each restyled image uses one at random.
+        k: number of sites (K in the paper) whose styles are drawn for each image, without replacement, at least 1. The
+            site itself is one of the candidates. Values above the number of sites use all. 3 in the paper for PACS and
+            Office-Home.
+        transfer: how images are restyled: "codec" encodes and decodes them with AdaIN, as in the paper; "moments" gives
+            the pixel intensities of each channel another mean and standard deviation. "moments" cannot move an edge and
+            needs no codec (not in the paper; for segmentation).
+        codec: encoder and decoder for `transfer: codec`: "small" for the one that comes with medfed, or the path of a
+            file that `python -m medfed.codec train` wrote.
+        alpha: strength of the style in [0, 1]. 0 encodes and decodes without a change of style; 1, as in the paper,
+            applies the other style in full.
+        images_per_style: with `style: single`, number of the site's images per shared style, at least 1. The paper's 32
+            is our reading of its section 4.2, which gives ceil(n / 32) for another symbol.
+        transfer_size: side in pixels to which images are resized before they are restyled; the result is resized to the
+            original size. 0 restyles images at their own size. The authors' code uses 512, for example for the 96 x 96
+            patches of Camelyon17.
+        site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
+            images) or "uniform" (1 / K).
+        min_patients: a site with fewer training patients than this shares no style, because its style would describe
+            single patients. It trains as usual. At least 1. Not in the paper.
 
-    Where paper and public code differ: the paper's FedAvg weighs sites by their images, its code all alike (preset
-    `released`); single styles are those that sites uploaded, where the code reads the other site's images; the split
-    comes before the expansion, where the code styles first and so validates on styled training images; blank images
-    have no part in a style. The batch statistics of the code's DenseNet belong to `network.norm`.
-
-        what                         medfed              paper               released
-        weights of sites             by images           by images           uniform
-        size of the transfer         as the images       512                 512
+    Presets: "medfed" is the default. "paper" restyles at 512 x 512 pixels. "released" is the authors' public code:
+    restyling at 512 x 512 pixels, and uniform site weights.
     """
 
     style: Literal["overall", "single"] = "overall"
@@ -87,122 +103,156 @@ class CCST(Method):
 
     @property
     def _style_transfer(self) -> StyleTransfer:
+        """The restyling function that these settings describe."""
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The codec, unless it is medfed's own."""
+        """Path of the style codec; empty for the codec that comes with medfed, and for `transfer: moments`."""
         return self._style_transfer.files
 
     def with_files(self, names: Mapping[str, str]) -> CCST:
-        """A copy with another codec."""
+        """Return a copy of the method that reads its style codec from another path."""
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Refuse images that the codec cannot redraw."""
+        """Reject images whose size or number of channels the style codec cannot process; UserError."""
         self._style_transfer.check(image_size, channels)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Mean and std, each (C,) for overall style or (J, C) for single; and how far the codec is from identity."""
+        """Return the style of a site: mean and standard deviation of the feature channels of its training images.
+
+        Args:
+            site: the site's images.
+            network: not used; the style codec computes the features.
+
+        Returns:
+            `mean` and `std`, each (C,) float32 for one overall style or (J, C) for J styles of single images, and
+            `codec_error` (1,), the mean absolute difference between images and their reconstruction. Empty if the site
+            has too few patients or only blank images.
+        """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
         device = next(network.parameters()).device
-        order = torch.randperm(len(site.samples), generator=site.rng)  # an order that does not tell patients apart
+        # A random order, so that the order of single styles does not reveal which images are of one patient.
+        order = torch.randperm(len(site.samples), generator=site.rng)
         n_single = math.ceil(len(order) / self.images_per_style)
         moments: PixelMoments | None = None
         singles: list[tuple[Tensor, Tensor]] = []
         for features in self._features(site, order, device):
             if self.style == "single":
-                singles += list(zip(*channel_mean_std(features), strict=True))
+                singles += list(zip(*channel_mean_std(features), strict=True))  # eq. 6
                 if len(singles) >= n_single:
                     break
             else:
-                moments = PixelMoments.from_features(features) if moments is None else moments.add(features)
+                moments = PixelMoments.from_features(features) if moments is None else moments.add(features)  # eq. 8
         if moments is None and not singles:
-            warnings.warn(f"{site.name}: all its training images are blank, so it shares no style", stacklevel=2)
+            warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
             return {}
-        return {**_style(moments, singles[:n_single]), **self._error(site, order, device)}
+        return {**_style(moments, singles[:n_single]), **self._error(site, order, device)}  # eq. 7: J styles
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """The style bank, by site."""
-        return {f"{STYLE}{site}/{name}": entry for site, sent in shared.items() for name, entry in sent.items()}
+        """Store the styles of all sites at the coordinator, as `style/SITE/NAME` (the style bank, eq. 9-10)."""
+        return {f"{STYLE}{site}/{name}": entry for site, tensors in shared.items() for name, entry in tensors.items()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """The whole bank: a site's own style is told by its name."""
+        """Return the styles of all sites, which a site receives with the weights, as `style/SITE/NAME`."""
         return {name: entry for name, entry in state.memory.items() if not name.endswith(ERROR)}
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """The site's images in K styles each (D of the paper, |D| = K n)."""
+        """Return the training images of a site in K styles each (Algorithm 1).
+
+        Args:
+            local: the round; its message contains the styles of all sites.
+            samples: the site's n training images.
+            rng: CPU generator that selects the styles.
+
+        Returns:
+            K n samples. The images are restyled when a batch first needs them.
+        """
         bank = _bank(local.message.tensors)
         domains = [local.site, *(name for name in sorted(bank) if name != local.site)]
         if self.k > len(domains):
-            warnings.warn(f"{local.site}: method.k is {self.k}, but there are {len(domains)} styles; all are used",
-                          stacklevel=2)  # fmt: skip
-        offered: list[tuple[Tensor, Tensor]] = []
-        first: dict[str, int] = {}
+            warnings.warn(
+                f"{local.site}: method.k is {self.k}, but only {len(domains)} sites have a style; all of them are used",
+                stacklevel=2,
+            )
+        all_styles: list[tuple[Tensor, Tensor]] = []  # the styles of all other sites, one after the other
+        first_style: dict[str, int] = {}  # index of each site's first style
         for domain in domains[1:]:
-            first[domain] = len(offered)
-            offered += list(zip(*bank[domain], strict=True))
+            first_style[domain] = len(all_styles)
+            all_styles += list(zip(*bank[domain], strict=True))
         draws = torch.rand(len(samples), len(domains), 2, generator=rng)
-        chosen = draws[..., 0].argsort(dim=1)[:, : self.k].tolist()
+        drawn_domains = draws[..., 0].argsort(dim=1)[:, : self.k].tolist()  # Alg. 1, line 3: (n, K); 0 is the site
         choices = [
-            [None if d == 0 else first[domains[d]] + int(draws[i, d, 1] * len(bank[domains[d]][0])) for d in row]
-            for i, row in enumerate(chosen)
+            [
+                None if d == 0 else first_style[domains[d]] + int(draws[i, d, 1] * len(bank[domains[d]][0]))
+                for d in row  # Alg. 1, lines 5-10: the original, or one of the drawn site's styles
+            ]
+            for i, row in enumerate(drawn_domains)
         ]
-        transfer, device = self._style_transfer, local.device  # and no more of the round, which would stay in memory
+        transfer, device = self._style_transfer, local.device  # `restyle` must not keep the whole round in memory
 
         def restyle(image: Tensor, styles: Sequence[int]) -> Tensor:
-            mean, std = (torch.stack(one) for one in zip(*(offered[s] for s in styles), strict=True))
-            return transfer.restyle(image.to(device), mean, std)  # eq. 1-4
+            mean, std = (torch.stack(column) for column in zip(*(all_styles[s] for s in styles), strict=True))
+            return transfer.restyle(image.to(device), mean, std)  # eq. 5
 
         expanded = StyleExpansion(samples, choices, restyle, local.max_cache_bytes)
         self._check_masks(local.site, samples, expanded)
         return expanded
 
     def facts(self, state: State) -> dict[str, Any]:
-        """The codec's error at alpha = 0, mean over sites, in [0, 1]: no mask or detail survives better than that."""
+        """Return `codec_reconstruction_error`: mean absolute error of encoding and decoding images in [0, 1].
+
+        A restyled image cannot be more exact than this. Empty for `transfer: moments`, which needs no codec.
+        """
         errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
         return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """The image in the style of each site; of single styles, in the first."""
+        """Return images (B, C, H, W), in [0, 1], restyled to the style of each site, by site.
+
+        If a site shared several styles, the first is used.
+        """
         bank = _bank(state.memory)
         return {
-            site: torch.cat([self._style_transfer.restyle(one[None], mean[:1], std[:1]) for one in image]).cpu()
+            site: torch.cat([self._style_transfer.restyle(single[None], mean[:1], std[:1]) for single in image]).cpu()
             for site, (mean, std) in bank.items()
         }
 
     def _features(self, site: SiteData, order: Tensor, device: torch.device) -> Iterator[Tensor]:
-        """Feature maps of the images that are not blank, a few images at a time."""
+        """Yield feature maps (b, D, h, w), on the CPU, of a few images at a time, without blank images."""
         for batch in batches(site.samples, MAX_BATCH, order):
             images = drop_blank_images(batch.image)
             if len(images):
                 yield from map(Tensor.cpu, self._style_transfer.features(images.to(device)))
 
     def _error(self, site: SiteData, order: Tensor, device: torch.device) -> Tensors:
-        """How far the codec alone is from the identity, at the size of the images."""
+        """Return `codec_error` (1,), the mean absolute reconstruction error; empty for `transfer: moments`."""
         images = site.samples.batch(order[:N_CHECKED].tolist()).image.to(device)
         error = self._style_transfer.reconstruction_error(images)
         return {} if error is None else {ERROR: error}
 
     def _check_masks(self, site: str, samples: Samples, expanded: StyleExpansion) -> None:
-        """Warn how well the edges of styled images agree with those of the originals along the masks."""
+        """Warn how well restyled images keep the edges of the originals near the outlines of the masks."""
         if self.transfer == "moments" or samples.batch([0]).label.dim() != 4:
             return
         choices = enumerate(chain.from_iterable(expanded.choices))
-        styled = list(islice((i for i, choice in choices if choice is not None), N_CHECKED))
-        if not styled:
+        restyled = list(islice((i for i, choice in choices if choice is not None), N_CHECKED))
+        if not restyled:
             return
-        before, after = samples.batch([i // expanded.n_styles for i in styled]), expanded.batch(styled)
+        before, after = samples.batch([i // expanded.n_styles for i in restyled]), expanded.batch(restyled)
         agreement = edge_agreement(before.image, after.image, before.label)
         if agreement is not None:
             warnings.warn(
-                f"{site}: along the masks, the edges of styled images agree with those of the originals to "
-                f"{agreement:.2f} (1: unmoved; method.transfer: moments cannot move them)", stacklevel=2,
+                f"{site}: along the masks, the edges of restyled images and of the originals have a correlation of "
+                f"{agreement:.2f} (1 means that no edge moved); set method.transfer: moments if this is too low",
+                stacklevel=2,
             )
 
 
 def _style(moments: PixelMoments | None, singles: list[tuple[Tensor, Tensor]]) -> Tensors:
+    """Return `mean` and `std` as float32: (C,) from the moments of all images, or else (J, C) from J single styles."""
     if moments is not None:
         return {"mean": moments.mean.float(), "std": moments.std.float()}
     mean, std = zip(*singles, strict=True)
@@ -210,7 +260,7 @@ def _style(moments: PixelMoments | None, singles: list[tuple[Tensor, Tensor]]) -
 
 
 def _bank(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Mean and std (J, C) by site; J is 1 for overall styles."""
+    """Return mean and standard deviation, each (J, C), by site; J is 1 for an overall style."""
     styles = select_prefix(tensors, STYLE)
     sites = sorted(name.removesuffix("/mean") for name in styles if name.endswith("/mean"))
     return {site: (torch.atleast_2d(styles[f"{site}/mean"]), torch.atleast_2d(styles[f"{site}/std"])) for site in sites}

@@ -1,8 +1,13 @@
-"""Coordinate-wise median (Yin et al., ICML 2018): what most hospitals agree on, whatever one of them sends.
+"""Coordinate-wise median (Yin et al., ICML 2018): aggregate by the median, which a minority of sites cannot move far.
 
 D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
-Rates", ICML 2018, https://arxiv.org/abs/1803.01498. Idea: replace the mean over the sites by the median, element by
-element.
+Rates", ICML 2018, https://arxiv.org/abs/1803.01498.
+
+Idea: the mean follows a single wrong or malicious site; the median of each weight does not.
+
+Communication: the same messages as FedAvg.
+
+Departures: the median is taken of weights after local training, and not of gradients as in the paper.
 """
 
 from __future__ import annotations
@@ -17,19 +22,20 @@ from medfed.functional.aggregation import coordinate_median
 
 @dataclass(frozen=True)
 class CoordinateMedian(Method):
-    """w = median_k w_k, element by element (the paper's algorithm 1, option I, for weights instead of gradients).
+    """Aggregate by the median of the sites' weights, element by element (Definition 1; Algorithm 1, option I).
 
-    At the coordinator only. As long as fewer than half of the sites are bad, every element lies between those of good
-    ones. BatchNorm's statistics have medians too; its counters are the largest.
+    Only the coordinator's step differs from FedAvg. If fewer than half of the sites send wrong weights, every element
+    lies between values of correct sites. BatchNorm's statistics are medians as well; its integer counters take the
+    maximum.
 
-    Sites count alike: a number of images is what a site says of itself, and a median by images would be whatever a site
-    sends that claims more than half of them. Of an even number it is the mean of the middle two, so of one or two
-    sites it is their mean, which guards against nothing.
+    All sites count alike. The number of images is what a site reports about itself: in a median that is weighted by
+    images, a site could choose the result by claiming more than half of them. For an even number of sites the median is
+    the mean of the two middle values. For one or two sites it is therefore their mean, which protects against nothing.
 
-    The median follows the site in the middle, element by element. Where hospitals differ, as in domain generalisation,
-    it gives away what only a few of them know: it costs accuracy where no site is bad.
+    The median ignores what only a minority of the sites has learned. If no site is faulty but the sites' images differ,
+    as in domain generalisation, it costs accuracy. This method has no settings.
     """
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """The median of the sites' weights."""
-        return coordinate_median([update.weights for update in updates.values()])
+        """Return the new global weights: the median of the sites' weights, element by element."""
+        return coordinate_median([update.weights for update in updates.values()])  # Def. 1

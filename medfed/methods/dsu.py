@@ -1,8 +1,16 @@
-"""DSU (Li et al., ICLR 2022): between the network's stages, take each image's style for a guess, and draw around it.
+"""DSU (Li et al., ICLR 2022): add noise to the feature statistics of images while the network trains.
 
 X. Li, Y. Dai, Y. Ge, J. Liu, Y. Shan, L.-Y. Duan: "Uncertainty Modeling for Out-of-Distribution Generalization", ICLR
-2022, https://arxiv.org/abs/2202.03958. Idea: add Gaussian noise to the channel statistics of feature maps, as wide as
-these statistics vary over the batch.
+2022, https://arxiv.org/abs/2202.03958.
+
+Idea: an image's channel statistics are uncertain outside the training domains. Each is drawn from a normal distribution
+around its value, as wide as the statistic varies over the batch.
+
+Communication: the same messages as FedAvg. The noise is as wide as the styles vary within one client's batch.
+
+Departures: paper and code have six positions: after the first convolution, after the max-pooling, and after stages 1 to
+4. The first two are not separate parts of our networks, so the preset "paper" has four positions. For a batch of one
+image the public code returns NaN; here such a batch stays unchanged.
 """
 
 from __future__ import annotations
@@ -23,26 +31,26 @@ from medfed.networks.style_layers import Stages
 
 @dataclass(frozen=True)
 class DSU(Method):
-    """Domain generalisation with uncertainty: FedAvg on a network that adds noise to feature styles while it trains.
+    """FedAvg with layers that add noise to feature statistics in training (domain shifts with uncertainty).
 
-    Behind each chosen stage, with its probability a batch, for maps F (B, C, H, W) with means mu and deviations sigma,
-    each (B, C), whose own deviations over the batch are S_mu and S_sigma (C,):
+    After each chosen stage, with a given probability per batch, for feature maps F (B, C, H, W) with means mu and
+    standard deviations sigma, each (B, C), whose own standard deviations over the batch are S_mu and S_sigma (C,):
 
-        F' = gamma (F - mu) / sigma + beta,   beta = mu + f e_1 S_mu,   gamma = sigma + f e_2 S_sigma,   e ~ N(0, 1)
+        F' = gamma (F - mu) / sigma + beta                                                         (eq. 7)
+        beta = mu + f e_1 S_mu,   gamma = sigma + f e_2 S_sigma,   e ~ N(0, 1)                     (eq. 5-6)
 
-    Gradients pass through the statistics, unlike MixStyle's. gamma may come out negative, which mirrors the channel;
-    neither paper nor code cuts it, and neither do we. A batch of one image has no spread (the code makes NaN of it) and
-    stays as it is, as do all images in evaluation, with probability 0 and with factor 0. Nothing beside the weights is
-    shared; the batch is a client's own, so the noise is as wide as the styles within one hospital.
-
-    Paper and code have six places: behind the first convolution, the max-pool and stages 1 to 4. The first two are no
-    seams here, so preset `paper` has four. For other data the author advises a probability of about 0.2 and fewer
-    places.
+    Gradients pass through the statistics, unlike in MixStyle. gamma may be negative, which inverts the channel; paper
+    and code do not prevent it, and neither do we. In evaluation, for a batch of one image, with probability 0 and with
+    factor 0, the layers return their input. The formulas are implemented in `medfed.networks.style_layers.DSU`.
 
     Args:
-        stages: numbers of the encoder's stages, from 1.
-        probability: of noise at a stage, drawn for each batch and stage.
-        factor: f, of the spread; 1 in the paper.
+        stages: numbers of the encoder's stages after which noise is added, counted from 1. The paper uses all four. For
+            other data the authors advise fewer positions.
+        probability: probability that a stage adds noise to a batch, drawn for each batch and stage, in [0, 1]. 0.5 in
+            the paper; for other data the authors advise about 0.2.
+        factor: factor f on the standard deviation of the noise, at least 0. 1 in the paper.
+
+    Presets: "medfed" acts after stages 1 and 2; "paper" after stages 1 to 4.
     """
 
     stages: Stages = (1, 2)
@@ -52,6 +60,12 @@ class DSU(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3, 4)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """The network with layers behind its stages, which have no weights; UserError for a stage that it lacks."""
+        """Return the network with a layer after each chosen stage that adds noise to feature statistics in training.
+
+        The layers have no weights.
+
+        Raises:
+            UserError: if the network lacks a chosen stage.
+        """
         layer = partial(style_layers.DSU, self.probability, self.factor)
         return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

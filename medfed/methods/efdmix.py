@@ -1,8 +1,14 @@
-"""EFDMix (Zhang et al., CVPR 2022): between the network's stages, give images some of each other's whole histograms.
+"""EFDMix (Zhang et al., CVPR 2022): mix the feature histograms of pairs of images while the network trains.
 
 Y. Zhang, M. Li, R. Li, K. Jia, L. Zhang: "Exact Feature Distribution Matching for Arbitrary Style Transfer and Domain
-Generalization", CVPR 2022, https://arxiv.org/abs/2203.07740. Idea: mix the sorted values of two images' feature maps,
-channel by channel, while the network trains.
+Generalization", CVPR 2022, https://arxiv.org/abs/2203.07740.
+
+Idea: as MixStyle, but with the whole distribution of values of each channel instead of its mean and standard deviation.
+
+Communication: the same messages as FedAvg.
+
+Departures: as in our MixStyle, the partner of an image is a random image of the same client. To share a histogram, a
+site would have to send all H W C values of a feature map.
 """
 
 from __future__ import annotations
@@ -23,25 +29,30 @@ from medfed.networks.style_layers import Stages
 
 @dataclass(frozen=True)
 class EFDMix(Method):
-    """FedAvg on a network that mixes exact feature distributions while it trains; nothing beside the weights is shared.
+    """FedAvg with layers that mix the exact feature distributions of images in training.
 
-    MixStyle with all moments in place of two. Behind each chosen stage, with its probability a batch, and for each
-    channel of the maps (B, C, H, W) of image i and its partner j, a random permutation of the batch:
+    After each chosen stage, with a given probability per batch, for each channel of the feature maps (B, C, H, W) of
+    image i and its partner j (the partners are a random permutation of the batch):
 
         r ~ Beta(c, c),   F_i'(x) = F_i(x) + (1 - r) (Y_j(rank_i(x)) - F_i(x))
 
-    Y_j are the partner's numbers in rising order and rank_i(x) is the place of F_i(x) among its own. The last F_i is a
-    constant to the gradient, so that sorting does not stop it; the partner's numbers have theirs, as in the paper and
-    its code. In evaluation, for a batch of one image, and with probability 0 the layers return what they are given.
+    Y_j are the partner's values in ascending order, and rank_i(x) is the rank of F_i(x) among the values of image i.
+    The last F_i(x) is a constant for the gradient, because ranks have no gradient; the partner's values keep theirs, as
+    in the paper and its code. In evaluation, for a batch of one image, and with probability 0, the layers return their
+    input. The formula is implemented in `medfed.networks.style_layers.EFDMix`.
 
-    Ties, as after a ReLU, keep the order in which they stand. Sorting costs O(HW log HW) a channel: on a
-    CPU a step of a U-Net takes twice as long or more, of ResNet18 a third longer. Sharing a histogram
-    would mean sharing all its H W C numbers, so partners are random within a client, as in our MixStyle.
+    Equal values, as after a ReLU, are ranked in the order of their positions. Sorting costs O(HW log HW) per channel:
+    on a CPU, a training step of a U-Net takes at least twice as long, one of a ResNet18 a third longer.
 
     Args:
-        stages: numbers of the encoder's stages, from 1; the paper has 1 to 3.
-        probability: of mixing at a stage, drawn for each batch and stage.
-        concentration: c.
+        stages: numbers of the encoder's stages after which distributions are mixed, counted from 1. The paper has 1
+            to 3.
+        probability: probability that a stage mixes the distributions of a batch, drawn for each batch and stage, in
+            [0, 1]. 0.5 in the paper.
+        concentration: parameter c of the Beta distribution of the mixing ratio (alpha in the paper), above 0. 0.1 in
+            the paper.
+
+    Presets: "medfed" mixes after stages 1 and 2; "paper" after stages 1, 2 and 3.
     """
 
     stages: Stages = (1, 2)
@@ -51,6 +62,12 @@ class EFDMix(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """The network with layers behind its stages, which have no weights; UserError for a stage that it lacks."""
+        """Return the network with a layer after each chosen stage that mixes feature distributions in training.
+
+        The layers have no weights.
+
+        Raises:
+            UserError: if the network lacks a chosen stage.
+        """
         layer = partial(style_layers.EFDMix, self.probability, self.concentration)
         return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

@@ -1,9 +1,22 @@
-"""ELCFS (Liu et al., CVPR 2021): practise on the other hospitals' brightness patterns, and mind the boundary.
+"""ELCFS, also called FedDG (Liu et al., CVPR 2021): episodic training with amplitude spectra of other sites.
 
 Q. Liu, C. Chen, J. Qin, Q. Dou, P.-A. Heng: "FedDG: Federated Domain Generalization on Medical Image Segmentation via
-Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030. Idea: sites share
-low-frequency amplitudes; each site learns from its own images such that a step on them also helps on images with
-another site's amplitudes.
+Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030.
+
+Idea: the low-frequency amplitudes of an image's Fourier spectrum describe its appearance, the phases its content. Sites
+share amplitudes. In every step, a site takes a virtual training step on its own images, and requires that this step
+also helps on the same images with amplitudes of other sites.
+
+Communication: before round 1, each site sends the low-frequency window of the amplitude spectrum of its images (at 384
+pixels and alpha 0.01, 7 x 7 numbers per channel, of which 25 are distinct), and receives those of the other sites with
+the weights. Afterwards the messages of FedAvg.
+
+Departures. Where paper and public code differ, we follow the paper, with these exceptions: one restyled view per image
+is the default, to save memory; the boundary loss uses the raw image's features at theta instead of theta', which saves
+a forward pass; its vectors are pooled over the batch, and its denominator contains the positive pair, both as in the
+code; the inner step is of first order, as its author confirms. Images are standardised after the exchange. Not
+reproduced from the code: sites that start from different weights, and site weights that are rounded to two decimals
+(for five sites their sum exceeds 1).
 """
 
 from __future__ import annotations
@@ -37,60 +50,61 @@ from medfed.functional.meta_learning import inner_step
 from medfed.functional.regions import background_ring, boundary
 from medfed.functional.weights import select_prefix
 
-BANK, WINDOWS = "bank/", "windows"
-MAX_BATCH = 64  # images analysed at a time, so that a large site needs little memory
+BANK, WINDOWS = "bank/", "windows"  # names of tensors in messages and memories
+MAX_BATCH = 64  # largest number of images whose spectra are computed together, to limit memory
 
 
 @dataclass(frozen=True)
 class ELCFS(Method):
-    """Episodic learning in continuous frequency space ("FedDG").
+    """Episodic learning in continuous frequency space: train on a batch and on copies with amplitudes of other sites.
 
-    Once, before training, each site shares the low-frequency window of the amplitude spectrum of its images: at 384
-    pixels and alpha 0.01 that is 7x7 numbers a channel, of which 25 are distinct. A site then trains on its own images
-    (inner step) and on the same images with another site's window mixed in (outer step), and pulls the features along
-    the structures' boundaries apart from those of the ring around them.
+    A batch x is trained together with its restyled copies t, whose low-frequency amplitudes are mixed with those of
+    images of other sites. The boundary loss separates the features along the outlines of the structures from those in
+    the ring of background around them:
 
-        A' = (1 - r) A_own + r A_other inside the window, r ~ U(0, 1)                         (eq. 2-3)
-        theta' = theta - beta grad L_dice(x; theta)                                           (eq. 4)
-        L = L_dice(x; theta) + L_dice(t; theta') + gamma L_boundary                           (eq. 8-9)
+        A' = (1 - r) A_own + r A_other inside the window, r ~ U(0, 1)                              (eq. 2)
+        t = inverse Fourier transform of A' with the phases of x                                   (eq. 3)
+        theta' = theta - beta grad L_task(x; theta)                                                (eq. 4)
+        L = L_task(x; theta) + L_task(t; theta') + gamma L_boundary(x, t)                          (eq. 8-9)
+
+    For classification there is no boundary: `gamma` and the other settings of the boundary loss are not used.
 
     Args:
-        alpha: half side of the exchanged window, a share of the image side, in [0, 0.5). It counts cycles per field of
-            view: 0.01 is 7x7 at 384 pixels, but the mean alone at 96; small images want a larger alpha.
-        gamma: weight of the boundary loss: 0.1 for fundus, 0.5 for prostate. 0 leaves it out.
-        meta_step: beta, the size of the inner step.
-        temperature: tau of the boundary loss.
-        views: restyled copies of each image: n draws n other sites at random; 0 takes one from every other site.
-        ratio: "uniform" draws r from U(0, 1); a number in [0, 1] is r itself; "one" swaps the window whole, as 1 does.
-        exchange, episodic: switches for ablations; without `exchange` the outer step sees the raw images, without
-            `episodic` it runs at theta.
-        decoder_levels: how many of the last decoder levels feed the boundary loss.
-        ring_width: pixels of background around a structure that count as its ring.
-        inner_clamp: the inner gradient is cut to plus or minus this.
-        second_order: differentiate through the inner step.
-        denominator: of the boundary loss: "positive_and_negatives" (bounded, as the code) or "negatives" (eq. 6 as
-            printed, unbounded below).
-        bank_share: share of a site's images, drawn at random, whose windows it gives; in (0, 1].
-        min_patients: a site with fewer training patients trains, but shares nothing: its windows would point at single
-            people. (The public code fails below eight images.)
+        alpha: half the side of the exchanged window as a fraction of the image's side (alpha in the paper), in
+            [0, 0.5). The window covers floor(alpha * side) cycles per image on either side of 0: 0.01 is 7 x 7 at 384
+            pixels, but only the mean brightness at 96 pixels. Use a larger value for smaller images. 0.01 in the paper,
+            section 4.2.
+        gamma: weight of the boundary loss (gamma in the paper), at least 0. The paper has 0.1 for fundus images and 0.5
+            for prostate MRI (section 4.2). 0 leaves the boundary loss out.
+        meta_step: step size of the inner step, the virtual training step on the raw images (beta in the paper), at
+            least 0. 0.001 in the paper, section 4.2.
+        temperature: temperature of the boundary loss (tau in the paper), above 0. 0.05 in the paper, section 4.2.
+        views: number of restyled copies of each image, each with the amplitudes of a random other site; at least 0. 0
+            makes one copy for every other site, as in the paper.
+        ratio: mixing ratio of own and other amplitudes (lambda in the paper): "uniform" draws it from U(0, 1) for each
+            image, as in the paper; "one" replaces the amplitudes completely; a number in [0, 1] is used for all images.
+        exchange: whether images are restyled. false shares nothing and uses the raw images in place of the restyled
+            ones (ablation).
+        episodic: whether the restyled images are trained after the inner step. false trains them at the same weights as
+            the raw images (ablation).
+        decoder_levels: number of the decoder's last levels whose features enter the boundary loss, at least 1. 2 in the
+            paper, section 4.2.
+        ring_width: width in pixels of the ring of background around a structure, at least 1. 5 in the authors' code.
+        inner_clamp: largest absolute value of an element of the gradient of the inner step, above 0; larger ones are
+            clipped. 100 in the authors' code.
+        second_order: whether gradients pass through the inner step. false ignores how the inner step depends on the
+            weights (first order), as in the authors' code.
+        denominator: denominator of the boundary loss: "positive_and_negatives" (bounded below by 0, as in the authors'
+            code) or "negatives" (eq. 6 as printed; unbounded below).
+        bank_share: fraction of a site's images, drawn at random, whose amplitudes it shares, in (0, 1]. 1 in the paper.
+        min_patients: a site with fewer training patients than this shares nothing, because its amplitudes could be
+            traced to single patients. It trains as usual. At least 1. Not in the paper.
 
-    Where paper and public code differ we follow the paper, except that: one view is the default, for memory; the
-    boundary loss takes the raw image's features at theta (saves a forward pass) and pools its vectors over the batch;
-    its denominator holds the positive; the inner step is of first order, as its author confirms.
-
-        what                         medfed              paper               released
-        ratio of the exchange        U(0, 1)             U(0, 1)             1: the window is swapped whole
-        window                       alpha               alpha               alpha 0: the mean brightness alone
-        views of an image            1                   one a foreign site  1
-        decoder levels               2                   2                   1
-        images that give windows     all                 all                 an eighth, at random
-
-    Not in a preset, as they belong to other blocks of a config: the public code leaves images as they are
-    (`data.standardise: false`; otherwise a swapped mean has no effect), augments nothing (`training.augment: false`),
-    has Adam's betas at (0.9, 0.999) and a threshold of 0.75. Not reproduced: sites that start from different weights,
-    and site weights rounded to two decimals, which sum to more than 1 over five sites.
-
-    For classification there is no boundary, and gamma is not used.
+    Presets: "medfed" is the default. "paper" restyles each image once for every other site (`views: 0`). "released" is
+    the authors' public code: only the mean brightness is exchanged, and completely (`alpha: 0`, `ratio: one`), one
+    decoder level enters the boundary loss, and one eighth of the images is shared. Some settings of the public code
+    belong to other blocks of a config: `data.standardise: false` (otherwise an exchanged mean has no effect),
+    `training.augment: false`, Adam's betas (0.9, 0.999), and a threshold of 0.75.
     """
 
     alpha: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
@@ -117,60 +131,88 @@ class ELCFS(Method):
 
     @property
     def shares(self) -> str:
-        """Once, or never without the exchange."""
+        """When sites share amplitudes: `ONCE`, before the first round, or `NEVER` if `exchange` is false."""
         return ONCE if self.exchange else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """The low-frequency windows of the site's images: (n, C, (S*S + 1) / 2) float32, nothing else."""
+        """Return the low-frequency windows of the amplitude spectra of the site's training images.
+
+        Args:
+            site: the site's images.
+            network: not used.
+
+        Returns:
+            `windows`, (n, C, (S * S + 1) / 2) float32, for n images of C channels and a window of side S. A window is
+            symmetric, so about half of it is enough. Empty if the site has too few patients.
+        """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
             return {}
         shape = tuple(site.samples.batch([0]).image.shape[2:])
         if self.alpha > 0 and window_half_width(shape, self.alpha) == 0:
             warnings.warn(
-                f"{site.name}: method.alpha {self.alpha} at {min(shape)} pixels is a window of one number, the mean "
-                f"brightness, which standardising takes away again; the paper's 7x7 wants alpha {3.5 / min(shape):.3g}",
+                f"{site.name}: for method.alpha {self.alpha} and {min(shape)} pixels a side, the window has only the "
+                f"mean brightness, which standardising removes; set method.alpha to {3.5 / min(shape):.3g} for the "
+                "paper's window of 7 x 7",
                 stacklevel=2,
             )
-        n = len(site.samples)  # in a random order, which does not tell patients apart
+        n = len(site.samples)
+        # A random order, so that the order of the windows does not reveal which images are of one patient.
         chosen = torch.randperm(n, generator=site.rng)[: math.ceil(self.bank_share * n)]
         images = [batch.image for batch in batches(site.samples, MAX_BATCH, chosen)]
-        return {WINDOWS: torch.cat([pack_window(low_frequency_window(part, self.alpha)) for part in images])}
+        windows = [low_frequency_window(part, self.alpha) for part in images]  # eq. 1: amplitudes
+        return {WINDOWS: torch.cat([pack_window(window) for window in windows])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """The distribution bank, by site."""
+        """Store the windows of all sites at the coordinator, as `bank/SITE` (the distribution bank, section 3.2)."""
         return {BANK + site: tensors[WINDOWS] for site, tensors in shared.items() if WINDOWS in tensors}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """The bank without the site's own windows."""
-        if not self.exchange:  # and yet a memory may hold one: of an older medfed, which asked for it all the same
+        """Return the windows of all other sites, which a site receives with the weights, as `bank/SITE`."""
+        if not self.exchange:  # a checkpoint of an older version may contain a bank nevertheless
             return {}
         return {name: windows for name, windows in state.memory.items() if name != BANK + site}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """The image with the mean window of each site, swapped whole."""
-        analysis, whole = low_frequency_spectrum(image, self.alpha), image.new_ones(len(image))
-        means = {site: bank.mean(dim=0) for site, bank in select_prefix(state.memory, BANK).items()}
-        windows = {s: unpack_window(mean, image.dim() - 2).expand(len(image), *[-1] * (image.dim() - 1))
-                   for s, mean in means.items()}
-        return {s: mix_amplitude(image, analysis, window, whole).clamp(0, 1) for s, window in windows.items()}
+        """Return images (B, C, H, W), in [0, 1], with the mean low-frequency amplitudes of each site, by site."""
+        spectrum, ratio = low_frequency_spectrum(image, self.alpha), image.new_ones(len(image))
+        restyled = {}
+        for site, bank in select_prefix(state.memory, BANK).items():
+            window = unpack_window(bank.mean(dim=0), image.dim() - 2)
+            window = window.expand(len(image), *[-1] * (image.dim() - 1))
+            restyled[site] = mix_amplitude(image, spectrum, window, ratio).clamp(0, 1)  # eq. 2-3
+        return restyled
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """The episodic loss: the task's at theta, the task's on restyled images at theta', and the boundary loss."""
+        """Return the episodic loss: the task's loss on the images and on restyled copies, plus the boundary loss.
+
+        The loss on the restyled copies is taken after an inner training step on the images themselves (eq. 4), so that
+        this step must also help on images with the appearance of other sites.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's output for the raw images.
+        """
         taps = local.architecture.decoder_levels[: self.decoder_levels]
         with_boundary = self.gamma > 0 and batch.label.dim() == 4
         raw = local.forward(batch, taps if with_boundary else ())
-        inner = local.task.loss(raw.logits, batch.label)
+        inner = local.task.loss(raw.logits, batch.label)  # eq. 9, first term
         fast: Mapping[str, Tensor] = local.parameters()
         if self.episodic:
             fast = inner_step(inner, fast, self.meta_step, self.inner_clamp, self.second_order)  # eq. 4
         views = local.forward(self._restyled(local, batch), tuple(raw.features), fast)
-        total = inner + local.task.loss(views.logits, views.label)  # eq. 8
+        total = inner + local.task.loss(views.logits, views.label)  # eq. 8, first term; eq. 9
         if with_boundary:
-            total = total + self.gamma * self.boundary_loss([raw, views])  # eq. 8-9
+            total = total + self.gamma * self.boundary_loss([raw, views])  # eq. 8, second term
         return total, raw
 
     def _restyled(self, local: LocalRound, batch: Batch) -> Batch:
-        """t: copies of the batch, each image with the amplitudes of an image of another site (eq. 2-3)."""
+        """Return the restyled copies t of a batch, with the labels of their originals (eq. 2-3).
+
+        (V B, C, H, W) for V copies of each of the B images; the batch itself if no other site shared amplitudes.
+        """
         banks = [bank for name, bank in sorted(local.message.tensors.items()) if name.startswith(BANK)]
         if not banks or not self.exchange:
             return batch
@@ -179,39 +221,56 @@ class ELCFS(Method):
             donors = torch.arange(len(banks))[:, None].expand(-1, n)
         else:
             donors = torch.randint(len(banks), (self.views, n), generator=local.rng)
-        analysis = low_frequency_spectrum(batch.image, self.alpha)  # one serves all views
-        images = [self._restyle(batch.image, analysis, banks, row.tolist(), local.rng) for row in donors]
+        spectrum = low_frequency_spectrum(batch.image, self.alpha)  # eq. 1; the same for all views
+        images = [self._restyle(batch.image, spectrum, banks, row.tolist(), local.rng) for row in donors]
         return Batch(torch.cat(images), batch.label.repeat(len(images), *[1] * (batch.label.dim() - 1)))
 
     def _restyle(
         self,
         image: Tensor,
-        analysis: LowFrequencySpectrum,
+        spectrum: LowFrequencySpectrum,
         banks: list[Tensor],
         donors: list[int],
         rng: torch.Generator,
     ) -> Tensor:
-        """One view of the images (B, C, H, W): each with a random window of the bank that `donors` (B,) names."""
-        which, ratio = torch.rand(2, len(donors), generator=rng)
+        """Return the images (B, C, H, W), each with a random window of another site mixed in (eq. 2-3).
+
+        Args:
+            image: raw images (B, C, H, W), in [0, 1].
+            spectrum: their spectra, from `low_frequency_spectrum`.
+            banks: packed windows of each other site, (n, C, P).
+            donors: (B,) for each image, the index of the bank from which its window is drawn.
+            rng: CPU generator.
+        """
+        positions, ratio = torch.rand(2, len(donors), generator=rng)
         if self.ratio != "uniform":
             ratio = torch.full_like(ratio, 1.0 if self.ratio == "one" else self.ratio)
-        packed = [banks[d][int(u * len(banks[d]))] for d, u in zip(donors, which.tolist(), strict=True)]
+        packed = [banks[d][int(u * len(banks[d]))] for d, u in zip(donors, positions.tolist(), strict=True)]
         window = unpack_window(torch.stack(packed), image.dim() - 2).to(image)
-        return mix_amplitude(image, analysis, window, ratio.to(image)).clamp(
-            0, 1
-        )  # eq. 2-3, in the range of prepared images
+        return mix_amplitude(image, spectrum, window, ratio.to(image)).clamp(0, 1)  # eq. 2-3
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
-        """InfoNCE between features along the boundaries and those of the rings, summed over structures (eq. 5-7)."""
+        """Return the loss that separates features at the boundaries of structures from those around them.
+
+        InfoNCE (eq. 6-7) between the mean features of both regions (eq. 5), with the vectors of all images in one pool,
+        summed over the structures.
+
+        Args:
+            outputs: outputs for the raw and for the restyled images, with the features of the decoder levels and with
+                masks (B, S, H, W) as labels.
+
+        Returns:
+            A scalar. A structure that no image of the batch shows adds 0.
+        """
         total = outputs[0].logits.new_zeros(())
         for structure in range(outputs[0].label.shape[1]):
-            vectors, labels = [], []
+            vectors, labels = [], []  # label 1 for the boundary, 0 for the ring
             for output in outputs:
                 mask = output.label[:, structure : structure + 1]
                 for label, region in enumerate((background_ring(mask, self.ring_width), boundary(mask))):
                     pooled = pool_levels(output.features.values(), region[:, 0].to(output.logits.dtype))  # eq. 5
                     vectors.append(pooled)
                     labels.append(torch.full((len(pooled),), label, device=pooled.device))
-            contrast = info_nce(torch.cat(vectors), torch.cat(labels), self.temperature, self.denominator)  # eq. 6-7
-            total = total + contrast
+            loss = info_nce(torch.cat(vectors), torch.cat(labels), self.temperature, self.denominator)  # eq. 6-7
+            total = total + loss
         return total

@@ -1,8 +1,20 @@
-"""Epi-FCR (Li et al., ICCV 2019): features and classifier must each work with a partner that knows another hospital.
+"""Epi-FCR (Li et al., ICCV 2019): train features and classifier together with partners that another site trained.
 
 D. Li, J. Zhang, Y. Yang, C. Liu, Y.-Z. Song, T. M. Hospedales: "Episodic Training for Domain Generalization", ICCV
-2019, https://arxiv.org/abs/1902.00113. Idea: train the features with a classifier that another site trained, and the
-classifier on features that another site trained.
+2019, https://arxiv.org/abs/1902.00113.
+
+Idea: at an unseen site, features and classifier meet inputs that they do not fit well. Training simulates this: the
+features must work with a classifier of another site, and the classifier with features of another site.
+
+Communication per round and site: the weights and another site's own model down; the weights and the site's own model
+up. Only the part of the own model is sent that the others use: the head alone if `foreign_features` is 0 (66 numbers
+for the ELCFS U-Net with disc and cup), all but the head if `foreign_classifier` is 0.
+
+Departures: the paper trains on pooled data of all domains; the federated version is ours. The sites' own models are
+trained with Adam, whatever the site's optimiser is: the paper's SGD with 0.001 starts from pretrained weights. The
+other site's features are computed with that site's BatchNorm statistics and without dropout (the code freezes BatchNorm
+completely). The weights of the terms are those of the authors' script; the code's argument parser has 0.8 for all
+three.
 """
 
 from __future__ import annotations
@@ -27,48 +39,51 @@ from medfed.functional.hooks import add_submodule, capture_features, evaluation_
 from medfed.functional.meta_learning import adam_step
 from medfed.functional.weights import add_prefix, select_prefix
 
-DOMAIN = "domain/"  # a site's own model: at the site, on the wire, and by site at the coordinator
+# Prefixes and names of tensors in messages and memories.
+DOMAIN = "domain/"  # a site's own model: in its memory, in messages, and by site at the coordinator
 FIRST, SECOND, STEPS = "first moment/", "second moment/", "steps"
 CIRCLE = "circle"
-RANDOM_HEAD = "random_head"  # as a part of the network, and so in its state dict
+RANDOM_HEAD = "random_head"  # name of the submodule, and so of its state-dict entries
 
 
 @dataclass(frozen=True)
 class EpiFCR(Method):
-    """Episodic training of features, classifier, random classifier: our federated port, as the paper pools all domains.
+    """Episodic training: train features and classifier also with classifiers and features of other sites.
 
-    Beside the network (F, G) that all share, every site k trains a model (f_k, g_k) of its own, of the same
-    architecture, on its own images alone. A round's participants send theirs with the update; they stand in a random
-    circle, and in the next round each gets that of its neighbour, frozen:
+    All sites share the network (F, G): G is the network's head and F everything before it, so for masks F is encoder
+    and decoder. In addition, each site k trains its own model (f_k, g_k) of the same architecture on its own images
+    (eq. 2). The sites that took part in a round are put into a random circle, and in the next round each site receives
+    the own model of its successor, frozen. A site that did not take part gets the model at a fixed place in the circle.
 
         L = L_task(G(F x)) + foreign_classifier L_task(g_j(F x)) + foreign_features L_task(G(f_j x))
-            + random_classifier L_task(g_rand(F x))
+            + random_classifier L_task(g_rand(F x))                                                (eq. 6)
 
-    F learns from the second and fourth term, G from the third. G and g are the network's head, F and f all before it,
-    so for masks F is encoder and decoder. g_rand is drawn once, the same for all sites, and never trained.
+    F is trained by the second (eq. 3) and the fourth term (eq. 5), G by the third (eq. 4). g_rand is a random head, the
+    same for all sites, that is never trained. The additional forward passes do not change BatchNorm's running
+    statistics.
 
-    Traffic a round and site: two models up (the update, and its own model), two down. Of its own model goes only the
-    head where `foreign_features` is 0 (66 numbers of the ELCFS U-Net for disc and cup), and all but the head where
-    `foreign_classifier` is. The coordinator keeps the models of the last round's participants, and a site its own with
-    two moments for every weight.
+    A site's own model starts from the first global weights that the site receives. It takes one Adam step
+    (betas 0.9, 0.999) on the task's loss of every batch and stays in the site's memory, with two moments per weight.
+    The coordinator keeps the own models of the last round's sites. Epi-FCR cannot be stacked with StableFDG's
+    attention, which adds to the head.
 
     Args:
-        foreign_classifier, foreign_features, random_classifier: weights of the terms; all 0 is FedAvg.
-        warm_up: rounds after which a site's own model is first sent, at least 1. (The public code has 500 iterations of
-            3001.) Until then, and wherever nobody else has sent one, the second and third term are left out.
-        domain_learning_rate: of the sites' own models.
-        min_patients: a site with fewer training patients sends no model of its own: one trained on single people would
-            come to another site unmixed. It hears of the others all the same.
+        foreign_classifier: weight of the loss with another site's classifier on the site's features, at least 0. 2.0 in
+            the authors' script. If all three weights are 0, the method is FedAvg.
+        foreign_features: weight of the loss with the site's classifier on another site's features, at least 0. 0.05 in
+            the authors' script.
+        random_classifier: weight of the loss with a random, frozen classifier on the site's features, at least 0. 0.1
+            in the authors' script.
+        warm_up: first round after which a site sends its own model, at least 1. Until another site's model has arrived,
+            the terms that need it are left out. The authors' code trains the own models alone for 500 of 3001
+            iterations.
+        domain_learning_rate: step size for the sites' own models, above 0. The default 0.001 is the authors' learning
+            rate.
+        min_patients: a site with fewer training patients than this does not send its own model, because the other sites
+            would receive a model of single patients. It still receives the models of others. At least 1. Not in the
+            paper.
 
-    A site's own model starts from the weights that it is first sent, takes one Adam step (betas 0.9, 0.999) on the task
-    loss of every batch that the network itself sees, and stays in the site's memory; what it sends is named in the
-    ledger. Adam, whatever the site's optimiser: the paper's SGD of 1e-3 starts from pretrained weights.
-    A foreign f_j runs with its own BatchNorm statistics and without dropout (the code freezes BatchNorm altogether).
-    None of the extra passes moves the network's statistics. A site that was not among the last participants gets the
-    model of a fixed place in the random circle.
-
-    The code's weights are the default; its argument parser has 0.8 for all three. Stacked with StableFDG's attention,
-    which joins the head, it is refused.
+    Presets: "medfed", "paper" and "released" are all the defaults.
     """
 
     foreign_classifier: NonNegativeFloat = 2.0
@@ -82,10 +97,11 @@ class EpiFCR(Method):
 
     @property
     def _exchanges(self) -> bool:
+        """True if sites exchange their own models: if one of the two terms that use them has a weight."""
         return self.foreign_classifier > 0 or self.foreign_features > 0
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """The network with a frozen random head beside its own, which no forward pass uses."""
+        """Return the network with an additional frozen random head, which its own forward pass does not use."""
         if self.random_classifier > 0:
             head = copy.deepcopy(network.get_submodule(architecture.head)).requires_grad_(False)
             for part in head.modules():
@@ -95,35 +111,43 @@ class EpiFCR(Method):
         return network
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """The models that came, by site, and the circle in which these stand."""
+        """Store the own models that the sites sent, and draw a random circle of these sites.
+
+        Returns:
+            `domain/SITE/ENTRY`, the entries of each site's own model, and `circle`, a random order of the sites.
+        """
         memory: Tensors = {}
         for site, update in updates.items():
             memory |= add_prefix(select_prefix(update.tensors, DOMAIN), f"{DOMAIN}{site}/")
-        n = len(_givers(memory))
+        n = len(_senders(memory))
         return {**memory, CIRCLE: torch.randperm(n, generator=rng)} if n else {}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """The model of the next one in the circle."""
-        givers = _givers(state.memory)
-        circle = [givers[i] for i in state.memory[CIRCLE].tolist()] if givers else []
+        """Return another site's own model, which a site receives with the weights, as `domain/ENTRY`."""
+        senders = _senders(state.memory)
+        circle = [senders[i] for i in state.memory[CIRCLE].tolist()] if senders else []
         place = circle.index(site) + 1 if site in circle else stream_seed(0, "place", site)
         if not set(circle) - {site}:
             return {}
         return add_prefix(select_prefix(state.memory, f"{DOMAIN}{circle[place % len(circle)]}/"), DOMAIN)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Bring the site's own model, or the weights that it starts from, to the device."""
+        """Move the site's own model from its memory to the device; in the first round, copy it from the network.
+
+        Raises:
+            UserError: if BatchNorm must stay at its site, or another method adds a layer to the head.
+        """
         if not self._exchanges and not self.random_classifier:
             return
         if local.local_keys:
             raise UserError(
-                "method: Epi-FCR sends a site's own model to another, and here BatchNorm must stay at its site (FedBN, "
-                "or federation.batch_norm: local); use one of the two"
+                "method: Epi-FCR sends each site's own model with its BatchNorm to another site, but FedBN or "
+                "federation.batch_norm: local keeps BatchNorm at the sites; use only one of them"
             )
         if local.network.get_submodule(local.architecture.head)._forward_hooks:
             raise UserError(
-                "method: Epi-FCR swaps heads, and another of the stack adds to the head (StableFDG's attention); set "
-                "attention to false there, or leave one of the two out"
+                "method: Epi-FCR exchanges the network's head, but another method of the stack adds a layer to it "
+                "(StableFDG's attention); set attention to false for that method, or use only one of the two"
             )
         if not self._exchanges:
             return
@@ -135,30 +159,45 @@ class EpiFCR(Method):
         _move(local.memory, local.device)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """The three terms of a batch; and the site's own model takes its step on it."""
+        """Return the three episodic loss terms of a batch, and train the site's own model on the batch for one step.
+
+        The terms are the task's losses with another site's classifier on the network's features, with the network's
+        classifier on another site's features, and with a random classifier, each times its weight.
+
+        Args:
+            local: the round of training at this site.
+            output: the network's output for the batch.
+
+        Returns:
+            A scalar.
+        """
         batch, total = Batch(output.image, output.label), super().regulariser(local, output)
         if self._exchanges:
             self._train_own(local, batch)
-        foreign = {n: e.to(local.device) for n, e in select_prefix(local.message.tensors, DOMAIN).items()}
+        received = select_prefix(local.message.tensors, DOMAIN)
+        foreign = {name: entry.to(local.device) for name, entry in received.items()}
         network, head = local.network, local.network.get_submodule(local.architecture.head)
         if self.random_classifier or (self.foreign_classifier and foreign):
             features = _features(local, batch)
         if self.foreign_classifier and foreign:
             foreign_head = select_prefix(foreign, f"{local.architecture.head}.")
             logits = functional_call(head, foreign_head, (features,))  # g_j(F x)
-            total = total + self.foreign_classifier * local.task.loss(logits, batch.label)
+            total = total + self.foreign_classifier * local.task.loss(logits, batch.label)  # eq. 3
         if self.foreign_features and foreign:
             with evaluation_mode(network), torch.no_grad():
                 foreign_features = _features(local, batch, foreign)
             logits = head(foreign_features)  # G(f_j x)
-            total = total + self.foreign_features * local.task.loss(logits, batch.label)
+            total = total + self.foreign_features * local.task.loss(logits, batch.label)  # eq. 4
         if self.random_classifier:
             logits = network.get_submodule(RANDOM_HEAD)(features)  # g_rand(F x)
-            total = total + self.random_classifier * local.task.loss(logits, batch.label)
+            total = total + self.random_classifier * local.task.loss(logits, batch.label)  # eq. 5
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """The site's own model, or the half of it that others use."""
+        """Send the site's own model, or the part of it that other sites use, as `domain/ENTRY`; move it to the CPU.
+
+        Nothing is sent before round `warm_up`, or if the site has too few patients.
+        """
         if not self._exchanges:
             return {}
         _move(local.memory, torch.device("cpu"))
@@ -166,23 +205,25 @@ class EpiFCR(Method):
             return {}
         if has_too_few_patients(local.site, local.training, self.min_patients, "model of its own"):
             return {}
-        head, sent = local.architecture.head + ".", {}
+        head, tensors = local.architecture.head + ".", {}
         for name in self._model(local.network):
-            if self.foreign_classifier if name.startswith(head) else self.foreign_features:
-                sent[DOMAIN + name] = local.memory[DOMAIN + name].clone()
-        return sent
+            weight_of_part = self.foreign_classifier if name.startswith(head) else self.foreign_features
+            if weight_of_part:
+                tensors[DOMAIN + name] = local.memory[DOMAIN + name].clone()
+        return tensors
 
     def _model(self, network: nn.Module) -> Tensors:
-        """Copies of a network's entries, but for the random head's."""
-        return {n: e.detach().clone() for n, e in network.state_dict().items() if not n.startswith(RANDOM_HEAD + ".")}
+        """Return copies of the network's state-dict entries, without those of the random head."""
+        entries = network.state_dict().items()
+        return {name: entry.detach().clone() for name, entry in entries if not name.startswith(RANDOM_HEAD + ".")}
 
     def _train_own(self, local: LocalRound, batch: Batch) -> None:
-        """One step of the site's own model; its BatchNorm statistics move, those of the network do not."""
+        """Take one Adam step of the site's own model. Its BatchNorm statistics change, those of the network do not."""
         memory, names = local.memory, _trained(local.network)
         own = select_prefix(memory, DOMAIN)
         own |= {name: own[name].detach().requires_grad_() for name in names}
         logits = functional_call(local.network, own, (local.task.standardise(batch.image),))
-        loss = local.task.loss(logits, batch.label)
+        loss = local.task.loss(logits, batch.label)  # eq. 2
         gradients = torch.autograd.grad(loss, [own[name] for name in names], allow_unused=True)
         used = {name: gradient for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
         values, first, second = ([memory[kind + name] for name in used] for kind in (DOMAIN, FIRST, SECOND))
@@ -190,9 +231,14 @@ class EpiFCR(Method):
 
 
 def _features(local: LocalRound, batch: Batch, entries: Mapping[str, Tensor] | None = None) -> Tensor:
-    """What enters the head: (B, D), or (B, C, H, W) for masks; of the network itself, or with another's entries.
+    """Return the input of the head: (B, D), or (B, C, H, W) for masks.
 
-    The network's running statistics stay as they are.
+    The network's BatchNorm statistics stay unchanged.
+
+    Args:
+        local: the round.
+        batch: raw images (B, C, H, W) and labels.
+        entries: state-dict entries of another model to use instead of the network's own; None uses the network.
     """
     place = local.head_input
     if entries is None:
@@ -205,16 +251,20 @@ def _features(local: LocalRound, batch: Batch, entries: Mapping[str, Tensor] | N
 
 
 def _trained(network: nn.Module) -> list[str]:
+    """Return the names of the network's trainable parameters."""
     return [name for name, entry in network.named_parameters() if entry.requires_grad]
 
 
-def _givers(memory: Mapping[str, Tensor]) -> list[str]:
-    """The sites whose models the coordinator holds."""
+def _senders(memory: Mapping[str, Tensor]) -> list[str]:
+    """Return the sites whose own models are in the coordinator's memory, sorted."""
     return sorted({name.partition("/")[0] for name in select_prefix(memory, DOMAIN)})
 
 
 def _move(memory: dict[str, Tensor], device: torch.device) -> None:
-    """Bring what the method keeps at a site to a device, as copies: the step counter stays on the CPU."""
+    """Replace the own model and its moments in a site's memory by copies on the device.
+
+    The step counter stays on the CPU.
+    """
     for name, entry in memory.items():
         if name.startswith((DOMAIN, FIRST, SECOND)):
             memory[name] = entry.to(device, copy=True)

@@ -1,8 +1,15 @@
-"""FedBN (Li et al., ICLR 2021): every hospital keeps its own BatchNorm, and the rest is shared.
+"""FedBN (Li et al., ICLR 2021): each site keeps its own BatchNorm layers; all other weights are averaged.
 
 X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: "FedBN: Federated Learning on Non-IID Features via Local Batch
-Normalization", ICLR 2021, https://arxiv.org/abs/2102.07623. Idea: average all entries of the network except those of
-BatchNorm.
+Normalization", ICLR 2021, https://arxiv.org/abs/2102.07623.
+
+Idea: sites whose images differ in appearance need different normalisation, so BatchNorm is excluded from the average.
+
+Communication per round and site: the weights without BatchNorm, down and up.
+
+Departures: BatchNorm layers are recognised by their module type. The public code looks for the letters "bn" in the
+names of entries, which misses `downsample.1` in a ResNet and `norm` in a DenseNet. The paper does not say which
+BatchNorm entries a site should use that did not train; `unseen_bn` decides.
 """
 
 from __future__ import annotations
@@ -21,28 +28,22 @@ from medfed.functional.weights import batch_norm_entries
 
 @dataclass(frozen=True)
 class FedBN(Method):
-    """FedAvg of everything but BatchNorm, whose weights, biases and statistics never leave their site.
+    """FedAvg without BatchNorm: weights, biases and running statistics of BatchNorm layers never leave their site.
 
-    BatchNorm is found by module type; the public code looks for the letters "bn" in names, which misses
-    `downsample.1` in a ResNet and `norm` in a DenseNet.
-
-    The paper does not say what a hospital that took no part shall use; `unseen_bn` does:
-
-        average      the source sites' entries, averaged by their number of images, as its author advises.
-        batch_stats  the same, but each batch of test images is normalised by its own statistics. Transductive: what the
-                     model says of an image depends on those beside it.
-        nearest      the entries of the source site whose running statistics are nearest to those of the unseen site's
-                     images (`medfed.experiments.unseen_batch_norm`). Transductive in the weak sense: the choice of a
-                     site, and nothing else, looks at unlabelled test images.
-
-    Results say which, and that the latter two are transductive. A bundle has the average in any case.
+    The results of a run name the rule that was used for the unseen site and say whether it is transductive, which means
+    that unlabelled test images influence the predictions. An exported bundle always contains the average.
 
     Args:
-        unseen_bn: "average", "batch_stats" or "nearest".
-        site_weights: of the entries that are shared: "examples" (n_k / N), or "uniform".
+        unseen_bn: BatchNorm entries that a site uses that did not train. "average": the average of the source sites'
+            entries, weighted by their numbers of images, as the authors recommend. "batch_stats": the same weights and
+            biases, but each batch of test images is normalised by its own mean and variance (transductive: the
+            prediction for an image depends on the other images of its batch). "nearest": the entries of the source site
+            whose running statistics are most similar to those of the unseen site's images (transductive only in the
+            choice of that site; see `medfed.experiments.unseen_batch_norm`). The paper does not specify this.
+        site_weights: weights of the sites in the average of the shared entries: "examples" (n_k / N, in proportion to
+            their numbers of images) or "uniform" (1 / K).
 
-        what                         medfed              paper               released
-        weights of sites             by images           by images           uniform
+    Presets: "medfed" and "paper" are the defaults. "released" is the authors' public code: uniform weights.
     """
 
     unseen_bn: UnseenBatchNorm = "average"
@@ -55,15 +56,18 @@ class FedBN(Method):
     }
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """The network as it is; warns if it has no BatchNorm."""
+        """Return the network unchanged, with a warning if it has no BatchNorm.
+
+        Without BatchNorm nothing stays at the sites, and FedBN is FedAvg.
+        """
         if not batch_norm_entries(network):
             warnings.warn(
-                "this network has no BatchNorm, so FedBN keeps nothing at the sites and is FedAvg; set network.norm to "
-                "batch, or choose another network",
+                "FedBN: this network has no BatchNorm layer, so no entry stays at the sites and the method is FedAvg; "
+                "set network.norm to 'batch', or choose a network with BatchNorm",
                 stacklevel=2,
             )
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
-        """All entries of BatchNorm layers."""
+        """Return the names of the state-dict entries that stay at a site: those of all BatchNorm layers."""
         return batch_norm_entries(network)

@@ -1,9 +1,19 @@
-"""FedDG-GA (Zhang et al., CVPR 2023): a hospital that the common model serves worse than its own gets more weight.
+"""FedDG-GA (Zhang et al., CVPR 2023): give more weight in the average to sites where the global model is worse.
 
 R. Zhang, Q. Xu, J. Yao, Y. Zhang, Q. Tian, Y. Wang: "Federated Domain Generalization with Generalization Adjustment",
 CVPR 2023,
 https://openaccess.thecvf.com/content/CVPR2023/html/Zhang_Federated_Domain_Generalization_With_Generalization_Adjustment_CVPR_2023_paper.html.
-Idea: the weights of the average follow each site's loss of the global model less that of its own.
+
+Idea: the generalisation gap of a site is the loss of the global model minus the loss of the site's own model. Sites
+with a larger gap get a larger weight, so that all sites come to fit the global model equally well.
+
+Communication per round and site: the weights down twice (to measure the loss, and to train), the weights up, and two
+losses up (8 bytes).
+
+Departures: the paper measures losses on training images; we use validation images, as the public code does. The paper's
+rule is used with the maximum of the absolute distances, which bounds a change by d_t; where this maximum is 0, nothing
+changes. The public code leaves out the centring, divides in addition by K, which is fixed at 3, compares accuracies,
+and returns NaN for equal gaps. We could not check the paper's equation numbers.
 """
 
 from __future__ import annotations
@@ -22,77 +32,101 @@ from medfed.federation.method import EVERY_ROUND, Method, Tensors
 from medfed.functional.aggregation import add_new_sites, adjust_site_weights
 from medfed.functional.weights import add_prefix, average, select_prefix
 
-WEIGHT, LOCAL = "weight/", "local_loss/"  # in the coordinator's memory, by site
+WEIGHT, LOCAL = "weight/", "local_loss/"  # prefixes in the coordinator's memory; the site's name follows
 
 
 @dataclass(frozen=True)
 class FedDGGA(Method):
-    """Generalisation adjustment: aggregation weights that follow the generalisation gaps.
+    """FedAvg whose site weights follow the generalisation gaps of the sites (generalisation adjustment).
 
-        G_k = loss_k(global model) - loss_k(the site's own model before it was averaged)
-        a_k <- a_k + d_t (G_k - mean G) / max |G - mean G|,  then cut at 0 and brought to sum 1
-        d_t = (1 - t / T) d,  t = 0 the first time,  T the number of rounds (`federation.rounds`)
+        G_k = loss_k(global model) - loss_k(the site's own model before averaging)
+        a_k <- a_k + d_t (G_k - mean G) / max |G - mean G|,  then clipped at 0 and scaled to sum 1
+        d_t = (1 - t / T) d,  t = 0 for the first adjustment,  T the number of rounds (`federation.rounds`)
         w   <- sum_k a_k w_k,  a_k = 1 / K at first
 
-    A site sends the loss of the model that it trained, with it, and before the next round that of the average which
-    came of it: two numbers a round (8 bytes), both over its validation images (its training images, where it keeps
-    none apart), in evaluation mode. The model comes down twice a round: to be measured, and to be trained.
+    A site reports the loss of its own model together with its weights, and the loss of the resulting global model
+    before the next round. Both are measured on its validation images (on its training images if it has no validation
+    patients), in evaluation mode.
+
+    A site that does not take part in a round keeps its weight. The participating sites redistribute the sum of their
+    weights, and the average uses their weights scaled to sum 1. A site that was absent compares the global model with
+    its own model of the last round in which it took part. A new site starts with the mean weight, and its first gap is
+    known one round later. Equal gaps change nothing.
 
     Args:
-        step: d, at least 0. 0 leaves the average uniform. Of few sites it is large: the site with the largest distance
-            from the mean gap moves by d_t, however small the gaps are.
-
-    A site that takes no part keeps its weight; those that do share what they held together, and average with it in
-    proportion. The gap of a site that was away compares its model of then. One that comes for the first time enters
-    with the mean weight, and its first gap is known a round later. Equal gaps change nothing.
-
-    The paper's formula with the absolute maximum, which bounds a change by d_t, and where it is 0 no change. The
-    public code leaves out the centring, divides by a further K, which is fixed at 3, compares accuracies, and turns
-    equal gaps into NaN; we do not. It measures on validation images, as we do; the paper on those of training.
+        step: step size with which the sites' weights in the average follow their generalisation gaps (d in the paper),
+            at least 0. 0 keeps the average uniform. In each round, the weight of the site whose gap is farthest from
+            the mean changes by the step, however small the gaps are, so the effect is strong with few sites. 0.2 in the
+            authors' code.
     """
 
     step: NonNegativeFloat = 0.2
 
-    moved: ClassVar[Mapping[str, str]] = {"rounds": "FedDG-GA reads federation.rounds now; leave it out"}
+    moved: ClassVar[Mapping[str, str]] = {"rounds": "FedDG-GA now reads federation.rounds; remove this key"}
 
     @property
     def shares(self) -> str:
-        """Before every round: the loss of the model that came."""
+        """When sites are asked to share: always `EVERY_ROUND`, to report the loss of the global model."""
         return EVERY_ROUND
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """loss: (1,), of the model that came."""
+        """Return the loss of the received global model on the site's validation images: `loss`, (1,) float32.
+
+        Training images are used if the site has no validation patients.
+        """
         return {"loss": mean_loss(network, site.task, site.validation or site.samples)}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """The sites' weights `weight/SITE`, float64, after the gaps of those that are asked."""
-        losses = select_prefix(state.memory, LOCAL)
-        known = {site: float(entry) for site, entry in select_prefix(state.memory, WEIGHT).items()}
-        gaps = {site: float(sent["loss"]) - float(losses[site]) for site, sent in shared.items() if site in losses}  # G
-        step = self.decayed_step(state.round, state.plan.rounds)
-        weights = adjust_site_weights(add_new_sites(known, shared), sorted(shared), gaps, step)
-        entries = {site: torch.tensor([a], dtype=torch.float64) for site, a in sorted(weights.items())}
-        return add_prefix(losses, LOCAL) | add_prefix(entries, WEIGHT)
+        """Adjust the weights of the sites in the average by their generalisation gaps.
+
+        Args:
+            state: the state before the round, with the sites' weights and the losses of their own models in its memory.
+            shared: the loss of the global model at each site that takes part in the round.
+            rng: not used.
+
+        Returns:
+            `weight/SITE`, (1,) float64, the adjusted weights, and `local_loss/SITE`, the losses of the sites' own
+            models.
+        """
+        local_losses = select_prefix(state.memory, LOCAL)
+        known_weights = {site: float(entry) for site, entry in select_prefix(state.memory, WEIGHT).items()}
+        gaps = {
+            site: float(tensors["loss"]) - float(local_losses[site])  # G_k
+            for site, tensors in shared.items()
+            if site in local_losses
+        }
+        step = self.decayed_step(state.round, state.plan.rounds)  # d_t
+        weights = adjust_site_weights(add_new_sites(known_weights, shared), sorted(shared), gaps, step)  # rule for a_k
+        entries = {site: torch.tensor([weight], dtype=torch.float64) for site, weight in sorted(weights.items())}
+        return add_prefix(local_losses, LOCAL) | add_prefix(entries, WEIGHT)
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """loss: (1,), of the model that was trained here."""
+        """Send `loss`, (1,) float32: the loss of the site's trained model on its validation images."""
         return {"loss": mean_loss(local.network, local.task, local.validation or local.training)}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """The memory with the losses of the models that came, `local_loss/SITE`."""
+        """Store the losses of the sites' own models, as `local_loss/SITE`, and keep the sites' weights."""
         return {**state.memory, **{LOCAL + site: update.tensors["loss"] for site, update in updates.items()}}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """sum_k a_k w_k over the sites that replied, with their weights scaled to sum 1."""
+        """Return the average of the sites' network weights, with the adjusted site weights a_k, scaled to sum 1."""
         weights = torch.tensor([float(state.memory[WEIGHT + site]) for site in updates], dtype=torch.float64)
         weights = weights if weights.sum() > 0 else torch.ones_like(weights)
-        return average([update.weights for update in updates.values()], weights / weights.sum())
+        return average([update.weights for update in updates.values()], weights / weights.sum())  # sum_k a_k w_k
 
     def facts(self, state: State) -> dict[str, Any]:
-        """The sites' weights in the end."""
+        """Return `aggregation_weights`: the weight of each site after the last round, by site."""
         weights = {site: round(float(entry), 4) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         return {"aggregation_weights": weights} if weights else {}
 
     def decayed_step(self, rounds_done: int, rounds: int) -> float:
-        """d_t: d after the first round, d / T after round T = `rounds`; always d where T is 0 (not known)."""
-        return self.step * max(0.0, 1 - max(0, rounds_done - 1) / rounds) if rounds else self.step
+        """Return the step size for the adjustment of site weights, which decreases linearly over the rounds.
+
+        Args:
+            rounds_done: number of finished rounds.
+            rounds: number T of rounds of the training; 0 if it is not known.
+
+        Returns:
+            d (`step`) after the first round, d / T after round T; always d if `rounds` is 0.
+        """
+        return self.step * max(0.0, 1 - max(0, rounds_done - 1) / rounds) if rounds else self.step  # d_t

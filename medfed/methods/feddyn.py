@@ -1,9 +1,17 @@
-"""FedDyn (Acar et al., ICLR 2021): every site's loss gets a penalty that aligns its minimum with the global one.
+"""FedDyn (Acar et al., ICLR 2021): regularise each site's loss so that its minimum agrees with the global minimum.
 
 D. A. E. Acar, Y. Zhao, R. Matas Navarro, M. Mattina, P. N. Whatmough, V. Saligrama: "Federated Learning Based on
-Dynamic Regularization", ICLR 2021, https://arxiv.org/abs/2111.04263. Idea: each site subtracts from its loss a linear
-term, the gradient that it had at the end of its last round, so that a minimum of the mean loss over the sites is a
-fixed point of the training.
+Dynamic Regularization", ICLR 2021, https://arxiv.org/abs/2111.04263.
+
+Idea: each site subtracts from its loss a linear term, the gradient that it had at the end of its last round. A minimum
+of the mean loss over the sites is then a fixed point of the training.
+
+Communication: the same messages as FedAvg. The gradient estimate of a site never leaves it.
+
+Departures: the authors' code (https://github.com/alpemreacar/FedDyn) stores -g_k / alpha, divides alpha at site k by
+n_k * m / N (n_k images of N), clips gradients to norm 10, and also scores the plain average of the sites' weights. We
+follow the paper: one alpha, no clipping, and the model that is scored is theta^t. The paper trains with plain SGD. With
+Adam, the estimate g_k is correct if the local training comes close to its minimum.
 """
 
 from __future__ import annotations
@@ -20,84 +28,85 @@ from medfed.federation.message import Message, State
 from medfed.federation.method import Method, SiteWeights, Tensors
 from medfed.functional.weights import add_scaled, select_prefix, squared_distance
 
-GRADIENT = "gradient/"  # g_k, in a site's memory, by parameter
-H = "h/"  # h, in the coordinator's memory, by parameter
+GRADIENT = "gradient/"  # prefix of g_k in a site's memory, followed by the name of the parameter
+H = "h/"  # prefix of h in the coordinator's memory, followed by the name of the parameter
 
 
 @dataclass(frozen=True)
 class FedDyn(Method):
-    """Federated learning with a dynamic regulariser (Algorithm 1 of the paper).
+    """FedAvg with a loss term that aligns each site's minimum with the global one (Algorithm 1).
 
     Site k keeps g_k, an estimate of the gradient of its loss L_k; the coordinator keeps h. Both start at 0. In round t
-    the sites P_t take part; m is the number of all sites that train (`State.plan`), not only of those in P_t.
+    the sites P_t take part; m is the number of all sites that train, not only of those in P_t.
 
-        site k in P_t   theta_k  =  argmin L_k(theta) - <g_k, theta> + alpha / 2 |theta - theta^{t-1}|^2
+        site k in P_t   theta_k  =  argmin L_k(theta) - <g_k, theta> + alpha / 2 ||theta - theta^{t-1}||^2
                         g_k     <-  g_k - alpha (theta_k - theta^{t-1})
         other sites     g_k stays as it is
         coordinator     h       <-  h - alpha / m * sum over P_t of (theta_k - theta^{t-1})
                         theta^t  =  1 / |P_t| * sum over P_t of theta_k  -  h / alpha
 
-    The argmin is approximated by the round's training, which starts from theta^{t-1}. Its objective has
+    The round's training, which starts from theta^{t-1}, approximates the argmin. Its objective has
     <g_k, theta - theta^{t-1}> instead of <g_k, theta>: the difference is constant, and the reported loss starts at the
-    task's loss. After every round h is the mean of g_k over all m sites.
+    task's loss. After every round, h is the mean of g_k over all m sites.
 
     Only trainable parameters have g_k and h. BatchNorm statistics are averaged, with equal weights, so they belong to
     the average of theta_k and not to theta^t. Entries that stay at a site (`federation.batch_norm: local`) train
     without either term.
 
-    Communication: the same messages as FedAvg, no additional tensor. g_k never leaves its site; the coordinator
-    computes h from the updates. Each site and the coordinator store one additional model. With `privacy` noise, h
-    follows the updates with noise and g_k the weights without noise, so h is the mean of g_k plus noise.
+    Each site and the coordinator store one additional model. With `privacy` noise, h follows the noisy updates and g_k
+    the weights without noise, so h is the mean of g_k plus noise.
 
     The correction h / alpha does not vanish when alpha approaches 0, because h is proportional to alpha. If all sites
-    take part in round 1, theta^1 is twice the average minus theta^0, for any alpha above 0. Small values of alpha do
-    not approach plain averaging.
+    take part in round 1, theta^1 is twice the average minus theta^0, for any alpha above 0. Small values of alpha
+    therefore do not approach plain averaging.
 
     Args:
-        alpha: weight of the quadratic term, at least 0. If alpha is 0, we define h / alpha as 0 (the paper requires
-            alpha > 0): the method is then the uniform average, bit-identical to FedAvg with equal site weights, and
-            nothing is stored. The default 0.01 is the value of the authors' example on CIFAR-10.
-
-    The authors' code (https://github.com/alpemreacar/FedDyn) stores -g_k / alpha, divides alpha at site k by
-    n_k * m / N (n_k images of N), clips gradients to norm 10, and also scores the plain averages of theta_k. We follow
-    the paper: one alpha, no clipping, and the model that is scored is theta^t. With Adam the estimate g_k holds if the
-    local training comes near its minimum; the paper uses plain SGD.
+        alpha: weight of the quadratic term (alpha in the paper), at least 0. The paper requires alpha > 0. For 0 we
+            define h / alpha as 0: the method is then the uniform average, bit-identical to FedAvg with equal site
+            weights, and nothing is stored. The default 0.01 is the value of the authors' example on CIFAR-10.
     """
 
     alpha: NonNegativeFloat = 0.01
 
     @property
     def site_weights(self) -> SiteWeights:
-        """Always "uniform": the average in Algorithm 1 does not depend on the numbers of images."""
+        """Weights of the sites in the average: always "uniform", because Algorithm 1 does not use numbers of images."""
         return "uniform"
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Put g_k on the network's device; 0 in the site's first round."""
+        """Move the site's gradient estimate g_k to the network's device; in its first round, set it to 0."""
         if self.alpha:
             for name, entry in local.sent_parameters().items():
                 local.memory[GRADIENT + name] = local.memory.get(GRADIENT + name, torch.zeros_like(entry)).to(entry)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """-<g_k, theta - theta^{t-1}> + alpha / 2 |theta - theta^{t-1}|^2, a scalar."""
+        """Return the dynamic regulariser -<g_k, theta - theta^{t-1}> + alpha / 2 ||theta - theta^{t-1}||^2, a scalar.
+
+        theta are the network's present weights, theta^{t-1} those at the start of the round, and g_k is the site's
+        gradient estimate.
+        """
         total = super().regulariser(local, output)
         if self.alpha:
             entries, start = local.sent_parameters(), local.start_weights
             for name, entry in entries.items():
-                total = total - (local.memory[GRADIENT + name] * (entry - start[name])).sum()  # Algorithm 1: theta_k
-            total = total + self.alpha / 2 * squared_distance(entries, start)  # Algorithm 1: theta_k
+                total = total - (local.memory[GRADIENT + name] * (entry - start[name])).sum()  # Alg. 1: theta_k
+            total = total + self.alpha / 2 * squared_distance(entries, start)  # Alg. 1: theta_k
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Update g_k in the site's memory; nothing is sent in addition to the weights."""
+        """Update the site's gradient estimate g_k in its memory; send nothing in addition to the weights."""
         if self.alpha:
             for name, entry in local.sent_parameters().items():
                 drift = entry.detach() - local.start_weights[name]
-                gradient = local.memory[GRADIENT + name] - self.alpha * drift  # Algorithm 1: g_k
+                gradient = local.memory[GRADIENT + name] - self.alpha * drift  # Alg. 1: g_k
                 local.memory[GRADIENT + name] = gradient.cpu()
         return {}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """The new h, as h/NAME, of every parameter that the sites send. h of a frozen parameter is 0."""
+        """Return the coordinator's new correction h, the mean of the sites' gradient estimates, as `h/NAME`.
+
+        h of a frozen parameter is 0. Nothing is stored if alpha is 0.
+        """
         if not self.alpha:
             return state.memory
         memory = dict(state.memory)
@@ -107,12 +116,12 @@ class FedDyn(Method):
                 start = state.weights[name]
                 before = memory.get(H + name, torch.zeros_like(start))
                 drifts = (update.weights[name].double() - start.double() for update in updates.values())
-                memory[H + name] = add_scaled(before, drifts, scales)  # Algorithm 1: h
+                memory[H + name] = add_scaled(before, drifts, scales)  # Alg. 1: h
         return memory
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """theta^t: the uniform average minus h / alpha; of buffers, the uniform average."""
+        """Return the new global weights: the uniform average minus h / alpha; for buffers, only the average."""
         weights = super().aggregate(state, updates)
-        for name, h in select_prefix(state.memory, H).items():  # there is no h if alpha is 0
-            weights[name] = add_scaled(weights[name], [h], [-1 / self.alpha])  # Algorithm 1: theta^t
+        for name, h in select_prefix(state.memory, H).items():  # h does not exist if alpha is 0
+            weights[name] = add_scaled(weights[name], [h], [-1 / self.alpha])  # Alg. 1: theta^t
         return weights

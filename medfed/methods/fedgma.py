@@ -1,8 +1,15 @@
-"""FedGMA (Tenison et al., TMLR 2023): where hospitals pull a weight in different directions, move it less.
+"""FedGMA (Tenison et al., TMLR 2023): reduce the average change of a weight where the sites' changes differ in sign.
 
 I. Tenison, S. A. Sreeramadas, V. Mugunthan, E. Oyallon, I. Rish, E. Belilovsky: "Gradient Masked Averaging for
-Federated Learning", TMLR 2023, https://arxiv.org/abs/2201.11986. Idea: shrink the average change of a weight where the
-signs of the sites' changes disagree.
+Federated Learning", TMLR 2023, https://arxiv.org/abs/2201.11986.
+
+Idea: a change that all sites agree on belongs to what the sites have in common, so it is applied in full. A change
+whose direction differs between sites is scaled down.
+
+Communication: the same messages as FedAvg.
+
+Departures: a public benchmark doubles changes that agree, and drops those that do not instead of scaling them down; we
+follow the paper. As in that benchmark, every site has one vote by default.
 """
 
 from __future__ import annotations
@@ -20,26 +27,26 @@ from medfed.functional.aggregation import gradient_masked_average
 
 @dataclass(frozen=True)
 class FedGMA(Method):
-    """Gradient masked averaging: the average change, masked element by element by how far the signs agree.
+    """FedAvg that scales down the change of a weight if the sites' changes differ in sign (gradient masked averaging).
 
-        D_k = w_k - w
+    With the change D_k = w_k - w of site k, for every single weight:
+
         A = |mean_k sign(D_k)|,  mask = 1 where A >= tau, and A elsewhere
         w <- w + step * mask * sum_k (n_k / N) D_k
 
-    At the coordinator only; sites do as in FedAvg. BatchNorm's statistics are averaged without a mask, as their change
-    has no direction to agree on.
+    Only the coordinator's step differs from FedAvg. BatchNorm's statistics are averaged without a mask, because their
+    changes have no direction on which sites could agree.
+
+    With three sites of equal vote that all change a weight, A is either 1 or 1/3, so all values of `tau` above 1/3 have
+    the same effect. If one of the three does not change the weight, A is 2/3 or 0.
 
     Args:
-        tau: in [0, 1]. 0 is FedAvg, to the bit.
-        step: eta, the coordinator's step size, above 0.
-        votes: a sign counts once a site ("uniform"), or as often as the site has images ("examples"). Only the vote:
-            the change is weighed by images either way.
-
-    Of three sites of equal vote that all moved a weight, A is 1 or 1/3, so any tau from above 1/3 to 1 does the same:
-    two against one counts a third. Of few sites tau is a switch. (Where one site did not move, A is 2/3 or 0.)
-
-    Votes count sites alike as in a public benchmark's code, which otherwise doubles changes that agree and drops,
-    instead of shrinking, those that do not; we follow the paper there.
+        tau: threshold of the agreement between the signs of the sites' changes (tau in the paper), in [0, 1]. Changes
+            with at least this agreement are applied in full. With 0 the result is bit-identical to FedAvg. 0.4 is the
+            value of a public benchmark.
+        step: the coordinator's step size (eta in the paper), above 0. 1 applies the average change as it is.
+        votes: weight of a site's sign in the agreement: "uniform" (one vote per site) or "examples" (in proportion to
+            its number of images). The change itself is always weighted by the numbers of images.
     """
 
     tau: Ratio = 0.4
@@ -47,9 +54,11 @@ class FedGMA(Method):
     votes: SiteWeights = "uniform"
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """The old weights plus the masked average of the sites' changes."""
-        ends = [update.weights for update in updates.values()]
+        """Return the new global weights: the old ones plus the average change, masked by its agreement in sign."""
+        trained_weights = [update.weights for update in updates.values()]
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
         votes = examples if self.votes == "examples" else torch.ones_like(examples)
-        shares = self.averaging_weights(updates)
-        return gradient_masked_average(state.weights, ends, shares, votes, state.parameters, self.tau, self.step)
+        site_weights = self.averaging_weights(updates)  # n_k / N
+        return gradient_masked_average(  # the formula of the class docstring
+            state.weights, trained_weights, site_weights, votes, state.parameters, self.tau, self.step
+        )

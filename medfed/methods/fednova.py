@@ -1,8 +1,15 @@
-"""FedNova (Wang et al., NeurIPS 2020): a hospital that takes more steps in a round does not pull further for it.
+"""FedNova (Wang et al., NeurIPS 2020): normalise each site's change by the length of its local training.
 
 J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor: "Tackling the Objective Inconsistency Problem in Heterogeneous
-Federated Optimization", NeurIPS 2020, https://arxiv.org/abs/2007.07481. Idea: divide each site's change by the length
-of its local training before the average.
+Federated Optimization", NeurIPS 2020, https://arxiv.org/abs/2007.07481.
+
+Idea: sites that take more steps in a round change the weights more. FedAvg then favours these sites by more than their
+numbers of images justify. FedNova divides each site's change by its number of steps before averaging.
+
+Communication: the same messages as FedAvg. The number of steps is a fact of every update.
+
+Departures: the average is scaled by the mean of the normalised lengths l_k, as in the public code, and not by the mean
+number of steps. Sites with equal numbers of steps then give FedAvg with momentum, too.
 """
 
 from __future__ import annotations
@@ -20,34 +27,33 @@ from medfed.functional.aggregation import effective_steps, normalized_average
 
 @dataclass(frozen=True)
 class FedNova(Method):
-    """Normalised averaging: each site's change is divided by how far its own steps reach, before it counts.
+    """FedAvg that divides each site's change by the length of its local training (normalised averaging, section 4).
 
         w <- w + L sum_k p_k (w_k - w) / l_k,   L = sum_k p_k l_k,   p_k = n_k / N
 
-    l_k is the number of steps t_k of site k or, for SGD with momentum m that starts from rest each round, the sum of
-    the weights that its gradients get in the whole round, (t - m (1 - m^t) / (1 - m)) / (1 - m). Without it, sites
-    with more images a round (and so more steps) move the weights towards their own optimum, by more than p_k says.
+    l_k is the length of site k's local training. For SGD without momentum it is the number of steps t_k. For SGD with
+    momentum m that starts from zero in each round it is the sum of the weights that the gradients get in the round:
 
-    m is `training.momentum` if `training.optimizer` is "sgd" and `training.optimizer_state` is "reset"; otherwise it is
-    0: a momentum that is kept over the rounds adds 1 / (1 - m) a step from the second round on, so its lengths are,
-    nearly, the numbers of steps, and so are those of Adam, whose steps are about equally long. The paper's analysis
-    does not cover Adam.
+        l_k = (t_k - m (1 - m^t_k) / (1 - m)) / (1 - m)                                            (sec. 3.1)
 
-    At the coordinator only. BatchNorm's statistics are averaged. Equal numbers of steps are FedAvg, to the bit.
+    m is `training.momentum` if `training.optimizer` is "sgd" and `training.optimizer_state` is "reset", and 0
+    otherwise. If the optimiser's state is kept, each step from the second round on adds about 1 / (1 - m), so the
+    lengths are nearly proportional to the numbers of steps. The same holds for Adam, whose steps have about equal
+    length; the paper's analysis does not cover Adam.
 
-    L is of the l_k, as in the public code, and not of the numbers of steps, so that equal sites are FedAvg with
-    momentum too.
+    Only the coordinator's step differs from FedAvg. BatchNorm's statistics are averaged as in FedAvg. If all sites take
+    the same number of steps, the result is bit-identical to FedAvg. FedNova has no settings.
     """
 
-    moved: ClassVar[Mapping[str, str]] = {"momentum": "FedNova reads training.momentum now; leave it out"}
+    moved: ClassVar[Mapping[str, str]] = {"momentum": "FedNova now reads training.momentum; remove this key"}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """The old weights plus the normalised average of the sites' changes."""
+        """Return the new global weights: the old ones plus the average of the sites' normalised changes."""
         training = state.plan.training
         from_rest = training.optimizer == "sgd" and training.optimizer_state == "reset"
         momentum = training.momentum if from_rest else 0.0
-        lengths = [effective_steps(update.facts["steps"], momentum) for update in updates.values()]  # l_k
-        return normalized_average(
+        lengths = [effective_steps(update.facts["steps"], momentum) for update in updates.values()]  # sec. 3.1: l_k
+        return normalized_average(  # sec. 4: FedNova's update rule
             state.weights,
             [update.weights for update in updates.values()],
             self.averaging_weights(updates),

@@ -1,8 +1,14 @@
-"""FedProx (Li et al., MLSys 2020): a site stays near the weights that it was given.
+"""FedProx (Li et al., MLSys 2020): penalise the distance between a site's weights and the global weights.
 
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: "Federated Optimization in Heterogeneous Networks",
-MLSys 2020, https://arxiv.org/abs/1812.06127. Idea: local training minimises the task's loss plus a penalty on the
-distance to the weights with which the round started.
+MLSys 2020, https://arxiv.org/abs/1812.06127.
+
+Idea: a proximal term in the local loss keeps each site's weights close to the weights with which the round started.
+
+Communication: the same messages as FedAvg.
+
+Departures: the term is computed in every step. The code of FedBN and CCST leaves it out in the first step of a round,
+where it is 0 in any case. A public benchmark adds norms that are not squared; their gradient at w_t is not defined.
 """
 
 from __future__ import annotations
@@ -19,23 +25,27 @@ from medfed.functional.weights import squared_distance
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    """FedAvg with a proximal term.
+    """FedAvg with a proximal term in the local loss, which keeps the weights close to the start of the round.
 
-        L = L_task(w) + mu / 2 * |w - w_t|^2                                                   (eq. 2)
+        L = L_task(w) + mu / 2 * ||w - w_t||^2                                                     (eq. 2)
 
-    over the trained parameters; BatchNorm's statistics are no weights and stay out of it. w_t is what the site starts
-    the round from: the weights that it was sent and, where it keeps some to itself (FedBN), its own.
+    The sum runs over the trained parameters. BatchNorm's running statistics are not parameters and are not included.
+    w_t are the weights with which the site starts round t: the global weights, except for entries that stay at the site
+    (`federation.batch_norm: local`), for which w_t is the site's own value.
+
+    The size of Adam's steps hardly depends on the size of the gradient. With Adam the same mu therefore has less effect
+    than with plain SGD.
 
     Args:
-        mu: weight of the proximal term. 0 is FedAvg, to the bit. The paper tunes it from 0.001 to 1; 0.01 is that of
-            FedBN's and CCST's code, which leave the term out in a round's first step, where it is 0 anyway.
-
-    With Adam, whose steps hardly depend on the size of a gradient, mu weighs less than with plain SGD. (A public
-    benchmark adds norms that are not squared, whose gradient at w_t is not defined.)
+        mu: weight of the proximal term, at least 0. With 0 the result is bit-identical to FedAvg. The paper tunes it
+            between 0.001 and 1; the default 0.01 is the value in the public code of FedBN and CCST.
     """
 
     mu: NonNegativeFloat = 0.01
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """The proximal term, mu / 2 * |w - w_t|^2."""
+        """Return the proximal term mu / 2 * ||w - w_t||^2, a scalar.
+
+        It penalises the distance of the network's weights w to the weights w_t at the start of the round.
+        """
         return self.mu / 2 * squared_distance(local.trainable(), local.start_weights)  # eq. 2

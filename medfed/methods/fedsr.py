@@ -1,9 +1,19 @@
-"""FedSR (Nguyen et al., NeurIPS 2022): keep features simple, so that they hold what the classes need, not the site.
+"""FedSR (Nguyen et al., NeurIPS 2022): learn simple features that contain what the classes need and little else.
 
 A. T. Nguyen, P. Torr, S.-N. Lim: "FedSR: A Simple and Effective Domain Generalization Method for Federated Learning",
 NeurIPS 2022,
 https://proceedings.neurips.cc/paper_files/paper/2022/hash/fd946a6c99541fddc3d64a3ea39a1bc2-Abstract-Conference.html.
-Idea: draw the embedding from a distribution, and penalise its norm and what it tells of an image beyond the class.
+
+Idea: an image's embedding is drawn from a normal distribution. One penalty bounds its norm, another the information
+about the image that it has beyond the class. Features that are specific to a site then do not pay off.
+
+Communication: the messages of FedAvg; the weights include one additional layer, for the standard deviation.
+
+Departures: the norm is not squared, as in the authors' code. (A public copy squares it; with 2048 dimensions, that
+penalty is about five times the cross-entropy at first, and results obtained with it are at chance level.) |C| scales
+the standard deviation instead of C, because a large step may make C negative, where log(C sigma) is not defined.
+Segmentation is not built: nobody published what class and embedding would be for masks. We could not check the paper's
+equation numbers.
 """
 
 from __future__ import annotations
@@ -23,42 +33,43 @@ from medfed.functional.hooks import add_submodule, input_output_widths
 from medfed.functional.weights import add_prefix, select_prefix
 from medfed.networks.stochastic import MEAN, SPREAD, ClassGaussians, make_stochastic, spread_to_std
 
-PRIVATE = "fedsr_private"  # a part of the network that no state dict has; also the prefix in a site's memory
+PRIVATE = "fedsr_private"  # name of a submodule without state-dict entries; also a prefix in a site's memory
 
 
 @dataclass(frozen=True)
 class FedSR(Method):
-    """A simple representation: z ~ N(mu, sigma^2), sigma = softplus(rho), of the image x, and
+    """FedAvg with a random embedding whose norm and information about the image are penalised.
+
+    For the embedding z ~ N(mu, sigma^2) of image x with class y, sigma = softplus(rho):
 
         L = CE + l2 * mean ||z||_2 + cmi * mean KL( N(C mu, (C sigma)^2) || N(r_mu[y], softplus(r_sigma[y])^2) )
 
-    The norm bounds how much z can tell at all; the second term how much it tells of x beyond the class y. r_mu (0 at
-    first), r_sigma (1) and C (1) are trained with the network and **never leave a site**: they are in no state dict
-    (`medfed.networks.stochastic`), so in no message, model or bundle, and are kept in the site's memory between rounds.
-    What is shared are the weights, which grow by the layer for rho.
+    The second term bounds the information in z, the third the information in z about x that the class y does not
+    explain. r_mu (0 at first), r_sigma (1) and C (1) are trained together with the network but **never leave a site**:
+    they are in no state dict (`medfed.networks.stochastic`), and so in no message, model or bundle. The site keeps them
+    in its memory between rounds.
 
-    mu is the network's own embedding. `network.embedding_size: 512` on a ResNet gives the paper's net, a last layer of
-    twice 512; without a linear layer there, rho is linear in the pooled features, which are at least 0, and so is mu.
+    mu is the network's own embedding. A ResNet with `network.embedding_size: 512` is the paper's network, with a last
+    layer of 2 x 512 outputs. In a network without a linear embedding layer, rho is a linear function of the pooled
+    features, which are non-negative, and mu is the pooled features themselves.
 
-    Predictions are the mean softmax over `n_samples` fixed draws of z, so that an image has one answer; a bundle has
-    the same draws. With 0 samples they are those of mu, and a bundle is the plain network.
+    A prediction is the mean softmax over `n_samples` fixed draws of z, so that an image always gets the same
+    prediction. A bundle contains the same draws.
 
     Args:
-        l2: weight of the norm, which is not squared (the code's). A public copy squares it: over 2048 dimensions that
-            term is about 9.8 at first, five times the cross-entropy, and the tables made with it are at chance.
-        cmi: weight of the divergence, a sum over dimensions and a mean over images.
-        stochastic: false takes z = mu, and adds no layer: then cmi must be 0. With l2 0, too, this is FedAvg.
-        n_samples: draws of a prediction.
-        site_weights: "examples" (n_k / N), or "uniform".
+        l2: weight of the Euclidean norm of the embedding in the loss, at least 0. 0.01 in the authors' code.
+        cmi: weight of the Kullback-Leibler divergence between an embedding's distribution and that of its class, summed
+            over the dimensions and averaged over the images, at least 0. 0.0005 in the authors' code, 0.001 in its
+            readme.
+        stochastic: whether the embedding is drawn at random. false uses z = mu and adds no layer; `cmi` must then be 0.
+            If `l2` is 0 as well, the method is FedAvg.
+        n_samples: number of draws of the embedding for a prediction, at least 0. 0 predicts from mu, and a bundle is
+            then the plain network. 20 in the authors' code.
+        site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
+            images) or "uniform" (1 / K).
 
-    C may turn negative under a large step; its absolute value scales sigma, as the distribution of C z has it:
-    log(C sigma) would have no value there.
-
-    Segmentation: not built. The paper tells classes of images, and nobody published what y and z would be for masks.
-
-        what                         medfed              paper               released
-        cmi                          0.0005              0.001 (its readme)  0.0005
-        weights of sites             by images           by images           uniform
+    Presets: "medfed" is the default. "paper" has a `cmi` of 0.001. "released" is the authors' code: uniform site
+    weights.
     """
 
     l2: NonNegativeFloat = 0.01
@@ -76,18 +87,19 @@ class FedSR(Method):
     fills_network: ClassVar[bool] = True
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """The network with a stochastic embedding.
+        """Return the network with a random embedding and, if `cmi` is above 0, with distributions of the classes.
 
         Raises:
-            UserError: if the network draws masks, or cmi is wanted of an embedding that is no distribution.
+            UserError: if the network predicts masks, or `cmi` is above 0 but the embedding is not random.
         """
         if self.cmi and not self.stochastic:
             raise UserError(
-                f"method.cmi: is {self.cmi}, but method.stochastic is false, which leaves no distribution; set it to 0"
+                f"method.cmi: is {self.cmi}, but with method.stochastic: false the embedding has no distribution; set "
+                "method.cmi to 0"
             )
         if not architecture.embedding and (self.stochastic or self.l2):
             raise UserError(
-                "method.name: 'fedsr' compares images with their classes, and this network draws masks; choose another "
+                "method.name: 'fedsr' needs one class per image, but this network predicts masks; choose another "
                 "method, such as fpl or fisc"
             )
         if self.stochastic:
@@ -98,25 +110,39 @@ class FedSR(Method):
         return network
 
     def on_round_start(self, local: LocalRound) -> None:
-        """The site's own r and C, as its last round left them, in place of another's that this process trained."""
+        """Load the site's private parameters r and C of its last round; in its first round, set their initial values.
+
+        The sites of one process share a network, which may hold the parameters of another site.
+        """
         if self.cmi:
             getattr(local.network, PRIVATE).set_parameters(select_prefix(local.memory, f"{PRIVATE}/"))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """L: the task loss of a sample of z, plus the two penalties."""
+        """Return the task's loss for one random draw of the embedding, plus the two penalties on the embedding.
+
+        The penalties are its mean norm, and its divergence from the distribution of its class.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's output for the images.
+        """
         place = local.architecture.embedding
         taps = (place, MEAN, SPREAD) if self.stochastic else (place,)
         output = local.forward(batch, taps)
         loss = local.task.loss(output.logits, batch.label)
         if self.l2:
-            loss = loss + self.l2 * output.features[place].flatten(1).norm(dim=1).mean()
+            loss = loss + self.l2 * output.features[place].flatten(1).norm(dim=1).mean()  # mean ||z||_2
         if self.cmi:
             mean, std = output.features[MEAN], spread_to_std(output.features[SPREAD])
-            loss = loss + self.cmi * getattr(local.network, PRIVATE).divergence(mean, std, batch.label).mean()
+            divergence = getattr(local.network, PRIVATE).divergence(mean, std, batch.label)  # KL, (B,)
+            loss = loss + self.cmi * divergence.mean()
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Nothing for the coordinator; r and C into the site's memory."""
+        """Store the site's private parameters r and C in its memory; send nothing in addition to the weights."""
         if self.cmi:
             local.memory.update(add_prefix(getattr(local.network, PRIVATE).copy_parameters(), f"{PRIVATE}/"))
         return {}

@@ -1,8 +1,20 @@
-"""FISC (Nguyen et al., 2024; PARDON, ICDCS 2025): see each image also in a style between all hospitals, both close.
+"""FISC, later PARDON (Nguyen et al., 2024; ICDCS 2025): contrast each image with a copy in a style between all sites.
 
 D. T. Nguyen, T. T. Johnson, K. Leach: "FISC: Federated Domain Generalization via Interpolative Style Transfer and
-Contrastive Learning", 2024, https://arxiv.org/abs/2410.22622. Idea: every image is also seen in one style that lies
-between those of all sites, and a triplet loss keeps the two embeddings of an image close.
+Contrastive Learning", 2024, https://arxiv.org/abs/2410.22622. Its second version and the paper at ICDCS 2025 have the
+title "PARDON: Privacy-Aware and Robust Federated Domain Generalization". Equation numbers are those of the first.
+
+Idea: the coordinator computes one common style from the styles of all sites. Each image is also seen in this style, and
+a triplet loss keeps the two embeddings of an image close together.
+
+Communication: before round 1, each site sends its style (two vectors; with a VGG encoder 1,024 numbers) and receives
+the common style with the weights. Afterwards the messages of FedAvg.
+
+Departures from the paper: the restyled view of an image is computed once and then rotated, scaled and flipped together
+with the image; the paper restyles each augmented batch again. The embeddings of the task's forward pass serve all
+terms; the public code computes features five times. Embeddings have length 1 in the triplet loss, and the regulariser
+is a mean of squares, both as in the code. AdaIN has strength 0.5 as in the code (eq. 4 has 1). As in the paper, and
+unlike in the code, sites cluster styles (the code: whole feature maps), computed after the ReLU (the code: before it).
 """
 
 from __future__ import annotations
@@ -29,67 +41,76 @@ from medfed.functional.weights import batch_norm_layers, select_prefix
 from medfed.networks.style_transfer import StyleTransfer, Transfer, drop_blank_images
 from medfed.transforms.restyled_view import RestyledView
 
-VIEW = "fisc"
-STYLE, CLUSTERS = "style/", "clusters/"
-MAX_BATCH = 32  # images encoded together
-CLASSES, MASKS = 0.2, 0.0  # regularisation where no value is given
+VIEW = "fisc"  # name of the restyled view in a batch
+STYLE, CLUSTERS = "style/", "clusters/"  # prefixes of tensor names
+MAX_BATCH = 32  # largest number of images that are encoded together
+REGULARISATION_OF_CLASSES, REGULARISATION_OF_MASKS = 0.2, 0.0  # default weights of the regulariser
 
 
 @dataclass(frozen=True)
 class FISC(Method):
-    """Federated Interpolation Style and Contrastive learning.
+    """FedAvg that contrasts each image with a copy in a style between those of all sites.
 
-    Once, before training, each site shares a style: FINCH clusters its images by style, and the average of the
-    clusters' styles is the site's (with a VGG encoder to relu4_1 1,024 numbers, 4,096 bytes). The coordinator clusters
-    the sites' styles, and the median over the clusters is the interpolation style S of the whole run. Every training
-    image x then has a second view x' = AdaIN(x, S), and
+    Before training, each site computes its style: it groups its images by style with the clustering FINCH (eq. 1),
+    computes the mean and standard deviation of the feature channels in each cluster (eq. 2), and averages the clusters.
+    With a VGG encoder up to relu4_1 these are 1,024 numbers, 4,096 bytes. The coordinator clusters the sites' styles
+    (eq. 3), and the median over the clusters is the interpolation style S of the whole run. Each training image x has a
+    second view x' = AdaIN(x, S) (eq. 4). With the embeddings z of x and z' of x':
 
-        L = L_task(x) + contrast * L_con + regularisation * mean(z^2 + z'^2)                           (eq. 5-8)
-        L_con = mean of max(0, |z_i - z'_i| - |z_i - z'_j| + margin),  j a random image of another class
+        L = L_task(x) + contrast * L_con + regularisation * mean(z^2 + z'^2)                       (eq. 6-7)
+        L_con = mean of max(0, |z_i - z'_i| - |z_i - z'_j| + margin)                               (eq. 5)
 
-    with the embeddings z of x and z' of x', in L_con of length one.
+    j is a random image of another class; the embeddings in L_con have length 1. Only the forward pass on x updates
+    BatchNorm's statistics. A network with dropout draws it separately for x and x', which adds noise to the distance.
+
+    With three sites or fewer, FINCH makes one cluster, and S is the mean style. On greyscale images, the paper's
+    appendix C expects no gain, because styles hardly differ there.
+
+    Segmentation (ours): z is the mean feature inside a structure (finest decoder level), z' that of the second view.
+    The negative is another structure, or the ring of background, of any image's second view. The regulariser is off,
+    because these few features form the mask themselves: if they are small, the contrast of their directions determines
+    the mask.
+
+    Ablations of the paper's Table 11: v1 is `site_clusters: none`, v2 `common_clusters: none`, v5 the whole method.
+    `contrast: 0` is close to v3, which also trains on the restyled images. v4 is not available.
 
     Args:
-        contrast, regularisation: weights of the two terms; 0 switches one off. Without a value the regulariser weighs
-            0.2 where images are classified (the code's, for PACS) and nothing on masks.
-        margin: of the triplets.
-        site_clusters, common_clusters: which partition of FINCH the site and the coordinator take: "first", "last", or
-            "none" for the mean over all images, or sites.
-        spread: deviation of a site's style, "mixture" over its clusters or "mean" (`functional.style_clusters`).
-        median: of an even number of clusters, "middle" or "lower".
-        freeze_batch_norm: BatchNorm keeps the statistics that it came with. As released, with a pretrained network; one
-            that starts afresh does not learn so.
-        noise, noise_scale: each site adds noise * N(0, noise_scale^2) to every number of its style; its deviations stay
-            at least 0. For the paper's Table 10 alone: it follows from the seed, so whoever knows the config can take
-            it off. What protects is `privacy.statistics_noise`, which is drawn from a secret of the site.
-        transfer, codec, alpha, transfer_size: as in `StyleTransfer`.
-        ring_width: of the background beside a structure, in pixels (segmentation).
-        min_patients: a site with fewer training patients shares no style: it would be that of single people. Clusters
-            count alike, so the few images of one cluster, even of one patient, weigh as much as the many of another;
-            `site_clusters: none` weighs all images alike.
+        contrast: weight of the triplet loss, at least 0. 0.75 in the authors' code. 0 switches it off.
+        regularisation: weight of the mean squared embeddings, at least 0. null uses 0.2 for classification (the
+            authors' code, for PACS) and 0 for masks. 0 switches it off.
+        margin: margin of the triplet loss, at least 0. 0.3 in the authors' code.
+        site_clusters: which result of the clustering FINCH a site uses to group its images by style: "first" has the
+            most clusters, "last" the fewest, and "none" puts all images into one cluster.
+        common_clusters: which result of the clustering FINCH the coordinator uses to group the sites' styles: "first"
+            has the most clusters, "last" the fewest, and "none" puts all sites into one cluster.
+        spread: how the deviation of a site's style is computed: "mixture" is that of all its clusters together,
+            including the distances between them (as in the authors' code); "mean" is the average of the clusters'
+            standard deviations.
+        median: median of an even number of clusters: "middle" is the mean of the two middle values, "lower" the smaller
+            of them (as in the authors' code).
+        freeze_batch_norm: whether BatchNorm keeps the statistics with which it came, as in the authors' code. Only
+            useful with a pretrained network; a network with fresh weights does not learn this way.
+        noise: factor on the standard deviation `noise_scale` of the noise that each site adds to its style, at least 0.
+            For the experiment of the paper's Table 10 alone: the noise follows from the seed, so whoever knows the
+            config can remove it. `privacy.statistics_noise` protects, because it is drawn from a secret of the site.
+        noise_scale: standard deviation of the noise before the factor `noise`, at least 0. Standard deviations of a
+            style remain at least 0.
+        transfer: how images are restyled: "codec" encodes and decodes them with AdaIN, as in the paper; "moments" gives
+            the pixel intensities of each channel another mean and standard deviation, which cannot move an edge and
+            needs no codec.
+        codec: encoder and decoder for `transfer: codec`: "small" for the one that comes with medfed, or the path of a
+            file that `python -m medfed.codec train` wrote.
+        alpha: strength of the interpolation style in [0, 1]. 0.5 in the authors' code, 1 in the paper (eq. 4).
+        transfer_size: side in pixels to which images are resized before they are restyled; the result is resized to the
+            original size. 0 restyles images at their own size.
+        ring_width: width in pixels of the ring of background around a structure, at least 1. For segmentation only; not
+            in the paper.
+        min_patients: a site with fewer training patients than this shares no style, because its style would describe
+            single patients. It trains as usual. At least 1. Not in the paper. Clusters count alike, so a cluster of a
+            single patient has the same weight as a large one; `site_clusters: none` weights all images alike.
 
-    Ablations of the paper's Table 11: v3 is `contrast: 0`, v5 all of it; `site_clusters: none` and `common_clusters:
-    none` are our reading of v1 and v2, both terms off of v4.
-
-    The second view is drawn once and kept, and rotated, scaled and flipped with its image, where the paper styles each
-    augmented batch anew. Only the pass over x moves BatchNorm's statistics. (A network with dropout draws it anew for
-    z', and so adds noise to the distance.) z and z' of the task's pass serve all terms, where the public code computes
-    features five times. The code clusters whole feature maps at the sites and takes statistics before the ReLU; this is
-    the paper's: styles, after it. AdaIN of strength 0.5 is the code's (eq. 4 has 1).
-
-    Greyscale: the paper's appendix C expects nothing of the method there, as styles then hardly differ.
-
-    Segmentation (ours): z is the mean feature inside a structure (finest decoder level), z' that of the second view,
-    and the negative another structure's or the background ring's, of any image of the second views. The regulariser is
-    off: these few features draw the mask themselves, and made small, the contrast of their directions overrules the
-    mask.
-
-        what                         medfed              paper               released
-        alpha                        0.5                 1                   0.5
-        clusters of the coordinator  last                last                first
-        median                       middle              middle              lower
-        deviation of a site          mixture             mean                mixture
-        BatchNorm                    trained             not stated          frozen
+    Presets: "medfed" is the default. "paper" has alpha 1 and the mean of the clusters' standard deviations. "released"
+    is the authors' code: the finest clusters of sites, the lower median, and frozen BatchNorm.
     """
 
     contrast: NonNegativeFloat = 0.75
@@ -117,29 +138,40 @@ class FISC(Method):
 
     @property
     def _style_transfer(self) -> StyleTransfer:
+        """The restyling function that these settings describe."""
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     @property
     def _compares(self) -> bool:
+        """True if the loss uses the second view: if the triplet loss or the regulariser has a weight."""
         return self.contrast > 0 or self.regularisation != 0
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The codec, unless it is medfed's own."""
+        """Path of the style codec; empty for the codec that comes with medfed, and for `transfer: moments`."""
         return self._style_transfer.files
 
     def with_files(self, names: Mapping[str, str]) -> FISC:
-        """A copy with another codec."""
+        """Return a copy of the method that reads its style codec from another path."""
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Refuse images that the codec cannot redraw; warn of greyscale images."""
+        """Reject images that the style codec cannot process (UserError), and warn if images are greyscale."""
         self._style_transfer.check(image_size, channels)
         if channels == 1:
-            warnings.warn("FISC on greyscale images: its own paper (appendix C) expects no gain there", stacklevel=2)
+            warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """style/mean and style/std, each (C,), and how many clusters they are the average of (1,)."""
+        """Return the style of a site: mean and deviation of feature channels, averaged over clusters of its images.
+
+        Args:
+            site: the site's images.
+            network: not used; the style codec computes the features.
+
+        Returns:
+            `style/mean` and `style/std`, each (C,) float32, and `n_clusters` (1,) int64, the number of clusters. Empty
+            if the site has too few patients or only blank images.
+        """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
         device, styles = next(network.parameters()).device, []
@@ -147,77 +179,116 @@ class FISC(Method):
             images = drop_blank_images(batch.image)
             if len(images):
                 parts = self._style_transfer.features(images.to(device))
-                styles += [[one.cpu() for one in channel_mean_std(features)] for features in parts]
+                styles += [[moment.cpu() for moment in channel_mean_std(features)] for features in parts]
         if not styles:
-            warnings.warn(f"{site.name}: all its training images are blank, so it shares no style", stacklevel=2)
+            warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
             return {}
-        mean, std = (torch.cat(one) for one in zip(*styles, strict=True))
-        mean, std, n_clusters = clustered_site_style(mean, std, self.site_clusters, self.spread)  # eq. 1-3
-        if self.noise:
+        mean, std = (torch.cat(moment) for moment in zip(*styles, strict=True))
+        mean, std, n_clusters = clustered_site_style(mean, std, self.site_clusters, self.spread)  # eq. 1-2
+        if self.noise:  # Table 10
             noise = self.noise * self.noise_scale * torch.randn(2, len(mean), generator=site.rng, dtype=mean.dtype)
             mean, std = mean + noise[0], (std + noise[1]).clamp(min=0)
         return {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float(), "n_clusters": torch.tensor([n_clusters])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """The interpolation style, and the numbers of clusters."""
+        """Compute the interpolation style, the median over clusters of the sites' styles.
+
+        Returns:
+            `style/mean` and `style/std`, each (C,) float32; `n_clusters` (1,) int64, the number of clusters of sites;
+            `clusters/SITE` (1,) int64, the number of clusters of a site's images. Empty if no site shared a style.
+        """
         styles = {site: shared[site] for site in sorted(shared) if shared[site]}
         if not styles:
-            warnings.warn("no site shared a style, so FISC trains as FedAvg does", stacklevel=2)
+            warnings.warn("FISC: no site shared a style, so the method is FedAvg", stacklevel=2)
             return {}
-        mean, std = (torch.stack([one[STYLE + name] for one in styles.values()]) for name in ("mean", "std"))
-        mean, std, n_clusters = interpolation_style(mean, std, self.common_clusters, self.median)
+        mean, std = (torch.stack([style[STYLE + name] for style in styles.values()]) for name in ("mean", "std"))
+        mean, std, n_clusters = interpolation_style(mean, std, self.common_clusters, self.median)  # eq. 3
         if self.common_clusters != "none" and len(styles) <= 3:
             warnings.warn(
-                f"FISC: {len(styles)} sites shared a style, and FINCH makes one cluster of three or fewer: the "
-                "interpolation style is their mean", stacklevel=2,
+                f"FISC: {len(styles)} sites shared a style, and FINCH makes one cluster of up to three sites, so the "
+                "interpolation style is their mean",
+                stacklevel=2,
             )
-        counts = {f"{CLUSTERS}{site}": one["n_clusters"] for site, one in styles.items()}
-        style = {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float()}
-        return {**style, "n_clusters": torch.tensor([n_clusters]), **counts}
+        counts = {f"{CLUSTERS}{site}": style["n_clusters"] for site, style in styles.items()}
+        common = {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float()}
+        return {**common, "n_clusters": torch.tensor([n_clusters]), **counts}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """The interpolation style."""
+        """Return the interpolation style, which a site receives: `style/mean` and `style/std`, each (C,)."""
         return {name: entry for name, entry in state.memory.items() if name.startswith(STYLE)}
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """The site's own samples; their batches bring the second view."""
+        """Return the site's samples with a second view of each image, restyled to the interpolation style (eq. 4).
+
+        The second view is computed when a batch first needs it and stored. Without a style, the samples are unchanged.
+
+        Args:
+            local: the round; its message contains the interpolation style.
+            samples: the site's training images.
+            rng: not used.
+        """
         if not local.message.tensors or not self._compares:
             return samples
         mean, std = (local.message.tensors[STYLE + name][None] for name in ("mean", "std"))
-        transfer, device = self._style_transfer, local.device  # and no more of the round, which would stay in memory
-        return RestyledView(
-            samples, VIEW, lambda image: transfer.restyle(image.to(device), mean, std), local.max_cache_bytes
-        )
+        transfer, device = self._style_transfer, local.device  # `restyle` must not keep the whole round in memory
+
+        def restyle(image: Tensor) -> Tensor:
+            return transfer.restyle(image.to(device), mean, std)  # eq. 4
+
+        return RestyledView(samples, VIEW, restyle, local.max_cache_bytes)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Freeze BatchNorm's statistics, if asked for."""
+        """Put BatchNorm layers into evaluation mode if `freeze_batch_norm` is true: their statistics do not change."""
         if self.freeze_batch_norm:
             for norm in batch_norm_layers(local.network).values():
                 norm.eval()
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """L: the task loss, plus the contrast and the size of the embeddings of both views."""
+        """Return the task's loss on the images, plus the triplet loss and the regulariser of both views (eq. 5-7).
+
+        The triplet loss brings the embeddings of an image and of its restyled view together, and separates those of
+        different classes.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's output for the images.
+        """
         embedding, place = local.architecture.embedding, local.head_input
         output = local.forward(batch, (place,))
         loss = local.task.loss(output.logits, batch.label)
         if VIEW not in batch.views:
             return loss, output
         second = local.forward(Batch(batch.views[VIEW], batch.label), (place,), local.parameters())
-        regularisation = (CLASSES if embedding else MASKS) if self.regularisation is None else self.regularisation
+        regularisation = self.regularisation
+        if regularisation is None:
+            regularisation = REGULARISATION_OF_CLASSES if embedding else REGULARISATION_OF_MASKS
         z, second_z = output.features[place].flatten(1), second.features[place].flatten(1)
         kinds, anchors = batch.label, torch.ones_like(batch.label, dtype=torch.bool)
         if not embedding:
             z, second_z, kinds, anchors = self._of_regions(output.features[place], second.features[place], batch.label)
             if not len(z):
-                return loss, output  # empty masks
+                return loss, output  # all masks are empty
         chosen, exists = draw_other_class(kinds.cpu(), kinds.cpu(), local.rng)
         chosen, used = chosen.to(z.device), anchors & exists.to(z.device)
-        contrast = triplet_loss(z[used], second_z[used], second_z[chosen[used]], self.margin)  # eq. 5-6
-        size = z.square().mean() + second_z.square().mean()  # eq. 7
-        return loss + self.contrast * contrast + regularisation * size, output  # eq. 8
+        contrast = triplet_loss(z[used], second_z[used], second_z[chosen[used]], self.margin)  # eq. 5
+        size = z.square().mean() + second_z.square().mean()  # eq. 6
+        return loss + self.contrast * contrast + regularisation * size, output  # eq. 7
 
     def _of_regions(self, features: Tensor, second: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Embeddings of the structures and rings that are there, in both views; which each is; whether a structure."""
+        """Return the embeddings of structures and rings of background in both views (segmentation).
+
+        Args:
+            features: (B, D, H, W), feature maps of the images.
+            second: (B, D, H, W), feature maps of their second views.
+            label: masks (B, S, H, W).
+
+        Returns:
+            Embeddings z and z', each (R, D), for the R structures and rings that are in the images; the kind of each,
+            (R,) int64 (0 to S - 1 for a structure, S for a ring); and whether each is a structure, (R,) bool.
+        """
         inside = label.bool()
         around = background_ring(inside.any(dim=1, keepdim=True), self.ring_width)
         masks = torch.cat([inside, around.to(inside)], dim=1)
@@ -226,15 +297,16 @@ class FISC(Method):
         return z[there], second_z[there], kinds[there], kinds[there] < label.shape[1]
 
     def facts(self, state: State) -> dict[str, Any]:
-        """How many clusters FINCH found, at the coordinator and at the sites."""
+        """Return the number of clusters of sites, and of images by site; empty if no style was shared."""
         if "n_clusters" not in state.memory:
             return {}
         sites = {site: int(entry) for site, entry in select_prefix(state.memory, CLUSTERS).items()}
         return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """The images in the interpolation style."""
+        """Return images (B, C, H, W), in [0, 1], in the interpolation style, under "all sites"; empty without one."""
         if STYLE + "mean" not in state.memory:
             return {}
         mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))
-        return {"all sites": torch.cat([self._style_transfer.restyle(one[None], mean, std) for one in image]).cpu()}
+        restyled = [self._style_transfer.restyle(single[None], mean, std) for single in image]  # eq. 4
+        return {"all sites": torch.cat(restyled).cpu()}

@@ -1,8 +1,17 @@
-"""FPL (Huang et al., CVPR 2023): sites tell each other what classes look like on average, once a kind of site.
+"""FPL (Huang et al., CVPR 2023): pull embeddings towards the class means (prototypes) of all sites.
 
 W. Huang, M. Ye, Z. Shi, H. Li, B. Du: "Rethinking Federated Learning with Domain Shift: A Prototype View", CVPR 2023,
 https://openaccess.thecvf.com/content/CVPR2023/html/Huang_Rethinking_Federated_Learning_With_Domain_Shift_A_Prototype_View_CVPR_2023_paper.html.
-Idea: pull embeddings towards the clustered class means (prototypes) of all sites.
+
+Idea: sites exchange the mean embedding of each class. The coordinator clusters those of similar sites, so that frequent
+kinds of sites do not dominate. Embeddings are then attracted by the cluster means of their class.
+
+Communication per round and site, in addition to FedAvg: one vector per class up, the cluster means of all classes down
+from round 2 on (ResNet18 with 7 classes: 14,336 bytes up).
+
+Departures: the authors' code collects embeddings during the last epoch, in training mode and while the weights change.
+Here they come from a separate pass over the images without augmentation, after training and in evaluation mode. The
+code fails if classes have different numbers of clusters; here each class has a tensor of its own.
 """
 
 from __future__ import annotations
@@ -28,46 +37,48 @@ from medfed.functional.prototypes import (
 )
 from medfed.functional.weights import select_prefix
 
-PROTOTYPE, CLUSTERS = "prototype/", "clusters/"
-MAX_BATCH = 32  # images in one pass
+PROTOTYPE, CLUSTERS = "prototype/", "clusters/"  # prefixes of tensor names
+MAX_BATCH = 32  # largest number of images in one forward pass
 
 
 @dataclass(frozen=True)
 class FPL(Method):
-    """Federated prototype learning under domain shift.
+    """FedAvg that pulls embeddings towards the clustered class means (prototypes) of all sites.
 
-    After its round each site sends its prototypes: for every class that it has the mean embedding z over its images (D
-    numbers a class; ResNet18 with 7 classes: 14,336 bytes). The coordinator clusters those of each class over the sites
-    by FINCH and sends the clusters' means c back with the next weights. From the second round on
+    After its training, each site sends its prototypes: the mean embedding z over its images of each class. The
+    coordinator clusters the prototypes of each class over the sites with FINCH and sends the means c of the clusters
+    with the next weights. From the second round on, for an image of class y:
 
-        L = L_task + contrast * L_con + consistency * mean (z - u_y)^2
-        L_con = -log( sum_{c of class y} e^s(z, c) / sum_c e^s(z, c) ),   s = cosine / temperature
+        L = L_task + contrast * L_con + consistency * mean (z - u_y)^2                             (eq. 9-10)
+        L_con = -log( sum_{c of class y} e^s(z, c) / sum_c e^s(z, c) ),   s = cosine / temperature (eq. 7)
 
-    where u_y, the unbiased prototype, is the mean over the clusters of class y (each site computes it from what it
-    gets). Before that, and for a class that nobody sent, the terms are absent.
+    The unbiased prototype u_y is the mean over the clusters of class y; each site computes it. In the first round, and
+    for a class that no site sent, the terms are absent. With three sites or fewer, FINCH makes one cluster, and c is
+    the mean of the sites' prototypes.
 
-    With three sites or fewer FINCH makes one cluster: c is then the sites' mean. The clusters found are in the summary.
+    As in the authors' code, a site with ten images counts as much as one with a thousand, and numbers of images are not
+    sent. If not all sites take part in a round, the clusters are those of the sites that did. A class that none of them
+    has keeps its earlier clusters.
+
+    Segmentation (ours): a class is a structure, or the ring of background around the structures; z is the mean feature
+    of the finest decoder level inside it, one for each image.
 
     Args:
-        contrast, consistency: weights of the two terms; 0 switches one off, and both is FedAvg, which sends nothing.
-        temperature: tau.
-        min_images: a class with fewer images at a site is left out of what the site tells: the prototype of one image
-            is that image's embedding. For masks, images with the structure.
-        min_patients: a site with fewer training patients tells nothing: it would be of single people. The images of one
-            class may still be of few people.
-        ring_width: of the background beside the structures, in pixels (segmentation).
+        contrast: weight of the contrastive loss between embeddings and the class prototypes of all sites, at least 0. 1
+            in the paper. 0 switches it off. If both weights are 0, the method is FedAvg and no prototypes are sent.
+        consistency: weight of the squared distance between an embedding and the mean prototype of its class, at least
+            0. 1 in the paper. 0 switches it off.
+        temperature: temperature of the contrastive loss (tau in the paper), above 0. 0.02 in the authors' code.
+        min_images: a class with fewer images than this at a site is left out of the site's prototypes, because the
+            prototype of one image is that image's embedding. For masks, the number of images that show the structure.
+            At least 1. Not in the paper.
+        min_patients: a site with fewer training patients than this sends no prototypes, because they would describe
+            single patients. It trains as usual. At least 1. Not in the paper. The images of one class may still be of
+            few patients.
+        ring_width: width in pixels of the ring of background around the structures, at least 1. For segmentation only;
+            not in the paper.
 
-    The authors' code collects embeddings during the last epoch, in training mode, of weights that move; here a pass of
-    its own over the unaltered images, in evaluation mode and after training, makes them, for one more forward pass an
-    image. It also counts no images, and neither do we: a site of ten weighs as much as one of a thousand, and no number
-    of images is sent. It crashes where classes differ in their number of clusters; here they are tensors by name.
-    Where not all sites take part, clusters are of those that did; a class that none of them has keeps its clusters of
-    before.
-
-    Both weights are 1 in the paper. "released" tells prototypes of single images and people, too.
-
-    Segmentation (ours): a class is a structure, or the background ring beside them; z is the mean of the finest decoder
-    level inside it, one an image.
+    Presets: "medfed" and "paper" are the defaults. "released" also sends prototypes of single images and patients.
     """
 
     contrast: NonNegativeFloat = 1.0
@@ -85,28 +96,43 @@ class FPL(Method):
 
     @property
     def _compares(self) -> bool:
+        """True if the loss uses prototypes: if one of the two terms has a weight."""
         return self.contrast > 0 or self.consistency > 0
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """L: the task loss plus the two terms, from the second round on."""
+        """Return the task's loss and, from the second round on, two terms that pull embeddings to class prototypes.
+
+        The terms are a contrastive loss over the prototypes of all classes, and a squared distance to the mean
+        prototype.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's output for the images.
+        """
         if not self._compares or not local.message.tensors:
             return super().loss(local, batch)
         output = local.forward(batch, (local.head_input,))
         vectors, kinds = self._embeddings(local, output)  # z, y
         clusters = sorted(select_prefix(local.message.tensors, CLUSTERS).items())
-        prototypes = torch.cat([entry for _, entry in clusters]).to(vectors)  # c
-        of = torch.tensor([int(kind) for kind, entry in clusters for _ in entry], device=kinds.device)
+        prototypes = torch.cat([means for _, means in clusters]).to(vectors)  # c
+        classes = torch.tensor([int(kind) for kind, means in clusters for _ in means], device=kinds.device)
         loss = local.task.loss(output.logits, batch.label)
         if self.contrast:
-            loss = loss + self.contrast * prototype_contrastive_loss(
-                vectors, kinds, prototypes, of, self.temperature
-            )  # eq. 7
+            contrast = prototype_contrastive_loss(vectors, kinds, prototypes, classes, self.temperature)  # eq. 7
+            loss = loss + self.contrast * contrast
         if self.consistency:
-            loss = loss + self.consistency * prototype_distance_loss(vectors, kinds, prototypes, of)  # eq. 9-10
+            loss = loss + self.consistency * prototype_distance_loss(vectors, kinds, prototypes, classes)  # eq. 9-10
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """prototype/CLASS, (D,), of each class with images enough."""
+        """Send the site's prototypes: `prototype/CLASS`, (D,) float32, the mean embedding of each frequent class.
+
+        The embeddings are computed after training, in evaluation mode and without augmentation. Classes with fewer than
+        `min_images` images are left out.
+        """
         if not self._compares or has_too_few_patients(local.site, local.training, self.min_patients, "prototypes"):
             return {}
         sums: dict[int, Tensor] = {}
@@ -118,30 +144,38 @@ class FPL(Method):
             for kind, (vector, n) in class_sums(*self._embeddings(local, output)).items():
                 sums[kind], counts[kind] = sums.get(kind, 0) + vector, counts.get(kind, 0) + n
         local.network.train()
-        enough = [kind for kind in sorted(sums) if counts[kind] >= self.min_images]
-        return {f"{PROTOTYPE}{kind}": (sums[kind] / counts[kind]).float().cpu() for kind in enough}
+        frequent = [kind for kind in sorted(sums) if counts[kind] >= self.min_images]
+        return {f"{PROTOTYPE}{kind}": (sums[kind] / counts[kind]).float().cpu() for kind in frequent}
 
     def _embeddings(self, local: LocalRound, output: Output) -> tuple[Tensor, Tensor]:
-        """(R, D) and their classes (R,): one an image, or one a structure and background ring that an image shows."""
+        """Return embeddings (R, D) and their classes (R,).
+
+        R is the number of images, or for masks the number of structures and rings of background that the images show.
+        """
         features = output.features[local.head_input]
         if local.architecture.embedding:
             return features.flatten(1), output.label
         return region_embeddings(features, output.label, self.ring_width)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """clusters/CLASS, (M, D), the cluster prototypes of each class."""
-        sent = [updates[site].tensors for site in sorted(updates)]
+        """Cluster the prototypes of each class over the sites, and return the mean of each cluster.
+
+        Returns:
+            `clusters/CLASS`, (M, D), for M clusters of prototypes. Classes that no site sent keep their clusters.
+        """
+        prototypes = [updates[site].tensors for site in sorted(updates)]
         memory = dict(state.memory)
-        for name in sorted({name for tensors in sent for name in tensors}):
-            clusters = cluster_prototypes([tensors[name] for tensors in sent if name in tensors])  # eq. 3-4
+        for name in sorted({name for tensors in prototypes for name in tensors}):
+            clusters = cluster_prototypes([tensors[name] for tensors in prototypes if name in tensors])  # eq. 3-4
             if clusters is not None:
                 memory[CLUSTERS + name.removeprefix(PROTOTYPE)] = clusters
         return memory
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """The cluster prototypes of all classes."""
+        """Return the clustered prototypes, which a site receives with the weights: `clusters/CLASS`, (M, D)."""
         return dict(state.memory)
 
     def facts(self, state: State) -> dict[str, Any]:
-        """How many clusters FINCH found of each class, by its number."""
-        return {"clusters_of_classes": {kind: len(e) for kind, e in select_prefix(state.memory, CLUSTERS).items()}}
+        """Return `clusters_of_classes`: the number of clusters of prototypes by class."""
+        clusters = select_prefix(state.memory, CLUSTERS)
+        return {"clusters_of_classes": {kind: len(means) for kind, means in clusters.items()}}

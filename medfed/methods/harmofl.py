@@ -1,8 +1,23 @@
-"""HarmoFL (Jiang et al., AAAI 2022): give all images the same low frequencies, and settle where the loss is flat.
+"""HarmoFL (Jiang et al., AAAI 2022): give all images the same low-frequency amplitudes, and train towards flat minima.
 
 M. Jiang, Z. Wang, Q. Dou: "HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on Heterogeneous Medical
-Images", AAAI 2022, https://arxiv.org/abs/2112.10775. Idea: give all images the same low-frequency amplitudes, and take
-the gradient at weights that are moved up the loss.
+Images", AAAI 2022, https://arxiv.org/abs/2112.10775.
+
+Idea: images of different scanners differ in their low-frequency amplitudes, so all sites replace these by common ones
+(local drift). Gradients are taken at weights that are moved a small distance up the loss, which leads each site to a
+flat minimum, where averaging costs less (global drift).
+
+Communication: before round 1, each site sends the mean low-frequency amplitudes of its training images (25 numbers per
+channel by default, 300 bytes for colour). Sites of round 1 receive their mean over all sites; afterwards it is part of
+the weights. Otherwise the messages of FedAvg.
+
+Departures from the paper: sites share a window of the amplitude spectrum instead of all of it (1.8 MB for a colour
+image of 384 x 384 pixels), because nothing else is used. Amplitudes are averaged over all training images before the
+first round. Sites are weighted by their numbers of images; the paper weights them alike. Departures from the public
+code: it exchanges only the mean brightness (preset "released"), and only the first batch enters its running mean. It
+also cuts all sites to the size of the smallest and splits slices instead of patients, which we do not. Its network
+without running statistics is `network.norm: batch_statistics` of densenet. We could not check the paper's equation
+numbers.
 """
 
 from __future__ import annotations
@@ -25,47 +40,38 @@ from medfed.functional.fourier import low_frequency_window, pack_window, unpack_
 from medfed.functional.meta_learning import sharpness_ascent
 from medfed.networks.amplitude_normaliser import NAME, AmplitudeNormaliser, alpha_for_half_width, prepend_normaliser
 
-WINDOW = "amplitude"
-MAX_BATCH = 64  # images analysed at a time
+WINDOW = "amplitude"  # name of a tensor in messages and memories
+MAX_BATCH = 64  # largest number of images whose spectra are computed together
 
 
 @dataclass(frozen=True)
 class HarmoFL(Method):
-    """Harmonised local and global drifts: amplitude normalisation at the input, weight perturbation in training.
+    """FedAvg with equal low-frequency amplitudes in all images and with weight perturbation in training.
 
-    Once, before training, each site shares the mean low-frequency amplitudes of its training images: with the default
-    window 25 numbers a channel, 300 bytes for colour. The coordinator takes the mean over the sites, sends it with the
-    first round, and it stays for the whole run. The network swaps the amplitudes of every image for it before its first
-    layer, in training, validation and prediction, at an unseen hospital too, whose own amplitudes are not asked for.
-    A step is
+    The network replaces the low-frequency amplitudes of every image by the common ones before its first layer: in
+    training, validation and prediction, also at an unseen site. The amplitudes of an unseen site are not needed. A
+    training step is
 
-        delta = perturbation * g / |g|,  g = dL/dw at w;      w <- w - step(dL/dw at w + delta)
+        delta = perturbation * g / ||g||,  g = dL/dw at w                                          (weight perturbation)
+        w <- w - step(dL/dw at w + delta)
 
-    with whatever optimiser the site has. Two forward and two backward passes; the pass at w alone moves BatchNorm's
-    statistics.
+    with the optimiser of the site. It needs two forward and two backward passes; only the pass at w updates BatchNorm's
+    running statistics. Without normalisation and with perturbation 0, the method is FedAvg.
+
+    The normalisation needs non-negative images, so `data.standardise` must be false: the phase of the mean is kept, and
+    a standardised image could change its sign. Standardising afterwards would remove the common mean again.
 
     Args:
-        normalise: the amplitude normalisation; false leaves images as they are.
-        half_width: of the window, in cycles per field of view: 3 is 7x7 amplitudes at any image size, 0 the mean
-            brightness alone. (A share of the side, as ELCFS has it, would change the state dict with the image size.)
-        perturbation: |delta|; 0 is a plain step.
-        min_patients: a site with fewer training patients trains, but shares no amplitudes: they would be those of
-            single people.
+        normalise: whether amplitudes are normalised. false leaves the images as they are and shares nothing.
+        half_width: half the side of the exchanged window in cycles per image, at least 0. 3 is a window of 7 x 7
+            amplitudes at any image size, 0 only the mean brightness. (A fraction of the image's side, as in ELCFS,
+            would make the state dict depend on the image size.)
+        perturbation: length of the weight perturbation delta (alpha in the paper), at least 0. 0 gives plain training
+            steps. 0.05 in the authors' code.
+        min_patients: a site with fewer training patients than this shares no amplitudes, because they would describe
+            single patients. It trains as usual. At least 1. Not in the paper.
 
-    Without normalisation and with perturbation 0 this is FedAvg.
-
-    The swap needs non-negative images (the phase of the mean is kept, and would turn the sign of a z-scored one), so
-    `data.standardise` must be false. Standardising after it would take the mean away again.
-
-    Where paper and public code differ, and from both: the code swaps the mean brightness alone (preset `released`), and
-    of the running mean that it means to share only the first batch counts; ours is the mean over all training images,
-    and before the first round where theirs comes after it. What is shared is the window and not the whole spectrum
-    (1.8 MB for colour at 384 pixels): nothing else enters. Sites weigh by their images, the paper's weigh alike. The
-    code's cut of all sites to the smallest, and its split of slices rather than patients, are not copied; its network
-    without running statistics is `network.norm: batch_statistics` of densenet.
-
-        what                         medfed              paper               released
-        window                       7x7                 7x7                 1x1: the mean brightness
+    Presets: "medfed" and "paper" are the defaults. "released" exchanges only the mean brightness, as the authors' code.
     """
 
     normalise: bool = True
@@ -78,33 +84,51 @@ class HarmoFL(Method):
     fills_network: ClassVar[bool] = True
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Refuse standardised images, and images that are smaller than the window."""
+        """Reject standardised images and images that are smaller than the amplitude window.
+
+        Args:
+            image_size: height and width of the images in pixels.
+            channels: not used.
+            standardised: True if the network receives standardised images.
+
+        Raises:
+            UserError: if amplitudes are to be normalised, but the images do not allow it.
+        """
         if not self.normalise:
             return
         if standardised:
             raise UserError(
-                "data.standardise is true, but HarmoFL swaps amplitudes of non-negative images inside the network; set "
-                "it to false, or method.normalise to false"
+                "data.standardise: is true, but HarmoFL exchanges amplitudes of non-negative images in the network; "
+                "set it to false, or set method.normalise to false"
             )
         if 2 * self.half_width + 1 > image_size:
             raise UserError(
-                f"method.half_width: {self.half_width} is a window of {2 * self.half_width + 1} amplitudes, but "
-                f"data.image_size is {image_size}; choose at most {(image_size - 1) // 2}"
+                f"method.half_width: {self.half_width} makes a window of {2 * self.half_width + 1} amplitudes a side, "
+                f"but data.image_size is {image_size}; choose at most {(image_size - 1) // 2}"
             )
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """The network with the amplitude normalisation before its first layer."""
+        """Return the network with a layer before its first that replaces the low-frequency amplitudes of its input."""
         if self.normalise:
             prepend_normaliser(network, self.half_width)
         return network
 
     @property
     def shares(self) -> str:
-        """Once, or never without normalisation."""
+        """When sites share amplitudes: `ONCE`, before the first round, or `NEVER` if `normalise` is false."""
         return ONCE if self.normalise else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """The mean window of the site's images, (C, (S*S + 1) / 2) float32."""
+        """Return the mean low-frequency window of the amplitude spectra of the site's training images.
+
+        Args:
+            site: the site's images.
+            network: not used.
+
+        Returns:
+            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and a window of side S = 2 * half_width + 1. A
+            window is symmetric, so about half of it is enough. Empty if the site has too few patients.
+        """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "amplitudes"):
             return {}
         sums = []
@@ -114,34 +138,45 @@ class HarmoFL(Method):
         return {WINDOW: pack_window(sum(sums[1:], sums[0]) / len(site.samples)).float()}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """The mean over the sites, each weighing the same."""
-        found = [shared[site][WINDOW].double() for site in sorted(shared) if WINDOW in shared[site]]
-        if not found:
+        """Return `amplitude`: the mean of the sites' windows with equal weights, (C, (S * S + 1) / 2) float32."""
+        windows = [shared[site][WINDOW].double() for site in sorted(shared) if WINDOW in shared[site]]
+        if not windows:
             if self.normalise:
-                warnings.warn("no site shared amplitudes, so HarmoFL leaves images as they are", stacklevel=2)
+                warnings.warn("HarmoFL: no site shared amplitudes, so images stay as they are", stacklevel=2)
             return {}
-        return {WINDOW: torch.stack(found).mean(dim=0).float()}
+        return {WINDOW: torch.stack(windows).mean(dim=0).float()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """The common window, to whoever takes part in the first round; from then on it is among the weights."""
+        """Return the common window of amplitudes in the first round; afterwards it is part of the network's weights."""
         return {} if state.round else dict(state.memory)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Write the common window into the network, in the first round."""
+        """Write the common window of amplitudes into the network, in the first round."""
         if WINDOW in local.message.tensors:
             local.network.get_buffer(f"{NAME}.window").copy_(unpack_window(local.message.tensors[WINDOW]))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """The task loss at w + delta; the pass at w gives the output, and moves BatchNorm's statistics."""
+        """Return the task's loss at perturbed weights, and the network's output at its present weights.
+
+        The weights are moved by `perturbation` in the direction of the loss's gradient. Only the pass at the present
+        weights changes BatchNorm's running statistics.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss at the perturbed weights, a scalar, and the output at the present weights.
+        """
         loss, output = super().loss(local, batch)
         if self.perturbation == 0:
             return loss, output
-        above = sharpness_ascent(loss, local.parameters(), self.perturbation)  # w + delta
-        moved = local.forward(batch, fast_weights=above)
-        return local.task.loss(moved.logits, moved.label), output
+        perturbed_weights = sharpness_ascent(loss, local.parameters(), self.perturbation)  # w + delta
+        perturbed = local.forward(batch, fast_weights=perturbed_weights)
+        return local.task.loss(perturbed.logits, perturbed.label), output  # L at w + delta
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """The images with the common amplitudes."""
+        """Return images (B, C, H, W) with the common low-frequency amplitudes, under "all sites"; may be empty."""
         if WINDOW not in state.memory:
             return {}
         normaliser = AmplitudeNormaliser(image.shape[1], self.half_width)

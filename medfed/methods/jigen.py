@@ -1,7 +1,18 @@
-"""JiGen (Carlucci et al., CVPR 2019): learn, beside the task, how the parts of an image belong together.
+"""JiGen (Carlucci et al., CVPR 2019): solve jigsaw puzzles of the images as a second task.
 
 F. M. Carlucci, A. D'Innocente, S. Bucci, B. Caputo, T. Tommasi: "Domain Generalization by Solving Jigsaw Puzzles", CVPR
-2019, https://arxiv.org/abs/1903.06864. Idea: a second head learns in which order the tiles of an image were shuffled.
+2019, https://arxiv.org/abs/1903.06864.
+
+Idea: a second head predicts in which order the tiles of an image were shuffled. This needs no labels and teaches
+features how the parts of an object belong together, in every domain.
+
+Communication: the messages of FedAvg; the weights include the puzzle's head.
+
+Departures: the paper trains on pooled data; here each site does this, and the head is averaged with the network. The
+public code shuffles the images that it also classifies, so that the task's loss is computed on puzzles, or by an option
+only on ordered images. Here the puzzles have a forward pass of their own, which does not update BatchNorm's statistics,
+and the task sees all images unshuffled. The method can therefore be stacked with others, but needs a second pass. The
+permutations are not those of the authors' table, so their weights do not fit the puzzle's head.
 """
 
 from __future__ import annotations
@@ -22,43 +33,37 @@ from medfed.federation.method import Method
 from medfed.functional.hooks import add_submodule, input_output_widths, output_channels
 from medfed.functional.jigsaw import draw_puzzles
 
-NAME = "jigsaw"  # as a part of the network, and so in its state dict
-SIDE = 3
+NAME = "jigsaw"  # name of the puzzle's head as a submodule, and so of its state-dict entries
+SIDE = 3  # number of tiles along a side of the image
 
 
 @dataclass(frozen=True)
 class JiGen(Method):
-    """Jigsaw puzzles as a second task, which knows no domain: which of 31 orders are the tiles of an image in?
+    """FedAvg with jigsaw puzzles as a second task: predict which permutation the tiles of an image have.
 
-        L = L_task(x) + weight * CE(g(f(x_p)), p)
+        L = L_task(x) + weight * CE(g(f(x_p)), p)                                                  (eq. 1)
 
-    with p = 0 (the identity) for a share `ordered` of the images and one of 30 orders of 3 x 3 tiles for the others,
-    x_p the image with its tiles in order p, f the embedding, and g a linear head to `n_orders` logits. The orders are
-    chosen greedily to differ in as many places as possible (`functional.jigsaw`; not the authors' table). The paper's
-    own setting is central; here every site does this, and g is averaged with the network. Nothing but weights is
-    shared.
+    x_p is the image with its 3 x 3 tiles in order p, f the embedding, and g a linear head with `n_orders` outputs. p
+    is 0 (the original order) for a fraction `ordered` of the images and random for the others. The permutations are
+    chosen greedily so that they differ in as many positions as possible (`functional.jigsaw`). Predictions do not use
+    g, and a bundle does not contain it.
+
+    If the image's side is not a multiple of 3, one or two pixels are cut off, and the edge is repeated after shuffling.
+
+    Segmentation (ours): the embedding is the mean over the deepest stage of the encoder. The pass also runs through the
+    decoder, whose output is not used.
 
     Args:
-        weight: of the puzzle; 0 is FedAvg.
-        ordered: chance in [0, 1] that an image of the puzzle keeps its order.
-        grey: chance in [0, 1] that a tile loses its colours, which might solve the puzzle; ordered images, too.
-            Nothing on greyscale images.
-        n_orders: how many there are, the identity among them; at most 100, as it takes seconds to find more.
+        weight: weight of the puzzle's loss (alpha in the paper), at least 0. 0.9 in the authors' script for the paper;
+            CCST compares with 0.7. 0 is FedAvg.
+        ordered: probability in [0, 1] that an image of the puzzle keeps its order. 0.7 in the authors' script; CCST
+            compares with 0.9.
+        grey: probability in [0, 1] that a tile is converted to greyscale, so that colours do not solve the puzzle;
+            ordered images included. 0.1 in the authors' script. No effect on greyscale images.
+        n_orders: number of permutations, the original order included, from 2 to 100. 31 in the paper. More than 100
+            would take long to find.
 
-    Where we depart: the public code shuffles the images that it classifies, so the task's loss is of puzzles, too, or,
-    by an option, of the ordered images only. Here the puzzles make a pass of their own, which leaves BatchNorm's
-    statistics alone, and the task sees all images as they are; hence it can be stacked with other methods, and costs a
-    second pass. The labels of the puzzle's orders are not those of the public weights.
-
-    A side that is no multiple of 3 is cut by one or two pixels, and the edge repeated after shuffling.
-
-    Segmentation (ours): the embedding is the mean over the deepest stage of the encoder; the pass runs through the
-    decoder, too, for nothing.
-
-    Predictions do not use the head, so a bundle leaves it out.
-
-    Defaults are those of the authors' script for the paper; "released" has its program's own weight, 0.1. CCST compares
-    with weight 0.7 and ordered 0.9.
+    Presets: "medfed" and "paper" are the defaults. "released" has the default weight of the authors' program, 0.1.
     """
 
     weight: NonNegativeFloat = 0.9
@@ -69,25 +74,32 @@ class JiGen(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"weight": 0.1}}
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Refuse images that are smaller than the 3 x 3 tiles."""
+        """Reject images that are smaller than the 3 x 3 tiles of a puzzle; UserError."""
         if image_size < SIDE:
             raise UserError(
-                f"data.image_size is {image_size}, but JiGen cuts images into 3 x 3 tiles: choose at least 3"
+                f"data.image_size: is {image_size}, but JiGen cuts images into 3 x 3 tiles; choose at least 3"
             )
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """The network with the puzzle's head as a part that its own forward pass does not run."""
-        part = network.get_submodule(architecture.head if architecture.embedding else architecture.encoder_stages[-1])
-        width = input_output_widths(part)[0] if architecture.embedding else output_channels(part)
+        """Return the network with an additional linear head for puzzles, which its forward pass does not use."""
+        module = network.get_submodule(architecture.head if architecture.embedding else architecture.encoder_stages[-1])
+        width = input_output_widths(module)[0] if architecture.embedding else output_channels(module)
         add_submodule(network, nn.Linear(width, self.n_orders), NAME)
         return network
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """weight * CE(g(f(x_p)), p), for puzzles of the batch's images; this pass moves no statistics of BatchNorm."""
+        """Return the weighted cross-entropy of predicting the permutation of the tiles of shuffled images, a scalar.
+
+        The forward pass on the shuffled images does not change BatchNorm's running statistics.
+
+        Args:
+            local: the round of training at this site.
+            output: the network's output for the batch, with its raw images.
+        """
         if not self.weight:
             return super().regulariser(local, output)
         image, order = draw_puzzles(output.image, SIDE, self.n_orders, self.ordered, self.grey, local.rng)
         place = local.architecture.embedding or local.architecture.encoder_stages[-1]
         features = local.forward(Batch(image, output.label), (place,), local.parameters()).features[place]
         embedding = features.flatten(1) if local.architecture.embedding else features.mean(dim=(2, 3))
-        return self.weight * F.cross_entropy(local.network.get_submodule(NAME)(embedding), order)
+        return self.weight * F.cross_entropy(local.network.get_submodule(NAME)(embedding), order)  # eq. 1

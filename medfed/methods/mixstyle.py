@@ -1,7 +1,14 @@
-"""MixStyle (Zhou et al., ICLR 2021): between the network's stages, give images some of each other's style.
+"""MixStyle (Zhou et al., ICLR 2021): mix the feature statistics of pairs of images while the network trains.
 
 K. Zhou, Y. Yang, Y. Qiao, T. Xiang: "Domain Generalization with MixStyle", ICLR 2021, https://arxiv.org/abs/2104.02008.
-Idea: mix the channel statistics of two images' feature maps while the network trains.
+
+Idea: channel means and standard deviations of early feature maps describe the style of an image, such as its scanner.
+Mixing them between images gives training images in new styles.
+
+Communication: the same messages as FedAvg.
+
+Departures: the paper pairs images of different domains, or at random. In a federation each client has one domain, so
+the partner of an image is a random image of the same client; styles of other clients would have to be shared.
 """
 
 from __future__ import annotations
@@ -22,26 +29,30 @@ from medfed.networks.style_layers import Stages
 
 @dataclass(frozen=True)
 class MixStyle(Method):
-    """FedAvg on a network that mixes feature styles while it trains; nothing beside the weights is shared.
+    """FedAvg with layers that mix feature statistics of images in training.
 
-    Behind each chosen stage, with its probability a batch, image i of the maps F (B, C, H, W) gets mean and deviation
-    between its own and those of a partner j, a random permutation of the batch:
+    After each chosen stage, with a given probability per batch, image i of the feature maps F (B, C, H, W) gets a mean
+    and a standard deviation between its own and those of its partner j. The partners are a random permutation of the
+    batch:
 
-        r ~ Beta(c, c),   mean = r mean_i + (1 - r) mean_j,   std = r std_i + (1 - r) std_j
-        F_i' = std (F_i - mean_i) / std_i + mean
+        r ~ Beta(c, c),   mean = r mean_i + (1 - r) mean_j,   std = r std_i + (1 - r) std_j        (eq. 5-6)
+        F_i' = std (F_i - mean_i) / std_i + mean                                                   (eq. 7)
 
-    Statistics are constants to the gradient, their variance is unbiased with 1e-6 under the root. In evaluation, for a
-    batch of one image, and with probability 0 the layers return what they are given.
-
-    The paper pairs images of different domains, or at random. In a federation each client has one domain, so partners
-    are random and styles are mixed within a client; there is no other reading without sharing styles.
+    The statistics are constants for the gradient. The variance is unbiased, and 1e-6 is added under the square root. In
+    evaluation, for a batch of one image, and with probability 0, the layers return their input. The formulas are
+    implemented in `medfed.networks.style_layers.MixStyle`. Labels and masks stay as they are; in a U-Net, the decoder
+    also receives mixed maps through its skip connections.
 
     Args:
-        stages: numbers of the encoder's stages, from 1. The default is CCST's (behind the first two blocks of
-            DenseNet); the paper has 1 to 3 for PACS, and no layer behind the last. With a U-Net the decoder sees mixed
-            maps through its skips, too, and the masks stay as they are.
-        probability: of mixing at a stage, drawn for each batch and stage.
-        concentration: c; 0.1 puts most ratios near 0 or 1.
+        stages: numbers of the encoder's stages after which styles are mixed, counted from 1. The default (1, 2) is that
+            of CCST's comparison (after the first two blocks of a DenseNet). The paper has 1 to 3 for PACS and no layer
+            after the last stage.
+        probability: probability that a stage mixes the styles of a batch, drawn for each batch and stage, in
+            [0, 1]. 0.5 in the paper.
+        concentration: parameter c of the Beta distribution of the mixing ratio (alpha in the paper), above 0. 0.1 in
+            the paper puts most ratios near 0 or 1.
+
+    Presets: "medfed" mixes after stages 1 and 2; "paper" after stages 1, 2 and 3.
     """
 
     stages: Stages = (1, 2)
@@ -51,6 +62,12 @@ class MixStyle(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """The network with layers behind its stages, which have no weights; UserError for a stage that it lacks."""
+        """Return the network with a layer after each chosen stage that mixes feature statistics of images in training.
+
+        The layers have no weights.
+
+        Raises:
+            UserError: if the network lacks a chosen stage.
+        """
         layer = partial(style_layers.MixStyle, self.probability, self.concentration)
         return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

@@ -1,7 +1,14 @@
-"""Norm clipping (Sun et al., 2019): no hospital may move the weights further than the others do.
+"""Norm clipping (Sun et al., 2019): limit how far a single site can move the global weights.
 
 Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan: "Can You Really Backdoor Federated Learning?", 2019,
-https://arxiv.org/abs/1911.07963. Idea: scale down every change that is longer than a limit, then average.
+https://arxiv.org/abs/1911.07963.
+
+Idea: scale down every change of the weights that is longer than a limit, then average.
+
+Communication: the same messages as FedAvg.
+
+Departures: the paper takes the limit as known; ours is by default the median length of the round's changes. The paper
+also adds Gaussian noise to the result, which we leave out. Its networks have no BatchNorm; see the class.
 """
 
 from __future__ import annotations
@@ -17,24 +24,26 @@ from medfed.functional.aggregation import clipped_average
 
 @dataclass(frozen=True)
 class NormClipping(Method):
-    """FedAvg of changes that are cut to a length.
+    """FedAvg that limits the length of each site's change of the weights.
 
-        D_k = w_k - w
-        w <- w + sum_k (n_k / N) D_k / max(1, |D_k| / M)
+    With the change D_k = w_k - w of site k and the limit M:
 
-    At the coordinator only. A site moves the weights by (n_k / N) M at most; it still chooses the direction.
+        w <- w + sum_k (n_k / N) D_k / max(1, ||D_k|| / M)
+
+    Only the coordinator's step differs from FedAvg. A site moves the weights by at most (n_k / N) M, but still chooses
+    the direction. BatchNorm's statistics have other units than weights, so their change is clipped separately, to
+    `times` the median length of the sites' changes of the statistics; without this, a site could pass a large change
+    through them. BatchNorm's integer counters take the maximum. If no change is longer than the limit, the result is
+    bit-identical to FedAvg. With a single site nothing is clipped.
 
     Args:
-        bound: M, for the whole network; null takes `times` the median length of this round's changes.
-        times: see `bound`; above 0.
-        site_weights: "examples" (n_k / N, as FedAvg), or "uniform", where what sites say of their images is not to be
-            trusted: clipping limits the length of a change, not its weight.
-
-    The paper takes M as known. With a median, half of the sites are cut in every round where `times` is 1; of one site
-    nothing is cut. BatchNorm's statistics have units of their own and are cut by themselves, to `times` their median
-    length, as an update could else pass through them; the paper's networks have none. Its counters are the largest.
-    Where nothing is cut, as with a large `bound` and `times`, it is FedAvg, to the bit. The paper also adds Gaussian
-    noise to the result, which we leave out.
+        bound: largest length M of a site's change over all parameters (Euclidean norm), above 0; null uses `times` the
+            median length of the round's changes.
+        times: factor on the median length of the sites' changes, above 0. With 1, half of the sites are clipped in
+            every round. Not used for the parameters if `bound` is set; always used for BatchNorm's statistics.
+        site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
+            images, as FedAvg) or "uniform" (1 / K). Choose "uniform" if the sites' numbers of images cannot be trusted:
+            clipping limits the length of a site's change, not its weight in the average.
     """
 
     bound: PositiveFloat | None = None
@@ -42,6 +51,8 @@ class NormClipping(Method):
     site_weights: SiteWeights = "examples"
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """The old weights plus the average of the clipped changes."""
-        ends, shares = [update.weights for update in updates.values()], self.averaging_weights(updates)
-        return clipped_average(state.weights, ends, shares, state.parameters, self.bound, self.times)
+        """Return the new global weights: the old ones plus the average of the sites' clipped changes."""
+        trained_weights, site_weights = [update.weights for update in updates.values()], self.averaging_weights(updates)
+        return clipped_average(  # norm thresholding: the formula of the class docstring
+            state.weights, trained_weights, site_weights, state.parameters, self.bound, self.times
+        )

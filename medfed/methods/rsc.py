@@ -1,8 +1,18 @@
-"""RSC (Huang et al., ECCV 2020): hide the features that an answer leans on most, so that the network finds others.
+"""RSC (Huang et al., ECCV 2020): mask the features on which a prediction depends most, and train on the rest.
 
 Z. Huang, H. Wang, E. P. Xing, D. Huang: "Self-Challenging Improves Cross-Domain Generalization", ECCV 2020,
-https://arxiv.org/abs/2007.02454. Idea: mute the features with the largest gradients, and train on the logits of the
-rest.
+https://arxiv.org/abs/2007.02454.
+
+Idea: the features with the largest gradients are set to 0, so that the network must also learn from other features.
+
+Communication: the same messages as FedAvg.
+
+Departures: the paper ranks positions by the mean of the gradient over channels. Before average pooling and a linear
+head, as in its ResNets, this is the same number at all positions and ranks nothing. The public code multiplies by the
+features, as Grad-CAM does, and so do we. The code supports only 7 x 7 maps and computes the gradient in evaluation
+mode; we take it from the training pass, which is the same where all BatchNorm layers lie before the features. The
+increasing fraction of samples was added to the code later. Its users report 82.4 to 83.4 % on PACS instead of the
+paper's 85.15 %. Equation numbers are those that DomainBed cites.
 """
 
 from __future__ import annotations
@@ -26,43 +36,42 @@ from medfed.functional.self_challenging import channel_mask, position_mask, sele
 
 @dataclass(frozen=True)
 class RSC(Method):
-    """Representation self-challenging: FedAvg with another loss; nothing beside the weights is shared.
+    """FedAvg that masks the features with the largest gradients (representation self-challenging).
 
-    For the last feature map z (B, C, h, w), and g = d (logit of the true class) / dz, a batch is answered twice, the
-    second time from z * m. With probability one half m leaves out the positions where sum_c z_c(x) mean_x(g_c) is
-    highest, and else the channels where mean_x(g_c) is. The loss is the task's on the second answer for the share of
-    samples whose confidence in the truth fell most, and on the first for the others. m is a constant to the gradient.
+    Let z (B, C, h, w) be the last feature map and g = d (logit of the true class) / dz (eq. 1). A second prediction is
+    made from z * m (eq. 3-4). In half of the batches, the mask m (eq. 2) is 0 at the positions where sum_c z_c(x)
+    mean_x(g_c) is largest, and in the others it is 0 for the channels where mean_x(g_c) is largest. For the fraction of
+    samples whose confidence in the true class decreased most, the loss is that of the second prediction; for the
+    others, that of the first (section 3.3). m is a constant for the gradient.
 
-    Cost: a second forward pass, or twice the time (ResNet18 1.8, U-Net 2.2). It starts anew from the images, but what
-    flows on is the first pass's z, so there is one way back through the network, not two. BatchNorm's running
-    statistics see the first pass alone. Dropout behind z draws anew in the second, and a BatchNorm there (a U-Net's
-    decoder) sees a batch of muted maps.
+    The second forward pass takes about as much time again (ResNet18 1.8 times in total, U-Net 2.2). It starts from the
+    images, but continues with the first pass's z, so gradients flow back only once. Only the first pass updates
+    BatchNorm's running statistics. Dropout after z is drawn again in the second pass, and a BatchNorm after z (in a
+    U-Net's decoder) normalises a batch of masked maps.
 
-    Segmentation (ours): z is the encoder's last stage, the answer is the mean logit over the voxels that belong to a
-    structure, and confidence their mean probability. What goes round z through the skips is not muted. An image
-    without any structure has no answer to challenge, and counts with its first one.
+    DomainBed's version, which CCST used as RSC, masks the pooled features. Before average pooling and a linear head
+    this is exactly the mask of channels: hence the preset "domainbed". Its percentiles may differ from ours by one
+    sample because of rounding.
+
+    Segmentation (ours): z is the encoder's last stage, the logit of the true class is the mean logit over the voxels of
+    all structures, and the confidence is their mean probability. Skip connections around z are not masked. An image
+    without any structure has no logit to mask by and always uses its first prediction.
 
     Args:
-        mask: "either", "positions" or "channels".
-        position_share, channel_share: of those left out, rounded up, but never all.
-        sample_shares: of a batch whose second answer counts, rounded; the first for `rounds_each` rounds, then the
-            next, and the last to the end. Where too few samples lose confidence, fewer count.
-        rounds_each: of the federation. The code counts epochs, 10 each; with one local epoch a round that is the same.
+        mask: what is masked: "positions", "channels", or "either", which draws one of them for each batch, as in the
+            paper.
+        position_share: fraction of the positions that is masked, in [0, 1]; rounded up, but never all. 1/3 in the
+            authors' code.
+        channel_share: fraction of the channels that is masked, in [0, 1]; rounded up, but never all. 1/3.2 in the
+            authors' code.
+        sample_shares: fractions of a batch for which the second prediction counts, in [0, 1]. The first value is used
+            for the first `rounds_each` rounds, the next for as many, and the last until the end. Fewer samples count if
+            fewer lost confidence.
+        rounds_each: number of communication rounds for each value of `sample_shares`, at least 1. The authors' code
+            has 10 epochs, which is the same with one local epoch per round.
 
-    Where paper and public code differ: the paper ranks positions by the mean of g over channels. Behind average pooling
-    and a linear head, as in its ResNets, that is one number everywhere and ranks nothing; the code weighs by z, as
-    Grad-CAM does, and so do we. The code fits maps of 7x7 alone and takes g in evaluation mode, where we take it from
-    the pass that trains; its BatchNorms lie before z, so that this is the same there. The growing share of samples
-    came with a later version. Its users report 82.4 to 83.4 % on PACS in place of the paper's 85.15.
-
-    DomainBed's form (CCST ran it as its RSC) masks the pooled features, a third of them for a third of the samples.
-    Behind average pooling and a linear head this is the mask of channels, exactly: hence the preset `domainbed`. Its
-    percentiles may count a sample more or less than we do by rounding.
-
-        what                         medfed, paper       released                    domainbed
-        share of samples             1/3                 0.3, then 0.5, then 0.7     1/3
-        mask                         either              either                      channels
-        share of channels            1/3.2               1/3.2                       1/3
+    Presets: "medfed" and "paper" are the defaults: 1/3 of the samples. "released" is the authors' code: 0.3, then 0.5,
+    then 0.7 of the samples. "domainbed" masks 1/3 of the channels.
     """
 
     mask: Literal["either", "positions", "channels"] = "either"
@@ -79,59 +88,82 @@ class RSC(Method):
     }
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """The task loss of the second logits for the samples that lost most confidence, of the first for the others."""
+        """Return the task's loss, where some predictions are made again without the most important features.
+
+        The features with the largest gradients of the true class are masked. The second prediction counts for the
+        samples whose confidence decreased most, the first for all others.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's first output.
+        """
         kind, share = self._sample_mask(local)
-        n = round(self._sample_share(local.round) * len(batch.image))
-        if n == 0 or share == 0:
+        n_challenged = round(self._sample_share(local.round) * len(batch.image))
+        if n_challenged == 0 or share == 0:
             return super().loss(local, batch)
         places = _places(local.architecture)
         raw = local.forward(batch, places)
         features = raw.features[places[-1]]
-        gradient = torch.autograd.grad(_true_logits(raw).sum(), features, retain_graph=True)[0]  # g
-        keep = position_mask(features, gradient, share) if kind == "positions" else channel_mask(gradient, share)
-        muted = self._second_pass(local, batch, {**raw.features, places[-1]: features * keep})  # z * m
-        counts = select_largest_drops(_confidence(raw) - _confidence(muted), n)
-        logits = torch.where(counts.view(-1, *[1] * (raw.logits.ndim - 1)), muted.logits, raw.logits)
+        gradient = torch.autograd.grad(_true_logits(raw).sum(), features, retain_graph=True)[0]  # eq. 1
+        is_spatial = kind == "positions"
+        mask = position_mask(features, gradient, share) if is_spatial else channel_mask(gradient, share)  # eq. 2
+        masked = self._second_pass(local, batch, {**raw.features, places[-1]: features * mask})  # eq. 3-4
+        challenged = select_largest_drops(_confidence(raw) - _confidence(masked), n_challenged)  # sec. 3.3
+        logits = torch.where(challenged.view(-1, *[1] * (raw.logits.ndim - 1)), masked.logits, raw.logits)
         return local.task.loss(logits, batch.label), raw
 
     def _sample_share(self, round_number: int) -> float:
+        """Return the fraction of a batch for which the second prediction counts in this round."""
         return self.sample_shares[min((round_number - 1) // self.rounds_each, len(self.sample_shares) - 1)]
 
     def _sample_mask(self, local: LocalRound) -> tuple[str, float]:
-        """The mask of this batch, and the share that it leaves out."""
+        """Return what is masked in this batch, "positions" or "channels", and the fraction of it that is masked."""
         kind = self.mask
         if kind == "either":
             kind = "positions" if float(torch.rand((), generator=local.rng)) < 0.5 else "channels"
         return kind, self.position_share if kind == "positions" else self.channel_share
 
     def _second_pass(self, local: LocalRound, batch: Batch, features: Mapping[str, Tensor]) -> Output:
-        """The output of the network if the named places return these tensors."""
+        """Return the network's output if the named submodules return these features."""
         changes = {place: partial(_replaced, entry) for place, entry in features.items()}
         with replace_output(local.network, changes):
             return local.forward(batch, fast_weights=local.parameters())
 
 
 def _replaced(features: Tensor, own: Tensor) -> Tensor:
+    """Return `features` instead of the submodule's own output."""
     return features
 
 
 def _places(architecture: Architecture) -> tuple[str, ...]:
-    """Where the first pass is kept; the last one is muted. Of a U-Net all encoder stages, for its skips."""
+    """Return the submodules whose first-pass outputs the second pass reuses; the last one is masked.
+
+    For a U-Net these are all encoder stages, because its skip connections read them.
+    """
     return tuple(architecture.encoder_stages) if architecture.decoder_levels else (architecture.last_features,)
 
 
 def _true_logits(output: Output) -> Tensor:
-    """(B,): the logit of the true class, or the mean logit over all voxels of structures, 0 where there is none."""
+    """Return the logit of the true class (B,), or for masks the mean logit over the structures' voxels, 0 if none."""
     return _of_true_class(output.logits, output.label)
 
 
 def _confidence(output: Output) -> Tensor:
-    """(B,), in [0, 1]: the same of probabilities, without gradient."""
+    """Return the probability of the true class (B,), in [0, 1], or for masks the mean over voxels; without gradient."""
     logits = output.logits.detach()
     return _of_true_class(logits.softmax(dim=1) if output.label.ndim == 1 else logits.sigmoid(), output.label)
 
 
 def _of_true_class(values: Tensor, label: Tensor) -> Tensor:
+    """Return each image's value for its true class, (B,).
+
+    Args:
+        values: (B, K) for classes or (B, S, H, W) for masks.
+        label: class indices (B,), or masks (B, S, H, W), over whose voxels values are averaged.
+    """
     if label.ndim == 1:
         return values.gather(1, label[:, None])[:, 0]
     inside = label.to(values.dtype)

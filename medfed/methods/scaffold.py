@@ -1,8 +1,19 @@
-"""SCAFFOLD (Karimireddy et al., ICML 2020): a hospital corrects its gradients by how they differ from everybody's.
+"""SCAFFOLD (Karimireddy et al., ICML 2020): correct each site's gradients by their difference from the mean gradient.
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh: "SCAFFOLD: Stochastic Controlled Averaging for
-Federated Learning", ICML 2020, https://arxiv.org/abs/1910.06378. Idea: each site adds to its gradients the difference
-between the average control variate (mean gradient) of all sites and its own.
+Federated Learning", ICML 2020, https://arxiv.org/abs/1910.06378.
+
+Idea: a site that trains alone drifts towards its own minimum. Each site therefore adds to its gradients the difference
+between the mean gradient of all sites and its own mean gradient (the control variates).
+
+Communication: before round 1, each site sends its number of images. From round 2 on, the coordinator sends the global
+control c (one model). In every round, each site sends the change of its control (one model).
+
+Departures: the paper's c_k+ = c_k - c + (x - y_k) / (steps * learning rate) is the mean gradient only for plain SGD.
+With momentum or Adam, x - y_k is not a sum of gradients. We average the gradients themselves, which is correct for
+every optimiser. With `training.weight_decay`, the paper's form would include its pull; ours does not. Convergence is
+proven for plain SGD. A public benchmark divides by epochs instead of steps and also corrects BatchNorm's statistics; we
+do neither.
 """
 
 from __future__ import annotations
@@ -20,43 +31,36 @@ from medfed.federation.message import Message, State
 from medfed.federation.method import Method, SiteWeights, Tensors
 from medfed.functional.weights import add_scaled, select_prefix
 
-CONTROL, EXAMPLES, CHANGE = "control/", "examples/", "change/"  # what travels, and stays
-CORRECTION, SUM = "correction/", "sum/"  # in a site's memory, during a round only
+# Prefixes of tensor names; a parameter's or a site's name follows.
+CONTROL, EXAMPLES, CHANGE = "control/", "examples/", "change/"  # in messages and memories
+CORRECTION, SUM = "correction/", "sum/"  # in a site's memory, only during a round
 
 
 @dataclass(frozen=True)
 class SCAFFOLD(Method):
-    """Stochastic controlled averaging.
+    """FedAvg with gradients that are corrected by control variates (stochastic controlled averaging).
 
-    Site k keeps a control c_k, the mean gradient of its last round, and the coordinator c = sum_k q_k c_k.
+    Site k keeps a control c_k, the mean gradient of its last round. The coordinator keeps c = sum_k q_k c_k.
 
-        a step's gradient   g - c_k + c                                                        (eq. 3)
-        after the round     c_k+ = mean of g over the round's steps                            (eq. 4)
-        coordinator         c <- c + sum over those that took part of q_k (c_k+ - c_k)         (eq. 5)
+        gradient of a step    g - c_k + c                                                          (eq. 3)
+        after the round       c_k+ = mean of g over the round's steps                              (eq. 4)
+        coordinator           c <- c + sum over the participating sites of q_k (c_k+ - c_k)        (eq. 5)
 
-    The controls start at 0, so the first round is FedAvg, to the bit. A site that took no part keeps c_k.
+    All controls start at 0, so the first round is bit-identical to FedAvg. A site that does not take part keeps c_k.
+    The correction is implemented as a linear term of the loss, so it is exact for every optimiser that uses gradients.
 
-    The correction is a linear term of the loss, so it is exact for any optimiser that takes gradients. The paper's
-    c_k+ = c_k - c + (x - y) / (steps * learning rate) holds for plain SGD alone, where it is the mean above; with
-    momentum or Adam, x - y is no sum of gradients, so we sum the gradients themselves, right for all. (With
-    `training.weight_decay` the paper's form would count its pull to c_k; ours does not.) Convergence is proven for
-    plain SGD.
-
-    Costs one more model each way in every round (down from the second one on), and one at every site and at the
-    coordinator. A mean gradient is as telling of a site's images as the change of its weights. Only trained parameters
-    have controls: BatchNorm's statistics are averaged, and where BatchNorm stays local (`federation.batch_norm`), it
-    is not corrected. (The public benchmark divides by epochs instead of steps, and corrects the statistics; we do
-    not.)
-
-    Before the first round each site tells its number of images: the coordinator must know of all sites, as q_k is a
-    share of them all, whoever takes part.
+    A mean gradient reveals as much about a site's images as the change of its weights. Only trained parameters have
+    controls: BatchNorm's statistics are averaged, and BatchNorm that stays at a site (`federation.batch_norm: local`)
+        is
+    not corrected. Each site and the coordinator store one additional model. q_k is a share of all sites that train, so
+    the coordinator needs the number of images of all of them before round 1, whoever takes part in a round.
 
     Args:
-        site_weights: of the average, and q_k: "examples" (n_k / N), or "uniform", as the paper has it. One for both, as
-            the corrections cancel only in the average that c is made with.
+        site_weights: weights of the sites in the average, and also q_k: "examples" (n_k / N, in proportion to their
+            numbers of images) or "uniform" (1 / K, as in the paper). One setting for both, because the corrections of
+            the sites only cancel in the average with which c is computed.
 
-        what                         medfed              paper
-        weights of sites             by images           uniform
+    Presets: "medfed" weights sites by their numbers of images; "paper" weights them equally.
     """
 
     site_weights: SiteWeights = "examples"
@@ -64,32 +68,42 @@ class SCAFFOLD(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"site_weights": "uniform"}}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """examples: (1,), the site's number of training images."""
+        """Return the site's number of training images: `examples`, (1,) int64."""
         return {"examples": torch.tensor([len(site.samples)])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """examples/SITE, of every site."""
+        """Store the number of training images of every site, as `examples/SITE`."""
         return {EXAMPLES + site: tensors["examples"] for site, tensors in shared.items()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """c, by parameter; nothing before the second round."""
+        """Return the global control c, which a site receives with the weights, as `control/NAME`; empty in round 1."""
         return {name: entry for name, entry in state.memory.items() if name.startswith(CONTROL)}
 
     def on_round_start(self, local: LocalRound) -> None:
-        """c - c_k, where it is needed. The network may come with gradients of another site, which are cleared."""
+        """Store the gradient correction of this round, c - c_k (global minus own control), in the site's memory.
+
+        Gradients are cleared as well: the sites of one process share a network, which may hold gradients of another
+        site.
+        """
         local.network.zero_grad(set_to_none=True)
         for name, entry in local.sent_parameters().items():
-            if (common := local.message.tensors.get(CONTROL + name)) is not None:
-                own = local.memory.get(CONTROL + name, torch.zeros_like(common))
-                local.memory[CORRECTION + name] = (common - own).to(entry)
+            if (global_control := local.message.tensors.get(CONTROL + name)) is not None:
+                site_control = local.memory.get(CONTROL + name, torch.zeros_like(global_control))
+                local.memory[CORRECTION + name] = (global_control - site_control).to(entry)  # eq. 3: c - c_k
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Adds up the gradients of the step before: the optimiser has used them, and they are cleared after this."""
+        """Add the gradients of the previous training step to the site's sum of gradients; return the batch unchanged.
+
+        This hook runs after the optimiser's step and before the gradients are cleared, so each gradient is added once.
+        """
         self._add_gradients(local)
         return batch
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """sum <c - c_k, y>, whose gradient is c - c_k, less its own value: the reported loss stays the task's."""
+        """Return a scalar of value 0 whose gradient is the correction c - c_k: sum <c - c_k, y - y.detach()>.
+
+        y are the network's weights. The value 0 leaves the reported loss equal to the task's loss.
+        """
         total = super().regulariser(local, output)
         for name, entry in local.sent_parameters().items():
             if (correction := local.memory.get(CORRECTION + name)) is not None:
@@ -97,32 +111,40 @@ class SCAFFOLD(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """change/NAME: c_k+ - c_k of every parameter that has a control."""
+        """Send the change of the site's control, as `change/NAME`, and store the new control in its memory.
+
+        The new control c_k+ is the mean gradient of the round's steps, without the correction.
+        """
         self._add_gradients(local)
-        first, changes = not local.message.tensors, {}
+        is_first_round, changes = not local.message.tensors, {}
         for name, entry in local.sent_parameters().items():
-            mean = local.memory.pop(SUM + name, torch.zeros_like(entry)) / local.n_steps  # eq. 4
+            mean_gradient = local.memory.pop(SUM + name, torch.zeros_like(entry)) / local.n_steps
             correction = local.memory.pop(CORRECTION + name, None)
-            if first or correction is not None:
-                mean = (mean if correction is None else mean - correction).detach().cpu()
-                changes[CHANGE + name] = mean - local.memory.get(CONTROL + name, torch.zeros_like(mean))
-                local.memory[CONTROL + name] = mean
+            if is_first_round or correction is not None:
+                # The gradients of the steps contain the correction; c_k+ is the mean of the gradients without it.
+                control = (mean_gradient if correction is None else mean_gradient - correction).detach().cpu()  # eq. 4
+                changes[CHANGE + name] = control - local.memory.get(CONTROL + name, torch.zeros_like(control))
+                local.memory[CONTROL + name] = control
         return changes
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """c, and the sites' numbers of images. Entries that stay at the sites have no c."""
-        counts = {site: int(entry) for site, entry in select_prefix(state.memory, EXAMPLES).items()}
-        weights = counts if self.site_weights == "examples" else dict.fromkeys(counts, 1)
-        shares = [weights[site] / sum(weights.values()) for site in updates]  # q_k
+        """Return the new global control c, as `control/NAME` by parameter, and the sites' numbers of images.
+
+        Entries of the network that stay at the sites have no control.
+        """
+        n_images = {site: int(entry) for site, entry in select_prefix(state.memory, EXAMPLES).items()}
+        weights = n_images if self.site_weights == "examples" else dict.fromkeys(n_images, 1)
+        shares = [weights[site] / sum(weights.values()) for site in updates]  # eq. 5: q_k
         memory = dict(state.memory)
         for name in next(iter(updates.values())).weights:
-            changes = [u.tensors[CHANGE + name] for u in updates.values() if CHANGE + name in u.tensors]
+            changes = [update.tensors[CHANGE + name] for update in updates.values() if CHANGE + name in update.tensors]
             if len(changes) == len(updates):
                 before = memory.get(CONTROL + name, torch.zeros_like(state.weights[name]))
                 memory[CONTROL + name] = add_scaled(before, changes, shares)  # eq. 5
         return memory
 
     def _add_gradients(self, local: LocalRound) -> None:
+        """Add the network's present gradients to `sum/NAME` in the site's memory."""
         for name, entry in local.sent_parameters().items():
             if entry.grad is not None:
                 total = local.memory.get(SUM + name)

@@ -1,8 +1,21 @@
-"""StableFDG (Park et al., NeurIPS 2023): train on other hospitals' styles and beyond, and look where a class agrees.
+"""StableFDG (Park et al., NeurIPS 2023): train on features in shared and in new styles, with attention.
 
 J. Park, D.-J. Han, J. Kim, S. Wang, C. G. Brinton, J. Moon: "StableFDG: Style and Attention Based Learning for
-Federated Domain Generalization", NeurIPS 2023, https://arxiv.org/abs/2311.00227. Idea: train on features in the styles
-of other sites and beyond, and weigh the last feature map by what images of one class have in common.
+Federated Domain Generalization", NeurIPS 2023, https://arxiv.org/abs/2311.00227.
+
+Idea: features are trained in the styles of other sites and in styles that no site has. An attention layer weights the
+positions of the last feature map by what images of one class have in common.
+
+Communication per round and site, in addition to FedAvg: one style up and one down (4 C numbers for C channels of the
+first stage; ResNet18: 1,024 bytes). The weights include the attention layer.
+
+Departures. We follow the paper, except that (as in the public code) the noise of style shifting is N(0, 1) times the
+spread (the paper multiplies by the spread twice); the spread is a standard deviation instead of a variance; queries and
+keys of the attention are normalised; and exploration takes place after the first active stage only, while later ones
+only mix. Unlike the public code, k-means++ selects samples instead of cluster centres; styles come from images without
+augmentation, in evaluation mode, and only from sites that take part in the round; and the attention is independent of
+the map's size (the code divides by 49). An image without a partner of its class in the batch attends to itself
+(appendix G draws another image from the local data). The paper's cosine schedule is `training.schedule`.
 """
 
 from __future__ import annotations
@@ -36,57 +49,61 @@ from medfed.functional.weights import select_prefix
 from medfed.networks.highlighter import NAME, Highlighter, attach_highlighter
 from medfed.networks.style_layers import Stages
 
-RECEIVED = "received/"
-Change = Callable[[Tensor], Tensor]  # of feature maps
-MAX_BATCH = 64  # images whose first-stage features are computed together
+RECEIVED = "received/"  # prefix of tensors in the coordinator's memory
+Change = Callable[[Tensor], Tensor]  # a function from feature maps to feature maps
+MAX_BATCH = 64  # largest number of images whose first-stage features are computed together
 
 
 @dataclass(frozen=True)
 class StableFDG(Method):
-    """Style and attention based learning.
+    """FedAvg on features in the styles of other sites and in new styles, with an attention layer.
 
-    Before every round each site that takes part shares a style: of the channels' means and deviations after the
-    network's first stage, the mean and the spread over its images (4 C numbers; ResNet18: 1,024 bytes), taken in
-    evaluation mode and without augmentation. The coordinator passes each on to one other site. Of a batch
+    Before each round, each participating site shares its style: of the channel means and standard deviations after the
+    network's first stage (eq. 1), the mean and the spread over its images (eq. 2-3). The coordinator passes each style
+    on to one other site. For each batch of B images, each step with probability `probability`:
 
-    1. half (chosen by k-means++ to differ most) keep their style, the others take the received one (eq. 1-3),
-    2. samples are added, so that the classes become as even as possible, and pushed away from the mean style of the
-       batch by `level` (eq. 4), into styles that no site has,
-    3. all mix their styles in pairs (eq. 5),
+    1. style shifting (section 3.1, step 2): B / 2 images, selected by k-means++ to differ most, keep their style; the
+       others take the received one;
+    2. oversampling (step 3) and exploration (eq. 4-5): images of rare classes are added again, so that classes become
+       as balanced as possible, and the style of the added images is moved away from the batch's mean style;
+    3. mixing (step 5): all images mix their styles in pairs, as in MixStyle.
 
-    each with probability one half, at the seams between the network's stages. Then attention weighs the last feature
-    map by what images of one class have in common (`medfed.networks.highlighter`).
+    Steps 2 and 3 take place after the stages of the encoder. Attention (eq. 6-8) then weights the positions of the last
+    feature map (`medfed.networks.highlighter`).
+
+    Segmentation (ours; future work in the paper): the same at the stages of the encoder, where masks are added together
+    with their images, and the class of an image is the set of structures that it shows. Skip connections need the added
+    images, too, so these are added after the first stage. There is no attention, because an image has more than one
+    class.
 
     Args:
-        style, attention: the two halves of the method; either alone is an ablation of the paper's Table 3.
-        level: alpha, how far exploration goes; 0 leaves the styles where they are.
-        oversampling: samples added, as a share of the batch.
-        probability: p, of shifting, and of exploration and mixing at each of the stages.
-        concentration: of the Beta distribution that mixing ratios come from.
-        stages: numbers of the stages behind which styles are explored and mixed, from 1.
-        received: styles of other sites that a site gets; each shifted sample takes one of them at random.
-        sharing: "random": the participants stand in a random circle and each gets the style of the next (one to one,
-            never its own), or "farthest": the style most unlike its own.
-        dimension: d, of the attention's queries and keys.
-        clamp: keep deviations at least 0 while exploring. With level 3 the formula is negative wherever a deviation is
-            below three quarters of the mean one, which mirrors the channel.
-        site_weights: "examples" (n_k / N), or "uniform".
-        min_patients: a site with fewer training patients shares no style: it would be that of single people.
+        style: whether styles are shared, shifted, explored and mixed. false is an ablation of the paper's Table 3.
+        attention: whether the attention layer is used. false is an ablation of the paper's Table 3; required for masks.
+        level: factor by which the style of an added image is moved away from the batch's mean style (alpha in the
+            paper), at least 0. 0 leaves the styles as they are. 3 in the paper.
+        oversampling: number of images that are added to a batch to balance its classes, as a fraction of the batch's
+            size, at least 0. 1 in the paper.
+        probability: probability of style shifting, and of exploration and mixing after each of the stages, in
+            [0, 1]. 0.5 in the paper.
+        concentration: parameter of the Beta distribution of the mixing ratio, above 0. 0.1 in the paper.
+        stages: numbers of the encoder's stages after which styles are explored and mixed, counted from 1. 1 to 3 in the
+            paper.
+        received: number of other sites' styles that a site receives, at least 1. Each shifted image takes one of them
+            at random. 1 in the paper.
+        sharing: which styles a site receives: "random" puts the participating sites into a random circle in which each
+            receives the style of the next, so that none receives its own; "farthest" gives each site the style that is
+            most different from its own.
+        dimension: number of channels of the attention's queries and keys (d in the paper), at least 1. 30 in the paper.
+        clamp: whether negative standard deviations are set to 0 in exploration. With level 3, a standard deviation
+            below three quarters of the mean becomes negative, which inverts the channel. The paper does not discuss
+            this.
+        site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
+            images) or "uniform" (1 / K).
+        min_patients: a site with fewer training patients than this shares no style, because its style would describe
+            single patients. It trains as usual. At least 1. Not in the paper.
 
-    Where paper and public code differ, this is the paper, except: the noise of shifting is N(0, 1) times the spread
-    (the paper multiplies by it twice), the spread is a deviation rather than a variance, queries and keys are
-    normalised, and exploration happens behind the first active stage only (later ones mix): these are the code's. The
-    code also takes cluster centres instead of samples, shares styles of augmented images in training mode, asks sites
-    that do not take part, and divides by 49 whatever the size of the map; we do not. The cosine schedule is
-    `training.schedule`.
-
-    Segmentation (ours; future work in the paper): the same at the encoder's stages, masks added with their images,
-    where a "class" is the set of structures that an image shows. Skip connections carry the added samples too, so these
-    enter behind the first stage. There is no attention, as an image has no one class.
-
-        what                         medfed              paper               released
-        negative deviations          set to 0            not discussed       kept
-        weights of sites             by images           by images           uniform
+    Presets: "medfed" is the default. "paper" does not clamp. "released" is the authors' code: no clamping and uniform
+    site weights.
     """
 
     style: bool = True
@@ -111,27 +128,30 @@ class StableFDG(Method):
     }
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """The network with a highlighter beside its head.
+        """Return the network with an attention layer over its last feature map, whose output is added to the logits.
 
         Raises:
-            UserError: if attention is wanted of a network that draws masks, or a stage that it does not have.
+            UserError: if the network lacks a chosen stage, or if attention is wanted for masks or for a network with a
+            linear
+                layer before its head.
         """
-        if self.style and max(self.stages) > len(architecture.encoder_stages):
+        n_stages = len(architecture.encoder_stages)
+        if self.style and max(self.stages) > n_stages:
             raise UserError(
-                f"method.stages: {list(self.stages)}, but this network has {len(architecture.encoder_stages)} stages; "
-                "leave out the later ones"
+                f"method.stages: is {list(self.stages)}, but this network has {n_stages} stages; remove the larger "
+                "numbers"
             )
         if self.attention:
             if architecture.decoder_levels:
                 raise UserError(
-                    "method.attention: StableFDG's attention needs one class an image, and this network draws masks; "
-                    "set it to false (the style half works)"
+                    "method.attention: StableFDG's attention needs one class per image, but this network predicts "
+                    "masks; set it to false (method.style still works)"
                 )
             head = network.get_submodule(architecture.head)
             if isinstance(network.get_submodule(architecture.embedding), nn.Linear):
                 raise UserError(
-                    "method.attention: StableFDG's classifier stands on the pooled features, and this network has a "
-                    "layer between; set network.embedding_size to 0, or attention to false"
+                    "method.attention: StableFDG's classifier reads the pooled features, but this network has a linear "
+                    "layer between them and the head; set network.embedding_size to 0, or method.attention to false"
                 )
             highlighter = Highlighter(*input_output_widths(head), self.dimension)
             attach_highlighter(network, architecture.last_features, architecture.head, highlighter)
@@ -139,27 +159,42 @@ class StableFDG(Method):
 
     @property
     def shares(self) -> str:
-        """Before every round, or never without the style half."""
+        """When sites share their styles: `EVERY_ROUND`, or `NEVER` if `style` is false."""
         return EVERY_ROUND if self.style else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """mean, std and their spreads mean_spread, std_spread, each (C,): Phi_n of section 3.1."""
+        """Return the style of a site: statistics of the feature channels after the network's first stage (eq. 1-3).
+
+        Args:
+            site: the site's images.
+            network: the network with the global weights, in evaluation mode.
+
+        Returns:
+            `mean` and `std`, averages over the images of the channel means and deviations, and `mean_spread` and
+            `std_spread`, their standard deviations over the images; each (C,) float32. Empty if the site has too few
+            patients.
+        """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
         device, styles = next(network.parameters()).device, []
         for batch in batches(site.samples, MAX_BATCH):
             image = site.task.standardise(batch.image.to(device))
             with torch.no_grad():
-                styles.append(feature_mean_std(features_at(network, site.architecture.encoder_stages[0], image)))
-        means, stds = (torch.cat(one).cpu() for one in zip(*styles, strict=True))
-        return compute_site_style(means, stds)._asdict()
+                features = features_at(network, site.architecture.encoder_stages[0], image)
+                styles.append(feature_mean_std(features))  # eq. 1
+        means, stds = (torch.cat(moment).cpu() for moment in zip(*styles, strict=True))
+        return compute_site_style(means, stds)._asdict()  # eq. 2-3
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """What each site will receive: `received` styles of others, (R, C) an entry."""
-        givers = sorted(site for site, style in shared.items() if style)
-        order = [givers[i] for i in torch.randperm(len(givers), generator=rng).tolist()]
-        silent = [site for site in sorted(shared) if not shared[site]]
-        places = {site: order.index(site) for site in givers} | {site: i for i, site in enumerate(silent)}
+        """Assign styles of other sites to each site, at random or by distance (`sharing`).
+
+        Returns:
+            `received/SITE/NAME`, (R, C), for each of the four statistics of the R styles that the site receives.
+        """
+        senders = sorted(site for site, style in shared.items() if style)
+        order = [senders[i] for i in torch.randperm(len(senders), generator=rng).tolist()]  # sec. 3.1, step 1
+        without_style = [site for site in sorted(shared) if not shared[site]]
+        places = {site: order.index(site) for site in senders} | {site: i for i, site in enumerate(without_style)}
         memory: Tensors = {}
         for site in sorted(shared):
             sources = self._sources(site, order, places[site], shared)[: self.received]
@@ -168,26 +203,46 @@ class StableFDG(Method):
         return memory
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """The styles that the site receives, (R, C) an entry."""
+        """Return the R styles that a site receives: `mean`, `std`, `mean_spread`, `std_spread`, (R, C) each."""
         return select_prefix(state.memory, f"{RECEIVED}{site}/")
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """The task loss of the batch and the added samples, in changed styles and with attention."""
+        """Return the task's loss of the batch and of added images, in changed styles and with attention.
+
+        Styles are shifted, explored and mixed in the feature maps after the network's stages. Each image attends to a
+        random other image of its class.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's output for the batch and the added images.
+        """
         labels = class_ids(batch.label).cpu()
         added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), {})
-        chosen = torch.cat([torch.arange(len(labels)), added])
+        indices = torch.cat([torch.arange(len(labels)), added])  # of the batch, then of the added images
         with ExitStack() as stack:
             stack.enter_context(replace_output(local.network, changes, first=True))
             if self.attention:
-                partners = draw_same_class(labels[chosen], local.rng).to(local.device)
-                stack.enter_context(getattr(local.network, NAME).use_partners(partners))
+                partners = draw_same_class(labels[indices], local.rng).to(local.device)
+                stack.enter_context(getattr(local.network, NAME).use_partners(partners))  # eq. 8
             output = local.forward(batch)
-        chosen = chosen.to(local.device)
-        output = replace(output, image=batch.image[chosen], label=batch.label[chosen])
+        indices = indices.to(local.device)
+        output = replace(output, image=batch.image[indices], label=batch.label[indices])
         return local.task.loss(output.logits, output.label), output
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """Where the attention looks, (B, h, w)."""
+        """Compute the attention map of each image, for figures.
+
+        Args:
+            network: the trained network.
+            architecture: names of the network's parts.
+            image: (B, C, H, W), standardised.
+
+        Returns:
+            (B, h, w), each map non-negative with sum 1; None if `attention` is false.
+        """
         if not self.attention:
             return None
         with torch.no_grad(), capture_features(network, (architecture.last_features,)) as captured:
@@ -195,52 +250,78 @@ class StableFDG(Method):
             return getattr(network, NAME).scores(captured[architecture.last_features])
 
     def _sources(self, site: str, order: list[str], place: int, shared: Mapping[str, Tensors]) -> list[str]:
-        """The other sites, in the order in which a site receives their styles.
+        """Return the other sites in the order in which a site receives their styles.
 
-        place: where the site stands in the circle `order`.
+        Args:
+            site: the site that receives the styles.
+            order: the sites that shared a style, in the order of the random circle.
+            place: position of the site in the circle.
+            shared: the shared tensors by site; empty for a site that shared no style.
         """
         if self.sharing == "farthest" and shared[site]:
-            own = torch.cat([shared[site]["mean"], shared[site]["std"]])
-            distance = {o: float((torch.cat([shared[o]["mean"], shared[o]["std"]]) - own).norm()) for o in order}
+            styles = {other: torch.cat([shared[other]["mean"], shared[other]["std"]]) for other in order}
+            distance = {other: float((style - styles[site]).norm()) for other, style in styles.items()}
             return sorted((other for other in order if other != site), key=lambda other: (-distance[other], other))
         start = place % max(1, len(order))
         return [other for other in order[start:] + order[:start] if other != site]
 
     def _changes(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, dict[str, Change]]:
-        """The samples to add to a batch, and what happens behind which stage, drawn for this batch."""
+        """Draw the random changes of one batch.
+
+        Args:
+            local: the round.
+            labels: (B,) int64, classes, or sets of structures as numbers; on the CPU.
+
+        Returns:
+            Indices of the images that are added to the batch, (A,) int64, and the change of the features after each
+            stage, by the name of the stage's submodule.
+        """
         rng, places = local.rng, local.architecture.encoder_stages
         shifts, *active = (torch.rand(1 + len(self.stages), generator=rng) < self.probability).tolist()
-        stages = sorted(stage for stage, on in zip(self.stages, active, strict=True) if on)
-        added = draw_oversampled(labels, round(self.oversampling * len(labels)) if stages else 0, rng)
-        steps: dict[str, list[Change]] = {}
+        stages = sorted(stage for stage, is_active in zip(self.stages, active, strict=True) if is_active)
+        n_added = round(self.oversampling * len(labels)) if stages else 0
+        added = draw_oversampled(labels, n_added, rng)  # sec. 3.1, step 3
+        changes: dict[str, list[Change]] = {}  # by the name of the stage's submodule
         if shifts and local.message.tensors:
-            shift = partial(shift_style, received=SiteStyle(**local.message.tensors), rng=rng)  # eq. 1-3
-            steps.setdefault(places[0], []).append(shift)
+            shift = partial(shift_style, received=SiteStyle(**local.message.tensors), rng=rng)  # sec. 3.1, step 2
+            changes.setdefault(places[0], []).append(shift)
         if len(added) and local.architecture.decoder_levels:
-            steps.setdefault(places[0], []).append(partial(_with_added, added=added))
+            changes.setdefault(places[0], []).append(partial(_with_added, added=added))
         for stage in stages:
             if stage == stages[0] and len(added):
                 change = partial(self._extend, rng=rng, n=len(labels), added=added)
             else:
                 change = partial(self._mix, rng=rng)
-            steps.setdefault(places[stage - 1], []).append(change)
-        return added, {place: partial(_chain, functions) for place, functions in steps.items()}
+            changes.setdefault(places[stage - 1], []).append(change)
+        return added, {place: partial(_chain, functions) for place, functions in changes.items()}
 
     def _mix(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))  # eq. 5
+        """Return features (B, C, H, W) with mixed styles (step 5)."""
+        return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))  # sec. 3.1, step 5
 
     def _extend(self, features: Tensor, rng: torch.Generator, n: int, added: Tensor) -> Tensor:
-        """The first n maps and the added samples, explored and mixed; whether or not `features` holds these already."""
+        """Return the features of the batch and of the added images, explored and mixed (eq. 4-5 and step 5).
+
+        Args:
+            features: (n, C, H, W), or (n + A, C, H, W) if the added images were appended after an earlier stage.
+            rng: CPU generator.
+            n: number of images of the batch.
+            added: (A,) indices of the added images.
+
+        Returns:
+            (n + A, C, H, W).
+        """
         mixing = draw_mixing_partners(n + len(added), self.concentration, rng)
-        return explore_and_mix_styles(features[:n], added, *mixing, self.level, self.clamp)  # eq. 4-5
+        return explore_and_mix_styles(features[:n], added, *mixing, self.level, self.clamp)  # eq. 4-5; sec. 3.1, step 5
 
 
 def _chain(functions: list[Change], features: Tensor) -> Tensor:
-    """The features after all functions, one after the other."""
+    """Return the features after all functions, applied one after the other."""
     for function in functions:
         features = function(features)
     return features
 
 
 def _with_added(features: Tensor, added: Tensor) -> Tensor:
+    """Return the features (B, C, H, W) with those of the added images (A,) appended, (B + A, C, H, W)."""
     return torch.cat([features, features[added.to(features.device)]])

@@ -1,4 +1,7 @@
-"""Several methods at once, as papers combine them: a style bank with another method's loss, say."""
+"""Several methods in one: for example CCST's restyled images together with ELCFS's loss.
+
+Stack is a tool of medfed and has no paper of its own; the methods in it have theirs.
+"""
 
 from __future__ import annotations
 
@@ -16,88 +19,102 @@ from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER, Method, SiteWeights, Tensors, UnseenBatchNorm
 from medfed.functional.weights import add_prefix, select_prefix
 
-EXCLUSIVE = ("loss", "aggregate")  # hooks that replace FedAvg's own; everything else adds up
+EXCLUSIVE = ("loss", "aggregate")  # hooks that only one method of a stack may override
 
 
 @dataclass(frozen=True)
 class Stack(Method):
-    """What each of several methods changes, together: `methods: [{name: ccst, k: 2}, {name: elcfs}]`.
+    """Combine several methods, such as `methods: [{name: ccst, k: 2}, {name: elcfs}]` in a config.
 
-    One of them may replace the loss and one the aggregation. All else composes, in the given order: networks are
-    wrapped, samples expanded and batches augmented by one after the other, regularisers are added, and what each
-    shares, keeps and sends goes under its own number, so that none sees another's. A stack of one is that method, to
-    the bit, but for the names of what it shares.
+    At most one of the methods may replace the loss, and at most one the aggregation. Everything else is combined in the
+    given order: networks are wrapped, samples expanded and batches augmented by one method after the other, and
+    regularisers are added. Tensors that a method shares, stores and sends have the prefix of its number ("0/", "1/",
+    ...), so that no method sees those of another. A stack of one method gives bit-identical weights to the method
+    alone.
+
+    Communication: what the methods send, each with its prefix.
 
     Args:
-        methods: at least one; no stack within a stack.
+        methods: the combined methods, at least one, all different, and no stack among them.
+
+    Raises:
+        ValueError: if the methods cannot be combined.
     """
 
     methods: tuple[Method, ...]
 
     def __post_init__(self) -> None:
+        """Check that the methods can be combined; ValueError otherwise."""
         super().__post_init__()
         if not self.methods:
-            raise ValueError("methods must name at least one method")
+            raise ValueError("methods is empty; name at least one method")
         if any(isinstance(method, Stack) for method in self.methods):
-            raise ValueError("methods: a stack cannot hold another stack; list all methods in one")
+            raise ValueError("methods contains another stack; list all methods in one stack")
         for hook in EXCLUSIVE:
             owners = [type(method).__name__ for method in self.methods if _overrides(method, hook)]
             if len(owners) > 1:
-                raise ValueError(f"{' and '.join(owners)} each define '{hook}'; a stack has room for one")
+                raise ValueError(
+                    f"{' and '.join(owners)} each define '{hook}', but a stack can use only one; remove the others"
+                )
         self._check_site_weights()
-        if twice := [type(method).__name__ for method in self.methods if self.methods.count(method) > 1]:
-            raise ValueError(f"methods: {twice[0]} is there twice with the same settings; name it once")
+        if repeated := [type(method).__name__ for method in self.methods if self.methods.count(method) > 1]:
+            raise ValueError(f"methods contains {repeated[0]} twice with the same settings; name it once")
         if len({method.shares for method in self._sharers()}) > 1:
-            words = [f"{type(method).__name__} {method.shares}" for method in self._sharers()]
-            raise ValueError(f"methods share at different times ({', '.join(words)}); a stack cannot serve both")
+            times = [f"{type(method).__name__} {method.shares}" for method in self._sharers()]
+            raise ValueError(
+                f"methods share at different times ({', '.join(times)}), which a stack cannot do; use only one of them"
+            )
 
     @property
     def site_weights(self) -> SiteWeights:
-        """Those of the methods that have this setting, which must agree."""
+        """Weights of the sites in the average, "examples" or "uniform", of the methods that have this setting."""
         return next((method.site_weights for method in self.methods if "site_weights" in vars(method)), "examples")
 
     @property
     def shares(self) -> str:
-        """When the methods that share at all are asked to."""
+        """When sites are asked to share, the same for all methods that share: `NEVER`, `ONCE` or `EVERY_ROUND`."""
         return next((method.shares for method in self._sharers()), NEVER)
 
     @property
     def unseen_bn(self) -> UnseenBatchNorm:
-        """The setting of the first method whose setting is not "average"."""
+        """BatchNorm entries of a site that did not train: the rule of the first method with another than "average"."""
         return next((method.unseen_bn for method in self.methods if method.unseen_bn != "average"), "average")
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files of all methods, each once."""
+        """Paths of the files that the methods read, each once, sorted."""
         return tuple(sorted({name for method in self.methods for name in method.files}))
 
     def with_files(self, names: Mapping[str, str]) -> Stack:
-        """A copy whose methods read other files."""
+        """Return a copy whose methods read their files from other paths."""
         return replace(self, methods=tuple(method.with_files(names) for method in self.methods))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Refuse what any of the methods refuses."""
+        """Reject data that one of the methods cannot work on; UserError."""
         for method in self.methods:
             method.check(image_size, channels, standardised)
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """The network wrapped by one method after the other, last by those that read what others change."""
-        for method in sorted(self.methods, key=lambda one: one.reads_features):
+        """Return the network after each method has added its layers, in order.
+
+        Methods that read feature maps which others change (`reads_features`) come last.
+        """
+        for method in sorted(self.methods, key=lambda method: method.reads_features):
             network = method.wrap_network(network, architecture)
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
-        """The entries that any of the methods keeps at the sites."""
+        """Return the names of all state-dict entries that one of the methods keeps at the sites."""
         return frozenset().union(*(method.local_keys(network) for method in self.methods))
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """What each method shares, as NUMBER/NAME."""
+        """Return the tensors that the methods share at a site, as `NUMBER/NAME`."""
         return _joined(method.share(site, network) if method.shares != NEVER else {} for method in self.methods)
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """The memory of each method, as NUMBER/NAME."""
+        """Return the coordinator's memory of all methods after sharing, as `NUMBER/NAME`."""
         return _joined(
-            method.combine(own, {site: select_prefix(sent, f"{i}/") for site, sent in shared.items()}, rng)
+            method.combine(own, {site: select_prefix(tensors, f"{i}/") for site, tensors in shared.items()}, rng)
             if method.shares != NEVER
             else own.memory
             for i, method in enumerate(self.methods)
@@ -105,36 +122,38 @@ class Stack(Method):
         )
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """What each method sends, as NUMBER/NAME."""
+        """Return the tensors that the methods send to a site with the weights, as `NUMBER/NAME`."""
         return _joined(method.broadcast(_own(state, i), site) for i, method in enumerate(self.methods))
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """The samples expanded by one method after the other."""
+        """Return the training samples after each method has expanded them, in order."""
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 samples = method.expand(own, samples, rng)
         return samples
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Prepare each method; first those that fill the network, so that the others see what will be trained.
+        """Let each method prepare the round at a site.
 
-        `local.start_weights` holds the filled network then.
+        Methods that write entries of the network (`fills_network`) come first, so that the others see the network that
+        will be trained; `local.start_weights` then holds the changed network.
         """
-        for i, method in sorted(enumerate(self.methods), key=lambda one: not one[1].fills_network):
+        for i, method in sorted(enumerate(self.methods), key=lambda numbered: not numbered[1].fills_network):
             with _view(local, i) as own:
                 method.on_round_start(own)
             if method.fills_network:
-                local.start_weights = {n: e.detach().clone() for n, e in local.network.state_dict().items()}
+                entries = local.network.state_dict().items()
+                local.start_weights = {name: entry.detach().clone() for name, entry in entries}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """The batch augmented by one method after the other."""
+        """Return the batch after each method has changed it, in order."""
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 batch = method.augment(own, batch)
         return batch
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """The loss of the method that defines one, or FedAvg's."""
+        """Return the loss and output of the method that defines a loss, or else the task's loss."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "loss"):
                 with _view(local, i) as own:
@@ -142,7 +161,7 @@ class Stack(Method):
         return super().loss(local, batch)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """The sum of the methods' regularisers."""
+        """Return the sum of the methods' regularisers, a scalar."""
         total = super().regulariser(local, output)
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
@@ -150,79 +169,89 @@ class Stack(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """What each method sends with the weights, as NUMBER/NAME."""
-        sent = []
+        """Return the tensors that each method sends with the weights, as `NUMBER/NAME`."""
+        tensors = []
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
-                sent.append(method.on_round_end(own))
-        return _joined(sent)
+                tensors.append(method.on_round_end(own))
+        return _joined(tensors)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """The memory of each method, as NUMBER/NAME."""
+        """Return the coordinator's memory of each method after the round, as `NUMBER/NAME`."""
         return _joined(method.remember(*_own_round(state, updates, i), rng) for i, method in enumerate(self.methods))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """The weights of the method that defines an aggregation, or FedAvg's."""
+        """Return the global weights of the method that defines an aggregation, or else the sites' average."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "aggregate"):
                 return method.aggregate(*_own_round(state, updates, i))
         return super().aggregate(state, updates)
 
     def facts(self, state: State) -> dict[str, Any]:
-        """The facts of all methods."""
-        facts = (method.facts(_own(state, i)) for i, method in enumerate(self.methods))
-        return {name: fact for each in facts for name, fact in each.items()}
+        """Return the facts of all methods for the run's summary, by name."""
+        facts: dict[str, Any] = {}
+        for i, method in enumerate(self.methods):
+            facts |= method.facts(_own(state, i))
+        return facts
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """The maps of the first method that has any."""
-        found = (method.score_maps(network, architecture, image) for method in self.methods)
-        return next((maps for maps in found if maps is not None), None)
+        """Return the score maps (B, h, w) of the first method that has any; None if no method has."""
+        all_maps = (method.score_maps(network, architecture, image) for method in self.methods)
+        return next((maps for maps in all_maps if maps is not None), None)
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """The styles of the first method that has any."""
-        found = (method.styles(_own(state, i), image) for i, method in enumerate(self.methods))
-        return next((styles for styles in found if styles), {})
+        """Return the restyled images of the first method that has any, by site; empty if no method has."""
+        all_styles = (method.styles(_own(state, i), image) for i, method in enumerate(self.methods))
+        return next((styles for styles in all_styles if styles), {})
 
     def _check_site_weights(self) -> None:
-        """One average serves all, and a method that aggregates makes its own."""
-        asked = [method for method in self.methods if "site_weights" in vars(method)]
-        if len({method.site_weights for method in asked}) > 1:
-            words = ", ".join(f"{type(method).__name__} {method.site_weights}" for method in asked)
-            raise ValueError(f"methods average in different ways (site_weights: {words}); a stack has room for one")
+        """Check that the methods agree about the average; ValueError otherwise.
+
+        There is one average for all methods, and a method with an aggregation of its own does not use `site_weights` of
+        others.
+        """
+        adjustable = [method for method in self.methods if "site_weights" in vars(method)]
+        if len({method.site_weights for method in adjustable}) > 1:
+            settings = ", ".join(f"{type(method).__name__} {method.site_weights}" for method in adjustable)
+            raise ValueError(f"methods differ in site_weights ({settings}), but a stack has one average; set one value")
         for owner in (method for method in self.methods if _overrides(method, "aggregate")):
-            if other := [method for method in asked if method.site_weights == "uniform" and method is not owner]:
+            if others := [method for method in adjustable if method.site_weights == "uniform" and method is not owner]:
                 raise ValueError(
-                    f"{type(owner).__name__} defines 'aggregate', and site_weights of {type(other[0]).__name__} is "
-                    "uniform; set that to examples"
+                    f"{type(others[0]).__name__} has site_weights 'uniform', which {type(owner).__name__} "
+                    "ignores, because it defines 'aggregate'; set site_weights to 'examples'"
                 )
 
     def _sharers(self) -> list[Method]:
+        """Return the methods that share anything."""
         return [method for method in self.methods if method.shares != NEVER]
 
 
 def _overrides(method: Method, hook: str) -> bool:
+    """Return whether a method's class overrides the hook of this name."""
     return getattr(type(method), hook) is not getattr(Method, hook)
 
 
 def _joined(parts: Iterable[Tensors]) -> Tensors:
-    """One dictionary, NUMBER/NAME, of what each method returned."""
+    """Return one dictionary of tensors, as `NUMBER/NAME`, from the dictionaries of the methods in order."""
     return {name: entry for i, part in enumerate(parts) for name, entry in add_prefix(part, f"{i}/").items()}
 
 
 def _own(state: State, i: int) -> State:
-    """The state as method number i sees it: its own memory, under the names that it gave."""
+    """Return the state as method number i sees it: with its own memory, under the names that it uses."""
     return replace(state, memory=select_prefix(state.memory, f"{i}/"))
 
 
 def _own_round(state: State, updates: Mapping[str, Message], i: int) -> tuple[State, dict[str, Message]]:
-    """The state and the updates as method number i sees them."""
-    own = {site: replace(update, tensors=select_prefix(update.tensors, f"{i}/")) for site, update in updates.items()}
-    return _own(state, i), own
+    """Return the state and the updates as method number i sees them."""
+    own_updates = {
+        site: replace(update, tensors=select_prefix(update.tensors, f"{i}/")) for site, update in updates.items()
+    }
+    return _own(state, i), own_updates
 
 
 @contextmanager
 def _view(local: LocalRound, i: int) -> Iterator[LocalRound]:
-    """The round as method number i sees it; what it writes to its memory is kept under its number."""
+    """Yield the round as method number i sees it; store its changed memory under the prefix `memory NUMBER/`."""
     prefix = f"memory {i}/"
     memory = select_prefix(local.memory, prefix)
     message = replace(local.message, tensors=select_prefix(local.message.tensors, f"{i}/"))

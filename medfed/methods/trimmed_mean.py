@@ -1,8 +1,14 @@
-"""Coordinate-wise trimmed mean (Yin et al., ICML 2018): average without the hospitals at either end.
+"""Coordinate-wise trimmed mean (Yin et al., ICML 2018): average without the smallest and the largest values.
 
 D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
-Rates", ICML 2018, https://arxiv.org/abs/1803.01498. Idea: leave the smallest and the largest numbers out of the mean,
-element by element.
+Rates", ICML 2018, https://arxiv.org/abs/1803.01498.
+
+Idea: extreme values of a weight may come from wrong or malicious sites, so they do not enter the mean.
+
+Communication: the same messages as FedAvg.
+
+Departures: the mean is taken of weights after local training, and not of gradients as in the paper. The paper does not
+say how the number of sites to cut is rounded; we round up.
 """
 
 from __future__ import annotations
@@ -22,32 +28,35 @@ from medfed.functional.aggregation import trimmed_mean
 
 @dataclass(frozen=True)
 class TrimmedMean(Method):
-    """The mean without the b K smallest and the b K largest, element by element (algorithm 1, option II).
+    """Aggregate by the mean of the sites' weights without the extremes, element by element (Definition 2; option II).
 
-    At the coordinator only. As long as no more than b K sites are bad, every element lies between those of good ones.
-    BatchNorm's statistics are trimmed too; its counters are the largest. Sites count alike, as in the paper: a number
-    of images is what a site says of itself.
+    With K sites, ceil(trim * K) values are cut at each end. If at most that many sites send wrong weights, every
+    element lies between values of correct sites. Only the coordinator's step differs from FedAvg. BatchNorm's
+    statistics are trimmed as well; its integer counters take the maximum. All sites count alike, as in the paper,
+    because a number of images is what a site reports about itself.
+
+    More than twice as many sites are needed as are cut at one end: at least 3. For 3 or 4 sites with one value cut at
+    each end, the trimmed mean is the median.
 
     Args:
-        trim: b in [0, 0.5), the share of sites cut at each end, b K rounded up, so that a bad site is cut however few
-            there are. 0 is the uniform mean.
-
-    It needs more than twice as many sites as it cuts at one end, 3 at least. Of 3 or 4 sites with one cut at each end
-    it is the median.
-
-    The paper asks for b of at least the share of bad sites, and less than half; it does not say how b K is rounded, as
-    its rates do not depend on it.
+        trim: fraction of the sites whose values are cut at each end (beta in the paper), in [0, 0.5). The number of cut
+            values is rounded up, so that any value above 0 cuts at least one. 0 gives the uniform mean. The paper
+            requires at least the fraction of faulty sites; the default 0.2 is our choice.
     """
 
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """The trimmed mean of the sites' weights; UserError if it leaves no site."""
-        n = len(updates)
-        cut = math.ceil(self.trim * n - 1e-9)  # 0.2 * 5 is 1, whatever the last bit says
-        if 2 * cut >= n:
+        """Return the new global weights: the mean of the sites' weights without the extremes, element by element.
+
+        Raises:
+            UserError: if the cut leaves no site.
+        """
+        n_sites = len(updates)
+        n_cut = math.ceil(self.trim * n_sites - 1e-9)  # the 1e-9 absorbs rounding errors: 0.2 * 5 must give 1, not 2
+        if 2 * n_cut >= n_sites:
             raise UserError(
-                f"method.trim: cuts {cut} at each end of {n} sites ({', '.join(updates)}), and none is left to "
-                "average; let more sites take part, or set it to 0"
+                f"method.trim: {self.trim:g} cuts {n_cut} of {n_sites} sites at each end ({', '.join(updates)}), which "
+                "leaves no site to average; let more sites take part, or set it to 0"
             )
-        return trimmed_mean([update.weights for update in updates.values()], cut)
+        return trimmed_mean([update.weights for update in updates.values()], n_cut)  # Def. 2

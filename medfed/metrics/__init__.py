@@ -1,1 +1,79 @@
-"""Metrics, one file each, and what is computed from them over patients, sites and methods."""
+"""Metrics for segmentation and classification, and the rules for summaries over patients, sites and methods.
+
+Segmentation: `Dice`, `HausdorffDistance`, `HausdorffDistance95`, `AverageSurfaceDistance` and
+`PooledHausdorffDistance95` compare two masks; `compute_mask_metrics` computes several at once. Classification:
+`Accuracy`, `BalancedAccuracy`, `AreaUnderROC` and `ExpectedCalibrationError` compare probabilities with classes;
+`compute_class_metric` computes one. To write a metric, inherit from `MaskMetric` or `ClassMetric`. `vertical_ratio`
+is the ratio of two structures' heights, such as the cup-to-disc ratio. `wilcoxon_test` compares two methods.
+
+>>> import numpy as np
+>>> from medfed.metrics import AreaUnderROC, Dice, HausdorffDistance, compute_class_metric, compute_mask_metrics
+>>> prediction, reference = np.zeros((2, 32, 32, 1), dtype=bool)
+>>> prediction[8:16, 8:16], reference[8:16, 8:18] = True, True
+>>> scores = compute_mask_metrics([Dice(), HausdorffDistance()], prediction, reference, spacing_mm=(1.0, 0.5, 3.0))
+>>> round(scores["dice"], 3), scores["hd_mm"], scores["status"]
+(0.889, 1.0, 'ok')
+>>> compute_class_metric(AreaUnderROC(), np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]]), np.array([0, 0, 1]))
+1.0
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from medfed.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from medfed.metrics.accuracy import Accuracy
+    from medfed.metrics.assd import AverageSurfaceDistance
+    from medfed.metrics.auroc import AreaUnderROC
+    from medfed.metrics.balanced_accuracy import BalancedAccuracy
+    from medfed.metrics.class_metric import ClassMetric, ScoredImages, compute_class_metric, compute_class_metrics
+    from medfed.metrics.dice import Dice
+    from medfed.metrics.ece import ExpectedCalibrationError
+    from medfed.metrics.hd import HausdorffDistance
+    from medfed.metrics.hd95 import HausdorffDistance95
+    from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
+    from medfed.metrics.mask_metric import MaskMetric, MaskPair, compute_mask_metrics
+    from medfed.metrics.metric import Metric
+    from medfed.metrics.ratio import vertical_ratio
+    from medfed.metrics.summary import wilcoxon_test
+
+__all__ = [
+    "Accuracy",
+    "AreaUnderROC",
+    "AverageSurfaceDistance",
+    "BalancedAccuracy",
+    "ClassMetric",
+    "Dice",
+    "ExpectedCalibrationError",
+    "HausdorffDistance",
+    "HausdorffDistance95",
+    "MaskMetric",
+    "MaskPair",
+    "Metric",
+    "PooledHausdorffDistance95",
+    "ScoredImages",
+    "compute_class_metric",
+    "compute_class_metrics",
+    "compute_mask_metrics",
+    "vertical_ratio",
+    "wilcoxon_test",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "medfed.metrics.accuracy": ("Accuracy",),
+    "medfed.metrics.assd": ("AverageSurfaceDistance",),
+    "medfed.metrics.auroc": ("AreaUnderROC",),
+    "medfed.metrics.balanced_accuracy": ("BalancedAccuracy",),
+    "medfed.metrics.class_metric": ("ClassMetric", "ScoredImages", "compute_class_metric", "compute_class_metrics"),
+    "medfed.metrics.dice": ("Dice",),
+    "medfed.metrics.ece": ("ExpectedCalibrationError",),
+    "medfed.metrics.hd": ("HausdorffDistance",),
+    "medfed.metrics.hd95": ("HausdorffDistance95",),
+    "medfed.metrics.hd95_pooled": ("PooledHausdorffDistance95",),
+    "medfed.metrics.mask_metric": ("MaskMetric", "MaskPair", "compute_mask_metrics"),
+    "medfed.metrics.metric": ("Metric",),
+    "medfed.metrics.ratio": ("vertical_ratio",),
+    "medfed.metrics.summary": ("wilcoxon_test",),
+})  # fmt: skip

@@ -1,4 +1,4 @@
-"""Accuracy: the fraction of images whose most probable class is the true one."""
+"""Accuracy: the fraction of images whose most probable class is the true class."""
 
 from __future__ import annotations
 
@@ -8,10 +8,26 @@ from medfed.metrics.class_metric import ClassMetric, ScoredImages
 
 
 class Accuracy(ClassMetric):
+    """Weighted fraction of images whose most probable class is the true class, in [0, 1].
+
+    Example:
+        >>> from medfed.metrics.class_metric import compute_class_metric
+        >>> compute_class_metric(Accuracy(), np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0]))
+        0.5
+    """
+
     name = "accuracy"
     label = "accuracy"
     unit = "%"
     limits = (0.0, 1.0)
 
     def values(self, images: ScoredImages) -> np.ndarray:
+        """Compute the accuracy under each weighting.
+
+        Args:
+            images: N images with probabilities of K classes, true classes, and R weightings.
+
+        Returns:
+            (R,) in [0, 1].
+        """
         return images.weights @ images.correct / images.total

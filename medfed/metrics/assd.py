@@ -1,4 +1,4 @@
-"""The average symmetric surface distance: the mean over the edge voxels of both masks."""
+"""Average symmetric surface distance (ASSD) of two masks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ from medfed.metrics.metric import DISTANCE
 
 
 class AverageSurfaceDistance(MaskMetric):
+    """Mean distance of the edge voxels of both masks to the other mask's edge, in mm (pixels without a spacing)."""
+
     name = "assd"
     label = "ASSD"
     unit = DISTANCE
     higher_is_better = False
 
     def value(self, masks: MaskPair) -> float:
+        """Return the mean over the surface distances in both directions.
+
+        Args:
+            masks: a prediction and a reference that both have at least one voxel.
+
+        Returns:
+            Distance, at least 0, in mm if the spacing is known, else in pixels.
+        """
         return float(np.concatenate(masks.surface_distances).mean())

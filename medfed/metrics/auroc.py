@@ -1,7 +1,7 @@
-"""Area under the ROC curve: how often a positive image scores above a negative one; ties count one half.
+"""Area under the ROC curve (AUROC).
 
-MONAI's `compute_roc_auc` treats ties alike, but takes no weights, which a bootstrap over patients needs, and a class
-without images makes its mean NaN. Here AUROC is a rank statistic over many weightings at once, tested against MONAI's.
+MONAI's `compute_roc_auc` takes no weights, which a bootstrap over patients needs, and returns NaN if a class has no
+images. Here AUROC is a rank statistic that is computed for many weightings at once, and tested against MONAI's.
 """
 
 from __future__ import annotations
@@ -12,18 +12,34 @@ from medfed.metrics.class_metric import ClassMetric, ScoredImages, mean_of_defin
 
 
 class AreaUnderROC(ClassMetric):
-    """Two classes: class 1 is the positive one. More: one class against the rest, the mean over all classes that have
-    positive and negative images. Undefined where there are none."""
+    """Probability that a positive image has a higher score than a negative one; ties count one half.
+
+    With two classes, class 1 is the positive one. With more classes, it is the mean of one class against all others
+    over the classes that have both positive and negative images. It is undefined (NaN) if there is no such class.
+
+    Example:
+        >>> from medfed.metrics.class_metric import compute_class_metric
+        >>> probabilities = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]])
+        >>> compute_class_metric(AreaUnderROC(), probabilities, np.array([0, 0, 1]))
+        1.0
+    """
 
     name = "auroc"
     label = "AUROC"
     unit = "%"
     limits = (0.0, 1.0)
-    note = ("AUROC: of two classes that of the second, of more the mean of one against the rest; not defined for one "
-            "class")  # fmt: skip
+    note = ("AUROC: with two classes, the second one is positive; with more, the mean of one class against the rest; "
+            "undefined if only one class occurs")  # fmt: skip
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Mann-Whitney: each positive image counts the negative ones below it, and half of those level with it."""
+        """Compute AUROC under each weighting, as the Mann-Whitney statistic.
+
+        Args:
+            images: N images with probabilities of K classes, true classes, and R weightings.
+
+        Returns:
+            (R,) in [0, 1], NaN where undefined.
+        """
         areas = []
         for score, positive in one_vs_rest(images.probabilities, images.labels):
             order, starts = sort_with_ties(score)

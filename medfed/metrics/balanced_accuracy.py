@@ -1,4 +1,4 @@
-"""Balanced accuracy: the mean recall over the classes that occur."""
+"""Balanced accuracy: the mean recall over the classes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from medfed.metrics.class_metric import ClassMetric, ScoredImages, mean_of_defin
 
 
 class BalancedAccuracy(ClassMetric):
+    """Mean recall over the classes that occur, in [0, 1]; a class's recall is the fraction of its images recognised."""
+
     name = "balanced_accuracy"
     label = "balanced"
     unit = "%"
@@ -15,5 +17,13 @@ class BalancedAccuracy(ClassMetric):
     note = "Balanced accuracy is the mean recall over the classes that a site has"
 
     def values(self, images: ScoredImages) -> np.ndarray:
+        """Compute the balanced accuracy under each weighting.
+
+        Args:
+            images: N images with probabilities of K classes, true classes, and R weightings.
+
+        Returns:
+            (R,) in [0, 1].
+        """
         recall = (images.weights * images.correct) @ images.one_hot / (images.weights @ images.one_hot)
         return mean_of_defined(recall)

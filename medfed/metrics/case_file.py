@@ -1,4 +1,4 @@
-"""The CSV file of cases that any task writes: sorted, the same bytes for the same rows, errors with the line."""
+"""Read and write CSV files with one row per case: sorted, and byte-identical for equal rows."""
 
 from __future__ import annotations
 
@@ -13,19 +13,34 @@ from medfed.core.files import write_atomically
 
 def write_rows(
     path: str | Path, rows: Sequence[dict], columns: Sequence[str], keys: Sequence[str],
-    written: Callable[[object, str], str],
+    format_value: Callable[[object, str], str],
 ) -> None:  # fmt: skip
-    """Write the columns of the rows, sorted by `keys`; `written` turns a value of a column to text."""
+    """Write rows to a CSV file, sorted, in one step, so that the file is never half written.
+
+    Args:
+        path: the file.
+        rows: values by column name; other entries are ignored.
+        columns: names of the columns, in the order of the file.
+        keys: names of the entries by which the rows are sorted.
+        format_value: function from a value and its column's name to the text in the file.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     for row in sorted(rows, key=lambda row: [row[key] for key in keys]):
-        writer.writerow([written(row[column], column) for column in columns])
+        writer.writerow([format_value(row[column], column) for column in columns])
     write_atomically(Path(path), text.getvalue())
 
 
 def read_csv(path: str | Path) -> list[list[str]]:
-    """Its lines as texts, the header first; empty for an empty file."""
+    """Read a CSV file.
+
+    Args:
+        path: the file, in UTF-8.
+
+    Returns:
+        The values of each line as strings, the header line first; [] for an empty file.
+    """
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 
@@ -33,18 +48,29 @@ def read_csv(path: str | Path) -> list[list[str]]:
 def parse_row(
     path: str | Path, number: int, columns: Sequence[str], line: Sequence[str], numbers: Sequence[str]
 ) -> dict:
-    """One line as a row; `numbers` are the columns that hold a number, or nothing for None.
+    """Convert one line of a CSV file to a row.
+
+    Args:
+        path: the file, for error messages.
+        number: the line's number in the file, counted from 1.
+        columns: the names of the columns.
+        line: the values of the line as strings.
+        numbers: names of the columns that hold numbers; an empty value becomes None.
+
+    Returns:
+        Values by column name: a float or None in the number columns, else a string.
 
     Raises:
-        UserError: for another count of values, or a value that is no number.
+        UserError: if the line has another number of values, or a value that is not a number.
     """
     if len(line) != len(columns):
-        raise UserError(f"{path}, line {number}: {len(line)} values, expected {len(columns)}; was it cut off?")
+        raise UserError(f"{path}, line {number}: has {len(line)} values, expected {len(columns)}; is it cut off?")
     row: dict = dict(zip(columns, line))
     for name in numbers:
         try:
             row[name] = float(row[name]) if row[name] else None
         except ValueError:
-            found = f"{name} is {row[name]!r}"
-            raise UserError(f"{path}, line {number}: {found}, expected a number or nothing; write it again") from None
+            raise UserError(
+                f"{path}, line {number}: {name} is {row[name]!r}, expected a number or nothing; write the file again"
+            ) from None
     return row

@@ -1,4 +1,4 @@
-"""Metrics of a set of classified images: predicted probabilities against true classes.
+"""Metrics of a set of classified images, from predicted probabilities and true classes.
 
 A metric is computed under many weightings of the images at once, as the bootstrap over patients needs it.
 """
@@ -15,20 +15,20 @@ import numpy as np
 from medfed.core.errors import UserError
 from medfed.metrics.metric import Metric
 
-N_BINS = 15  # of the top probability, for calibration (Guo et al., ICML 2017)
+N_BINS = 15  # of the top probability, for the calibration error and the reliability curve
 
 
 @dataclass(frozen=True)
 class ScoredImages:
-    """Images with their predicted probabilities and true classes, under R weightings.
+    """Predicted probabilities and true classes of N images, under R weightings.
 
     Args:
-        probabilities: (N, K), K at least 2, in [0, 1].
-        labels: (N,) integers below K.
-        weights: (R, N), not negative; a bootstrap gives how often each image was drawn.
+        probabilities: (N, K) in [0, 1], K classes, at least 2.
+        labels: (N,), true classes, integers in 0..K-1.
+        weights: (R, N), at least 0. For a bootstrap: how often each image was drawn in each of R resamples.
 
     Raises:
-        ValueError: for other shapes, a label that is no class, or a probability that is not in [0, 1].
+        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
     """
 
     probabilities: np.ndarray
@@ -36,6 +36,7 @@ class ScoredImages:
     weights: np.ndarray
 
     def __post_init__(self) -> None:
+        """Check the arrays and convert them to float64 and int64."""
         probabilities, labels = check_scores(self.probabilities, self.labels)
         weights = np.asarray(self.weights, dtype=np.float64)
         if weights.ndim != 2 or weights.shape[1] != len(labels):
@@ -45,45 +46,73 @@ class ScoredImages:
 
     @cached_property
     def correct(self) -> np.ndarray:
-        """(N,) float64: 1 where the most probable class is the true one."""
+        """(N,) float64: 1 for an image whose most probable class is the true class, else 0."""
         return (self.probabilities.argmax(axis=1) == self.labels).astype(np.float64)
 
     @cached_property
     def one_hot(self) -> np.ndarray:
-        """(N, K) float64: the true class of each image."""
+        """(N, K) float64: 1 at the true class of each image, else 0."""
         return np.eye(self.probabilities.shape[1])[self.labels]
 
     @cached_property
     def total(self) -> np.ndarray:
-        """(R,): the sum of the weights."""
+        """(R,) float64: the sum of the weights of each weighting."""
         return self.weights.sum(axis=1)
 
 
 class ClassMetric(Metric):
-    """A metric of a set of classified images.
+    """Base class of the metrics of a set of classified images; a subclass declares attributes and overrides `values`.
 
-    has_interval: whether the percentile bootstrap over patients gives its 95 % interval. False for a metric that
-        resampling biases.
+    Attributes:
+        has_interval: whether the 95 % percentile interval of the bootstrap over patients is reported. False for a
+            metric that resampling biases.
+
+    Example:
+        >>> class ErrorRate(ClassMetric):
+        ...     name, label, unit, higher_is_better = "error_rate", "error", "%", False
+        ...
+        ...     def values(self, images: ScoredImages) -> np.ndarray:
+        ...         return images.weights @ (1 - images.correct) / images.total
+        >>> compute_class_metric(ErrorRate(), np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0]))
+        0.5
     """
 
     has_interval: ClassVar[bool] = True
 
     def missing_declarations(self) -> list[str]:
+        """Return the names of the required attributes and methods that a subclass has not defined."""
         has_values = type(self).values is not ClassMetric.values
-        return super().missing_declarations() + ["function values"] * (not has_values)
+        return super().missing_declarations() + ["method values"] * (not has_values)
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """(R,) float64, a value per weighting; NaN where a weighting leaves the metric undefined."""
+        """Compute the metric under each weighting; a subclass must override this.
+
+        Args:
+            images: N images with probabilities of K classes, true classes, and R weightings.
+
+        Returns:
+            (R,) float64; NaN for a weighting under which the metric is undefined.
+        """
         raise NotImplementedError
 
 
 def compute_class_metrics(
     metrics: Iterable[ClassMetric], probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Compute metrics under several weightings; arguments and errors as `ScoredImages`.
+    """Compute several metrics of a set of classified images under several weightings.
+
+    Args:
+        metrics: the metrics.
+        probabilities: (N, K) in [0, 1], K classes, at least 2.
+        labels: (N,), true classes, integers in 0..K-1.
+        weights: (R, N), at least 0, the weights of the images in each of R weightings.
 
     Returns:
-        name: (R,) float64, NaN where a weighting leaves the metric undefined.
+        (R,) float64 by metric name; NaN for a weighting under which the metric is undefined.
+
+    Raises:
+        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
+        UserError: if a metric raises an error or returns values of another shape.
     """
     images = ScoredImages(probabilities, labels, weights)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -91,55 +120,98 @@ def compute_class_metrics(
 
 
 def _values(metric: ClassMetric, images: ScoredImages) -> np.ndarray:
-    """(R,) float64: finite, or NaN where the metric is undefined; UserError for whatever else a metric does."""
+    """Return (R,) float64: finite or NaN; a UserError names the metric if it fails."""
     try:
         values = np.asarray(metric.values(images), dtype=np.float64)
     except Exception as error:  # code from outside medfed may raise anything
-        raise UserError(f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and go on with --resume, "
-                        "the model is kept") from error
+        raise UserError(f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with "
+                        "--resume, the model is saved") from error
     if values.shape != images.total.shape:
         raise UserError(f"metric '{metric.name}': gave values of shape {values.shape}, expected {images.total.shape}; "
-                        "correct it and go on with --resume, the model is kept")
+                        "correct it and continue with --resume, the model is saved")
     return np.where(np.isfinite(values), values, np.nan)
 
 
 def compute_class_metric(metric: ClassMetric, probabilities: np.ndarray, labels: np.ndarray) -> float | None:
-    """One metric of images that all weigh the same; None where it is undefined."""
+    """Compute one metric of a set of classified images that all have the same weight.
+
+    Args:
+        metric: the metric.
+        probabilities: (N, K) in [0, 1], K classes, at least 2.
+        labels: (N,), true classes, integers in 0..K-1.
+
+    Returns:
+        The value, or None where the metric is undefined.
+
+    Raises:
+        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
+    """
     value = float(compute_class_metrics([metric], probabilities, labels, np.ones((1, len(labels))))[metric.name][0])
     return None if np.isnan(value) else value
 
 
 def one_vs_rest(probabilities: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(score, is positive), each (N,): for class 1 of two classes; of more, for each class against all others."""
+    """Yield the binary problems whose curves and areas are averaged: class 1 of two classes, else each class in turn.
+
+    Args:
+        probabilities: (N, K) in [0, 1], K at least 2.
+        labels: (N,), true classes.
+
+    Yields:
+        The score (N,) of a class, and (N,) bool, True for the images of that class.
+    """
     for index in (1,) if probabilities.shape[1] == 2 else range(probabilities.shape[1]):
         yield probabilities[:, index], labels == index
 
 
 def sort_with_ties(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order that sorts the values, and where in it each run of equal values starts."""
+    """Sort values and find their ties.
+
+    Args:
+        values: (N,).
+
+    Returns:
+        The order (N,) that sorts the values in ascending order, and the positions in the sorted values at which each
+        group of equal values starts.
+    """
     order = values.argsort(kind="stable")
     return order, np.flatnonzero(np.diff(values[order], prepend=-np.inf))
 
 
 def mean_of_defined(values: np.ndarray) -> np.ndarray:
-    """(R, K) to (R,): the mean of the values that are not NaN; NaN where there are none."""
+    """Return the mean of each row of (R, K) over its values that are not NaN, (R,); NaN for a row without any."""
     known = ~np.isnan(values)
     return np.where(known, values, 0).sum(axis=1) / known.sum(axis=1)
 
 
 def confidence_bins(probabilities: np.ndarray) -> np.ndarray:
-    """(N,) from 0: bin m holds the top probabilities in (m / 15, (m + 1) / 15]."""
+    """Return the bin of each image's top probability: bin m holds (m / 15, (m + 1) / 15].
+
+    Args:
+        probabilities: (N, K) in [0, 1].
+
+    Returns:
+        (N,) integers in 0..14.
+    """
     return np.digitize(probabilities.max(axis=1), np.arange(1, N_BINS) / N_BINS, right=True)
 
 
 def check_scores(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both as arrays; errors as `ScoredImages`."""
+    """Check probabilities and labels, and return them as arrays of float64 and int64.
+
+    Args:
+        probabilities: (N, K) in [0, 1], K at least 2.
+        labels: (N,), integers in 0..K-1.
+
+    Raises:
+        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1] or NaN.
+    """
     probabilities, labels = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     if probabilities.ndim != 2 or probabilities.shape[1] < 2 or labels.shape != (len(probabilities),):
         raise ValueError(f"probabilities must be (N, K), K at least 2, and labels (N,), got {probabilities.shape} and "
                          f"{labels.shape}")
     if not ((probabilities >= 0) & (probabilities <= 1)).all():
-        raise ValueError("probabilities must be in [0, 1]; unknown is no probability")
+        raise ValueError("probabilities must be in [0, 1], and not NaN")
     labels = labels.astype(np.int64)
     if not ((labels >= 0) & (labels < probabilities.shape[1])).all():
         raise ValueError(f"labels must be from 0 to {probabilities.shape[1] - 1}, got {labels.min()} to {labels.max()}")

@@ -1,4 +1,4 @@
-"""The curves behind the metrics of classified images: ROC and reliability."""
+"""Curves of classified images: the ROC curve and the reliability curve."""
 
 from __future__ import annotations
 
@@ -10,7 +10,20 @@ Curve = tuple[np.ndarray, np.ndarray]
 
 
 def reliability_curve(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(mean confidence, accuracy, number of images) of each bin of the top probability that holds any."""
+    """Return the reliability curve: how often predictions of a given confidence are right.
+
+    The confidence is the probability of the most probable class, in 15 equal bins; empty bins are left out.
+
+    Args:
+        probabilities: (N, K) in [0, 1], K at least 2.
+        labels: (N,), true classes, integers in 0..K-1.
+
+    Returns:
+        For each of M bins: mean confidence (M,), accuracy (M,), both in [0, 1], and number of images (M,).
+
+    Raises:
+        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
+    """
     probabilities, labels = check_scores(probabilities, labels)
     place, correct = confidence_bins(probabilities), probabilities.argmax(axis=1) == labels
     n = np.bincount(place, minlength=N_BINS)
@@ -20,18 +33,22 @@ def reliability_curve(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np
 
 
 def roc_curve(score: np.ndarray, positive: np.ndarray) -> Curve:
-    """(false positive rate, true positive rate), from (0, 0) to (1, 1), a point for every threshold that differs.
+    """Return the receiver operating characteristic (ROC) curve of a binary problem.
 
     Args:
         score: (N,), higher for the positive class.
-        positive: (N,) of 0 and 1, both of which must occur.
+        positive: (N,) of 0 and 1, 1 for the positive images; both must occur.
+
+    Returns:
+        False positive rate and true positive rate, (M,) each, from (0, 0) to (1, 1), with one point per different
+        score.
 
     Raises:
-        ValueError: where one of the two is missing.
+        ValueError: if there are no positive or no negative images.
     """
     score, positive = np.asarray(score, dtype=np.float64), np.asarray(positive).astype(bool)
     if positive.all() or not positive.any():
-        raise ValueError("a ROC curve needs positive and negative images")
+        raise ValueError("an ROC curve needs positive and negative images, got only one kind")
     order, starts = sort_with_ties(-score)
     counts = [np.add.reduceat(hit[order].astype(np.float64), starts).cumsum() for hit in (~positive, positive)]
     false, true = (np.concatenate([[0.0], count / count[-1]]) for count in counts)
@@ -39,10 +56,20 @@ def roc_curve(score: np.ndarray, positive: np.ndarray) -> Curve:
 
 
 def macro_roc_curve(probabilities: np.ndarray, labels: np.ndarray) -> Curve | None:
-    """The ROC curve whose area is AUROC: of class 1 of two; of more, the mean over one-against-the-rest curves.
+    """Return the ROC curve whose area is the metric AUROC.
 
-    The mean is vertical, both ends of every upright step kept, so that its area equals AUROC. None where that is
-    undefined.
+    With two classes it is the curve of class 1. With more classes it is the vertical mean of the curves of one class
+    against the rest; both ends of every vertical step are kept, so that the area equals AUROC.
+
+    Args:
+        probabilities: (N, K) in [0, 1], K at least 2.
+        labels: (N,), true classes, integers in 0..K-1.
+
+    Returns:
+        False positive rate and true positive rate, (M,) each; None if AUROC is undefined.
+
+    Raises:
+        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
     """
     probabilities, labels = check_scores(probabilities, labels)
     curves = [

@@ -1,4 +1,4 @@
-"""The Dice coefficient: the overlap of two masks, 2|A and B| / (|A| + |B|)."""
+"""Dice coefficient of two masks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from medfed.metrics.mask_metric import MaskMetric, MaskPair
 
 
 class Dice(MaskMetric):
+    """Overlap of prediction A and reference B, 2 |A and B| / (|A| + |B|), in [0, 1].
+
+    Example:
+        >>> import numpy as np
+        >>> from medfed.metrics.mask_metric import compute_mask_metrics
+        >>> prediction, reference = np.zeros((4, 4, 1)), np.zeros((4, 4, 1))
+        >>> prediction[:2], reference[1:3] = 1, 1
+        >>> compute_mask_metrics([Dice()], prediction, reference, spacing_mm=None)
+        {'dice': 0.5, 'status': 'ok'}
+    """
+
     name = "dice"
     label = "Dice"
     unit = "%"
@@ -14,6 +25,13 @@ class Dice(MaskMetric):
     worst = 0.0
 
     def value(self, masks: MaskPair) -> float:
-        """In [0, 1]."""
+        """Return the Dice coefficient.
+
+        Args:
+            masks: a prediction and a reference that both have at least one voxel.
+
+        Returns:
+            In [0, 1]; 1 for equal masks, 0 for disjoint ones.
+        """
         size = int(masks.prediction.sum()) + int(masks.reference.sum())
         return 2 * int((masks.prediction & masks.reference).sum()) / size

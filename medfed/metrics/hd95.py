@@ -1,4 +1,4 @@
-"""The 95 % Hausdorff distance as MONAI defines it: the larger of the two directed 95th percentiles."""
+"""95 % Hausdorff distance (HD95) of two masks, as MONAI defines it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from medfed.metrics.metric import DISTANCE
 
 
 class HausdorffDistance95(MaskMetric):
+    """Larger of the 95th percentiles of the surface distances in the two directions, in mm (pixels without a spacing).
+
+    MONAI's `HausdorffDistanceMetric(percentile=95)` gives the same value.
+    """
+
     name = "hd95"
     label = "HD95"
     unit = DISTANCE
@@ -17,5 +22,13 @@ class HausdorffDistance95(MaskMetric):
     in_voxels = "hd95_pooled_vx"
 
     def value(self, masks: MaskPair) -> float:
+        """Return the larger of the two directed 95th percentiles.
+
+        Args:
+            masks: a prediction and a reference that both have at least one voxel.
+
+        Returns:
+            Distance, at least 0, in mm if the spacing is known, else in pixels.
+        """
         there, back = masks.surface_distances
         return float(max(np.percentile(there, 95), np.percentile(back, 95)))

@@ -1,6 +1,7 @@
-"""The 95th percentile of both directed surface distances together, in voxels: what the released code of ELCFS computes.
+"""95th percentile of the surface distances of both directions together, in voxels, as in ELCFS's released code.
 
-Equal to `medpy.metric.binary.hd95` without spacing. It is in `cases.csv` next to HD95, so that one can compare.
+Equal to `medpy.metric.binary.hd95` without a spacing. `cases.csv` has it next to HD95 for comparison with published
+numbers.
 """
 
 from __future__ import annotations
@@ -11,15 +12,26 @@ from medfed.metrics.mask_metric import MaskMetric, MaskPair
 
 
 class PooledHausdorffDistance95(MaskMetric):
+    """95th percentile of the pooled surface distances of both directions, in voxels (also if the spacing is known)."""
+
     name = "hd95_pooled_vx"
     label = "HD95"
     unit = "voxels, pooled"
     higher_is_better = False
 
     def value(self, masks: MaskPair) -> float:
-        if masks.spacing and len(set(masks.spacing)) == 1:  # voxels are cubes: mm are voxels times a constant
+        """Return the 95th percentile over the surface distances in both directions together.
+
+        Args:
+            masks: a prediction and a reference that both have at least one voxel.
+
+        Returns:
+            Distance in voxels, at least 0.
+        """
+        if masks.spacing and len(set(masks.spacing)) == 1:  # cubic voxels: mm are voxels times a constant
             return float(np.percentile(np.concatenate(masks.surface_distances), 95)) / masks.spacing[0]
         return float(np.percentile(np.concatenate(masks.surface_distances_in_voxels), 95))
 
     def value_of_failure(self, masks: MaskPair) -> float:
+        """Return the value if exactly one mask is empty: the image's diagonal in voxels."""
         return masks.diagonal(in_voxels=True)

@@ -1,7 +1,8 @@
 """Metrics of one structure of one patient: a predicted mask against a reference mask.
 
-Edges and distances are those of MONAI, computed once for all metrics of a pair of masks. What MONAI lacks is here: a
-rule for empty masks (its HD95 is NaN for a missed organ, and its mean skips NaN), and the unit in the column's name.
+Edges and surface distances are MONAI's, computed once for all metrics of a pair of masks. Two things that MONAI lacks
+are added: a rule for empty masks (MONAI's HD95 is NaN for a missed organ, and its mean skips NaN), and the unit in the
+column's name.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from medfed.core.errors import UserError
 from medfed.metrics.metric import DISTANCE, Metric, all_columns
 
 Mask = torch.Tensor | np.ndarray
-DistancePair = tuple[np.ndarray, np.ndarray]
+DistancePair = tuple[np.ndarray, np.ndarray]  # from the prediction to the reference, and back
 OK, MISSED, FALSE_ALARM, ABSENT = STATUSES = ("ok", "missed", "false_alarm", "absent")
 
 
 @dataclass(frozen=True)
 class MaskPair:
-    """A predicted and a reference mask of one patient and structure.
+    """A predicted and a reference mask of one structure of one patient.
 
-    prediction, reference: bool arrays of one shape, (H, W, D), or (H, W) for an image of one slice.
-    spacing: voxel size in mm along each axis, or None where it is unknown.
+    Args:
+        prediction: (H, W, D) bool, or (H, W) for a volume of one slice.
+        reference: bool, in the shape of `prediction`.
+        spacing: voxel size in mm along each axis; None if it is unknown.
     """
 
     prediction: np.ndarray
@@ -38,15 +41,16 @@ class MaskPair:
 
     @classmethod
     def from_masks(cls, prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None) -> MaskPair:
-        """Check the masks and drop the third axis of an image of one slice.
+        """Check two masks and their spacing; drop the third axis of a volume of one slice.
 
         Args:
-            prediction, reference: (H, W, D) of 0 and 1, tensor or array, on any device.
-            spacing_mm: voxel size along H, W, D; None where unknown.
+            prediction: (H, W, D) of 0 and 1, a tensor on any device or an array.
+            reference: (H, W, D) of 0 and 1, in the shape of `prediction`.
+            spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
 
         Raises:
-            ValueError: if a mask is not (H, W, D) or holds more than 0 and 1, if shapes differ, or if a spacing is not
-                positive.
+            ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is
+                not positive.
         """
         predicted, true = _binary(prediction, "prediction"), _binary(reference, "reference")
         if predicted.shape != true.shape:
@@ -58,34 +62,40 @@ class MaskPair:
 
     @cached_property
     def status(self) -> str:
-        """ "ok"; "missed": reference without prediction; "false_alarm": the reverse; "absent": both are empty."""
+        """Which of the masks are empty.
+
+        "ok": neither; "missed": only the prediction; "false_alarm": only the reference; "absent": both.
+        """
         if self.reference.any():
             return OK if self.prediction.any() else MISSED
         return FALSE_ALARM if self.prediction.any() else ABSENT
 
     @cached_property
     def surface_distances(self) -> DistancePair:
-        """Distances (float64) from each edge voxel of the prediction to the reference's edge, and the other way.
+        """Distances from each edge voxel of one mask to the nearest edge voxel of the other; neither may be empty.
 
-        In mm where the spacing is known, else in pixels. Both masks must have a voxel.
+        Two float64 arrays, from the prediction to the reference and back, in mm if the spacing is known, else in
+        pixels.
         """
         return self._directed(self.spacing)
 
     @cached_property
     def surface_distances_in_voxels(self) -> DistancePair:
-        """The same in voxels, whatever the spacing."""
+        """Surface distances in voxels, also if the spacing is known; neither mask may be empty."""
         return self.surface_distances if self.spacing is None else self._directed(None)
 
     def diagonal(self, in_voxels: bool = False) -> float:
-        """The image's diagonal, longer than any distance in it: in mm where the spacing is known, else in pixels."""
+        """Return the length of the image's diagonal in mm, or in voxels (without a spacing, or if `in_voxels`)."""
         return image_diagonal(self.reference.shape, None if in_voxels else self.spacing)
 
     @cached_property
     def _edges(self) -> tuple[np.ndarray, np.ndarray]:
-        box = _bounding_box(self.prediction | self.reference)  # nothing is set beyond it, so no distance changes
+        """Edge voxels of both masks, cropped to the bounding box of both, which changes no distance."""
+        box = _bounding_box(self.prediction | self.reference)
         return get_mask_edges(self.prediction[box], self.reference[box], crop=False)
 
     def _directed(self, spacing: tuple[float, ...] | None) -> DistancePair:
+        """Compute the surface distances in both directions, in the unit of `spacing` (None: voxels)."""
         first, second = self._edges
         there = np.asarray(get_surface_distance(first, second, spacing=spacing))
         back = np.asarray(get_surface_distance(second, first, spacing=spacing))
@@ -93,45 +103,74 @@ class MaskPair:
 
 
 class MaskMetric(Metric):
-    """A metric of one structure of one patient.
+    """Base class of the metrics of one structure of one patient; a subclass declares attributes and overrides `value`.
 
-    worst: the value of a missed structure and of a false alarm, so that neither improves a mean: finite, and no value
-        may be worse. A distance takes the diagonal of the image, and needs no `worst`.
+    Attributes:
+        worst: the value for a missed structure and for a false alarm, which must be finite and the worst possible
+            value, so that a missed organ never improves a mean. A distance needs none: it takes the image's diagonal.
+
+    Example:
+        >>> class VolumeError(MaskMetric):
+        ...     name, label, unit, higher_is_better, worst = "volume_error", "VE", "%", False, 1.0
+        ...
+        ...     def value(self, masks: MaskPair) -> float:
+        ...         volumes = masks.prediction.sum(), masks.reference.sum()
+        ...         return float(1 - min(volumes) / max(volumes))
+        >>> half, whole = np.zeros((4, 4, 1)), np.ones((4, 4, 1))
+        >>> half[:2] = 1
+        >>> compute_mask_metrics([VolumeError()], half, whole, spacing_mm=None)
+        {'volume_error': 0.5, 'status': 'ok'}
     """
 
     worst: ClassVar[float]
 
     def missing_declarations(self) -> list[str]:
+        """Return the names of the required attributes and methods that a subclass has not defined."""
         own_rule = type(self).value_of_failure is not MaskMetric.value_of_failure
         worst = getattr(self, "worst", None)
         is_finite = isinstance(worst, int | float) and math.isfinite(worst)
         has_worst = own_rule or self.unit == DISTANCE or is_finite
         has_value = type(self).value is not MaskMetric.value
         return (
-            super().missing_declarations() + ["finite worst"] * (not has_worst) + ["function value"] * (not has_value)
+            super().missing_declarations() + ["finite worst"] * (not has_worst) + ["method value"] * (not has_value)
         )
 
     def value(self, masks: MaskPair) -> float | None:
-        """The metric of two masks that both have a voxel; None where it is unknown."""
+        """Compute the metric of two masks that both have at least one voxel; a subclass must override this.
+
+        Args:
+            masks: the prediction, the reference and their spacing.
+
+        Returns:
+            The value, or None if it is unknown.
+        """
         raise NotImplementedError
 
     def value_of_failure(self, masks: MaskPair) -> float:
-        """The value where exactly one of the two masks is empty."""
+        """Return the value if exactly one mask is empty: `worst`, or the image's diagonal for a distance."""
         return masks.diagonal() if self.unit == DISTANCE else self.worst
 
 
 def compute_mask_metrics(
     metrics: Iterable[MaskMetric], prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None
 ) -> dict[str, object]:
-    """Compute metrics of one patient and structure; arguments and errors as `MaskPair.from_masks`.
+    """Compute several metrics of one structure of one patient.
+
+    Args:
+        metrics: the metrics.
+        prediction: (H, W, D) of 0 and 1, a tensor on any device or an array; D = 1 for a single image.
+        reference: (H, W, D) of 0 and 1, in the shape of `prediction`.
+        spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
 
     Returns:
-        A value per column (`medfed.metrics.metric.columns`), and `status`. A distance is in its mm column where the
-        spacing is known, and in its px column where not; the other one is None. All are None where the structure is
-        absent from both masks. A value that is not finite becomes None.
+        The value of each column (see `medfed.metrics.metric.all_columns`), and `status` (see `MaskPair.status`). A
+        distance is in its mm column if the spacing is known, else in its px column; the other one is None. All values
+        are None if both masks are empty. A value that is not finite becomes None.
 
     Raises:
-        UserError: if a metric raises an error, or gives a value that is worse than its value of a missed structure.
+        ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is not
+            positive.
+        UserError: if a metric raises an error, or returns a value worse than its value for a missed structure.
     """
     metrics = tuple(metrics)
     masks = MaskPair.from_masks(prediction, reference, spacing_mm)
@@ -146,31 +185,42 @@ def compute_mask_metrics(
 
 
 def _value(metric: MaskMetric, masks: MaskPair) -> float | None:
+    """Compute a metric of a pair of masks that are not both empty, and check its value."""
     try:
         failure = metric.value_of_failure(masks)
         value = metric.value(masks) if masks.status == OK else failure
         is_worse = value is not None and (value < failure if metric.higher_is_better else value > failure)
     except Exception as error:  # code from outside medfed may raise anything
-        raise UserError(f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and go on with --resume, "
-                        "the model is kept") from error
+        raise UserError(f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with "
+                        "--resume, the model is saved") from error
     if not math.isfinite(failure) or is_worse:
         raise UserError(f"metric '{metric.name}': found {value}, and {failure} for a missed structure, which must be "
-                        "finite and the worst; correct it and go on with --resume, the model is kept")
+                        "finite and the worst value; correct it and continue with --resume, the model is saved")
     return value
 
 
 def image_diagonal(shape: tuple[int, ...], spacing: tuple[float, ...] | None = None) -> float:
-    """The length of an image's diagonal in the unit of `spacing`, or in voxels."""
+    """Return the length of an image's diagonal, which no distance in the image exceeds.
+
+    Args:
+        shape: number of voxels along each axis.
+        spacing: voxel size along each axis, in any unit; None: 1 per voxel.
+
+    Returns:
+        The length in the unit of `spacing`, or in voxels.
+    """
     return math.hypot(*(n * step for n, step in zip(shape, spacing or (1.0,) * len(shape))))
 
 
 def _bounding_box(mask: np.ndarray) -> tuple[slice, ...]:
+    """Return the slices of the smallest box that contains all True voxels, of which there must be one."""
     axes = range(mask.ndim)
     filled = (np.flatnonzero(mask.any(axis=tuple(a for a in axes if a != axis))) for axis in axes)
     return tuple(slice(int(where[0]), int(where[-1]) + 1) for where in filled)
 
 
 def _binary(mask: Mask, name: str) -> np.ndarray:
+    """Return a mask (H, W, D) of 0 and 1 as a bool array."""
     array = np.asarray(mask.detach().cpu() if isinstance(mask, torch.Tensor) else mask)
     if array.ndim != 3 or not array.size:
         raise ValueError(f"{name} must be (H, W, D), got {array.shape}; an image of one slice has D = 1")
@@ -181,6 +231,7 @@ def _binary(mask: Mask, name: str) -> np.ndarray:
 
 
 def _spacing(spacing_mm: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    """Check a spacing: three positive numbers, or None."""
     if spacing_mm is None:
         return None
     spacing = tuple(float(step) for step in spacing_mm)

@@ -1,4 +1,4 @@
-"""What every metric declares: how its values are named, printed and compared."""
+"""The declaration of a metric: its name, unit and format, from which tables, files and figures are made."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-DISTANCE = "mm or px"  # the unit of a distance: millimetres where the voxel size is known, else pixels
+DISTANCE = "mm or px"  # unit of a distance: millimetres if the voxel size is known, else pixels
 DISTANCE_UNITS = ("mm", "px")
 MAX_DECIMALS = 10
 DECLARED_FIELDS = ("name", "label", "unit", "higher_is_better", "decimals", "limits", "note", "in_voxels")
 
 
 class Metric:
-    """The declaration of a metric. Subclass `MaskMetric` or `ClassMetric`, which add the function.
+    """Base class of all metrics, with their declaration as class attributes; subclass `MaskMetric` or `ClassMetric`.
 
-    name: the metric's name in files: a plain word. A distance has one column per unit, `NAME_mm` and `NAME_px`.
-    label: the name in tables and figures.
-    unit: "%" for fractions, which are stored in [0, 1] and printed times 100; DISTANCE; another unit, or "" for none.
-    higher_is_better: whether a larger value is a better one.
-    decimals: digits after the point, as printed.
-    limits: the smallest and largest value, as stored, for the axes of figures; None takes those of the values.
-    note: a sentence below each table that shows the metric; "" for none.
-    in_voxels: for a distance, the column that figures show where cases have different units; "" for none.
+    Attributes:
+        name: the metric's name in files, a Python identifier. A distance has one column per unit, `NAME_mm` and
+            `NAME_px`.
+        label: the name in tables and figures.
+        unit: "%" for a fraction, which is stored in [0, 1] and printed times 100; `DISTANCE`; any other unit; "" for
+            none.
+        higher_is_better: whether a larger value is better.
+        decimals: number of digits after the point when printed.
+        limits: the smallest and largest possible value, as stored, for the axes of figures; None takes the limits of
+            the values.
+        note: a sentence printed below each table that shows the metric; "" for none.
+        in_voxels: for a distance, the column that figures show if cases have different units; "" for none.
     """
 
     name: ClassVar[str]
@@ -37,13 +41,19 @@ class Metric:
     in_voxels: ClassVar[str] = ""
 
     def missing_declarations(self) -> list[str]:
-        """The names of what a metric must declare and this one does not."""
+        """Return the names of the required attributes and methods that a subclass has not defined."""
         return [name for name in ("name", "label") if not isinstance(getattr(self, name, None), str)]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A metric in one unit: a column of `cases.csv`, a block of a comparison, an axis of a figure."""
+    """A metric in one unit: a column of `cases.csv`, a block of a comparison table, an axis of a figure.
+
+    Args:
+        key: the column's name in files, for example "hd95_mm".
+        unit: the unit, for example "mm"; "%" for fractions; "" for none.
+        metric: the metric.
+    """
 
     key: str
     unit: str
@@ -51,42 +61,48 @@ class Column:
 
     @property
     def scale(self) -> float:
-        """The factor from stored to printed values."""
+        """Factor from stored to printed values: 100 for "%", else 1."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
     def title(self) -> str:
-        """Such as `HD95 (mm)`; a fraction has no unit, as axes show it from 0 to 1."""
+        """Title of an axis or block, such as "HD95 (mm)"; without a unit for fractions, which axes show from 0 to 1."""
         return f"{self.metric.label} ({self.unit})" if self.unit not in ("", "%") else self.metric.label
 
 
 def metric_columns(metric: Metric) -> tuple[Column, ...]:
-    """One column, or for a distance one column per unit."""
+    """Return the columns of a metric: two for a distance (mm and px), else one."""
     if metric.unit == DISTANCE:
         return tuple(Column(f"{metric.name}_{unit}", unit, metric) for unit in DISTANCE_UNITS)
     return (Column(metric.name, metric.unit, metric),)
 
 
 def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
-    """The columns in the order of `cases.csv`: of neighbouring distances first all in mm, then all in px."""
-    found: list[Column] = []
+    """Return the columns of several metrics in the order of `cases.csv`.
+
+    Consecutive distances are sorted by unit: first all of them in mm, then all in px.
+    """
+    result: list[Column] = []
     for _, group in groupby(metrics, key=lambda metric: metric.unit == DISTANCE):
-        of_metrics = [metric_columns(metric) for metric in group]
-        found += [column for of_unit in zip(*of_metrics, strict=True) for column in of_unit]
-    return tuple(found)
+        per_metric = [metric_columns(metric) for metric in group]
+        result += [column for per_unit in zip(*per_metric, strict=True) for column in per_unit]
+    return tuple(result)
 
 
 def describe_metric(metric: Metric) -> dict[str, Any]:
-    """The declaration as plain values, for `summary.json`: a reader then needs no code of the metric."""
+    """Return a metric's declaration as JSON values for `summary.json`, so that readers need no code of the metric."""
     facts = {name: getattr(metric, name) for name in DECLARED_FIELDS}
     return facts | {"limits": None if metric.limits is None else list(metric.limits)}
 
 
 def metric_from_description(facts: Mapping[str, Any]) -> Metric:
-    """The declaration of a metric whose code is not needed, from what `described` returned.
+    """Return a metric without its computation, from the declaration that `describe_metric` returned.
+
+    Args:
+        facts: the declared attributes by name.
 
     Raises:
-        ValueError: if an entry is missing or of another type.
+        ValueError: if an attribute is missing or has another type.
     """
     metric = Metric()
     kinds = {"higher_is_better": bool, "decimals": int}
@@ -106,22 +122,26 @@ def metric_from_description(facts: Mapping[str, Any]) -> Metric:
 
 
 def check_declarations(metrics: Sequence[Metric], taken: Iterable[str]) -> None:
-    """Raise ValueError unless every metric declares what it must and no two columns have one name.
+    """Check that every metric declares all required attributes and that all column names differ.
 
     Args:
-        taken: names of columns that are not metrics.
+        metrics: the metrics of one table.
+        taken: names of the table's other columns.
+
+    Raises:
+        ValueError: with the class of the first metric that does not.
     """
     known = set(taken)
     for metric in metrics:
         where = f"{type(metric).__module__}.{type(metric).__qualname__}"
         if missing := metric.missing_declarations():
-            raise ValueError(f"{where}: declares no {missing[0]}; add it to the class")
+            raise ValueError(f"{where}: does not define its {missing[0]}; add it to the class")
         try:
             metric_from_description(describe_metric(metric))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from None
         if not metric.name.isidentifier():
-            raise ValueError(f"{where}: name {metric.name!r} is no plain word; expected letters, digits and _")
+            raise ValueError(f"{where}: name {metric.name!r} is not a plain word; expected letters, digits and _")
         for column in metric_columns(metric):
             if column.key in known:
                 raise ValueError(f"{where}: its column '{column.key}' exists already; choose another name")

@@ -1,7 +1,7 @@
-"""From scores to the numbers one reports: means by site, their mean over sites, the gap, intervals and p values.
+"""Summaries of scores: means per site, their mean over sites, the generalisation gap, bootstrap and Wilcoxon test.
 
-What a task declares (`medfed.tasks.scoring`) says which metrics there are and how one group of rows is scored; the
-rest is the same for all tasks and is here. What is not known is None, never NaN; it enters no mean and is counted.
+A task (`medfed.tasks.scoring`) says which metrics there are and how a group of rows is scored; everything else is the
+same for all tasks. An unknown value is None, never NaN; it is left out of means, and counted.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from scipy import stats
 
 ROLES = ("seen", "unseen")
-VALIDATION = "validation"  # the role of a site that never trains and on which the round may be chosen
+VALIDATION = "validation"  # role of a site that never trains and may be used to select the round
 N_BOOTSTRAP = 2000
-MIN_PAIRS = 6  # with 5 pairs that differ, the smallest two-sided p is 2/2**5 = 0.0625: nothing could be significant
+MIN_PAIRS = 6  # with 5 differing pairs the smallest two-sided p is 2 / 2**5 = 0.0625, which is never significant
 
 Rows = Sequence[Mapping]
-Group = dict  # the counts and, per metric, {n, mean, ...} of one site and structure
+Group = dict  # of one site and structure: counts, and for each metric {n, mean, ...}
 
 
 def summarise(
@@ -31,24 +31,24 @@ def summarise(
     in_gap: Sequence[str],
     with_spread: bool,
 ) -> dict:
-    """Scores per role, site and structure; the mean over sites; the gap.
+    """Summarise the rows of all cases: scores per role, site and structure, the mean over sites, and the gap.
 
     Args:
         rows: one per case, with `site`, `role` and `patient`.
-        structure_of: the structure of a row.
-        score_group: (the rows of one role, site and structure, the names of a random stream) to counts and, for each
-            of `metrics`, at least {n, mean}.
-        counts: the counts that are summed over sites; the first is the number of cases that a metric should have.
-        metrics: names of metrics; the gap is known where as many sites have a metric as have the first.
-        in_gap: the metrics of the gap.
-        with_spread: whether the mean over sites has the standard deviation over sites.
+        structure_of: function from a row to the name of its structure.
+        score_group: function from the rows of one role, site and structure, and the names of a random stream, to their
+            counts and, for each of `metrics`, a dict with at least `n` and `mean`.
+        counts: names of the counts that are summed over sites; the first is the number of cases for which every metric
+            should have a value.
+        metrics: names of the metrics. The gap is known for metrics that as many sites have as the first metric.
+        in_gap: names of the metrics for which the gap is computed.
+        with_spread: whether the mean over sites comes with the standard deviation over sites (`sd`).
 
     Returns:
-        A dict that JSON can hold: for each role, `sites[site][structure]` and `mean[structure]`, every site weighing
-        the same and only those sites with the metric of all their cases; and `gap[structure][metric]`, seen minus
-        unseen. The role "validation" is there if it has rows.
-
-    Each group has a random stream of its own: rows of another site change no site's numbers.
+        A dict of JSON values. For each role: `sites[site][structure]`, and `mean[structure]`, in which every site has
+        the same weight and a site counts only for metrics that all its cases have. `gap[structure][metric]` is the mean
+        of the seen sites minus that of the unseen sites. The role "validation" is included if it has rows. Each group
+        has its own random stream, so rows of one site never change the numbers of another.
     """
     summary: dict = {}
     for role in present_roles(rows):
@@ -63,7 +63,7 @@ def summarise(
         structures = sorted({name for of_site in sites.values() for name in of_site})
         mean = {
             name: _mean_over_sites(
-                [found[name] for found in sites.values() if name in found], counts, metrics, with_spread
+                [site[name] for site in sites.values() if name in site], counts, metrics, with_spread
             )
             for name in structures
         }
@@ -77,58 +77,69 @@ def summarise(
 
 
 def _mean_over_sites(groups: list[Group], counts: Sequence[str], metrics: Sequence[str], with_spread: bool) -> dict:
-    found: dict = {key: sum(group[key] for group in groups) for key in counts}
+    """Return summed counts, and the mean (and standard deviation) over sites of each metric of one structure."""
+    mean: dict = {key: sum(group[key] for group in groups) for key in counts}
     for metric in metrics:
         whole = (group[metric] for group in groups if group[counts[0]] and group[metric]["n"] == group[counts[0]])
         means = [scores["mean"] for scores in whole if scores["mean"] is not None]
-        found[metric] = {"n_sites": len(means), "mean": math.fsum(means) / len(means) if means else None}
+        mean[metric] = {"n_sites": len(means), "mean": math.fsum(means) / len(means) if means else None}
         if with_spread:
-            found[metric]["sd"] = float(np.std(means, ddof=1)) if len(means) > 1 else None
-    return found
+            mean[metric]["sd"] = float(np.std(means, ddof=1)) if len(means) > 1 else None
+    return mean
 
 
 def _generalisation_gap(
     seen: dict | None, unseen: dict | None, first: str, metrics: Sequence[str]
 ) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
+    """Return seen minus unseen mean of each metric; None where a site lacks the metric or a role has no sites."""
+    gap: dict[str, float | None] = {}
     for metric in metrics:
-        found[metric] = None
+        gap[metric] = None
         if seen and unseen and all(0 < role[metric]["n_sites"] == role[first]["n_sites"] for role in (seen, unseen)):
-            found[metric] = seen[metric]["mean"] - unseen[metric]["mean"]
-    return found
+            gap[metric] = seen[metric]["mean"] - unseen[metric]["mean"]
+    return gap
 
 
 def present_roles(rows: Rows) -> tuple[str, ...]:
-    """Seen and unseen, and validation where there are such rows."""
+    """Return the roles "seen" and "unseen", and "validation" if a row has it."""
     return (*ROLES, VALIDATION) if any(row["role"] == VALIDATION for row in rows) else ROLES
 
 
-def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], who: str) -> dict:
-    """Wilcoxon signed-rank test, two-sided, over the cases that both of two methods score.
+def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str) -> dict:
+    """Compute the two-sided Wilcoxon signed-rank test over the cases that two methods have in common.
 
     Args:
-        a, b: the value of each case.
-        who: what a case is, in the plural, for the reason.
+        a: the first method's value of each case.
+        b: the second method's value of each case.
+        cases: what a case is, in the plural (for example "patients"), for the reason.
 
     Returns:
-        {p, n, n_differ, reason}: n cases are in both, and n_differ of them have unequal values. p is None, and the
-        reason a sentence, where fewer than six differ.
+        `p`, the p value; `n`, the number of common cases; `n_differ`, the number of cases with different values; and
+        `reason`. If fewer than six values differ, p is None and the reason is a sentence, else the reason is None.
     """
     difference = np.array([a[case] - b[case] for case in sorted(a.keys() & b.keys())]).round(9)
     n, difference = len(difference), difference[difference != 0]
-    found = {"p": None, "n": n, "n_differ": len(difference), "reason": None}
+    result = {"p": None, "n": n, "n_differ": len(difference), "reason": None}
     if n < MIN_PAIRS:
-        return found | {"reason": f"only {n} matched {who}; the test needs {MIN_PAIRS}"}
+        return result | {"reason": f"only {n} matched {cases}; the test needs {MIN_PAIRS}"}
     if not len(difference):
-        return found | {"reason": f"all {n} matched {who} score the same"}
+        return result | {"reason": f"all {n} matched {cases} score the same"}
     if len(difference) < MIN_PAIRS:
-        differ = f"only {len(difference)} of {n} matched {who} differ"
-        return found | {"reason": f"{differ}; the test needs {MIN_PAIRS}"}
-    return found | {"p": float(stats.wilcoxon(difference).pvalue)}
+        differ = f"only {len(difference)} of {n} matched {cases} differ"
+        return result | {"reason": f"{differ}; the test needs {MIN_PAIRS}"}
+    return result | {"p": float(stats.wilcoxon(difference).pvalue)}
 
 
 def bootstrap_indices(n: int, seed: tuple) -> np.ndarray:
-    """(N_RESAMPLES, n): which of n patients each bootstrap resample draws, from a generator that `seed` names."""
+    """Draw the patients of each bootstrap resample.
+
+    Args:
+        n: number of patients.
+        seed: names and numbers that determine the random generator.
+
+    Returns:
+        (N_BOOTSTRAP, n) integers in 0..n-1.
+    """
     digest = hashlib.sha256("\0".join(map(str, seed)).encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))
     return rng.integers(0, n, (N_BOOTSTRAP, n))

@@ -1,1 +1,77 @@
-"""Networks: MONAI's, with the names of the places that methods tap."""
+"""Networks, codecs and layers.
+
+`build` makes a network by name, ready to train: "unet", "elcfs_unet", "densenet", "resnet", "efficientnet_lite", or
+"bundle" for a MONAI bundle. Inside medfed a network is described by `NetworkSettings`, the `network` block of a config:
+it names the places in the network that methods read or change. `StyleCodec` encodes an image, changes its style and
+decodes it; `load_codec` loads one. `MixStyle`, `DSU` and `EFDMix` are layers that mix feature styles in training,
+`AmplitudeNormaliser` a layer that normalises amplitudes (HarmoFL), `Highlighter` an attention layer (StableFDG), and
+`Tent` a wrapper that adapts BatchNorm to each test batch.
+
+>>> import torch
+>>> from medfed.networks import build
+>>> network = build("unet", in_channels=1, out_channels=2, features=(8, 8, 16, 16, 32, 8))
+>>> network(torch.rand(1, 1, 64, 64)).shape
+torch.Size([1, 2, 64, 64])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from medfed.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from medfed.networks.adain import StyleCodec, load_codec
+    from medfed.networks.amplitude_normaliser import AmplitudeNormaliser
+    from medfed.networks.base import NetworkSettings
+    from medfed.networks.highlighter import Highlighter
+    from medfed.networks.style_layers import DSU, EFDMix, MixStyle
+    from medfed.networks.tent import Tent
+
+__all__ = [
+    "AmplitudeNormaliser",
+    "DSU",
+    "EFDMix",
+    "Highlighter",
+    "MixStyle",
+    "NetworkSettings",
+    "StyleCodec",
+    "Tent",
+    "build",
+    "load_codec",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "medfed.networks.adain": ("StyleCodec", "load_codec"),
+    "medfed.networks.amplitude_normaliser": ("AmplitudeNormaliser",),
+    "medfed.networks.base": ("NetworkSettings",),
+    "medfed.networks.highlighter": ("Highlighter",),
+    "medfed.networks.style_layers": ("DSU", "EFDMix", "MixStyle"),
+    "medfed.networks.tent": ("Tent",),
+})  # fmt: skip
+
+
+def build(name: str, in_channels: int, out_channels: int, **settings: object) -> nn.Module:
+    """Return a freshly initialised network that maps images (B, in_channels, H, W) to logits.
+
+    Args:
+        name: name of a network in a config, such as "unet", or `package.module.Class` for settings of your own.
+        in_channels: number of image channels.
+        out_channels: number of structures or classes. A segmentation network returns (B, out_channels, H, W), a
+            classification network (B, out_channels).
+        **settings: fields of the network's settings, as in the `network` block of a config: `features=(8, 8, ...)`.
+            `weights` names a file of pretrained weights to start from.
+
+    Raises:
+        UserError: if there is no such network or the file of weights does not fit.
+        TypeError: if the network has no such setting.
+        ValueError: if a setting is out of range.
+    """
+    from medfed.core.registry import resolve
+
+    network_settings = resolve("networks", name)(**settings)
+    network = network_settings.build(in_channels, out_channels)
+    network_settings.load_pretrained(network)
+    return network

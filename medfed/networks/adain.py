@@ -1,9 +1,11 @@
-"""The style codec of AdaIN: an encoder, a decoder, and images redrawn in another style (Huang & Belongie, ICCV 2017).
+"""The style codec of AdaIN: an encoder and a decoder that redraw images in another style.
 
     features = E(image),    image' = D(adain(features, mean, std, alpha))
 
-Encode once, decode as often as there are styles. `StyleCodec.reconstruction_error` tells what the codec costs when no
-style is changed: no result on small structures can be better than that.
+See Huang & Belongie, "Arbitrary Style Transfer in Real-time with Adaptive Instance Normalization", ICCV 2017,
+https://arxiv.org/abs/1703.06868. To redraw an image in many styles, encode it once and decode it once per style.
+`StyleCodec.reconstruction_error` measures what encoding and decoding change even without a new style; redrawn small
+structures cannot be more accurate than that.
 """
 
 from __future__ import annotations
@@ -31,12 +33,23 @@ HEADER_KEY = "medfed_codec"
 
 
 class StyleCodec(nn.Module):
-    """A frozen encoder and decoder of style.
+    """A frozen encoder and decoder that redraw images in a given style.
+
+    The style of an image is the mean and standard deviation of each of its `channels` feature channels.
 
     Args:
-        encoder: images (B, 3, H, W) to four maps; has `channels`, `downsampling` and `margin`.
-        decoder: the last map to RGB.
-        facts: what is known of its training, for people and result files.
+        encoder: from images (B, 3, H, W) to four feature maps, of which the last carries the style; it has the
+            attributes `channels`, `downsampling` and `margin`.
+        decoder: from the last feature map to RGB images.
+        facts: information on the codec's training for result files, as JSON values.
+
+    Example:
+        >>> import torch
+        >>> codec = load_codec("small")
+        >>> images, others = torch.rand(2, 1, 64, 64), torch.rand(5, 3, 48, 48)
+        >>> features = codec.encode(images)
+        >>> codec.decode(features, size=(64, 64), channels=1).shape
+        torch.Size([2, 1, 64, 64])
     """
 
     encoder: SmallEncoder | VGGEncoder
@@ -53,25 +66,35 @@ class StyleCodec(nn.Module):
 
     @property
     def channels(self) -> int:
-        """Channels of the features that carry the style: it is twice as many numbers."""
+        """Number C of feature channels that carry the style; a style is 2 C numbers."""
         return self.encoder.channels[-1]
 
     @property
     def downsampling(self) -> int:
-        """Pixels along a side of what one feature stands for."""
+        """How many pixels along a side one position of the feature map stands for."""
         return self.encoder.downsampling
 
     @property
     def min_side(self) -> int:
-        """Pixels; reflection needs this many."""
+        """Smallest height and width in pixels of an image that the codec can process (for reflection padding)."""
         return (1 + self.encoder.margin) * self.downsampling + 1
 
     def train(self, mode: bool = True) -> StyleCodec:
-        """Stays as it is: a frozen codec is never in training mode, whoever holds it."""
+        """Stay in evaluation mode whatever `mode` is: the codec is frozen."""
         return super().train(False)
 
     def encoder_levels(self, images: Tensor) -> list[Tensor]:
-        """The four maps of the encoder, with gradients where the images have them; arguments as `encode`."""
+        """Return the four feature maps of the encoder, with gradients if the images require them.
+
+        Args:
+            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels.
+
+        Returns:
+            Four maps, the finest first; the last one is what `encode` returns.
+
+        Raises:
+            ValueError: if the images have another number of channels, or sides below `min_side`.
+        """
         self._check(images)
         weight = next(self.encoder.parameters())
         rgb = images.to(weight).expand(-1, 3, -1, -1)
@@ -79,81 +102,111 @@ class StyleCodec(nn.Module):
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
-        """The features that carry the style.
+        """Return the feature map that carries the style, without gradients.
 
         Args:
-            images: (B, 3, H, W), or (B, 1, H, W), which is repeated; in [0, 1], any size from `min_side`.
+            images: (B, 3, H, W), or (B, 1, H, W), which is repeated to three channels; in [0, 1], sides of at least
+                `min_side` pixels.
 
         Returns:
-            (B, channels, ceil(H / downsampling), ceil(W / downsampling)), float32, and one more of each for the small
-            codec; what is missing of the image is reflected on.
+            (B, channels, ceil(H / downsampling), ceil(W / downsampling)), float32; for the small codec height and width
+            are larger by one. Images are padded by reflection at the bottom and on the right.
 
         Raises:
-            ValueError: for another number of channels, or sides below `min_side`.
+            ValueError: if the images have another number of channels, or sides below `min_side`.
         """
         return self.encoder_levels(images)[-1]
 
     @torch.no_grad()
     def decode(self, features: Tensor, size: Sequence[int], channels: int = 3) -> Tensor:
-        """Features to images (B, channels, *size), clamped to [0, 1].
+        """Decode features to images, without gradients.
 
         Args:
-            features: as `encode` gives them, or styled by `functional.style.adain`.
-            size: H and W of the images that were encoded; what was padded is cut off.
-            channels: 3, or 1 for the mean of RGB.
+            features: (B, channels, h, w), as `encode` returns them, or with another style from `adain`.
+            size: (H, W) of the images that were encoded; the padding is cut off.
+            channels: 3 for RGB, 1 for grey (the mean of RGB).
+
+        Returns:
+            (B, channels, H, W), float32, clamped to [0, 1].
         """
         images = self.decoder(features)[..., : size[0], : size[1]].clamp(0, 1)
         return images.mean(dim=1, keepdim=True) if channels == 1 else images
 
     def style(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of the features of each image, each (B, channels); what CCST shares, 4 bytes a number."""
+        """Return the style of each image: the mean and the standard deviation of each feature channel.
+
+        This is what a site shares in CCST, 4 bytes per number. The result is an entry of a transform's bank:
+        `RandAdaINStyle(codec, bank=[codec.style(images)])` draws from the B styles.
+
+        Args:
+            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1].
+
+        Returns:
+            mean (B, channels) and std (B, channels), float32.
+
+        Raises:
+            ValueError: for another number of channels, or sides below `min_side`.
+        """
         return channel_mean_std(self.encode(images))
 
     def stylise(self, images: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1.0) -> Tensor:
-        """Images redrawn in another style.
+        """Redraw images in another style.
 
         Args:
-            images: as in `encode`; grey stays grey.
-            mean, std: (channels,) or (B, channels), of `style`, or of `functional.style.Moments` over `encode`.
-            alpha: strength in [0, 1], a number or (B,). 0 only encodes and decodes, which is not the identity.
+            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels; grey images stay grey.
+            mean: (C,), the style's channel means, one style for all images; or (B, C), one style per image.
+            std: the style's channel standard deviations, in the shape of `mean`.
+            alpha: strength in [0, 1], a number or (B,). 0 encodes and decodes without a new style, which does not
+                return exactly the image.
 
         Returns:
-            The shape, type and device of `images`, in [0, 1].
+            Images in [0, 1], in the shape and dtype and on the device of `images`.
+
+        Raises:
+            ValueError: if the images, mean, std or alpha do not fit.
         """
         styled = adain(self.encode(images), mean, std, alpha)
         return self.decode(styled, images.shape[2:], images.shape[1]).to(images)
 
     def reconstruction_error(self, images: Tensor) -> dict[str, float]:
-        """Mean absolute and root mean square error of decoding what was encoded (alpha = 0), in intensity units."""
-        again = self.decode(self.encode(images), images.shape[2:], images.shape[1])
-        difference = again.double() - images.to(again).double()
+        """Measure how much encoding and decoding change images when the style stays the same (alpha = 0).
+
+        Args:
+            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels.
+
+        Returns:
+            `mean_absolute_error` and `rmse` (root mean square error) over all pixels, in units of intensity.
+        """
+        decoded = self.decode(self.encode(images), images.shape[2:], images.shape[1])
+        difference = decoded.double() - images.to(decoded).double()
         return {"mean_absolute_error": float(difference.abs().mean()), "rmse": float(difference.square().mean().sqrt())}
 
     def _check(self, images: Tensor) -> None:
         if images.ndim != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point():
-            found = f"{images.dtype} {tuple(images.shape)}"
-            raise ValueError(f"images must be floating point, (B, 1 or 3, H, W), got {found}")
+            given = f"{images.dtype} {tuple(images.shape)}"
+            raise ValueError(f"images must be floating point, (B, 1 or 3, H, W), got {given}")
         if min(images.shape[2:]) < self.min_side:
-            least = self.min_side
-            raise ValueError(f"images must have sides of {least} pixels or more, got {tuple(images.shape)}")
+            raise ValueError(f"images must have sides of {self.min_side} pixels or more, got {tuple(images.shape)}")
 
     def _padded(self, images: Tensor) -> Tensor:
-        """Reflected on, below and on the right, to whole cells of the downsampling, two or more, and the margin."""
+        """Pad images by reflection, at the bottom and right, to whole feature positions (at least 2) and the margin."""
         height, width = (self.downsampling * (self._cells(side) + self.encoder.margin) for side in images.shape[2:])
         return F.pad(images, (0, width - images.shape[3], 0, height - images.shape[2]), mode="reflect")
 
     def _cells(self, side: int) -> int:
+        """Return the number of feature positions for a side of so many pixels, at least 2."""
         return max(2, -(-side // self.downsampling))
 
 
 def build_codec(settings: Mapping[str, Any]) -> StyleCodec:
-    """An untrained codec.
+    """Build a codec with random weights.
 
     Args:
-        settings: {"architecture": "small", "channels": [16, 32, 96, 128]}, or "vgg19" or "vgg16".
+        settings: `architecture` is "small", "vgg19" or "vgg16"; `channels` (for "small" only) is the list of the
+            encoder's four numbers of channels, by default [16, 32, 96, 128].
 
     Raises:
-        ValueError: for another architecture.
+        ValueError: if `architecture` is another word.
     """
     architecture = settings.get("architecture")
     if architecture == "small":
@@ -165,43 +218,57 @@ def build_codec(settings: Mapping[str, Any]) -> StyleCodec:
 
 
 def serialise_codec(codec: StyleCodec, settings: Mapping[str, Any]) -> bytes:
-    """As safetensors, with the settings and facts in the header; the same codec is the same bytes."""
+    """Return a codec as the bytes of a safetensors file; equal codecs give equal bytes.
+
+    Args:
+        codec: the codec to save.
+        settings: its settings, as `build_codec` takes them; they and `codec.facts` go into the file's header.
+    """
     entries = {name: entry.detach().cpu().contiguous() for name, entry in codec.state_dict().items()}
     header = json.dumps({**settings, "facts": codec.facts}, sort_keys=True)
     return safetensors.torch.save(entries, metadata={HEADER_KEY: header})
 
 
 def codec_path(name_or_path: str | Path) -> Path:
-    """Where the codec of this name, file or folder lies."""
+    """Return the path of a codec's file.
+
+    Args:
+        name_or_path: "small" for the codec that is part of medfed, or a codec's file, or the folder that contains it.
+    """
     path = SMALL_CODEC_FILE if str(name_or_path) == "small" else Path(name_or_path)
     return path / CODEC_FILE_NAME if path.is_dir() else path
 
 
 def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
-    """A trained codec.
+    """Load a trained codec.
 
     Args:
-        name_or_path: "small" for the one that comes with medfed (made from synthetic images only), or the file or
+        name_or_path: "small" for the codec that is part of medfed (trained on synthetic images only), or the file or
             folder that `python -m medfed.codec train` wrote.
 
+    Returns:
+        The codec, frozen, in evaluation mode, on the CPU.
+
     Raises:
-        UserError: if there is no such codec, or its file is damaged or of another kind.
+        UserError: if there is no such file, it is damaged, or it is not a codec of medfed.
     """
     path = codec_path(name_or_path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get(HEADER_KEY)
-            entries = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it cannot be iterated
+            entries = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file has keys() but is not iterable)
         settings = json.loads(header or "null")
         codec = build_codec(settings or {})
     except (FileNotFoundError, IsADirectoryError):
-        raise UserError(f"{path}: there is no codec here; expected 'small', or what medfed.codec train wrote") from None
+        raise UserError(f"{path}: no codec found; expected 'small', or what medfed.codec train wrote") from None
     except safetensors.SafetensorError as error:
-        raise UserError(f"{path}: is no whole codec ({error}); copy it again, or train one with medfed.codec") from None
+        raise UserError(
+            f"{path}: the codec's file is damaged ({error}); copy it again, or train a codec with medfed.codec"
+        ) from None
     except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: is no codec of medfed ({error}); train one with medfed.codec train") from None
+        raise UserError(f"{path}: is not a codec of medfed ({error}); train one with medfed.codec train") from None
     load_renamed_weights(codec, entries, {name: name for name in codec.state_dict()}, path)
     if name := first_non_finite(entries):
-        raise UserError(f"{path}: is not finite (first in '{name}'); copy it again, or train another with medfed.codec")
+        raise UserError(f"{path}: is not finite (first in '{name}'); copy it again, or train another codec")
     codec.facts = settings.get("facts", {})
     return codec

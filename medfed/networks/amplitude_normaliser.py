@@ -1,4 +1,8 @@
-"""HarmoFL's amplitude normalisation (Jiang et al., AAAI 2022): every image gets the hospitals' mean low frequencies."""
+"""The amplitude normalisation of HarmoFL: all images get the same low-frequency amplitudes, the mean over all sites.
+
+See Jiang et al., "HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on Heterogeneous Medical Images",
+AAAI 2022, https://arxiv.org/abs/2112.10775.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,20 @@ from torch import Tensor, nn
 from medfed.functional.fourier import low_frequency_spectrum, mix_amplitude
 from medfed.functional.hooks import add_submodule
 
-NAME = "amplitude"  # as a part of the network, and so in its state dict
+NAME = "amplitude"  # the layer's name in the network, and so in its state dict
 
 
 class AmplitudeNormaliser(nn.Module):
-    """Before the first layer: x' = F^-1(A' e^{iP}), A' = the common amplitudes inside the window, those of x outside.
+    """Layer that replaces the low-frequency amplitudes of images by common ones and keeps the phase.
 
-    The window is a buffer, and so goes wherever the weights go: to the sites, to the checkpoint, to an unseen hospital.
-    Until it has been set (all 0), images pass as they are.
+        x' = F^-1(A' e^{iP}),   A' = the common amplitudes inside the window, the image's own amplitudes outside
+
+    The common amplitudes are the buffer `window`, (C, S, S) with S = 2 * half_width + 1, so they are sent, saved and
+    exported with the weights. While the buffer is 0 everywhere, images pass unchanged.
 
     Args:
-        channels: C of the images.
-        half_width: highest frequency of the window, in cycles per field of view; 0 is the mean brightness alone.
+        channels: C, number of channels of the images.
+        half_width: highest frequency of the window, in cycles per field of view; 0 replaces only the mean brightness.
     """
 
     window: Tensor
@@ -31,23 +37,36 @@ class AmplitudeNormaliser(nn.Module):
         self.register_buffer("window", torch.zeros(channels, side, side))
 
     def forward(self, image: Tensor) -> Tensor:
-        """(B, C, H, W) in [0, 1] to the same, clipped to that range.
+        """Return images with the common low-frequency amplitudes, clipped to [0, 1].
+
+        Args:
+            image: (B, C, H, W) in [0, 1], at least S pixels along each side.
+
+        Returns:
+            (B, C, H, W) in [0, 1]; the image itself while the window is 0.
 
         Raises:
-            ValueError: if the image is smaller than the window.
+            ValueError: if an image is smaller than the window.
         """
         if not bool(self.window.any()):
             return image
         window = self.window.expand(image.shape[0], -1, -1, -1)
-        analysis = low_frequency_spectrum(image, alpha_for_half_width(self.half_width, min(image.shape[2:])))
-        return mix_amplitude(image, analysis, window, image.new_ones(image.shape[0])).clamp(0, 1)
+        spectrum = low_frequency_spectrum(image, alpha_for_half_width(self.half_width, min(image.shape[2:])))
+        return mix_amplitude(image, spectrum, window, image.new_ones(image.shape[0])).clamp(0, 1)
 
 
 def alpha_for_half_width(half_width: int, side: int) -> float:
-    """The alpha of `medfed.functional.fourier` whose window on images of this side has that half width.
+    """Return the window size `alpha` (see `medfed.functional.fourier`) that gives a wanted half width.
+
+    Args:
+        half_width: highest frequency of the window, in cycles per field of view, at least 0.
+        side: shortest side of the images in pixels.
+
+    Returns:
+        alpha, in (0, 0.5).
 
     Raises:
-        ValueError: if the window does not fit.
+        ValueError: if the window is larger than the image.
     """
     if not 0 <= half_width <= (side - 1) // 2:
         largest = (side - 1) // 2
@@ -56,10 +75,15 @@ def alpha_for_half_width(half_width: int, side: int) -> float:
 
 
 def prepend_normaliser(network: nn.Module, half_width: int) -> None:
-    """Put an `AmplitudeNormaliser` before the first layer of a network; no entry is renamed.
+    """Insert an `AmplitudeNormaliser` before the first layer of a network, in place; no entry is renamed.
+
+    Args:
+        network: a network whose first convolution has as many input channels as the images; it gets the submodule
+            "amplitude".
+        half_width: highest frequency of the window, in cycles per field of view.
 
     Raises:
-        ValueError: if the network has one already.
+        ValueError: if the network has an amplitude normaliser already.
     """
     channels = next(p.shape[1] for p in network.parameters() if p.ndim == 4)  # of the first convolution
     normaliser = AmplitudeNormaliser(channels, half_width)
@@ -68,7 +92,7 @@ def prepend_normaliser(network: nn.Module, half_width: int) -> None:
 
 
 class _LayerPreHook:
-    """A hook that knows its layer as an attribute, so that copying the network copies the bond."""
+    """A forward pre-hook that applies a layer; the layer is an attribute, so copying the network copies it, too."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.layer = layer

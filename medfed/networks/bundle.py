@@ -1,4 +1,4 @@
-"""The network and the weights of a MONAI bundle, to start a federation from: read as data, nothing in it runs."""
+"""The network and weights of a MONAI bundle as the start of a federation. The bundle is read as data; no code runs."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ from medfed.networks.resnet import ARCHITECTURES, ResidualNetwork
 from medfed.networks.unet import UNet
 
 CONFIG_FILES = ("inference.json", "train.json", "evaluate.json")
-CHANNEL_ARGUMENTS = (
-    ("in_channels", "n_input_channels"),
-    ("out_channels", "num_classes"),
-)  # as MONAI's networks call them
+# Names of the arguments for input and output channels, which differ between MONAI's networks.
+CHANNEL_ARGUMENTS = (("in_channels", "n_input_channels"), ("out_channels", "num_classes"))
 WEIGHT_FILES = ("model.safetensors", "model.pt")
 
 Arguments = Mapping[str, Any]
 
 
-def _unet_settings(given: Arguments) -> Iterator[NetworkSettings]:
-    norm = given["norm"]
-    if not all(type(n) is int for n in given["features"]):
-        raise ValueError(f"features are {given['features']}")
+def _unet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
+    """Yield the settings that may build MONAI's BasicUNet with these arguments."""
+    norm = arguments["norm"]
+    if not all(type(n) is int for n in arguments["features"]):
+        raise ValueError(f"features must be whole numbers, got {arguments['features']}")
     name: Any = str(norm[0] if isinstance(norm, (list, tuple)) else norm).lower()
-    yield UNet(tuple(given["features"]), name, given["dropout"])
+    yield UNet(tuple(arguments["features"]), name, arguments["dropout"])
 
 
-def _densenet_settings(given: Arguments) -> Iterator[NetworkSettings]:
-    layers = tuple(given["block_config"])
-    yield DenseNetwork(given["init_features"], given["growth_rate"], layers, dropout=given["dropout_prob"])
+def _densenet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
+    """Yield the settings that may build MONAI's DenseNet with these arguments."""
+    layers = tuple(arguments["block_config"])
+    dropout = arguments["dropout_prob"]
+    yield DenseNetwork(arguments["init_features"], arguments["growth_rate"], layers, dropout=dropout)
 
 
-def _resnet_settings(given: Arguments) -> Iterator[NetworkSettings]:
-    yield from (ResidualNetwork(depth, given["block_inplanes"][0]) for depth in ARCHITECTURES)
+def _resnet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
+    """Yield the settings that may build MONAI's ResNet with these arguments, one for each depth."""
+    yield from (ResidualNetwork(depth, arguments["block_inplanes"][0]) for depth in ARCHITECTURES)
 
 
-# The networks that a bundle may name: those whose inner places methods know.
+# The networks that a bundle may name: only of these does medfed know the submodules that methods need.
 SETTINGS_BUILDERS: dict[str, Callable[[Arguments], Iterator[NetworkSettings]]] = {
     "BasicUNet": _unet_settings, "DenseNet": _densenet_settings, "ResNet": _resnet_settings,
 }  # fmt: skip
@@ -54,19 +56,25 @@ SETTINGS_BUILDERS: dict[str, Callable[[Arguments], Iterator[NetworkSettings]]] =
 
 @dataclass(frozen=True)
 class Bundle(NetworkSettings):
-    """The network that `network_def` of a bundle's config names, with the bundle's weights to start from.
+    """Settings that take the network and the pretrained weights from an unpacked MONAI bundle.
 
-    Only names on a list of ours are looked at (`KNOWN`), with plain values as arguments: a MONAI bundle's config can
-    run any code (`$...`, `_target_`), and this reads it without doing so. `weights`, where given, are taken instead of
-    `models/model.safetensors` or `models/model.pt`.
+    The network is `network_def` in the bundle's configs/inference.json, train.json or evaluate.json. It must be one of
+    `SETTINGS_BUILDERS`, with plain values as arguments: a bundle's config can run any code (`$...`, `_target_`), and
+    medfed reads it without running anything. The weights are models/model.safetensors or models/model.pt, unless
+    `weights` names another file.
 
     Args:
-        path: the bundle's folder; relative to the working directory.
+        path: the bundle's folder; a relative path is relative to the working directory.
     """
 
     path: str
 
     def __post_init__(self) -> None:
+        """Check the fields and read the bundle's config.
+
+        Raises:
+            ValueError: if the bundle has no config with a `network_def`, or its network is not supported.
+        """
         super().__post_init__()
         try:
             _ = self.network_settings
@@ -75,25 +83,25 @@ class Bundle(NetworkSettings):
 
     @cached_property
     def network_settings(self) -> NetworkSettings:
-        """The settings of ours that build the bundle's network.
+        """Settings of the bundle's network, in medfed's own classes.
 
         Raises:
-            UserError: if the bundle has no such config, or names what is not on the list.
+            UserError: if the bundle has no config with a `network_def`, or its network is not supported.
         """
         file, definition = self._definition()
         name = str(definition.get("_target_", "")).removeprefix("monai.networks.nets.")
         if name not in SETTINGS_BUILDERS:
             raise UserError(f"{file}: network_def is '{definition.get('_target_')}'; expected one of "
                             f"{', '.join(f'monai.networks.nets.{known}' for known in SETTINGS_BUILDERS)}")
-        wanted = _complete_arguments(name, {key: value for key, value in definition.items() if key != "_target_"}, file)
+        arguments = {key: value for key, value in definition.items() if key != "_target_"}
+        expected = _complete_arguments(name, arguments, file)
         try:
-            for settings in SETTINGS_BUILDERS[name](wanted):
-                channels = (next(wanted[name] for name in names if name in wanted) for names in CHANNEL_ARGUMENTS)
-                ours = settings.network_def(*channels) or {}
-                if (
-                    _complete_arguments(name, {key: value for key, value in ours.items() if key != "_target_"}, file)
-                    == wanted
-                ):
+            for settings in SETTINGS_BUILDERS[name](expected):
+                channels = (next(expected[name] for name in names if name in expected) for names in CHANNEL_ARGUMENTS)
+                definition_of_settings = settings.network_def(*channels) or {}
+                network = {key: value for key, value in definition_of_settings.items() if key != "_target_"}
+                built = _complete_arguments(name, network, file)
+                if built == expected:
                     return settings
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise UserError(
@@ -101,89 +109,132 @@ class Bundle(NetworkSettings):
             ) from error
         raise UserError(
             f"{file}: network_def: this {name} has arguments that medfed does not set; expected "
-            f"{_format_arguments(ours)}"
+            f"{_format_arguments(definition_of_settings)}"
         )
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
+        """Paths of the decoder's levels, from the finest to the coarsest; () for classification."""
         return self.network_settings.decoder_levels
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
+        """Paths of the modules that end the encoder's stages, the first stage first."""
         return self.network_settings.encoder_stages
 
     @property
     def last_features(self) -> str:
+        """Path of the module that outputs the last feature map, before pooling or the last layer."""
         return self.network_settings.last_features
 
     @property
     def embedding(self) -> str:
+        """Path of the module whose flattened output enters the last layer (classification); "" for segmentation."""
         return self.network_settings.embedding
 
     @property
     def head(self) -> str:
+        """Path of the last layer, which computes the logits."""
         return self.network_settings.head
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """As the network that was found does; `data` decides the channels."""
+        """Build the bundle's network with random weights.
+
+        Args:
+            in_channels: channels of the images, which may differ from the bundle's.
+            out_channels: number of structures or classes, which may differ from the bundle's.
+
+        Returns:
+            A module from images (B, in_channels, H, W) to logits.
+        """
         return self.network_settings.build(in_channels, out_channels)
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """As a bundle's `network_def`: what the federation makes of a bundle goes back into one."""
+        """Return the `network_def` of a MONAI bundle: a config from which MONAI builds the same network.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of structures or classes.
+
+        Returns:
+            A dict with `_target_` (a class of `monai`) and its arguments; None if MONAI has no such network.
+        """
         return self.network_settings.network_def(in_channels, out_channels)
 
     def weights_file(self) -> Path | None:
-        """The bundle's weights, unless others are given."""
+        """Return the path of the weights: `weights`, else the bundle's file; None if the bundle has none."""
         if self.weights:
             return Path(self.weights)
         return next((file for name in WEIGHT_FILES if (file := Path(self.path) / "models" / name).is_file()), None)
 
     def load_pretrained(self, network: nn.Module) -> None:
-        """Fill the network from the bundle."""
+        """Load the bundle's weights (or those of `weights`) into a network.
+
+        Args:
+            network: a network from `build`; changed in place.
+
+        Raises:
+            UserError: if there is no weights file, it is damaged, or it belongs to another network.
+        """
         file = self.weights_file()
         if file is None:
-            raise UserError(f"{self.path}: has no models/{' or models/'.join(WEIGHT_FILES)} to start from")
+            files = " or ".join(f"models/{name}" for name in WEIGHT_FILES)
+            raise UserError(f"{self.path}: has no {files} to start from; copy the bundle again, or set network.weights")
         replace(self.network_settings, weights=str(file)).load_pretrained(network)
 
     def without_weights(self) -> NetworkSettings:
-        """The network that was found: a site needs no bundle."""
+        """Return the settings of the bundle's network: a site needs neither the bundle nor its weights."""
         return self.network_settings
 
     def translate_weight_name(self, name: str) -> str:
+        """Translate the name of an entry in a file of pretrained weights to the network's own name of that entry.
+
+        Args:
+            name: state-dict name in the file, for example torchvision's.
+
+        Returns:
+            State-dict name in the network that `build` returns.
+        """
         return self.network_settings.translate_weight_name(name)
 
     def optional_modules(self) -> tuple[str, ...]:
+        """Return the paths of modules that keep their random weights if the pretrained weights do not fit them."""
         return self.network_settings.optional_modules()
 
     def check_image_size(self, size: int) -> None:
+        """Check that the bundle's network can process square images of `size` pixels.
+
+        Raises:
+            UserError: if it cannot; the message names a size that fits.
+        """
         self.network_settings.check_image_size(size)
 
     def _definition(self) -> tuple[Path, dict[str, Any]]:
-        """The first config that has a `network_def` of plain values."""
+        """Return the path and the `network_def` of the first config that has one, with plain values only."""
         folder = Path(self.path) / "configs"
         if not folder.is_dir():
             raise UserError(
-                f"network.path: {self.path} is no MONAI bundle (no folder configs); name an unpacked bundle"
+                f"network.path: {self.path} is not a MONAI bundle: it has no folder configs; name an unpacked bundle"
             )
         for file in (folder / name for name in CONFIG_FILES):
             if not file.is_file():
                 continue
             try:
-                found = json.loads(file.read_text(encoding="utf-8")).get("network_def")
+                definition = json.loads(file.read_text(encoding="utf-8")).get("network_def")
             except (ValueError, AttributeError, RecursionError) as error:
-                raise UserError(f"{file}: is no JSON object ({error}); copy the bundle again") from error
-            if isinstance(found, dict):
-                if strange := [key for key, value in found.items() if _is_expression(value)]:
-                    raise UserError(f"{file}: network_def.{strange[0]} is an expression, and nothing in a bundle runs "
-                                    "here; write the value in its place")
-                return file, found
+                raise UserError(f"{file}: is not a JSON object ({error}); copy the bundle again") from error
+            if isinstance(definition, dict):
+                if expressions := [key for key, value in definition.items() if _is_expression(value)]:
+                    raise UserError(f"{file}: network_def.{expressions[0]} is an expression, which medfed does not "
+                                    "run; write its value instead")
+                return file, definition
         raise UserError(
-            f"{folder}: no {' or '.join(CONFIG_FILES)} with a network_def; the bundle must name its network so"
+            f"{folder}: has no {' or '.join(CONFIG_FILES)} with a network_def, from which the network is built; add one"
         )
 
 
 def _complete_arguments(name: str, arguments: Arguments, file: Path) -> dict[str, Any]:
-    """The arguments with MONAI's defaults for those that are missing, as plain lists and lower-case words."""
+    """Return a network's arguments with MONAI's defaults added, as plain lists and lower-case strings."""
     target = getattr(nets, name)
     try:
         bound = inspect.signature(target).bind(**arguments)
@@ -196,15 +247,16 @@ def _complete_arguments(name: str, arguments: Arguments, file: Path) -> dict[str
 
 
 def _normalise_value(value: Any) -> Any:
+    """Turn tuples into lists and strings into lower case, also inside containers, so that values compare equal."""
     if isinstance(value, Mapping):
-        return {key: _normalise_value(one) for key, one in value.items()}
+        return {key: _normalise_value(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_normalise_value(one) for one in value]
+        return [_normalise_value(entry) for entry in value]
     return value.lower() if isinstance(value, str) else value
 
 
 def _is_expression(value: Any) -> bool:
-    """Whether MONAI would evaluate it, look it up, or build something from it."""
+    """Return whether MONAI would evaluate a value, look it up, or build an object from it."""
     if isinstance(value, Mapping):
         return "_target_" in value or any(map(_is_expression, value.values()))
     if isinstance(value, (list, tuple)):
@@ -213,4 +265,5 @@ def _is_expression(value: Any) -> bool:
 
 
 def _format_arguments(definition: Arguments) -> str:
+    """Format a network's arguments for an error message, such as "depth: 18, width: 64"."""
     return ", ".join(f"{key}: {value}" for key, value in definition.items() if key != "_target_")

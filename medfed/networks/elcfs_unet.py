@@ -1,4 +1,4 @@
-"""The U-Net of ELCFS (Liu et al., CVPR 2021): width 16, instance normalisation without parameters."""
+"""The U-Net of the ELCFS experiments: 16 channels at the first level, instance normalisation without parameters."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from medfed.networks.base import NetworkSettings
 
 @dataclass(frozen=True)
 class ElcfsUNet(NetworkSettings):
-    """The network of the ELCFS experiments: 3,179,569 parameters at width 16 with 1 channel in and 1 out.
+    """Settings of the U-Net with which the ELCFS experiments were made.
 
-    Three 3x3 convolutions a level on the way down; nearest upsampling and a 1x1 convolution on the way up. The last
-    two decoder levels have 2 and 4 times `width` channels. Without normalisation parameters or statistics, so FedBN is
-    FedAvg on it. The first convolution of a level has no activation, as in the authors' network.
+    See Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in
+    Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030. At width 16 with 1 input and 1 output
+    channel it has 3,179,569 parameters. Each encoder level has three 3x3 convolutions, the first one without an
+    activation, as in the authors' network; the decoder uses nearest-neighbour upsampling and a 1x1 convolution. Its
+    last two levels have 2 and 4 times `width` channels. The normalisation has neither parameters nor running
+    statistics, so FedBN equals FedAvg with this network.
 
     Args:
-        width: channels of the first level; it doubles at each of the four levels below.
+        width: number of channels of the first level; doubled at each of the four levels below.
     """
 
     width: PositiveInt = 16
@@ -33,7 +36,15 @@ class ElcfsUNet(NetworkSettings):
     head: ClassVar[str] = "head"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """(B, in_channels, H, W) to logits (B, out_channels, H, W); H and W multiples of 16."""
+        """Build the U-Net with random weights (He initialisation, fan-out).
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of structures.
+
+        Returns:
+            A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W); H and W are multiples of 16.
+        """
         return _ElcfsUNet(in_channels, out_channels, self.width)
 
 
@@ -49,7 +60,10 @@ class _Down(nn.Sequential):
 
 
 class _Up(nn.Module):
-    """(B, n, h, w) and the encoder's (B, n/2, 2h, 2w) to (B, n, 2h, 2w); lower levels first halve their input."""
+    """One decoder level: n channels (B, n, h, w) and the encoder's (B, n/2, 2h, 2w) to (B, n, 2h, 2w).
+
+    `halve_first`: the input has 2 n channels, as every level below the coarsest outputs, and is reduced to n first.
+    """
 
     def __init__(self, n: int, halve_first: bool) -> None:
         super().__init__()

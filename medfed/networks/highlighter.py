@@ -1,4 +1,8 @@
-"""StableFDG's attention (Park et al., NeurIPS 2023, section 3.2): look where images of a class have much in common."""
+"""The attention-based feature highlighter of StableFDG: weigh positions that images of a class have in common.
+
+Section 3.2 of Park et al., "StableFDG: Style and Attention Based Learning for Federated Domain Generalization", NeurIPS
+2023, https://arxiv.org/abs/2311.00227.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +10,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import functional
 
 from medfed.functional.hooks import add_submodule
 
-NAME = "highlighter"  # as a part of the network, and so in its state dict
+NAME = "highlighter"  # the layer's name in the network, and so in its state dict
 
 
 class Highlighter(nn.Module):
-    """Attention over the last feature map z, whose average joins the pooled features as input of the classifier.
+    """Attention over the last feature map z, whose weighted average adds to the logits.
 
-    For image i with a partner j of its class, and 1x1 convolutions q and k to `dimension` channels (normalised at every
-    position):
+    For image i, a partner j of the same class, and 1x1 convolutions q (query) and k (key) to d channels:
 
-        S = ((q(z_j) + q(z_i)) / 2)^T k(z_i),   a_i = softmax(mean of S over the positions of the query)
-        A(z_i) = sum_x a_i(x) z_i(x)
+        S = ((q(z_j) + q(z_i)) / 2)^T k(z_i)                           eq. 8
+        a_i = softmax over positions of the mean of S over the query's positions
+        A(z_i) = sum_x a_i(x) z_i(x)                                   eq. 7
 
-    The mean over query positions commutes with the product, so S is never formed: HW numbers an image, not (HW)^2.
+    Queries and keys are scaled to length 1 at every position, as in the released code. The mean over the query's
+    positions is taken before the product, so the large matrix S is never formed.
 
-    The classifier of twice the width on [pool(z), A(z)] is the network's own head on pool(z) plus this module's
-    `classifier` (no bias) on A(z): the same function with the same number of weights, and no entry is renamed. (Fresh
-    weights are drawn for each half by itself, so they start larger by the root of two than those of one wide layer.)
-
-    The public code also has a value projection and an output convolution that nothing uses (15,392 weights of 512
-    channels); they are not here: 30,780 weights instead of 46,172.
+    The paper's classifier of twice the width on [pool(z), A(z)] equals the network's own last layer on pool(z) plus
+    this module's `classifier` (without bias) on A(z): the same function with the same number of weights, and no entry
+    of the network is renamed. (Random weights are drawn for each half separately, so they start larger by sqrt(2) than
+    those of one wide layer.) The released code also has a value projection and an output convolution that nothing uses;
+    without them the attention has 30,780 weights instead of 46,172 at 512 channels.
 
     Args:
-        channels: C of the last feature map.
-        n_classes: of the head.
-        dimension: d of the paper.
+        channels: C, number of channels of the last feature map.
+        n_classes: K, number of classes.
+        dimension: d, size of queries and keys.
     """
 
     def __init__(self, channels: int, n_classes: int, dimension: int = 30) -> None:
@@ -46,20 +50,38 @@ class Highlighter(nn.Module):
         self.partners: Tensor | None = None
 
     def scores(self, features: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, H, W): how much each position counts; at least 0, of sum 1."""
-        query = functional.normalize(self.query(features).flatten(2), dim=1).mean(dim=2)
+        """Return the attention of each position.
+
+        Args:
+            features: z, (B, C, H, W).
+
+        Returns:
+            a, (B, H, W), at least 0, with sum 1 per image.
+        """
+        query = F.normalize(self.query(features).flatten(2), dim=1).mean(dim=2)
         if self.partners is not None:
-            query = (query[self.partners] + query) / 2
-        key = functional.normalize(self.key(features).flatten(2), dim=1)
+            query = (query[self.partners] + query) / 2                         # eq. 8
+        key = F.normalize(self.key(features).flatten(2), dim=1)
         return torch.einsum("bd,bdx->bx", query, key).softmax(dim=1).unflatten(1, features.shape[2:])
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, C, H, W) to what A(z) adds to the logits, (B, K)."""
-        return self.classifier(torch.einsum("bhw,bchw->bc", self.scores(features), features))
+        """Return what the attended features A(z) add to the logits.
+
+        Args:
+            features: z, (B, C, H, W).
+
+        Returns:
+            (B, K).
+        """
+        return self.classifier(torch.einsum("bhw,bchw->bc", self.scores(features), features))  # eq. 7
 
     @contextmanager
     def use_partners(self, partners: Tensor) -> Iterator[None]:
-        """Inside the block image i looks for what it shares with image partners[i] (B,); otherwise with itself."""
+        """Compare each image with a partner inside the `with` block; outside of it with itself (self-attention).
+
+        Args:
+            partners: (B,) int64, index of each image's partner in the batch, usually of the same class.
+        """
         self.partners = partners
         try:
             yield
@@ -68,27 +90,35 @@ class Highlighter(nn.Module):
 
 
 def attach_highlighter(network: nn.Module, features: str, head: str, highlighter: Highlighter) -> None:
-    """Let the output of submodule `features` (B, C, H, W) add to that of submodule `head` (B, K) through a highlighter.
+    """Add a highlighter to a network, in place: it reads the last feature map and adds to the logits.
+
+    Args:
+        network: changed in place; it gets the submodule "highlighter".
+        features: path of the module that outputs the last feature map (B, C, H, W).
+        head: path of the last layer, which outputs the logits (B, K).
+        highlighter: built for C channels and K classes.
 
     Raises:
-        ValueError: if the network has one already.
+        ValueError: if the network has a highlighter already.
     """
     add_submodule(network, highlighter, NAME)
     hooks = _FeatureCarrier(highlighter)
-    network.get_submodule(features).register_forward_hook(hooks.keep)
-    network.get_submodule(head).register_forward_hook(hooks.join)
+    network.get_submodule(features).register_forward_hook(hooks.store_features)
+    network.get_submodule(head).register_forward_hook(hooks.add_attention)
 
 
 class _FeatureCarrier:
-    """Carries the feature map from where it arises to the head, within one forward pass; copied with its network."""
+    """Forward hooks that pass the feature map to the last layer within one forward pass; copied with their network."""
 
     def __init__(self, highlighter: Highlighter) -> None:
         self.highlighter = highlighter
-        self.waiting: Tensor | None = None
+        self.features: Tensor | None = None
 
-    def keep(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        self.waiting = output
+    def store_features(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        """Store the feature map until the last layer is called."""
+        self.features = output
 
-    def join(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        features, self.waiting = self.waiting, None
+    def add_attention(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+        """Return the logits plus the contribution of the attended features."""
+        features, self.features = self.features, None
         return output + self.highlighter(features)

@@ -1,16 +1,17 @@
-"""Initial weights of the small codec: a wavelet transform and its inverse, so that it decodes well before any training.
+"""Initial weights with which the small codec reproduces images before training: a wavelet transform and its inverse.
 
-With random weights the decoder first has to find out how to put pixels together, which takes thousands of steps. Here a
-signal w is carried by two channels, relu(w) and relu(-w), of which nothing is lost:
+With random weights the decoder first has to learn how to arrange pixels, which takes thousands of steps. Here every
+signal w is carried by two channels, relu(w) and relu(-w), so nothing is lost. The encoder's levels are
 
-    full size      A x       RGB in 6 directions of colour
+    full size      A x       RGB in 6 colour directions
     half size      W C h     opponent colours in four bands (smooth, rows, columns, diagonal)
-    quarter size   W h       each of the 12 in four bands again, 48; then once more as they are
+    quarter size   W h       each of these 12 signals in four bands again (48 signals); the last level copies them
 
-W is the biorthogonal 5/3 wavelet of JPEG 2000 (Le Gall & Tabatabai, 1988). Its inverse interpolates between
-neighbours, so that bands may be scaled one by one, as AdaIN does, without steps between blocks (Haar's leaves them).
-The decoder is this inverse, exact but for the last cell below and on the right. Channels beyond those are random
-filters, which it ignores at first.
+W is the biorthogonal 5/3 wavelet of JPEG 2000 (Le Gall & Tabatabai, "Sub-band coding of digital images using symmetric
+short kernel filters and arithmetic coding techniques", ICASSP 1988). Its inverse interpolates between neighbours, so
+AdaIN may scale the bands separately without visible blocks (which the Haar wavelet would give). The decoder is this
+inverse, exact except for the last position at the bottom and right. Channels beyond those needed are random filters,
+which the decoder ignores at first.
 """
 
 from __future__ import annotations
@@ -20,18 +21,24 @@ from torch import Tensor, nn
 
 from medfed.networks.small_codec import SmallDecoder, SmallEncoder, get_bias
 
-N_SIGNALS = (6, 12, 48, 48)
+N_SIGNALS = (6, 12, 48, 48)  # of the four levels; each signal takes two channels
 SMOOTH, DETAIL = torch.tensor([[-1.0, 2, 6, 2, -1], [0, 0, -4, 8, -4]]) / 8
-INVERSE = torch.tensor([[[0.0, 8, 0], [-2, -2, 0]], [[0, 4, 4], [-1, 6, -1]]]) / 8  # [phase, band], three taps each
+INVERSE = torch.tensor([[[0.0, 8, 0], [-2, -2, 0]], [[0, 4, 4], [-1, 6, -1]]]) / 8  # [phase, band, tap]
 OPPONENT = torch.tensor([[1.0, 1, 1], [1, 0, -1], [1, -2, 1]])
 
 
 @torch.no_grad()
 def init_identity(encoder: SmallEncoder, decoder: SmallDecoder) -> None:
-    """Set the weights of a `SmallEncoder` and its `SmallDecoder`; draws from PyTorch's generator.
+    """Set the weights of a small encoder and decoder so that the decoder reproduces the encoded image.
+
+    The colour directions and unused filters are random, from PyTorch's global generator.
+
+    Args:
+        encoder: changed in place; needs at least 12, 24, 96 and 96 channels.
+        decoder: the decoder of the same numbers of channels; changed in place.
 
     Raises:
-        ValueError: if the encoder has fewer than 12, 24, 96 and 96 channels.
+        ValueError: if the encoder has too few channels.
     """
     if any(width < 2 * signals for width, signals in zip(encoder.channels, N_SIGNALS, strict=True)):
         raise ValueError(f"channels must be at least {tuple(2 * n for n in N_SIGNALS)}, got {encoder.channels}")
@@ -61,24 +68,24 @@ def init_identity(encoder: SmallEncoder, decoder: SmallDecoder) -> None:
 
 
 def _analysis_kernel(bands: Tensor, mix: Tensor) -> Tensor:
-    """(4 * out, in, 5, 5): signals mixed by (out, in), in four bands."""
+    """Return the kernel (4 * out, in, 5, 5) that mixes signals by the matrix (out, in) and splits them into bands."""
     return torch.einsum("bij,os->bosij", bands, mix).flatten(0, 1)
 
 
 def _synthesis_kernel(inverse: Tensor, mix: Tensor) -> Tensor:
-    """(4, out, 4 * in, 3, 3): the four pixels that `_in_bands` took together, phase by phase."""
+    """Return the kernels (4, out, 4 * in, 3, 3) that undo `_analysis_kernel`, one for each of four pixel phases."""
     return torch.einsum("pbij,os->pobsij", inverse, mix).flatten(2, 3)
 
 
 def _pointwise_kernel(matrix: Tensor) -> Tensor:
-    """(out, in, 3, 3) that looks at one pixel."""
+    """Return the 3x3 kernel (out, in, 3, 3) that applies a matrix (out, in) to each pixel."""
     kernel = torch.zeros(*matrix.shape, 3, 3)
     kernel[:, :, 1, 1] = matrix
     return kernel
 
 
 def _set_encoder_layer(layer: nn.Conv2d, kernel: Tensor) -> None:
-    """Signals to pairs of channels; what is left over becomes random filters of length 1."""
+    """Let an encoder layer output signals as pairs of channels; the remaining channels get random unit filters."""
     half = layer.out_channels // 2
     filters = torch.randn(half, *layer.weight.shape[1:])
     filters /= filters.flatten(1).norm(dim=1)[:, None, None, None]
@@ -88,7 +95,10 @@ def _set_encoder_layer(layer: nn.Conv2d, kernel: Tensor) -> None:
 
 
 def _set_decoder_layer(layer: nn.Conv2d, kernel: Tensor) -> None:
-    """To pairs of channels again, but for RGB; pixel shuffle wants the phases of a channel next to each other."""
+    """Let a decoder layer output signals as pairs of channels, or RGB directly.
+
+    Pixel shuffle expects the four phases of a channel next to each other.
+    """
     phases = kernel if kernel.ndim == 5 else kernel[None]
     weight = torch.zeros(len(phases), layer.out_channels // len(phases), *layer.weight.shape[1:])
     half = weight.shape[1] // 2
@@ -102,7 +112,7 @@ def _set_decoder_layer(layer: nn.Conv2d, kernel: Tensor) -> None:
 
 
 def _expand_inputs_to_pairs(kernel: Tensor, channels: int) -> Tensor:
-    """(out, in, h, w) to (out, channels, h, w): relu(w) and relu(-w), half the channels apart; RGB is not in pairs."""
+    """Expand a kernel's inputs (out, in, h, w) to pairs relu(w), relu(-w): (out, channels, h, w); RGB has no pairs."""
     if channels == 3:
         return kernel
     widened = kernel.new_zeros(len(kernel), channels, *kernel.shape[2:])

@@ -1,4 +1,4 @@
-"""Weights from a file into a network: all of them or none, but for the head, which may have other classes."""
+"""Load pretrained weights from a file into a network: either all entries fit, or nothing is changed."""
 
 from __future__ import annotations
 
@@ -17,78 +17,90 @@ MAX_LISTED_MISMATCHES = 3
 def load_matching_weights(
     network: nn.Module, path: Path, optional_modules: Sequence[str], rename: Callable[[str], str]
 ) -> list[str]:
-    """Load a state dict into a network, in place; it stays as it was if this raises.
+    """Load a file of pretrained weights into a network, in place; the network stays unchanged if this raises an error.
 
-    A network for one channel takes the sum of a colour file's first convolution over red, green and blue: it then does
-    with a grey image what the colour network does with the same image in three channels. The mean would be a third of
-    that, and the statistics of the normalisation behind it would no longer fit.
+    If the network takes grey images and the file belongs to a network for colour images, the weights of the first
+    convolution are summed over red, green and blue. The network then computes for a grey image what the colour network
+    computes for the same image in three channels. (The mean over the colours would give a third of that, and the
+    following normalisation's statistics would no longer fit.)
 
     Args:
-        path: a `.safetensors` file, or a `.pt` or `.pth` of tensors alone; `num_batches_tracked` may be missing.
-        optional_modules: paths of modules that keep the network's weights where the file does not fit.
-        rename: the network's name of an entry, from the file's.
+        network: the network to change.
+        path: a `.safetensors` file, or a `.pt` or `.pth` file with tensors only. `num_batches_tracked` may be missing.
+        optional_modules: paths of modules that keep the network's weights if the file does not fit them.
+        rename: function from an entry's name in the file to the network's own name.
 
     Returns:
-        A sentence for everything that was not taken as it stands.
+        One sentence for everything that was not loaded as it is in the file.
 
     Raises:
         UserError: with the first entries that are missing, unknown, of another shape or not finite.
     """
     if not path.is_file():
-        raise UserError(f"network.weights: {path} is no file; name a state dict as .safetensors, .pt or .pth, as seen "
-                        f"from {Path.cwd()}")
+        raise UserError(f"network.weights: {path} is not a file; name a state dict as .safetensors, .pt or .pth, "
+                        f"relative to {Path.cwd()}")
     entries = {rename(name): entry for name, entry in read_state_dict(path).items()}
     notices = _sum_colour_channels(network, entries)
     state = network.state_dict()
-    fresh = _skipped_modules(state, entries, optional_modules)
-    wanted = {name: entry for name, entry in state.items() if _module_path(name) not in fresh}
-    taken = {name: entry for name, entry in entries.items() if _module_path(name) not in fresh}
-    if faults := list(_mismatches(wanted, taken)):
-        more = f" and {len(faults) - MAX_LISTED_MISMATCHES} more" if len(faults) > MAX_LISTED_MISMATCHES else ""
+    skipped = _skipped_modules(state, entries, optional_modules)
+    needed = {name: entry for name, entry in state.items() if _module_path(name) not in skipped}
+    taken = {name: entry for name, entry in entries.items() if _module_path(name) not in skipped}
+    if mismatches := list(_mismatches(needed, taken)):
+        n_more = len(mismatches) - MAX_LISTED_MISMATCHES
+        more = f" and {n_more} more" if n_more > 0 else ""
         raise UserError(
-            f"network.weights: {path} is of another network: {'; '.join(faults[:MAX_LISTED_MISMATCHES])}{more}; found "
-            f"{len(entries)} entries, expected {len(state)}; name a file of the same architecture, or leave it out"
+            f"network.weights: {path} belongs to another network: "
+            f"{'; '.join(mismatches[:MAX_LISTED_MISMATCHES])}{more}; found {len(entries)} entries, "
+            f"expected {len(state)}; name a file of the same architecture, or leave it out"
         )
     if name := first_non_finite(taken):
         raise UserError(f"network.weights: {path} is not finite (first in '{name}'); name another file")
     network.load_state_dict(state | taken)
-    return [f"{path}: {notice}" for notice in [*notices, *fresh.values()]]
+    return [f"{path}: {notice}" for notice in [*notices, *skipped.values()]]
 
 
 def _sum_colour_channels(network: nn.Module, entries: dict[str, Tensor]) -> list[str]:
-    """Sum the first convolution's weights over colours, in `entries`, where the network has one channel for them."""
-    convolutions = (found for found in network.named_modules() if isinstance(found[1], nn.Conv2d))
-    first, layer = next(convolutions, ("", None))
-    found = entries.get(f"{first}.weight")
-    if layer is None or found is None or layer.in_channels != 1 or found.ndim != 4 or found.shape[1] != 3:
+    """Sum the first convolution's weights over the colours, in `entries`, if the network takes one channel.
+
+    Returns:
+        A sentence about it, or an empty list if nothing was changed.
+    """
+    convolutions = (item for item in network.named_modules() if isinstance(item[1], nn.Conv2d))
+    path, layer = next(convolutions, ("", None))
+    weight = entries.get(f"{path}.weight")
+    if layer is None or weight is None or layer.in_channels != 1 or weight.ndim != 4 or weight.shape[1] != 3:
         return []
-    entries[f"{first}.weight"] = found.sum(1, keepdim=True)
-    return [f"'{first}.weight' is for colour; summed over red, green and blue for grey images"]
+    entries[f"{path}.weight"] = weight.sum(1, keepdim=True)
+    return [f"'{path}.weight' is for colour images; it was summed over red, green and blue for grey images"]
 
 
 def _skipped_modules(
     state: Mapping[str, Tensor], entries: Mapping[str, Tensor], optional_modules: Sequence[str]
 ) -> dict[str, str]:
-    """Modules below `optional_modules` of which an entry is missing or of another shape, and that in words."""
-    fresh: dict[str, str] = {}
+    """Return the optional modules that the file does not fit, each with a sentence that says why."""
+    skipped: dict[str, str] = {}
     for name, entry in state.items():
         if not name.startswith(tuple(f"{module}." for module in optional_modules)):
             continue
-        theirs = f"{tuple(entries[name].shape)} there" if name in entries else "not there"
-        if theirs != f"{tuple(entry.shape)} there":
-            fresh.setdefault(_module_path(name), f"'{name}' is {theirs} and {tuple(entry.shape)} here; it starts fresh")
-    return fresh
+        shape = tuple(entries[name].shape) if name in entries else None
+        if shape != tuple(entry.shape):
+            in_file = "is missing in the file" if shape is None else f"is {shape} in the file"
+            sentence = f"'{name}' {in_file} and {tuple(entry.shape)} in the network; it keeps its random weights"
+            skipped.setdefault(_module_path(name), sentence)
+    return skipped
 
 
 def _module_path(name: str) -> str:
+    """Return the module of a state-dict entry: "layer1.conv" for "layer1.conv.weight"."""
     return name.rpartition(".")[0]
 
 
-def _mismatches(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> Iterator[str]:
+def _mismatches(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield one sentence for each entry that is missing in `given`, has another shape, or is unknown."""
     for name, entry in expected.items():
-        if name not in found:
+        if name not in given:
             if not name.endswith("num_batches_tracked"):
                 yield f"'{name}' is missing"
-        elif found[name].shape != entry.shape:
-            yield f"'{name}' is {tuple(found[name].shape)}, expected {tuple(entry.shape)}"
-    yield from (f"'{name}' is unknown" for name in found if name not in expected)
+        elif given[name].shape != entry.shape:
+            yield f"'{name}' is {tuple(given[name].shape)}, expected {tuple(entry.shape)}"
+    yield from (f"'{name}' is unknown" for name in given if name not in expected)

@@ -1,4 +1,4 @@
-"""ResNet for classification (MONAI's, laid out as torchvision's; ResNet18 by default); its bundle needs MONAI alone."""
+"""MONAI's ResNet for classification with torchvision's layout, ResNet18 by default; its bundle needs only MONAI."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ STRIDE = 32
 
 @dataclass(frozen=True)
 class ResidualNetwork(NetworkSettings):
-    """MONAI's ResNet in two dimensions (He et al., CVPR 2016), with torchvision's layers and names.
+    """Settings of MONAI's ResNet in 2-D, with the layers and entry names of torchvision's.
 
-    A 7x7 convolution and a max-pool, a stride of 2 each, and no bias in the shortcuts (MONAI's default has one). With
-    3 channels and 7 classes ResNet18 has 11,180,103 parameters, ResNet50 23,522,375. `weights` may be torchvision's,
-    which expect images standardised by ImageNet's mean and standard deviation.
+    See He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, https://arxiv.org/abs/1512.03385. It
+    starts with a 7x7 convolution and a max-pooling, both with stride 2; its shortcuts have no bias (MONAI's default has
+    one). With 3 channels and 7 classes ResNet18 has 11,180,103 parameters and ResNet50 23,522,375. `weights` may be a
+    file of torchvision, whose networks expect images standardised by ImageNet's mean and standard deviation.
 
     Args:
-        depth: 10, 18, 34 or 50 layers.
-        width: channels of the first stage; doubled at each of the three others. 16 trains quickly on a laptop.
-        embedding_size: outputs of a linear layer between pooling and head; 0 for none. FISC has 2048 on ResNet50,
-            27,718,727 parameters in all. MONAI has no such network, so a bundle then carries TorchScript alone.
+        depth: number of layers: 10, 18, 34 or 50.
+        width: number of channels of the first stage; doubled at each of the three other stages. The paper has 64; 16
+            trains quickly on a laptop.
+        embedding_size: number of outputs of an extra linear layer between pooling and the last layer; 0 for none. FISC
+            uses 2048 on ResNet50 (27,718,727 parameters with 7 classes). MONAI has no such network, so its bundle
+            contains TorchScript.
     """
 
     depth: Depth = 18
@@ -48,16 +51,24 @@ class ResidualNetwork(NetworkSettings):
 
     @property
     def embedding(self) -> str:
-        """The pooled features, or the linear layer behind them."""
+        """Path of the module that outputs the embedding: the extra linear layer, or else the pooling."""
         return "fc.embedding" if self.embedding_size else "avgpool"
 
     @property
     def head(self) -> str:
-        """The last linear layer."""
+        """Path of the last linear layer, which computes the logits."""
         return "fc.head" if self.embedding_size else "fc"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """(B, in_channels, H, W) to logits (B, out_channels)."""
+        """Build the ResNet with random weights.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of classes.
+
+        Returns:
+            A module from images (B, in_channels, H, W) to logits (B, out_channels).
+        """
         network = ResNet(**self._arguments(in_channels, out_channels))
         if self.embedding_size:
             pooled = network.get_submodule("fc").get_parameter("weight").shape[1]
@@ -68,25 +79,45 @@ class ResidualNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """As a bundle's `network_def`; None with an `embedding_size`, which MONAI cannot build."""
+        """Return the `network_def` of a MONAI bundle; None with an `embedding_size`, which MONAI cannot build.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of structures or classes.
+        """
         if self.embedding_size:
             return None
         return {"_target_": "monai.networks.nets.ResNet", **self._arguments(in_channels, out_channels)}
 
     def translate_weight_name(self, name: str) -> str:
-        """torchvision's names are the network's, but for the head behind an embedding."""
+        """Translate torchvision's entry names: only `fc` differs, if there is an extra linear layer.
+
+        Args:
+            name: state-dict name in the file.
+
+        Returns:
+            State-dict name in the network that `build` returns.
+        """
         return re.sub(r"^fc\.(weight|bias)$", rf"{self.head}.\1", name)
 
     def optional_modules(self) -> tuple[str, ...]:
-        """The head, and the embedding, which no published file has."""
+        """Return the path of the last layer with the extra linear layer, which no published file contains."""
         return ("fc",)
 
     def check_image_size(self, size: int) -> None:
-        """Refuse images of which one pixel is left: BatchNorm cannot work on that in a batch of one image."""
+        """Check that square images of this size leave more than one pixel, which BatchNorm needs for a batch of one.
+
+        Args:
+            size: side of the images in pixels; the network divides it by 32.
+
+        Raises:
+            UserError: if the size is too small.
+        """
         if size <= STRIDE:
-            raise UserError(f"data.image_size is {size}, but this network needs at least {STRIDE + 1} pixels a side")
+            raise UserError(f"data.image_size is {size}, but this network needs at least {STRIDE + 1} pixels per side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
+        """Return the keyword arguments of MONAI's class."""
         block, layers = ARCHITECTURES[self.depth]
         return {
             "block": block,

@@ -1,4 +1,4 @@
-"""A small encoder and decoder of style: 4x downsampling instead of VGG's 8x, so that small structures survive."""
+"""The small style codec: an encoder and a decoder with 4x downsampling, so that small structures survive (VGG: 8x)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ STRIDES = (1, 2, 2, 1)
 
 
 class SmallEncoder(nn.Module):
-    """Features of an image at full, half, quarter and again quarter size, each after a convolution and ReLU.
+    """Encoder with four 3x3 or 5x5 convolutions that returns feature maps at full, half, quarter and quarter size.
 
-    The convolutions are 3x3, or 5x5 where they halve the size.
+    Each map is taken after a convolution and a ReLU; the 5x5 convolutions halve the size.
 
     Args:
-        channels: of the four maps. The last has more numbers than the 4x4 pixels of RGB that it stands for.
+        channels: numbers of channels of the four maps. By default the last map has more numbers per position than the
+            4 x 4 RGB pixels that the position stands for.
+
+    Attributes:
+        downsampling: how many pixels along a side one position of the last map stands for (4).
+        margin: by how many positions of the last map an image is padded at the bottom and right (1), because halving
+            an even size loses the last difference between pixels.
     """
 
     downsampling = 4
-    margin = 1  # cells reflected on, below and on the right, where halving an even size loses the last difference
+    margin = 1
 
     def __init__(self, channels: tuple[int, ...] = CHANNELS) -> None:
         super().__init__()
@@ -31,30 +37,41 @@ class SmallEncoder(nn.Module):
         self.channels = tuple(channels)
 
     def convolutions(self) -> list[nn.Conv2d]:
-        """One for each map."""
+        """Return the four convolutions, one for each feature map."""
         return [layer for layer in self.layers if isinstance(layer, nn.Conv2d)]
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """images: (B, 3, H, W) in [0, 1], H and W multiples of 4; returns the four maps, (B, C, H/4, W/4) last."""
-        found = []
+        """Return the four feature maps of images.
+
+        Args:
+            images: (B, 3, H, W) in [0, 1], H and W multiples of 4.
+
+        Returns:
+            Four maps, the finest first; the last one is (B, C, H / 4, W / 4).
+        """
+        levels = []
         for layer in self.layers:
             images = layer(images).relu()
-            found.append(images)
-        return found
+            levels.append(images)
+        return levels
 
     @torch.no_grad()
     def normalise_activations(self, images: Tensor) -> list[Tensor]:
-        """Scale every channel to a root mean square of 1 over these images; the maps mean the same.
+        """Scale the weights so that every channel's root mean square over these images is 1.
 
-        ReLU passes a positive factor through, so the next convolution takes it back. A channel that never fires stays.
-        The published VGG was scaled to a mean of 1; here that would blow up channels that fire rarely.
+        The next convolution undoes the factor, because ReLU commutes with a positive factor, so the maps keep their
+        meaning. A channel that is never active stays as it is. (The published VGG was scaled to a mean of 1, which here
+        would enlarge channels that are rarely active.)
+
+        Args:
+            images: (B, 3, H, W) in [0, 1], H and W multiples of 4.
 
         Returns:
-            The factor of each channel, a tensor a map.
+            The factors of the channels of each of the four maps, a tensor (C,) each.
         """
         factors: list[Tensor] = []
-        for layer, found in zip(self.convolutions(), self(images), strict=True):
-            size = found.square().mean(dim=(0, 2, 3)).sqrt()
+        for layer, level in zip(self.convolutions(), self(images), strict=True):
+            size = level.square().mean(dim=(0, 2, 3)).sqrt()
             factor = torch.where(size > 1e-4, 1 / size.clamp(min=1e-4), torch.ones_like(size))
             if factors:
                 layer.weight /= factors[-1][None, :, None, None]
@@ -65,10 +82,13 @@ class SmallEncoder(nn.Module):
 
 
 class SmallDecoder(nn.Module):
-    """The mirror of `SmallEncoder`: quarter size to RGB, not clamped.
+    """Mirror image of `SmallEncoder`: from features at quarter size to RGB images, not clamped.
 
-    Subpixel convolutions (pixel shuffle) undo the strides: nearest upsampling blurs what 4x4 pixels hold.
-    Padding is by the last value, which is what a reflected image has next to its border once it is halved.
+    Sub-pixel convolutions (pixel shuffle) undo the strides; nearest-neighbour upsampling would blur the content of 4 x
+    4 pixels. Padding repeats the edge value, which is what a reflected image has next to its border once it is halved.
+
+    Args:
+        channels: the four numbers of channels of the encoder.
     """
 
     def __init__(self, channels: tuple[int, ...] = CHANNELS) -> None:
@@ -82,19 +102,24 @@ class SmallDecoder(nn.Module):
         )  # fmt: skip
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, C, h, w) to (B, 3, 4h, 4w)."""
+        """Decode features (B, C, h, w) to RGB images (B, 3, 4h, 4w), about in [0, 1]."""
         return self.layers(features)
 
     @torch.no_grad()
     def rescale_inputs(self, factors: Tensor) -> None:
-        """Expect features that `SmallEncoder.normalise` scaled by these factors, (C,)."""
+        """Adapt the first layer to features that the encoder now scales.
+
+        Args:
+            factors: (C,), the last tensor that `SmallEncoder.normalise_activations` returned.
+        """
         self.layers[0].get_parameter("weight").div_(factors[None, :, None, None])
 
 
 def get_bias(layer: nn.Conv2d) -> nn.Parameter:
-    """The bias of a convolution that has one."""
+    """Return the bias (C,) of a convolution; an AttributeError says that it has none."""
     return layer.get_parameter("bias")
 
 
 def _convolution(before: int, after: int) -> nn.Conv2d:
+    """Return a 3x3 convolution that pads by repeating the edge."""
     return nn.Conv2d(before, after, 3, padding=1, padding_mode="replicate")

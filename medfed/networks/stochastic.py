@@ -1,6 +1,7 @@
-"""FedSR's stochastic embedding (Nguyen et al., NeurIPS 2022): a network says how sure it is of each feature.
+"""The stochastic embedding of FedSR: in training, Gaussian noise of a learned size is added to each feature.
 
-In training the features get noise of that size.
+See Nguyen et al., "FedSR: A Simple and Effective Domain Generalization Method for Federated Learning", NeurIPS 2022,
+https://proceedings.neurips.cc/paper_files/paper/2022/hash/fd946a6c99541fddc3d64a3ea39a1bc2-Abstract-Conference.html.
 """
 
 from __future__ import annotations
@@ -9,27 +10,28 @@ import math
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import functional
 
 from medfed.functional.hooks import add_submodule
 
-NAME = "stochastic"  # as a part of the network, and so in its state dict
-MEAN, SPREAD = f"{NAME}.mean", f"{NAME}.spread"  # places to tap: mu and rho, each (B, d)
+NAME = "stochastic"  # the layer's name in the network, and so in its state dict
+MEAN, SPREAD = f"{NAME}.mean", f"{NAME}.spread"  # submodules whose outputs are mu and rho, each (B, d)
 
 
 class StochasticEmbedding(nn.Module):
-    """z = mu + softplus(rho) e with e ~ N(0, 1): mu is the network's own embedding, rho a linear layer beside it.
+    """Layer that makes a network's embedding random: z = mu + softplus(rho) * e, with e ~ N(0, 1).
 
-    In training the embedding gives z, with e from the global generator on the CPU. In evaluation it gives mu, and the
-    head, which must be linear, answers with the log of the mean softmax over `n_samples` draws of z; their softmax
-    is that mean. The draws are fixed, and the same for all images: an image has one answer, whatever stands beside it.
-    They are a buffer outside of the state dict, made from a fixed seed.
+    mu is the network's own embedding; rho is computed by a linear layer. In training the embedding is z, with e from
+    PyTorch's global generator on the CPU. In evaluation it is mu, and the linear last layer's logits are replaced by
+    the logarithm of the mean class probabilities over `n_samples` draws of z. The draws are fixed and the same for all
+    images, so a prediction does not depend on the other images of its batch. They are a buffer outside of the state
+    dict, generated from a fixed seed.
 
     Args:
-        width_in: what rho is computed from.
-        width: d, of the embedding.
-        n_samples: draws in evaluation; 0 answers from mu alone.
+        width_in: number of inputs from which rho is computed.
+        width: d, size of the embedding.
+        n_samples: number of draws in evaluation; 0 predicts from mu alone.
     """
 
     draws: Tensor
@@ -41,67 +43,106 @@ class StochasticEmbedding(nn.Module):
         self.register_buffer("draws", draws, persistent=False)
 
     def forward(self, source: Tensor, embedding: Tensor) -> Tensor:
-        """In training, z in the shape of `embedding` (B, d, ...): rho from `source` (B, width_in)."""
+        """Draw the random embedding z.
+
+        Args:
+            source: (B, width_in), from which rho is computed.
+            embedding: (B, d, ...), mu, with d * ... equal to `width`.
+
+        Returns:
+            z, in the shape of `embedding`.
+        """
         mean, std = self.mean(embedding.flatten(1)), spread_to_std(self.spread(source))
         noise = torch.randn(mean.shape).to(mean)
         return (mean + std * noise).view_as(embedding)
 
     def predict(self, mean: Tensor, source: Tensor, head: nn.Linear) -> Tensor:
-        """(B, d) to the log of the mean probabilities, (B, K)."""
+        """Return the logarithm of the mean class probabilities over the fixed draws of the embedding.
+
+        Args:
+            mean: mu, (B, d).
+            source: (B, width_in), from which rho is computed.
+            head: the network's last layer, with K outputs.
+
+        Returns:
+            (B, K); their softmax is the mean probability.
+        """
         std = spread_to_std(self.spread(source))
         z = mean[:, None] + std[:, None] * self.draws                          # (B, n_samples, d)
-        logits = functional.linear(z, head.weight, head.bias)
+        logits = F.linear(z, head.weight, head.bias)
         return logits.log_softmax(dim=2).logsumexp(dim=1) - math.log(len(self.draws))
 
 
 def spread_to_std(rho: Tensor) -> Tensor:
-    """softplus(rho), and a little more: it shall have a logarithm where float32 has none left of it."""
-    return functional.softplus(rho) + 1e-8
+    """Return the standard deviation softplus(rho) + 1e-8, which is above 0 even where softplus underflows in float32.
+
+    Args:
+        rho: any shape.
+    """
+    return F.softplus(rho) + 1e-8
 
 
 def make_stochastic(network: nn.Module, embedding: str, head: str, n_samples: int) -> None:
-    """Make the embedding of a network that classifies stochastic.
+    """Make the embedding of a classification network stochastic, in place.
 
-    Where the embedding is a linear layer, rho is one beside it, of the same input: together they are the paper's last
-    layer of twice the width. Otherwise rho comes from the embedding itself (the pooled features).
+    If the embedding is computed by a linear layer, rho is computed by a second linear layer from the same input;
+    together they are the paper's last layer of twice the width. Otherwise rho is computed from the embedding itself
+    (the pooled features).
+
+    Args:
+        network: changed in place; it gets the submodule "stochastic".
+        embedding: path of the module whose flattened output is the embedding.
+        head: path of the last layer, which must be linear.
+        n_samples: number of draws in evaluation; 0 predicts from the mean embedding alone.
 
     Raises:
-        ValueError: if the head is not linear, or the network has a stochastic embedding already.
+        ValueError: if the last layer is not linear, or the network has a stochastic embedding already.
     """
-    last, before = network.get_submodule(head), network.get_submodule(embedding)
+    last, embedder = network.get_submodule(head), network.get_submodule(embedding)
     if not isinstance(last, nn.Linear):
-        raise ValueError(f"the head must be linear, got {type(last).__name__}")
-    beside = isinstance(before, nn.Linear)
-    width_in = before.in_features if isinstance(before, nn.Linear) else last.in_features
+        raise ValueError(f"the last layer '{head}' must be nn.Linear, got {type(last).__name__}")
+    is_linear = isinstance(embedder, nn.Linear)
+    width_in = embedder.in_features if isinstance(embedder, nn.Linear) else last.in_features
     layer = StochasticEmbedding(width_in, last.in_features, n_samples)
     add_submodule(network, layer, NAME)
-    hooks = _SourceCarrier(layer, beside)
-    before.register_forward_hook(hooks.replace_embedding)
+    hooks = _SourceCarrier(layer, is_linear)
+    embedder.register_forward_hook(hooks.replace_embedding)
     last.register_forward_hook(hooks.replace_logits)
 
 
 class _SourceCarrier:
-    """Carries what rho is computed from to the head, within one forward pass; copied with its network."""
+    """Forward hooks that pass the input of rho from the embedding to the last layer; copied with their network.
 
-    def __init__(self, layer: StochasticEmbedding, beside: bool) -> None:
-        self.layer, self.beside = layer, beside
+    `uses_input`: whether rho is computed from the embedding module's input, not from its output.
+    """
+
+    def __init__(self, layer: StochasticEmbedding, uses_input: bool) -> None:
+        self.layer, self.uses_input = layer, uses_input
         self.source: Tensor | None = None
 
     def replace_embedding(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        source = (inputs[0] if self.beside else output).flatten(1)
+        """Return the random embedding in training; in evaluation keep the mean and store the input of rho."""
+        source = (inputs[0] if self.uses_input else output).flatten(1)
         self.source = None if self.layer.training else source
         return self.layer(source, output) if self.layer.training else output
 
     def replace_logits(self, module: nn.Linear, inputs: tuple, output: Tensor) -> Tensor:
+        """Return the log of the mean probabilities in evaluation; keep the logits in training or without draws."""
         source, self.source = self.source, None
-        return output if source is None or not len(self.layer.draws) else self.layer.predict(inputs[0], source, module)
+        if source is None or not len(self.layer.draws):
+            return output
+        return self.layer.predict(inputs[0], source, module)
 
 
 class ClassGaussians(nn.Module):
-    """N(r_mu[y], softplus(r_sigma[y])) for each class y, and C: trained with a network, and in no state dict.
+    """One Gaussian per class, N(r_mu[y], softplus(r_sigma[y])), and the scale C of FedSR, all learned with the network.
 
-    What is in no state dict is in no message, checkpoint or bundle: these parameters stay where they are trained.
-    `values` and `fill` are for whoever keeps them there.
+    These parameters are kept out of the state dict, so they are in no message, checkpoint or bundle and stay at the
+    site. `copy_parameters` and `set_parameters` store and restore them there.
+
+    Args:
+        n_classes: number of classes.
+        width: d, size of the embedding.
     """
 
     def __init__(self, n_classes: int, width: int) -> None:
@@ -111,23 +152,38 @@ class ClassGaussians(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def divergence(self, mean: Tensor, std: Tensor, label: Tensor) -> Tensor:
-        """KL( N(C mean, C std) || N(r_mu[y], r_sigma[y]) ), summed over d: (B, d) and labels (B,) to (B,)."""
+        """Return the Kullback-Leibler divergence of embeddings from their classes' Gaussians.
+
+            KL( N(C mean, C std) || N(r_mu[y], softplus(r_sigma[y])) ), summed over the d features
+
+        Args:
+            mean: (B, d), means of the embeddings.
+            std: (B, d), standard deviations of the embeddings, above 0.
+            label: (B,), class numbers y.
+
+        Returns:
+            (B,), at least 0.
+        """
         own = torch.distributions.Normal(self.scale * mean, self.scale.abs() * std, validate_args=False)
         of_class = torch.distributions.Normal(self.mean[label], spread_to_std(self.spread[label]), validate_args=False)
         return torch.distributions.kl_divergence(own, of_class).sum(dim=1)
 
     def copy_parameters(self) -> dict[str, Tensor]:
-        """Copies, by name, on the CPU."""
+        """Return copies of the parameters `mean`, `spread` and `scale` by name, on the CPU."""
         return {name: entry.detach().cpu().clone() for name, entry in self.named_parameters()}
 
     @torch.no_grad()
     def set_parameters(self, values: Mapping[str, Tensor]) -> None:
-        """Take these values; without any, those at the start: 0, 1 and 1."""
+        """Set the parameters, in place.
+
+        Args:
+            values: tensors by name, as `copy_parameters` returns them; {} sets the initial values (0, 1 and 1).
+        """
         for name, entry in self.named_parameters():
             entry.copy_(values[name] if values else torch.full_like(entry, 0.0 if name == "mean" else 1.0))
 
     def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
-        """Nothing."""
+        """Add nothing to the state dict: the parameters stay at the site."""
 
     def _load_from_state_dict(self, *args: object) -> None:
-        """Nothing, and nothing is missed."""
+        """Load nothing and report nothing as missing."""

@@ -1,8 +1,8 @@
-"""Layers without weights that disturb the style of feature maps while a network trains: MixStyle, DSU and EFDMix.
+"""Layers without weights that change the style of feature maps at random during training: MixStyle, EFDMix and DSU.
 
-Each acts on a batch with its probability, and else, and in evaluation, returns its very input. They draw from PyTorch's
-own generator of the CPU, as dropout does, whatever the device. Partners are random: in a federation a client has one
-domain, so that nothing tells which images of a batch differ in style.
+A layer acts on a batch with a given probability. Otherwise, and in evaluation mode, it returns its input itself. Like
+dropout, the layers draw from PyTorch's global CPU generator on any device. Mixing partners are random: a client of a
+federation has one domain, so nothing says which images of a batch differ in style.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from medfed.functional.histogram_matching import mix_histograms
 from medfed.functional.hooks import insert_layer
 from medfed.functional.sampling import draw_mixing_partners
 
-Stages = Annotated[  # numbers of the network's stages, counted from 1
+Stages = Annotated[  # numbers of a network's stages, counted from 1, all different
     tuple[PositiveInt, ...], Field(min_length=1, json_schema_extra={"uniqueItems": True}), AfterValidator(distinct)
 ]
 
 
 class StyleLayer(nn.Module):
-    """Maps (B, C, H, W) to the same; a subclass says in `change_style` how. One image alone stays as it is.
+    """Base class of the style layers; a subclass overrides `change_style`.
 
     Args:
-        probability: of acting on a batch, in [0, 1]. At 0 nothing is drawn, so that dropout draws what it always does.
+        probability: probability in [0, 1] of acting on a batch in training. At 0 nothing is drawn, so other layers draw
+            the same random numbers as without this layer.
     """
 
     def __init__(self, probability: float = 0.5) -> None:
@@ -38,6 +39,14 @@ class StyleLayer(nn.Module):
         self.probability = probability
 
     def forward(self, features: Tensor) -> Tensor:
+        """Change the style of a batch, or return it as it is.
+
+        Args:
+            features: (B, C, H, W). A batch of one image is never changed.
+
+        Returns:
+            (B, C, H, W).
+        """
         if not self.training or self.probability == 0 or len(features) < 2:
             return features
         if float(torch.rand(())) >= self.probability:
@@ -45,57 +54,93 @@ class StyleLayer(nn.Module):
         return self.change_style(features, torch.default_generator)
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        raise TypeError(f"{type(self).__name__} must say how it changes features")
+        """Return a batch (B, C, H, W), B at least 2, with changed styles; `rng` is a CPU generator."""
+        raise TypeError(f"{type(self).__name__} must override change_style(features, rng)")
 
 
 class MixStyle(StyleLayer):
-    """Mean and deviation of each channel mixed with those of another image (`feature_style.mixed`)."""
+    """Layer that mixes the mean and standard deviation of each channel with those of another image of the batch.
+
+    See Zhou et al., "Domain Generalization with MixStyle", ICLR 2021, https://arxiv.org/abs/2104.02008, and
+    `medfed.functional.feature_style.mix_styles`.
+
+    Args:
+        probability: probability in [0, 1] of acting on a batch in training.
+        concentration: c of the Beta(c, c) distribution of the mixing ratios, above 0.
+    """
 
     def __init__(self, probability: float = 0.5, concentration: float = 0.1) -> None:
         super().__init__(probability)
         self.concentration = concentration
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
+        """Return a batch (B, C, H, W) whose channel means and standard deviations are mixed with a random partner's."""
         return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
 
 class EFDMix(MixStyle):
-    """The whole histogram of each channel mixed with that of another image (`histogram_matching.histogram_mixed`)."""
+    """Layer that mixes the histogram of each channel with that of another image of the batch.
+
+    See Zhang et al., "Exact Feature Distribution Matching for Arbitrary Style Transfer and Domain Generalization", CVPR
+    2022, https://arxiv.org/abs/2203.07740, and `medfed.functional.histogram_matching.mix_histograms`.
+
+    Args:
+        probability: probability in [0, 1] of acting on a batch in training.
+        concentration: c of the Beta(c, c) distribution of the mixing ratios, above 0.
+    """
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
+        """Return a batch (B, C, H, W) whose channel histograms are mixed with a random partner's."""
         return mix_histograms(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
 
 class DSU(StyleLayer):
-    """Mean and deviation of each channel drawn around the own ones (`style_noise.style_noised`)."""
+    """Layer that replaces the mean and standard deviation of each channel by random values around them.
+
+    See Li et al., "Uncertainty Modeling for Out-of-Distribution Generalization", ICLR 2022,
+    https://arxiv.org/abs/2202.03958, and `medfed.functional.feature_style.add_style_noise`.
+
+    Args:
+        probability: probability in [0, 1] of acting on a batch in training.
+        factor: multiplies the spread of the random values, at least 0.
+    """
 
     def __init__(self, probability: float = 0.5, factor: float = 1.0) -> None:
         super().__init__(probability)
         self.factor = factor
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
+        """Return a batch (B, C, H, W) with random channel means and standard deviations around its own."""
         return add_style_noise(features, rng, self.factor)
 
 
 def insert_after_stages(
-    network: nn.Module, seams: Sequence[str], stages: Sequence[int], layer: Callable[[], StyleLayer]
+    network: nn.Module, stage_paths: Sequence[str], stages: Sequence[int], layer: Callable[[], StyleLayer]
 ) -> nn.Module:
-    """The network with a layer of its own behind each of the stages, counted from 1.
+    """Insert a new style layer after each of the given stages of a network, in place.
 
     Args:
-        seams: paths of the modules that end its stages (`encoder_stages`).
+        network: changed in place; no entry of its state dict is renamed.
+        stage_paths: paths of the modules that end the network's stages (`NetworkSettings.encoder_stages`).
+        stages: numbers of the stages, counted from 1.
+        layer: function that builds a layer; called once per stage.
+
+    Returns:
+        The network.
 
     Raises:
-        UserError: if it has not as many stages, or such a layer already.
+        UserError: if the network has fewer stages, or already has such a layer after one of them.
     """
-    if max(stages) > len(seams):
+    if max(stages) > len(stage_paths):
         raise UserError(
-            f"method.stages: {list(stages)}, but this network has {len(seams)} stages; leave out the later ones"
+            f"method.stages: {list(stages)}, but this network has {len(stage_paths)} stages; leave out the later ones"
         )
     for stage in sorted(stages):
-        made = layer()
-        name = f"{type(made).__name__.lower()}_{stage}"
+        new_layer = layer()
+        name = f"{type(new_layer).__name__.lower()}_{stage}"
         if hasattr(network, name):
-            raise UserError(f"methods: {type(made).__name__} stands behind stage {stage} twice; name it once")
-        insert_layer(network, seams[stage - 1], made, name)
+            raise UserError(
+                f"methods: {type(new_layer).__name__} is inserted after stage {stage} twice; list the method once"
+            )
+        insert_layer(network, stage_paths[stage - 1], new_layer, name)
     return network

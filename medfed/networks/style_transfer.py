@@ -1,4 +1,4 @@
-"""How a method gives images another style: redrawn by a codec, or by matching the moments of their intensities."""
+"""Style transfer between images as CCST and FISC use it: with a codec (AdaIN), or by matching intensity statistics."""
 
 from __future__ import annotations
 
@@ -19,27 +19,38 @@ from medfed.functional.style import adain, moment_match
 from medfed.networks.adain import StyleCodec, load_codec
 
 Transfer = Literal["codec", "moments"]
-BUNDLED_CODEC = "small"  # ships with medfed
-MAX_PIXELS = 32 * 96 * 96  # that a codec works on, so that large images need no more memory than many small ones
-BLANK_STD = 0.02  # in each channel, of intensities in [0, 1]: below it an image is blank, and its style says nothing
+BUNDLED_CODEC = "small"  # the codec that is part of medfed
+MAX_PIXELS = 32 * 96 * 96  # that a codec processes at a time, which limits the memory for large images
+BLANK_STD = 0.02  # an image is blank if the standard deviation of its intensities, in [0, 1], is below in all channels
 
 
 def drop_blank_images(images: Tensor) -> Tensor:
-    """Those of the images (B, C, H, W), in [0, 1], whose style says anything."""
+    """Return the images that are not blank; the style of a blank image has no meaning.
+
+    Args:
+        images: (B, C, H, W) in [0, 1].
+
+    Returns:
+        (n, C, H, W): the images with a standard deviation of at least `BLANK_STD` in some channel; n may be 0.
+    """
     return images[images.flatten(2).std(dim=2, correction=0).amax(dim=1) >= BLANK_STD]
 
 
 @dataclass(frozen=True)
 class StyleTransfer:
-    """The settings that CCST and FISC have in common, under the names that a config gives them.
+    """Settings of the style transfer, which CCST and FISC have in common, and the transfer itself.
+
+    A style is a mean and a standard deviation for each of D channels: feature channels of the codec, or the intensity
+    channels of the image.
 
     Args:
-        transfer: "codec" redraws with AdaIN; "moments" matches mean and deviation of the intensities themselves, which
-            cannot move an edge and needs no codec (ours, for segmentation).
-        codec: "small" (ships with medfed), or what `python -m medfed.codec train` wrote.
-        alpha: strength of the style in [0, 1].
-        transfer_size: side in pixels at which images are redrawn, before they are brought back to their own; 0 leaves
-            them as they are.
+        transfer: "codec" redraws images with an encoder and a decoder (AdaIN); "moments" matches the mean and standard
+            deviation of the intensities, which cannot move an edge and needs no codec (our variant for segmentation).
+        codec: "small" for the codec that is part of medfed, or a file or folder that `python -m medfed.codec train`
+            wrote.
+        alpha: strength of the style in [0, 1]; 0 keeps the image's own style.
+        transfer_size: side in pixels to which images are resized to be redrawn, before they are resized back; 0 redraws
+            them at their own size.
     """
 
     transfer: Transfer
@@ -48,78 +59,110 @@ class StyleTransfer:
     transfer_size: NonNegativeInt
 
     def __post_init__(self) -> None:
+        """Check every field against its annotation; a ValueError names each one that is not allowed."""
         bounds.check(self)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The codec's file; none for medfed's own codec, and none if nothing is redrawn."""
+        """Paths of the codec's file; () for medfed's own codec, and if images are not redrawn."""
         return (self.codec,) if self.transfer == "codec" and self.codec != BUNDLED_CODEC else ()
 
     def check(self, image_size: int, channels: int) -> None:
-        """UserError if the codec cannot work on such images."""
+        """Check that the codec can process such images.
+
+        Args:
+            image_size: side of the images in pixels.
+            channels: number of channels of the images.
+
+        Raises:
+            UserError: if the images are too small or have neither 1 nor 3 channels.
+        """
         if self.transfer == "moments":
             return
-        least, side = load_codec(self.codec).min_side, self.transfer_size or image_size
-        if side < least:
+        min_side, side = load_codec(self.codec).min_side, self.transfer_size or image_size
+        if side < min_side:
             key = "method.transfer_size" if self.transfer_size else "data.image_size"
-            raise UserError(f"{key} is {side}, but the codec needs at least {least} pixels a side; choose more")
+            raise UserError(f"{key} is {side}, but the codec needs at least {min_side} pixels per side; increase it")
         if channels not in (1, 3):
             raise UserError(
                 f"images have {channels} channels, but the codec takes 1 or 3; set method.transfer: moments"
             )
 
     def features(self, images: Tensor) -> Iterator[Tensor]:
-        """What carries the style of images (B, C, H, W) in [0, 1]: maps (b, D, h, w), few images after few.
+        """Yield the feature maps that carry the style of images, a few images at a time.
 
-        Maps of VGG fill 8 MB for an image of 512 x 512 pixels, and the way to them 266 MB, so take what is wanted from
-        one part before the next is asked for.
+        Feature maps of VGG need 8 MB for an image of 512 x 512 pixels and 266 MB to compute, so process each part
+        before the next one is requested.
+
+        Args:
+            images: (B, C, H, W) in [0, 1].
+
+        Yields:
+            (b, D, h, w), floating point, for the next b images; the images themselves for transfer "moments".
         """
         if self.transfer == "moments":
             yield images
             return
-        for part in images.split(self._at_once(images)):
-            yield _load_cached_codec(self.codec, images.device).encode(self._resized(part))
+        for part in images.split(self._batch_size(images)):
+            yield _load_cached_codec(self.codec, images.device).encode(self._resize(part))
 
     def restyle(self, images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Images (B, C, H, W) in the styles (B, D); one image (1, C, H, W), encoded once, in m styles (m, D).
+        """Redraw images in given styles.
+
+        Args:
+            images: (B, C, H, W) in [0, 1], one image per style; or one image (1, C, H, W) for all styles, which is
+                encoded only once.
+            mean: (m, D), the channel means of m styles.
+            std: (m, D), the channel standard deviations of m styles.
+
+        Returns:
+            (m, C, H, W) in [0, 1].
 
         Raises:
-            ValueError: if there are several images and not as many styles.
+            ValueError: if there are several images and another number of styles.
         """
         if len(images) not in (1, len(mean)):
-            raise ValueError(f"{len(images)} images need as many styles, got {len(mean)}")
+            raise ValueError(f"mean and std must hold one style for each of {len(images)} images, got {len(mean)}")
         mean, std = mean.to(images), std.to(images)
         if self.transfer == "moments":
             return moment_match(images.expand(len(mean), -1, -1, -1), mean, std, self.alpha)
         features = self.features(images)
         parts = features if len(images) > 1 else repeat(next(features))
-        styles = zip(mean.split(self._at_once(images)), std.split(self._at_once(images)), strict=True)
-        return torch.cat([self._drawn(part, *style, images) for style, part in zip(styles, parts)])
+        styles = zip(mean.split(self._batch_size(images)), std.split(self._batch_size(images)), strict=True)
+        return torch.cat([self._decode_in_style(part, *style, images) for style, part in zip(styles, parts)])
 
     def reconstruction_error(self, images: Tensor) -> Tensor | None:
-        """(1,): mean absolute difference that encoding and decoding alone make; None where nothing is redrawn."""
+        """Measure how much encoding and decoding change images when the style stays the same.
+
+        Args:
+            images: (B, C, H, W) in [0, 1].
+
+        Returns:
+            (1,) on the CPU: mean absolute difference of intensity. None for transfer "moments", which redraws nothing.
+        """
         if self.transfer == "moments":
             return None
-        plain, width = replace(self, alpha=0.0), _load_cached_codec(self.codec, images.device).channels
-        again = torch.cat([plain.restyle(one[None], *images.new_zeros(2, 1, width)) for one in images])
-        return (again - images).abs().mean().cpu().reshape(1)
+        unstyled, width = replace(self, alpha=0.0), _load_cached_codec(self.codec, images.device).channels
+        redrawn = torch.cat([unstyled.restyle(image[None], *images.new_zeros(2, 1, width)) for image in images])
+        return (redrawn - images).abs().mean().cpu().reshape(1)
 
-    def _drawn(self, features: Tensor, mean: Tensor, std: Tensor, images: Tensor) -> Tensor:
-        """Features in the styles (b, D), decoded at the size of the transfer and brought back to that of the images."""
+    def _decode_in_style(self, features: Tensor, mean: Tensor, std: Tensor, images: Tensor) -> Tensor:
+        """Decode features in the styles (b, D) at the transfer size, and resize the result to the images' size."""
         size, side = tuple(images.shape[2:]), self.transfer_size
         styled = adain(features.expand(len(mean), -1, -1, -1), mean, std, self.alpha)
         larger = (side, side) if side else size
-        drawn = _load_cached_codec(self.codec, images.device).decode(styled, larger, images.shape[1])
+        decoded = _load_cached_codec(self.codec, images.device).decode(styled, larger, images.shape[1])
         if larger == size:
-            return drawn
-        return F.interpolate(drawn, size, mode="bilinear", antialias=True).clamp(0, 1)
+            return decoded
+        return F.interpolate(decoded, size, mode="bilinear", antialias=True).clamp(0, 1)
 
-    def _at_once(self, images: Tensor) -> int:
-        """How many of the images are encoded or decoded at a time."""
+    def _batch_size(self, images: Tensor) -> int:
+        """Return how many of the images are encoded or decoded at a time."""
         pixels = self.transfer_size**2 or images.shape[2] * images.shape[3]
         return max(1, MAX_PIXELS // pixels)
 
-    def _resized(self, images: Tensor) -> Tensor:
+    def _resize(self, images: Tensor) -> Tensor:
+        """Resize images to the transfer size, if one is set."""
         if not self.transfer_size:
             return images
         size = (self.transfer_size, self.transfer_size)
@@ -128,4 +171,5 @@ class StyleTransfer:
 
 @lru_cache(maxsize=4)
 def _load_cached_codec(name: str, device: torch.device) -> StyleCodec:
+    """Load a codec to a device; the last four are kept."""
     return load_codec(name).to(device)

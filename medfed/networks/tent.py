@@ -1,4 +1,8 @@
-"""Tent (Wang et al., ICLR 2021): while predicting, make the network more certain on the images that it sees."""
+"""Tent: adapt the BatchNorm layers of a network to the images that it predicts, without labels.
+
+See Wang et al., "Tent: Fully Test-time Adaptation by Entropy Minimization", ICLR 2021,
+https://arxiv.org/abs/2006.10726.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,25 @@ from medfed.core.errors import UserError
 
 
 class Tent(nn.Module):
-    """A copy of a network that adapts with every batch, once, and answers with what it said before the step.
+    """Copy of a network that adapts to every batch with one optimiser step and returns the logits before that step.
 
-    BatchNorm uses the statistics of the batch; its weights and biases take one Adam step down the mean entropy of the
-    prediction (softmax over classes, or a sigmoid for each structure and pixel). Transductive: what it says of an image
-    depends on the images before and beside it. CCST's authors make ten passes; more passes collapse the model, so here
-    it is one.
+    BatchNorm normalises with the statistics of the batch. Its weights and biases take one Adam step down the mean
+    entropy of the predictions (softmax over the classes, or a sigmoid per structure and pixel). The adaptation is
+    transductive: the prediction for an image depends on its batch and on all batches before. CCST's authors make ten
+    passes over the images; more passes can collapse the model, so here it is one.
 
     Args:
-        network: left as it is.
-        learning_rate: of Adam.
-        sigmoid: whether logits are of structures, each by itself.
+        network: the network to copy; it is not changed.
+        learning_rate: learning rate of Adam.
+        sigmoid: True if the logits are of independent structures (segmentation), False for exclusive classes.
 
     Raises:
-        UserError: if the network has no BatchNorm with weights to adapt.
+        UserError: if the network has no BatchNorm with weights.
+
+    Example:
+        >>> network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(784, 2))
+        >>> Tent(network.eval())(torch.rand(8, 1, 16, 16)).shape
+        torch.Size([8, 2])
     """
 
     def __init__(self, network: nn.Module, learning_rate: float = 1e-3, sigmoid: bool = False) -> None:
@@ -35,8 +44,8 @@ class Tent(nn.Module):
         adapted = [entry.requires_grad_() for norm in norms for entry in norm.parameters()]
         if not adapted:
             raise UserError(
-                "evaluation.tent: this network has no BatchNorm with weights, which is all that Tent adapts; set it to "
-                "false, or network.norm to batch"
+                "evaluation.tent: this network has no BatchNorm with weights, which Tent adapts; set it to false, "
+                "or network.norm to batch"
             )
         for norm in norms:
             norm.track_running_stats = False
@@ -44,12 +53,19 @@ class Tent(nn.Module):
         self.optimizer = torch.optim.Adam(adapted, learning_rate)
 
     def train(self, mode: bool = True) -> Tent:
-        """As it is: BatchNorm takes the batch's statistics in either mode, and dropout stays off."""
+        """Keep evaluation mode whatever `mode` is, so dropout stays off; BatchNorm uses batch statistics anyway."""
         self.network.eval()
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits from before this batch's step."""
+        """Predict a batch, then take one optimiser step.
+
+        Args:
+            images: (B, C, H, W).
+
+        Returns:
+            Logits of the network before the step, without a gradient.
+        """
         with torch.enable_grad():
             logits = self.network(images)
             self.optimizer.zero_grad(set_to_none=True)
@@ -58,7 +74,8 @@ class Tent(nn.Module):
         return logits.detach()
 
     def _entropy(self, logits: Tensor) -> Tensor:
+        """Return the mean entropy of the predictions, a scalar."""
         if self.sigmoid:
-            each = nn.functional.binary_cross_entropy_with_logits(logits, logits.sigmoid(), reduction="none")
-            return each.sum(dim=1).mean()
+            entropies = nn.functional.binary_cross_entropy_with_logits(logits, logits.sigmoid(), reduction="none")
+            return entropies.sum(dim=1).mean()
         return -(logits.softmax(dim=1) * logits.log_softmax(dim=1)).sum(dim=1).mean()

@@ -1,4 +1,4 @@
-"""U-Net of MONAI's blocks (BasicUNet), small and quick; its bundle needs MONAI alone."""
+"""MONAI's BasicUNet, a small and fast U-Net for segmentation; its bundle needs only MONAI."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from medfed.networks.base import NetworkSettings
 
 @dataclass(frozen=True)
 class UNet(NetworkSettings):
-    """MONAI's BasicUNet in two dimensions: five levels, two convolutions each, skip connections.
+    """Settings of MONAI's BasicUNet in 2-D: five levels with two convolutions each, and skip connections.
 
     Args:
-        features: channels of the five encoder levels, and of the last decoder level.
-        norm: "instance" (no running statistics, the default) or "batch".
-        dropout: probability in [0, 1).
+        features: numbers of channels of the five encoder levels, the finest first, and of the last decoder level.
+        norm: normalisation after each convolution: "instance" (without running statistics) or "batch".
+        dropout: probability of dropout after each convolution, in [0, 1).
+
+    Example:
+        >>> import torch
+        >>> network = UNet(features=(16, 16, 32, 64, 128, 16)).build(in_channels=1, out_channels=2)
+        >>> network(torch.rand(4, 1, 64, 64)).shape
+        torch.Size([4, 2, 64, 64])
     """
 
     features: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt] = (
@@ -34,16 +40,31 @@ class UNet(NetworkSettings):
     head: ClassVar[str] = "final_conv"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """(B, in_channels, H, W) to logits (B, out_channels, H, W); H and W best multiples of 16."""
+        """Build the U-Net with random weights.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of structures.
+
+        Returns:
+            A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W). H and W should be multiples
+            of 16; other sizes are padded inside.
+        """
         return BasicUNet(**self._arguments(in_channels, out_channels))
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """As a bundle's `network_def`."""
+        """Return the `network_def` of a MONAI bundle: `monai.networks.nets.BasicUNet` and its arguments.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of structures or classes.
+        """
         arguments = self._arguments(in_channels, out_channels)
         arguments["norm"] = list(arguments["norm"])
         return {"_target_": "monai.networks.nets.BasicUNet", **arguments, "features": list(self.features)}
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
+        """Return the keyword arguments of MONAI's class."""
         return {
             "spatial_dims": 2,
             "in_channels": in_channels,

@@ -1,15 +1,16 @@
-"""VGG up to relu4_1 as a frozen encoder, and its mirror as decoder (Huang & Belongie, ICCV 2017).
+"""VGG up to relu4_1 as a frozen encoder, and its mirror image as decoder, for style transfer (AdaIN).
 
-MONAI and torchvision pad VGG with zeros and name its entries otherwise; style transfer needs reflection (zeros leave a
-dark rim) and reads the published weights. Two forms are read:
+See Huang & Belongie, "Arbitrary Style Transfer in Real-time with Adaptive Instance Normalization", ICCV 2017,
+https://arxiv.org/abs/1703.06868. MONAI and torchvision pad VGG with zeros and use other entry names; style transfer
+needs reflection padding (zeros leave a dark rim) and the published weights. Two architectures can be read:
 
-- `vgg19`: the "normalised" VGG-19, keys `0.weight` ... `29.bias` as in the state dict of the public PyTorch port, with
-  a leading 1x1 convolution that takes RGB in [0, 1]; modules after the 31st (relu4_1 is number 30) are left aside.
-- `vgg16`: VGG-16, keys `conv0`, `conv1_1` ... `conv4_1`; `conv0` is a 1x1 convolution from RGB in [0, 1].
+- `vgg19`: the normalised VGG-19 with the entries `0.weight` ... `29.bias`, as in the state dict of the public PyTorch
+  port. It starts with a 1x1 convolution that takes RGB in [0, 1]. Entries after relu4_1 (module 30) are ignored.
+- `vgg16`: VGG-16 with the entries `conv0`, `conv1_1` ... `conv4_1`, where `conv0` is a 1x1 convolution that takes RGB
+  in [0, 1].
 
 Nothing is downloaded. The weights of the public port (naoto0804/pytorch-AdaIN, MIT) are `vgg_normalised.pth` and
-`decoder.pth` at https://github.com/naoto0804/pytorch-AdaIN/releases/tag/v0.0.0; their checksums are not known here, so
-compare them with what their author tells you.
+`decoder.pth` at https://github.com/naoto0804/pytorch-AdaIN/releases/tag/v0.0.0. medfed does not know their checksums.
 """
 
 from __future__ import annotations
@@ -23,16 +24,22 @@ from torch import Tensor, nn
 
 from medfed.core.errors import UserError
 
-BLOCK_SIZES = {"vgg19": (2, 2, 4, 1), "vgg16": (2, 2, 3, 1)}  # convolutions in each block, up to relu4_1
+BLOCK_SIZES = {"vgg19": (2, 2, 4, 1), "vgg16": (2, 2, 3, 1)}  # convolutions of each block, up to relu4_1
 WIDTHS = (64, 128, 256, 512)
 DOWNSAMPLING = 8
 
 
 class VGGEncoder(nn.Module):
-    """Features of an image at relu1_1, relu2_1, relu3_1 and relu4_1 (64, 128, 256, 512 channels).
+    """VGG encoder that returns the feature maps relu1_1, relu2_1, relu3_1 and relu4_1 of an image.
 
     Args:
-        form: "vgg19" or "vgg16".
+        architecture: "vgg19" or "vgg16".
+
+    Attributes:
+        channels: numbers of channels of the four maps: 64, 128, 256 and 512.
+        downsampling: how many pixels along a side one position of the last map stands for (8).
+        margin: by how many positions of the last map an image is padded at the bottom and right (0).
+        level_indices: positions of relu1_1 ... relu4_1 in `layers`.
     """
 
     channels = WIDTHS
@@ -42,7 +49,7 @@ class VGGEncoder(nn.Module):
     def __init__(self, architecture: str = "vgg19") -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(3, 3, 1)]
-        self.level_indices: list[int] = []  # numbers of relu1_1 ... relu4_1 among the modules
+        self.level_indices: list[int] = []
         width_in = 3
         for block, (width, count) in enumerate(zip(WIDTHS, BLOCK_SIZES[architecture], strict=True)):
             if block:
@@ -56,20 +63,31 @@ class VGGEncoder(nn.Module):
         self.architecture = architecture
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """images: (B, 3, H, W) in [0, 1]; returns the four maps, (B, 512, ceil(H/8), ceil(W/8)) last."""
-        found = []
+        """Return the four feature maps of images.
+
+        Args:
+            images: (B, 3, H, W) in [0, 1], any H and W.
+
+        Returns:
+            Four maps, the finest first; the last one is (B, 512, ceil(H / 8), ceil(W / 8)).
+        """
+        levels = []
         for number, layer in enumerate(self.layers):
             images = layer(images)
             if number in self.level_indices:
-                found.append(images)
-        return found
+                levels.append(images)
+        return levels
 
     @torch.no_grad()
     def normalise_activations(self, images: Tensor) -> None:
-        """Scale every convolution to a mean activation of 1 over these images (Gatys et al., CVPR 2016).
+        """Scale the weights so that every convolution's mean activation over these images is 1.
 
-        ReLU and pooling pass a positive factor through, so the maps mean the same. Weights that work on intensities of
-        0 to 255 have features in the hundreds otherwise, and no decoder learns from them.
+        See Gatys et al., "Image Style Transfer Using Convolutional Neural Networks", CVPR 2016. ReLU and max-pooling
+        commute with a positive factor, so the maps keep their meaning. Published weights for intensities of 0 to 255
+        otherwise give features in the hundreds, from which no decoder learns.
+
+        Args:
+            images: (B, 3, H, W) in [0, 1].
         """
         total = 1.0
         for number, layer in enumerate(self.layers):
@@ -85,10 +103,13 @@ class VGGEncoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The mirror of a VGG encoder: relu4_1 features to RGB, not clamped.
+    """The mirror image of a VGG encoder: from relu4_1 features to RGB images, not clamped.
 
-    Nearest upsampling in place of pooling, reflection padding, no normalisation, no final activation; for `vgg19` the
-    module numbers are those of the public `decoder.pth`.
+    Nearest-neighbour upsampling replaces pooling; padding is by reflection; there is no normalisation and no final
+    activation. For `vgg19` the module numbers are those of the public `decoder.pth`.
+
+    Args:
+        architecture: "vgg19" or "vgg16".
     """
 
     def __init__(self, architecture: str = "vgg19") -> None:
@@ -104,15 +125,18 @@ class Decoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, 512, h, w) to (B, 3, 8h, 8w)."""
+        """Decode relu4_1 features (B, 512, h, w) to RGB images (B, 3, 8h, 8w), about in [0, 1]."""
         return self.layers(features)
 
 
 def load_encoder(path: Path | str) -> VGGEncoder:
-    """The encoder in a file of published weights; the keys tell which form it is.
+    """Load a VGG encoder from a file of published weights; the entry names decide between VGG-19 and VGG-16.
+
+    Args:
+        path: a `.safetensors`, `.pth` or `.pt` file.
 
     Raises:
-        UserError: if the file is not a state dict of tensors, or the first entry that does not fit.
+        UserError: if the file is missing or not a state dict of tensors, or an entry is missing or has another shape.
     """
     entries = read_state_dict(Path(path))
     encoder = VGGEncoder("vgg16" if "conv1_1.weight" in entries else "vgg19")
@@ -128,7 +152,15 @@ def load_encoder(path: Path | str) -> VGGEncoder:
 
 
 def load_decoder(path: Path | str, architecture: str = "vgg19") -> Decoder:
-    """The decoder in a file of published weights, with the errors of `load_encoder`."""
+    """Load a VGG decoder from a file of published weights.
+
+    Args:
+        path: a `.safetensors`, `.pth` or `.pt` file.
+        architecture: "vgg19" or "vgg16", as the encoder's.
+
+    Raises:
+        UserError: if the file is missing or not a state dict of tensors, or an entry is missing or has another shape.
+    """
     decoder = Decoder(architecture)
     renamed = {name.removeprefix("layers."): name for name in decoder.state_dict()}
     load_renamed_weights(decoder, read_state_dict(Path(path)), renamed, Path(path))
@@ -136,50 +168,65 @@ def load_decoder(path: Path | str, architecture: str = "vgg19") -> Decoder:
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Tensors by name, of a `.safetensors` file or a `.pth` read without running any code in it."""
+    """Read a state dict from a file without running any code that the file may contain.
+
+    Args:
+        path: a `.safetensors` file, or a `.pt` or `.pth` file that contains only tensors.
+
+    Returns:
+        Tensor by entry name, on the CPU.
+
+    Raises:
+        UserError: if the file is missing, damaged, or contains anything but tensors by name.
+    """
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         entries = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise UserError(f"{path}: is missing; expected weights of VGG-19 or VGG-16 as .pth or .safetensors") from None
-    except Exception as error:  # of the unpickler too, whose module is not imported here
-        # Not PyTorch's own words: they advise to load the file in a way that runs code in it.
+        raise UserError(f"{path}: not found; expected weights of VGG-19 or VGG-16 as .pth or .safetensors") from None
+    except Exception as error:  # includes the unpickler's errors, whose module is not imported here
+        # PyTorch's own message is not shown: it advises to load the file in a way that runs code in it.
         raise UserError(f"{path}: cannot be read as a state dict ({type(error).__name__}); name a .safetensors, or a "
-                        ".pt or .pth that holds tensors alone") from None
+                        ".pt or .pth that contains only tensors") from None
     if not isinstance(entries, Mapping) or not all(isinstance(entry, Tensor) for entry in entries.values()):
-        raise UserError(f"{path}: holds no plain state dict; expected tensors by name, so save model.state_dict()")
+        raise UserError(f"{path}: is not a plain state dict; expected tensors by name, as model.state_dict() returns")
     return dict(entries)
 
 
 def load_renamed_weights(
     module: nn.Module, entries: Mapping[str, Tensor], renamed: Mapping[str, str], path: Path
 ) -> None:
-    """Load entries under their own names; further entries are left aside.
+    """Load the entries of a file into a module under the module's own names; other entries of the file are ignored.
 
     Args:
-        renamed: the file's name of every entry that is needed, and the module's.
+        module: changed in place.
+        entries: tensors of the file, by the file's names.
+        renamed: for every entry of the module, the file's name as key and the module's name as value.
+        path: the file, for error messages.
 
     Raises:
-        UserError: with the first entry that is missing or has another shape, and how many were expected.
+        UserError: with the first entry that is missing in the file or has another shape.
     """
     state = module.state_dict()
-    for theirs, ours in renamed.items():
-        expected = tuple(state[ours].shape)
-        if theirs not in entries:
-            near = ", ".join(list(entries)[:3]) or "nothing"
-            raise UserError(f"{path}: has no entry '{theirs}'; expected {len(renamed)} entries, this one "
-                            f"{expected}, and found {len(entries)} ({near}, ...); name another file")
-        if tuple(entries[theirs].shape) != expected:
-            raise UserError(f"{path}: entry '{theirs}' is {tuple(entries[theirs].shape)}; expected {expected} of "
+    for file_name, own_name in renamed.items():
+        expected = tuple(state[own_name].shape)
+        if file_name not in entries:
+            examples = ", ".join(list(entries)[:3]) or "nothing"
+            raise UserError(f"{path}: has no entry '{file_name}'; expected {len(renamed)} entries, this one "
+                            f"{expected}, and found {len(entries)} ({examples}, ...); name another file")
+        if tuple(entries[file_name].shape) != expected:
+            raise UserError(f"{path}: entry '{file_name}' is {tuple(entries[file_name].shape)}; expected {expected} of "
                             f"{len(renamed)} entries; name another file")
-    module.load_state_dict({ours: entries[theirs].to(torch.float32) for theirs, ours in renamed.items()})
+    module.load_state_dict({own: entries[name].to(torch.float32) for name, own in renamed.items()})
 
 
 def _convolution(width_in: int, width_out: int) -> list[nn.Module]:
+    """Return a 3x3 convolution with reflection padding, as two modules."""
     return [nn.ReflectionPad2d(1), nn.Conv2d(width_in, width_out, 3)]
 
 
 def _vgg16_names() -> list[str]:
+    """Return the names of VGG-16's convolutions up to relu4_1 in published files, in order."""
     blocks = enumerate(BLOCK_SIZES["vgg16"], start=1)
     return ["conv0", *(f"conv{block}_{index}" for block, count in blocks for index in range(1, count + 1))]

@@ -1,4 +1,4 @@
-"""What is known about datasets, as text: cards, and a dataset as the data block of a config."""
+"""Format descriptions of datasets (cards), and a dataset as the `data` block of a config."""
 
 from __future__ import annotations
 
@@ -14,17 +14,24 @@ WIDTH = 100
 
 
 def all_cards() -> str:
-    """All cards, a few lines each."""
+    """Return the names of all datasets with description and licence, as text for `python -m medfed.data`."""
     blocks = []
     for name, line in registry.known_names("datasets").items():
         card = _card(name)
         description = format_paragraph("what", card.description)
         blocks.append(f"{name}: {line}\n{description}\n{format_paragraph('licence', card.licence)}")
-    return "\n\n".join([*blocks, "`python -m medfed.data card NAME` tells how to get one."])
+    return "\n\n".join([*blocks, "`python -m medfed.data card NAME` shows how to get a dataset."])
 
 
 def format_card(name: str) -> str:
-    """One card, whole."""
+    """Return the complete card of one dataset as text.
+
+    Args:
+        name: name of the dataset in configs.
+
+    Raises:
+        UserError: if there is no dataset with this name.
+    """
     card = _card(name)
     parts = {
         "what": card.description, "licence": card.licence, "how to get": card.how_to_get, "address": card.url,
@@ -34,7 +41,11 @@ def format_card(name: str) -> str:
 
 
 def format_data_block(dataset: Dataset) -> str:
-    """The dataset as the `data` block of a config, without what is default."""
+    """Format a dataset as the `data` block of a config in YAML, without settings that have their default value.
+
+    Args:
+        dataset: a dataset with its settings.
+    """
     written = {"name": registry.name_of("datasets", type(dataset))}
     for entry in written_fields(type(dataset)):
         value = getattr(dataset, entry.name)
@@ -44,10 +55,17 @@ def format_data_block(dataset: Dataset) -> str:
 
 
 def _card(name: str) -> Card:
-    found = registry.resolve("datasets", name)
-    assert issubclass(found, Dataset)
-    return found.card
+    """Return the card of a dataset."""
+    dataset = registry.resolve("datasets", name)
+    assert issubclass(dataset, Dataset)
+    return dataset.card
 
 
 def format_paragraph(title: str, text: str) -> str:
+    """Format an indented paragraph with a title in its first line, wrapped at 100 characters.
+
+    Args:
+        title: title of the paragraph, at most 11 characters.
+        text: content of the paragraph.
+    """
     return textwrap.fill(text, WIDTH, initial_indent=f"  {title + ':':<12}", subsequent_indent=" " * 14)

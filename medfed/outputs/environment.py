@@ -1,4 +1,4 @@
-"""What a result depends on besides config and data: versions, processor, threads."""
+"""The software and hardware that a result depends on besides config and data."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ PACKAGES = ("medfed", "torch", "monai", "numpy", "scipy", "nibabel", "SimpleITK"
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that decide a result."""
+    """Return the versions of Python and of the packages that can change a result, by name."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 def environment() -> dict[str, object]:
-    """For `environment.json`. Equal bits are promised on one machine with one number of threads."""
+    """Return the content of `environment.json`: versions, platform, processor, number of threads and GPU.
+
+    Results are bit-identical only on the same machine with the same number of threads.
+    """
     return {
         "versions": versions(),
         "platform": platform.platform(),

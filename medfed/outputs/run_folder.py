@@ -1,4 +1,4 @@
-"""A run's folder on disk: locked while in use, checkpointed after every round, readable afterwards."""
+"""The folder of a run: it is locked while a process uses it, and holds checkpoints, tables, scores and the model."""
 
 from __future__ import annotations
 
@@ -28,34 +28,42 @@ from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
 
-N_KEPT_CHECKPOINTS = 2
-FIGURES = "figures"  # the folder of PNGs
-TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # seconds, of all clients together
-HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # a column a site follows
+N_KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep, besides that of the best round
+FIGURES = "figures"  # name of the folder of PNG files
+TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # s, sum of all clients
+HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # followed by one column for each site
 
 
 class RunFolderLockedError(UserError):
-    """Another process works in the folder."""
+    """Raised if another process uses the run folder."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
     """The files of one run.
 
-    `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (what each simulated site keeps),
-    `history.csv`, `ledger.csv`, `timings.csv` (which alone differs between two runs of one config), `cases.csv`,
-    `summary.json`, `model.safetensors`, `figures/`; `clients.json` (which cases each holds) where the sites' people
-    were handed out.
+    `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (entries of the network that stay at each
+    simulated site), `history.csv`, `ledger.csv` (all sent tensors), `timings.csv` (the only file that differs between
+    two runs of one config), `cases.csv` (scores of every case), `summary.json`, `model.safetensors` and `figures/`. A
+    run with simulated clients also has `clients.json` (the cases of each client).
+
+    Args:
+        path: path of the folder.
     """
 
     path: Path
 
     @contextmanager
     def locked(self) -> Iterator[RunFolder]:
-        """Lock the folder while a run uses it; RunIsBusy if another process has locked it."""
+        """Create the folder and lock it; a context manager that yields this object.
+
+        Raises:
+            RunFolderLockedError: if another process has locked the folder.
+            UserError: if the folder cannot be written.
+        """
         if not has_utf8_name(self.path):
             raise UserError(
-                f"{printable_path(self.path)}: is no UTF-8, and no model can lie there; choose another --out"
+                f"{printable_path(self.path)}: the folder's name is not valid UTF-8; choose another --out"
             )
         with ExitStack() as stack:
             try:
@@ -68,25 +76,39 @@ class RunFolder:
             yield self
 
     def _locked_error(self, holder: str) -> RunFolderLockedError:
+        """Return the error for a folder that `holder` has locked."""
         return RunFolderLockedError(
             f"{self.path}: {holder} is running here; wait for it, or choose another folder with --out"
         )
 
     def rounds(self) -> list[int]:
-        """The rounds with a checkpoint, oldest first."""
+        """Return the numbers of the rounds with a checkpoint, in ascending order."""
         return sorted(int(path.stem.removeprefix("round_")) for path in (self.path / "states").glob("round_*.state"))
 
     def load_state(self, round_number: int) -> State:
+        """Read the checkpoint of a round.
+
+        Args:
+            round_number: number of the round, as in `rounds`.
+
+        Raises:
+            UserError: if the checkpoint is damaged.
+        """
         path = self._state_path(round_number)
         try:
-            return State.from_bytes(read_with_checksum(path, "delete it to go on from the round before it"))
+            return State.from_bytes(read_with_checksum(path, "delete it to continue from the previous round"))
         except ValueError as error:
             raise error if isinstance(error, UserError) else UserError(f"{path}: {error}") from error
 
     def save_round(self, done: Round, best_round: int) -> None:
-        """Commit a round: first the rows, then, as the last step, the checkpoint. Older checkpoints go after that.
+        """Save the rows of the tables and then the checkpoint of a finished round, and delete old checkpoints.
 
-        A kill before the checkpoint leaves rows of a round that does not count; `truncate` drops them on resume.
+        The checkpoint is written last. If the process is killed before that, the tables contain rows of a round that
+        does not count; `truncate` removes them when the run is resumed.
+
+        Args:
+            done: the finished round.
+            best_round: number of the best round so far, whose checkpoint is never deleted.
         """
         append_rows(self.path / "ledger.csv", LEDGER_COLUMNS, done.ledger)
         timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds}
@@ -98,62 +120,97 @@ class RunFolder:
                 self._state_path(old).unlink()
 
     def save_state(self, state: State) -> None:
+        """Write the checkpoint of a round, with a checksum.
+
+        Args:
+            state: the coordinator's state after the round.
+        """
         path = self._state_path(state.round)
         path.parent.mkdir(exist_ok=True)
         data = state.to_bytes()
         write_atomically(path, sha256_digest(data), data)
 
     def truncate(self, last_round: int) -> None:
-        """Drop the rows of rounds that were never committed."""
+        """Remove the rows of all later rounds from the tables.
+
+        Args:
+            last_round: number of the last round to keep; 0 removes all rows.
+        """
         self.write_history([row for row in self.history() if int(row["round"]) <= last_round])
-        # Line by line: with many clients a ledger has a million rows.
+        # The ledger is read row by row, because it may have a million rows with many clients.
         ledger = (row for row in self._rows("ledger.csv") if row["bytes"] and int(row["round"]) <= last_round)
         self.write_text("ledger.csv", _as_csv(LEDGER_COLUMNS, ledger))
         self.write_text("timings.csv", _as_csv(TIMING_COLUMNS, (r for r in self.timings() if r["round"] <= last_round)))
 
     def _state_path(self, round_number: int) -> Path:
+        """Return the path of a round's checkpoint."""
         return self.path / "states" / f"round_{round_number:05d}.state"
 
-
     def history(self) -> list[dict[str, Any]]:
-        """Rows of `history.csv` with numbers as numbers, empty fields as None."""
+        """Read the rows of `history.csv`; numbers are int or float, empty fields are None."""
         return [{key: _number(value) for key, value in row.items()} for row in self._rows("history.csv")]
 
     def timings(self) -> list[dict[str, Any]]:
-        """Rows of `timings.csv`, as `history`; none of runs that are older than it."""
+        """Read the rows of `timings.csv` in the same form as `history`; empty for runs of older versions without it."""
         rows = ({key: _number(value) for key, value in row.items()} for row in self._rows("timings.csv"))
         return [row for row in rows if isinstance(row["round"], int)]
 
     def ledger(self) -> Iterator[dict[str, str]]:
-        """Rows of `ledger.csv`, as text, one at a time."""
+        """Yield the rows of `ledger.csv`, with all fields as text."""
         return self._rows("ledger.csv")
 
     def write_history(self, rows: list[Mapping[str, Any]]) -> None:
-        told = [key for row in rows for key, value in row.items() if value is not None]
-        columns = list(dict.fromkeys([*HISTORY_COLUMNS, *told]))
-        shown = [{key: row.get(key) for key in columns} for row in rows]
-        self.write_text("history.csv", _as_csv(columns, shown))
+        """Write `history.csv`.
+
+        Args:
+            rows: one row for each round; a column that is None in all rows is left out.
+        """
+        known = [key for row in rows for key, value in row.items() if value is not None]
+        columns = list(dict.fromkeys([*HISTORY_COLUMNS, *known]))
+        table = [{key: row.get(key) for key in columns} for row in rows]
+        self.write_text("history.csv", _as_csv(columns, table))
 
     def write_text(self, name: str, text: str) -> None:
+        """Write a text file so that it is complete or unchanged if the process is killed.
+
+        Args:
+            name: name of the file in the folder.
+            text: new content.
+        """
         write_atomically(self.path / name, text)
 
     def write_json(self, name: str, content: Any) -> None:
+        """Write a JSON file with sorted keys.
+
+        Args:
+            name: name of the file in the folder.
+            content: plain JSON values; NaN and infinity are not allowed.
+        """
         self.write_text(name, json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
     def read_json(self, name: str) -> Any:
+        """Read a JSON file.
+
+        Args:
+            name: name of the file in the folder.
+        """
         return json.loads((self.path / name).read_text())
 
     def save_model(self, weights: Mapping[str, Tensor]) -> None:
-        """`model.safetensors`: the network's state dict and nothing else, so equal weights are equal bytes."""
+        """Write `model.safetensors`, which contains only the weights, so that equal weights give equal bytes.
+
+        Args:
+            weights: the network's state dict.
+        """
         data = safetensors.torch.save({name: entry.detach().cpu().contiguous() for name, entry in weights.items()})
         write_atomically(self.path / "model.safetensors", data)
 
     def is_finished(self) -> bool:
-        """`summary.json` is the last thing that a run writes."""
+        """Return whether the run is finished, which is the case if `summary.json` exists (it is written last)."""
         return (self.path / "summary.json").is_file()
 
     def _rows(self, name: str) -> Iterator[dict[str, str]]:
-        """The whole lines of a table; none where there is no file."""
+        """Yield the complete rows of a CSV file, without rows that were cut off; nothing if there is no file."""
         path = self.path / name
         if path.is_file():
             with open(path, newline="", encoding="utf-8", errors="replace") as file:
@@ -161,7 +218,13 @@ class RunFolder:
 
 
 def append_rows(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add rows to a table in CSV, with its header if it is new; on the disk when this returns."""
+    """Append rows to a CSV file and wait until they are on the disk.
+
+    Args:
+        path: path of the file; a new file gets a header line.
+        columns: names of the columns.
+        rows: values by column; missing values are empty.
+    """
     text = _as_csv(columns, rows, header=not path.is_file())
     with open(path, "a", newline="", encoding="utf-8") as file:
         file.write(text)
@@ -170,6 +233,7 @@ def append_rows(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, 
 
 
 def _as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> str:
+    """Format rows as CSV; floats are written without loss."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
     if header:
@@ -179,6 +243,7 @@ def _as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: b
 
 
 def _number(text: str) -> Any:
+    """Convert a CSV field to int or float if possible; "" becomes None."""
     if text == "":
         return None
     try:

@@ -1,4 +1,7 @@
-"""Synthetic lymph nodes of five hospitals, drawn on the spot: to learn the toolkit and for tests, never for results."""
+"""Synthetic lymph node patches of five simulated hospitals, for learning the toolkit and for tests.
+
+The images are generated on this machine. Scores on them are not scientific results.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 @dataclass(frozen=True)
 class Camelyon17Phantom(SyntheticDataset, Camelyon17):
-    """The synthetic twin of `Camelyon17`; it is made where `root` is missing, or was made with other values.
+    """Phantom of the dataset `Camelyon17`: synthetic patches in the same file layout.
+
+    The images are generated if the folder `root` is missing or was created with other settings.
 
     Args:
-        patches_per_site: half of them with tumour, dealt to the patients in turn.
-        patients_per_site: 1 to 20, each with one slide.
-        phantom_seed: which patients are drawn.
+        patches_per_site: number of patches of each site, at least twice `patients_per_site`. Half of them show tumour.
+            The patches are assigned to the site's patients in turn.
+        patients_per_site: number of patients of each site, 1 to 20. Each patient has one slide.
+        phantom_seed: seed of the random anatomy. Another seed gives other patients.
     """
 
     patches_per_site: PositiveInt = 240
@@ -32,12 +38,13 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
     card: ClassVar[Card] = replace(
         Camelyon17.card,
         title="Camelyon17 phantom, five hospitals",
-        description="Drawn lymph nodes, with and without tumour, stained and scanned by five simulated hospitals, in "
-        "the layout of Camelyon17-WILDS. There is no patient in it, and scores on it say nothing about one.",
-        licence="That of medfed; no patient's data.",
-        citation="None; for the layout see the dataset camelyon17.",
-        how_to_get="`python -m medfed.data fetch camelyon17_phantom` makes it in data/camelyon17_phantom; training "
-        "makes it where it is missing.",
+        description="Synthetic images of lymph nodes with and without tumour, stained and scanned by five simulated "
+        "hospitals, in the file layout of Camelyon17-WILDS. The images contain no patient data. Scores on them say "
+        "nothing about patients.",
+        licence="The licence of medfed. The images contain no patient data.",
+        citation="None. For the file layout see the dataset camelyon17.",
+        how_to_get="`python -m medfed.data fetch camelyon17_phantom` generates the images in data/camelyon17_phantom. "
+        "Training generates them if they are missing.",
         layout="ROOT/metadata.csv with ROOT/patches/patient_PPP_node_N/patch_patient_PPP_node_N_x_X_y_Y.png",
     )
     published_counts = {}
@@ -52,6 +59,7 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
 
     @property
     def generator_settings(self) -> dict[str, object]:
+        """Return the settings of the generator, as plain JSON values; they are stored in `PHANTOM.json`."""
         return {
             "generator": "medfed histology phantom", "version": VERSION, "seed": self.phantom_seed,
             "patches_per_site": self.patches_per_site, "patients_per_site": self.patients_per_site, "severity": 1.0,
@@ -59,7 +67,14 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
 
     @property
     def expected_names(self) -> frozenset[str]:
+        """Return the names of the files and folders that the generator writes directly under `root`."""
         return frozenset({TABLE, "patches"})
 
     def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
+        """Generate the patches of all sites and write them, with the table `metadata.csv`, to a new folder.
+
+        Args:
+            folder: path of the folder to create; it must not exist.
+            count: called after each patch with (number of finished patches, total number); None for no progress.
+        """
         make_histology_phantom(folder, self.patches_per_site, self.patients_per_site, self.phantom_seed, count)

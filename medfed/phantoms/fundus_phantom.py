@@ -1,4 +1,7 @@
-"""Synthetic fundus photographs of four cameras, drawn on the spot: to learn the toolkit, never for results."""
+"""Synthetic fundus photographs from four simulated cameras, for learning the toolkit and for tests.
+
+The images are generated on this machine. Scores on them are not scientific results.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,15 @@ from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 @dataclass(frozen=True)
 class FundusPhantom(SyntheticDataset, Fundus):
-    """The synthetic twin of `Fundus`; it is made where `root` is missing, or was made with other values.
+    """Phantom of the dataset `Fundus`: synthetic fundus photographs in the same file layout.
+
+    The images are generated if the folder `root` is missing or was created with other settings.
 
     Args:
-        images_per_site: at most; a site never has more than were published.
-        size: rows and columns of a picture, at least 32.
-        phantom_seed: which eyes are drawn.
+        images_per_site: maximum number of images of each site, at least 1. A site never has more images than the
+            published dataset.
+        size: number of rows and of columns of an image, in pixels, at least 32.
+        phantom_seed: seed of the random anatomy. Another seed gives other eyes.
     """
 
     images_per_site: PositiveInt = 24
@@ -33,17 +39,18 @@ class FundusPhantom(SyntheticDataset, Fundus):
     card: ClassVar[Card] = replace(
         Fundus.card,
         title="Fundus phantom, four cameras",
-        description="Drawn eyes before four simulated cameras, in the layout of the real collection. There is no "
-        "patient in it, and scores on it say nothing about one.",
-        licence="That of medfed; no patient's data.",
-        citation="None; for the layout see the dataset fundus.",
-        how_to_get="`python -m medfed.data fetch fundus_phantom` makes it in data/fundus_phantom; training makes it "
-        "where it is missing.",
+        description="Synthetic fundus photographs from four simulated cameras, in the file layout of the real dataset. "
+        "The images contain no patient data. Scores on them say nothing about patients.",
+        licence="The licence of medfed. The images contain no patient data.",
+        citation="None. For the file layout see the dataset fundus.",
+        how_to_get="`python -m medfed.data fetch fundus_phantom` generates the images in data/fundus_phantom. Training "
+        "generates them if they are missing.",
     )
     published_counts = {}
 
     @property
     def generator_settings(self) -> dict[str, object]:
+        """Return the settings of the generator, as plain JSON values; they are stored in `PHANTOM.json`."""
         return {
             "generator": "medfed fundus phantom", "version": VERSION, "seed": self.phantom_seed, "size": self.size,
             "images_per_site": self.images_per_site, "severity": 1.0,
@@ -51,7 +58,14 @@ class FundusPhantom(SyntheticDataset, Fundus):
 
     @property
     def expected_names(self) -> frozenset[str]:
+        """Return the names of the folders that the generator writes directly under `root`, one for each site."""
         return frozenset(site.folder for site in fundus_sites.SITES.values())
 
     def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
+        """Generate the photographs and masks of all sites and write them to a new folder.
+
+        Args:
+            folder: path of the folder to create; it must not exist.
+            count: called after each image with (number of finished images, total number); None for no progress.
+        """
         make_fundus_phantom(folder, self.images_per_site, self.size, self.phantom_seed, count)

@@ -1,4 +1,7 @@
-"""Synthetic prostate MRI of six hospitals, drawn on the spot: to learn the toolkit and for tests, never for results."""
+"""Synthetic prostate MRI of six simulated hospitals, for learning the toolkit and for tests.
+
+The images are generated on this machine. Scores on them are not scientific results.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 @dataclass(frozen=True)
 class ProstatePhantom(SyntheticDataset, Prostate):
-    """The synthetic twin of `Prostate`; it is made where `root` is missing, or was made with other values.
+    """Phantom of the dataset `Prostate`: synthetic T2-weighted MRI volumes in the same file layout.
+
+    The images are generated if the folder `root` is missing or was created with other settings.
 
     Args:
-        cases_per_site: at most; a site never has more than were published.
-        matrix: rows and columns of a slice, at least 32.
-        phantom_seed: which patients are drawn.
+        cases_per_site: maximum number of cases of each site, at least 1. A site never has more cases than the
+            published dataset.
+        matrix: number of rows and of columns of a slice, in pixels, at least 32.
+        phantom_seed: seed of the random anatomy. Another seed gives other patients.
     """
 
     cases_per_site: PositiveInt = 8
@@ -32,17 +38,18 @@ class ProstatePhantom(SyntheticDataset, Prostate):
     card: ClassVar[Card] = replace(
         Prostate.card,
         title="Prostate phantom, six hospitals",
-        description="Drawn anatomy on simulated scanners of six hospitals, in the layout of the real collection. "
-        "There is no patient in it, and scores on it say nothing about one.",
-        licence="That of medfed; no patient's data.",
-        citation="None; for the layout see the dataset prostate.",
-        how_to_get="`python -m medfed.data fetch prostate_phantom` makes it in data/prostate_phantom; training makes "
-        "it where it is missing.",
+        description="Synthetic prostate MRI from the simulated scanners of six hospitals, in the file layout of the "
+        "real dataset. The images contain no patient data. Scores on them say nothing about patients.",
+        licence="The licence of medfed. The images contain no patient data.",
+        citation="None. For the file layout see the dataset prostate.",
+        how_to_get="`python -m medfed.data fetch prostate_phantom` generates the images in data/prostate_phantom. "
+        "Training generates them if they are missing.",
     )
     published_counts = {}
 
     @property
     def generator_settings(self) -> dict[str, object]:
+        """Return the settings of the generator, as plain JSON values; they are stored in `PHANTOM.json`."""
         return {
             "version": VERSION, "seed": self.phantom_seed, "matrix": self.matrix, "cases_per_site": self.cases_per_site,
             "severity": 1.0,
@@ -50,7 +57,14 @@ class ProstatePhantom(SyntheticDataset, Prostate):
 
     @property
     def expected_names(self) -> frozenset[str]:
+        """Return the names of the folders that the generator writes directly under `root`, one for each site."""
         return frozenset(SITES)
 
     def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
+        """Generate the MRI volumes and masks of all sites and write them to a new folder.
+
+        Args:
+            folder: path of the folder to create; it must not exist.
+            count: called after each case with (number of finished cases, total number); None for no progress.
+        """
         make_prostate_phantom(folder, self.cases_per_site, self.matrix, self.phantom_seed, count)

@@ -1,6 +1,8 @@
-"""What every phantom shares: it is made where it is missing, replaced whole when old, and never replaces anything else.
+"""Base class of the phantom datasets, which create their synthetic images on disk before they are read.
 
-A phantom is its real dataset with this in front: `class FundusPhantom(SyntheticDataset, Fundus)`.
+A phantom creates its folder if the folder is missing, and replaces the folder as a whole if it was created with other
+settings. It never deletes files that it did not write. A phantom class inherits from this class first and from its real
+dataset second: `class FundusPhantom(SyntheticDataset, Fundus)`.
 """
 
 from __future__ import annotations
@@ -15,47 +17,83 @@ from pathlib import Path
 from medfed.core.errors import UserError
 from medfed.datasets.base import PHANTOM_MARK, Dataset, Progress
 
-ProgressCount = Callable[[int, int], None]  # called with (cases done, cases in all)
+ProgressCount = Callable[[int, int], None]  # called with (number of finished cases, total number of cases)
 
 
 class SyntheticDataset(ABC):
-    """Goes before the real dataset among a phantom's bases; the phantom says what it is made of and how."""
+    """Create a phantom's image collection on disk when it is missing or out of date.
+
+    Subclasses define the generator's settings, the names of the generated files, and how to write the collection.
+    """
 
     root: str
 
     @property
     @abstractmethod
     def generator_settings(self) -> Mapping[str, object]:
-        """What the mark of a collection says if it was made with these values; another one is replaced."""
+        """Return the settings of the generator, as plain JSON values.
+
+        They are stored in the collection's `PHANTOM.json`. A collection that was created with other settings is
+        replaced.
+        """
 
     @property
     @abstractmethod
     def expected_names(self) -> frozenset[str]:
-        """The files and folders that may lie directly under `root`, beside the mark."""
+        """Return the names of the files and folders that the generator writes directly under `root`.
+
+        `PHANTOM.json` is not part of the set. A folder that contains any other name is not replaced.
+        """
 
     @abstractmethod
     def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
-        """Write the collection to a folder that does not exist yet."""
+        """Generate all images and write them to a new folder.
+
+        Args:
+            folder: path of the folder to create; it must not exist.
+            count: called after each case with (number of finished cases, total number of cases); None for no progress.
+        """
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """None: a phantom's folder is read as its real dataset, which finds the phantom's mark there."""
+        """Return None, because folders of phantoms are recognised by the class of the real dataset.
+
+        The real dataset then reports the images as synthetic, because it finds `PHANTOM.json` in the folder.
+
+        Args:
+            root: an existing folder; it is not read.
+        """
         return None
 
     @property
     def is_phantom(self) -> bool:
+        """Return True: all images of this dataset are synthetic."""
         return True
 
     def ensure_available(self, progress: Progress | None = None) -> Dataset:
+        """Create the image collection if it is missing or out of date, and return this dataset.
+
+        Args:
+            progress: a function such as `tqdm.tqdm` that wraps an iterable and shows progress; None for no progress.
+
+        Raises:
+            UserError: if `root` contains files that no phantom wrote.
+        """
         self.create_if_missing(progress)
         assert isinstance(self, Dataset), "a phantom inherits from its real dataset too"
         return self
 
     def create_if_missing(self, progress: Progress | None = None) -> None:
-        """Make the collection unless it is there already; an older one, made with other values, is replaced.
+        """Create the image collection under `root`, unless an identical one exists.
+
+        A collection that was created with other settings is replaced. The new collection is written to a temporary
+        folder first, so that an interruption leaves the old one in place.
+
+        Args:
+            progress: a function such as `tqdm.tqdm` that wraps an iterable and shows progress; None for no progress.
 
         Raises:
-            UserError: if `root` holds anything else.
+            UserError: if `root` contains files that no phantom wrote.
         """
         root = Path(self.root)
         if root.is_dir() and any(root.iterdir()):
@@ -63,30 +101,34 @@ class SyntheticDataset(ABC):
                 return
             self._check_replaceable(root)
         root.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as workshop:
-            made, old = Path(workshop) / "made", Path(workshop) / "old"
-            self.write_collection(made, _as_counter(progress))
+        with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as temporary:
+            new, old = Path(temporary) / "new", Path(temporary) / "old"
+            self.write_collection(new, _as_counter(progress))
             if root.exists():
                 root.rename(old)
-            made.rename(root)
+            new.rename(root)
             shutil.rmtree(old, ignore_errors=True)
 
     def _is_up_to_date(self) -> bool:
+        """Return whether `root` holds a collection that was created with the present settings."""
         try:
-            found = json.loads((Path(self.root) / PHANTOM_MARK).read_text())
+            stored = json.loads((Path(self.root) / PHANTOM_MARK).read_text())
         except (OSError, ValueError):
             return False
-        return isinstance(found, dict) and self.generator_settings.items() <= found.items()
+        return isinstance(stored, dict) and self.generator_settings.items() <= stored.items()
 
     def _check_replaceable(self, root: Path) -> None:
-        strange = sorted({path.name for path in root.iterdir()} - {PHANTOM_MARK, *self.expected_names})
-        if strange or not (root / PHANTOM_MARK).is_file():
-            found = f"found {strange[0]}" if strange else f"found no {PHANTOM_MARK}"
-            raise UserError(f"{root}: {found}, so this is not a phantom that could be replaced; name another data.root")
+        """Raise UserError unless the generator wrote every file and folder directly under `root`."""
+        unexpected = sorted({path.name for path in root.iterdir()} - {PHANTOM_MARK, *self.expected_names})
+        if unexpected or not (root / PHANTOM_MARK).is_file():
+            reason = f"found {unexpected[0]}" if unexpected else f"found no {PHANTOM_MARK}"
+            raise UserError(
+                f"{root}: {reason}, so this is not a phantom that can be replaced; set data.root to another folder"
+            )
 
 
 def _as_counter(progress: Progress | None) -> ProgressCount | None:
-    """From "wrap what you walk through" to "call me with how many are done, of how many"."""
+    """Convert an iterable wrapper such as `tqdm.tqdm` to a callback that receives (finished, total)."""
     if progress is None:
         return None
     steps: Iterator | None = None
@@ -96,6 +138,6 @@ def _as_counter(progress: Progress | None) -> ProgressCount | None:
         steps = steps or iter(progress(range(total)))
         next(steps, None)
         if done == total:
-            next(steps, None)  # past the end: the bar closes
+            next(steps, None)  # one step past the end closes the progress bar
 
     return count

@@ -1,4 +1,4 @@
-"""Train a codec with checkpoints, and draw what a codec makes of images."""
+"""The commands of `python -m medfed.codec`: train a codec with checkpoints, and show how a codec redraws images."""
 
 from __future__ import annotations
 
@@ -26,24 +26,35 @@ from medfed.style_codec.training import SMALL_RECIPE, CodecTraining, Recipe, che
 
 CHECKPOINT, SETTINGS = "checkpoint.state", "settings.json"
 N_SAMPLE_IMAGES = 5
-PROGRESS_INTERVAL = 20  # steps between two texts of the progress bar
+PROGRESS_INTERVAL = 20  # steps between two updates of the text of the progress bar
 RECIPE_FLAGS = (
-    ("steps", int, f"in all (small: {SMALL_RECIPE.steps}; else the paper's 160000)"),
-    ("warm_up", int, f"of these, as an autoencoder (small: {SMALL_RECIPE.warm_up}; else 0)"),
-    ("batch_size", int, "images in a step (8)"),
+    ("steps", int, f"number of training steps (small: {SMALL_RECIPE.steps}; else the paper's 160000)"),
+    ("warm_up", int, f"number of these steps that train an autoencoder (small: {SMALL_RECIPE.warm_up}; else 0)"),
+    ("batch_size", int, "number of images per step (8)"),
     ("size", int, f"side of the crops in pixels (small: {SMALL_RECIPE.size}; else 256)"),
-    ("learning_rate", float, f"of Adam (small: {SMALL_RECIPE.learning_rate:g}; else 1e-4)"),
+    ("learning_rate", float, f"learning rate of Adam (small: {SMALL_RECIPE.learning_rate:g}; else 1e-4)"),
     ("decay", float, f"learning rate / (1 + decay * step) (small: {SMALL_RECIPE.decay:g}; else 5e-5)"),
     ("ramp", int, f"steps over which the learning rate rises from 0 (small: {SMALL_RECIPE.ramp}; else 0)"),
     ("content_weight", float, "weight of the content loss (1)"),
     ("style_weight", float, f"weight of the style loss (small: {SMALL_RECIPE.style_weight:g}; else 10)"),
     ("pixel_weight", float, f"weight of the pixel error in own style (small: {SMALL_RECIPE.pixel_weight:g}; else 0)"),
-    ("leak", float, f"share of what is out of [0, 1] that the losses see (small: {SMALL_RECIPE.leak:g}; else 1)"),
-    ("seed", int, "of everything random (0)"),
+    ("leak", float, f"fraction of values outside [0, 1] that the losses see (small: {SMALL_RECIPE.leak:g}; else 1)"),
+    ("seed", int, "seed of all random draws (0)"),
 )
 
 
 def train_codec(args: argparse.Namespace) -> int:
+    """Train a codec, or continue a training, and write the codec, its description and sample images to a folder.
+
+    Args:
+        args: the flags of `python -m medfed.codec train`.
+
+    Returns:
+        0, the exit code.
+
+    Raises:
+        UserError: if a flag is out of range, or a file or folder cannot be used.
+    """
     start = _default_recipe(args)
     given = {name: getattr(args, name) for name, _, _ in RECIPE_FLAGS if getattr(args, name) is not None}
     recipe = replace(start, **given)
@@ -61,35 +72,39 @@ def train_codec(args: argparse.Namespace) -> int:
 
 
 def _default_recipe(args: argparse.Namespace) -> Recipe:
-    """The defaults of what is to be trained. A decoder that somebody trained is taken as it is."""
+    """Return the default recipe of the codec to train; a given decoder is kept as it is (0 steps)."""
     if args.encoder == "small" and not args.decoder:
         return SMALL_RECIPE
     return Recipe(args.encoder, steps=0, decoder=args.decoder) if args.decoder else Recipe(args.encoder)
 
 
 def _start_or_resume(folder: RunFolder, training: CodecTraining, resume: bool) -> None:
-    """Write down the settings, or go on from the checkpoint of the same ones; --steps alone may change."""
+    """Save the settings of a new training, or restore the checkpoint of one; only --steps may change."""
     settings = {**asdict(training.recipe), "content": training.content.digest(), "style": training.style.digest()}
-    kept = folder.path / SETTINGS
+    settings_file = folder.path / SETTINGS
     if not resume:
-        if kept.exists():
-            raise UserError(f"{folder.path}: holds a codec's training; go on with --resume, or name another with --out")
+        if settings_file.exists():
+            raise UserError(
+                f"{folder.path}: contains a codec's training; continue it with --resume, or name another folder "
+                "with --out"
+            )
         folder.write_json(SETTINGS, settings)
         return
-    if not kept.is_file():
-        raise UserError(f"{folder.path}: no training to resume here; leave --resume out, or name it with --out")
-    before = {"decoder": "", **folder.read_json(SETTINGS)}  # which an older medfed did not have
+    if not settings_file.is_file():
+        raise UserError(f"{folder.path}: contains no training; leave out --resume, or name another folder with --out")
+    before = {"decoder": "", **folder.read_json(SETTINGS)}  # older versions did not save a decoder
     changed = [name for name in settings if name != "steps" and settings[name] != before.get(name)]
     if changed:
         raise UserError(
-            f"{folder.path}: was started with another {', '.join(changed)}; undo the change, or start another training "
-            "with --out"
+            f"{folder.path}: was started with a different {', '.join(changed)}; undo the change, or start another "
+            "training with --out"
         )
     if (folder.path / CHECKPOINT).is_file():
         training.restore(read_with_checksum(folder.path / CHECKPOINT, "start another training with --out"))
 
 
 def _train(folder: Path, training: CodecTraining, args: argparse.Namespace) -> None:
+    """Do the remaining training steps, with a progress bar and checkpoints."""
     steps = training.recipe.steps
     with tqdm(total=steps, initial=training.step, unit="step", disable=args.quiet, dynamic_ncols=True) as bar:
         while training.step < steps:
@@ -103,6 +118,7 @@ def _train(folder: Path, training: CodecTraining, args: argparse.Namespace) -> N
 
 
 def _write_codec(folder: Path, training: CodecTraining, args: argparse.Namespace) -> None:
+    """Write the trained codec, its description and sample images to the folder, and print its reconstruction error."""
     facts = {**training.facts(), "command": _command(training.recipe, args), "versions": versions()}
     training.codec.requires_grad_(False)
     training.codec.facts = facts
@@ -117,12 +133,23 @@ def _write_codec(folder: Path, training: CodecTraining, args: argparse.Namespace
         training.codec, list(contents), list(styles), 1.0, folder / "samples.png", training.content.description
     )
     error = facts["reconstruction_error"]
-    print(f"{folder / CODEC_FILE_NAME}: {len(data) / 1e6:.2f} MB; encoding and decoding costs "
-          f"{error['mean_absolute_error']:.4f} of intensity a pixel on average (RMSE {error['rmse']:.4f}); look at "
+    print(f"{folder / CODEC_FILE_NAME}: {len(data) / 1e6:.2f} MB; encoding and decoding changes the "
+          f"intensity of a pixel by {error['mean_absolute_error']:.4f} on average (RMSE {error['rmse']:.4f}); see "
           f"{folder / 'samples.png'}")
 
 
 def show_codec(args: argparse.Namespace) -> int:
+    """Draw how a codec redraws images in the styles of other images, and print its reconstruction errors.
+
+    Args:
+        args: the flags of `python -m medfed.codec show`.
+
+    Returns:
+        0, the exit code.
+
+    Raises:
+        UserError: if a flag is out of range, the codec cannot be loaded, or an image is damaged or too small.
+    """
     if not 0 <= args.alpha <= 1:
         raise UserError(f"--alpha must be from 0 to 1, got {args.alpha:g}")
     codec = load_codec(args.codec).to(pick_device(args.device))
@@ -130,49 +157,51 @@ def show_codec(args: argparse.Namespace) -> int:
                         for paths in (args.images, args.styles or args.images))
     for path, image in zip([*args.images, *(args.styles or [])], [*contents, *(styles if args.styles else [])]):
         if min(image.shape[1:]) < codec.min_side:
-            size, least = f"{image.shape[2]} x {image.shape[1]}", codec.min_side
-            raise UserError(f"{path}: is {size} pixels; expected {least} or more a side, so show a larger picture")
+            size = f"{image.shape[2]} x {image.shape[1]}"
+            raise UserError(f"{path}: is {size} pixels; expected at least {codec.min_side} on each side")
     _draw_figure(codec, contents, styles, args.alpha, args.out, f"codec {args.codec}, alpha {args.alpha:g}")
     for path, image in zip(args.images, contents):
         error = codec.reconstruction_error(image[None])
         print(f"{path}: mean absolute error {error['mean_absolute_error']:.4f}, RMSE {error['rmse']:.4f} at alpha = 0")
-    print(f"The sheet is {args.out}.")
+    print(f"The figure is {args.out}.")
     return 0
 
 
 def _draw_figure(
     codec: StyleCodec, contents: Sequence[Tensor], styles: Sequence[Tensor], alpha: float, path: Path, label: str
 ) -> None:
-    """The sheet of images (3, H, W): each is encoded once and decoded in every style."""
-    wanted = [codec.style(style[None]) for style in styles]
-    again, styled = [], []
+    """Draw the figure: each image (3, H, W) is encoded once and decoded in its own and in every other style."""
+    target_styles = [codec.style(style[None]) for style in styles]
+    decoded, styled = [], []
     for image in contents:
         features, size = codec.encode(image[None]), tuple(image.shape[1:])
-        again.append(codec.decode(features, size)[0].cpu())
-        styled.append([codec.decode(adain(features, *style, alpha), size)[0].cpu() for style in wanted])
-    save_codec_examples(contents, again, styles, styled, path, label)
+        decoded.append(codec.decode(features, size)[0].cpu())
+        styled.append([codec.decode(adain(features, *style, alpha), size)[0].cpu() for style in target_styles])
+    save_codec_examples(contents, decoded, styles, styled, path, label)
 
 
 def _load_pool(folders: Sequence[Path], recipe: Recipe, args: argparse.Namespace) -> ImagePool:
+    """Read the images of folders, or generate synthetic ones if no folder is given."""
     if folders:
-        return folder_pool(folders, recipe.size, _progress_bar("reading pictures", args.quiet))
-    return synthetic_pool(recipe.size, recipe.seed, _progress_bar("making images", args.quiet), args.textures)
+        return folder_pool(folders, recipe.size, _progress_bar("reading images", args.quiet))
+    return synthetic_pool(recipe.size, recipe.seed, _progress_bar("generating images", args.quiet), args.textures)
 
 
 def _command(recipe: Recipe, args: argparse.Namespace) -> str:
-    """What makes this codec again, with every value that is not the default."""
+    """Return the command that trains the same codec, with every setting that is not the default."""
     start = _default_recipe(args)
-    words = ["python -m medfed.codec train", f"--encoder {recipe.encoder}"]
-    words += [f"--decoder {recipe.decoder}"] if recipe.decoder else []
+    parts = ["python -m medfed.codec train", f"--encoder {recipe.encoder}"]
+    parts += [f"--decoder {recipe.decoder}"] if recipe.decoder else []
     folders = {"content": args.content, "style": args.style}
-    words += [f"--{name} {' '.join(map(str, paths))}" for name, paths in folders.items() if paths]
+    parts += [f"--{name} {' '.join(map(str, paths))}" for name, paths in folders.items() if paths]
     changed = {entry.name: getattr(recipe, entry.name) for entry in fields(Recipe)
                if getattr(recipe, entry.name) != getattr(start, entry.name)}
-    words += [f"--textures {args.textures}"] if args.textures != N_TEXTURES else []
-    return " ".join(words + [f"--{name.replace('_', '-')} {value}" for name, value in changed.items()])
+    parts += [f"--textures {args.textures}"] if args.textures != N_TEXTURES else []
+    return " ".join(parts + [f"--{name.replace('_', '-')} {value}" for name, value in changed.items()])
 
 
 def _progress_bar(text: str, quiet: bool) -> Progress:
+    """Return a function that wraps an iterable with a progress bar."""
     def wrap(items: Any) -> Any:
         return tqdm(items, desc=text, unit="image", disable=quiet, dynamic_ncols=True, leave=False)
 

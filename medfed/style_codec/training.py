@@ -1,18 +1,20 @@
-"""Training a style codec, step by step; it can stop after any step and go on with the same bits.
+"""The training of a style codec, step by step; it can stop after any step and continue with bit-identical results.
 
-Only the decoder is trained. The small codec starts as a wavelet and its inverse (`networks.lossless_start`), its
-channels scaled to activations of size 1 on the content images, and by default stays that: it loses nothing at
-alpha = 0. In trials of some hundred steps the pixel error rose to 0.01 (rate 3e-6) and 0.06 (1e-4), and the style loss
-within [0, 1] fell by a tenth. First, if asked for, a warm-up as an autoencoder (mean absolute error of pixels); then
-the losses of AdaIN:
+Only the decoder is trained. The small codec starts as a wavelet transform and its inverse (`networks.identity_init`),
+with its channels scaled to activations of size 1 on the content images, and by default it stays so: it loses nothing at
+alpha = 0. In trials of some hundred steps, the error of the pixels rose to 0.01 (learning rate 3e-6) and 0.06 (1e-4),
+while the style loss within [0, 1] fell by a tenth. The training starts with an optional warm-up as an autoencoder (mean
+absolute error of the pixels); then it minimises the losses of AdaIN:
 
     t = adain(E(c), E(s)),  g = D(t)
     content = MSE(E(g), t)                                                               eq. 12
-    style = sum over taps of MSE(mean(g), mean(s)) + MSE(std(g), std(s))                 eq. 13
+    style = sum over levels of MSE(mean(g), mean(s)) + MSE(std(g), std(s))               eq. 13
     loss = content_weight * content + style_weight * style + pixel_weight * MAE(D(E(c)), c)   eq. 11, and a pixel term
 
-The paper has no pixel term. Where it has a weight, a quarter of each batch is its own style and pays it, so that small
-structures survive.
+E and D are the encoder and the decoder, c a content image and s a style image. Equations of Huang & Belongie,
+"Arbitrary Style Transfer in Real-time with Adaptive Instance Normalization", ICCV 2017,
+https://arxiv.org/abs/1703.06868. The paper has no pixel term. If its weight is above 0, a quarter of each batch is
+redrawn in its own style, and the pixel error is computed on it, so that small structures survive.
 """
 
 from __future__ import annotations
@@ -34,21 +36,29 @@ from medfed.networks.small_codec import SmallDecoder, SmallEncoder
 from medfed.networks.vgg import Decoder, VGGEncoder, load_decoder, load_encoder
 from medfed.style_codec.images import ImagePool, crop_rng
 
-N_NORMALISATION_CROPS = 256  # crops that the scale of the small encoder's channels is taken from
+N_NORMALISATION_CROPS = 256  # from which the scale of the small encoder's channels is computed
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a codec is trained. The defaults are the paper's for its VGG; `SMALL` is ours for the small codec.
+    """Settings of a codec's training. The defaults are the paper's for VGG; `SMALL_RECIPE` is ours for the small codec.
 
-    encoder: "small", or the file of VGG weights.
-    decoder: the file of a decoder's weights to start from, as published beside the encoder's; empty starts afresh.
-    steps: in all, warm-up among them.
-    size: side of the crops in pixels, a multiple of 8.
-    learning_rate, decay: of Adam; learning_rate / (1 + decay * step), counted anew after the warm-up.
-    ramp: steps over which the learning rate rises to that from 0. Without it, the first steps spoil a decoder that is
-        good at the start.
-    leak: how much of what is darker than black or brighter than white the losses see; a user sees nothing of it.
+    Args:
+        encoder: "small", or the path of VGG weights.
+        steps: number of training steps, including the warm-up.
+        warm_up: number of these steps that train an autoencoder.
+        batch_size: number of images per step.
+        size: side of the crops in pixels, a multiple of 8, at least 16.
+        learning_rate: learning rate of Adam, above 0.
+        decay: the learning rate is divided by (1 + decay * step); steps are counted again from 0 after the warm-up.
+        ramp: number of steps over which the learning rate rises from 0. Without it, the first steps spoil a decoder
+            that is good at the start.
+        content_weight: weight of the content loss, at least 0.
+        style_weight: weight of the style loss, at least 0.
+        pixel_weight: weight of the pixel error of images in their own style, at least 0.
+        leak: fraction in [0, 1] of intensities outside [0, 1] that the losses see; the decoder's output is clamped.
+        seed: seed of all random draws.
+        decoder: path of a VGG decoder's weights to start from; "" starts from random weights.
     """
 
     encoder: str
@@ -67,20 +77,25 @@ class Recipe:
     decoder: str = ""
 
     def __post_init__(self) -> None:
+        """Check all settings; a UserError names the flags of those that are not allowed."""
         if self.decoder and self.encoder == "small":
-            raise UserError(f"--decoder {self.decoder} belongs to VGG; name its weights with --encoder too")
+            raise UserError(f"--decoder {self.decoder} is for VGG; give VGG's weights with --encoder, too")
         if self.batch_size < 1 or not 0 <= self.warm_up <= self.steps:
             raise UserError("--batch-size must be at least 1, --steps at least 0, and --warm-up from 0 to --steps, "
                             f"got {self.batch_size}, {self.steps} and {self.warm_up}")
         if self.size < 16 or self.size % 8:
-            raise UserError(f"--size must be a multiple of 8 from 16, got {self.size}")
+            raise UserError(f"--size must be a multiple of 8 and at least 16, got {self.size}")
         not_negative = (self.decay, self.ramp, self.content_weight, self.style_weight, self.pixel_weight)
         if not (self.learning_rate > 0 and min(not_negative) >= 0 and 0 <= self.leak <= 1):
-            raise UserError("--learning-rate must be above 0, --decay, --ramp and the weights not below 0, and --leak "
+            raise UserError("--learning-rate must be above 0, --decay, --ramp and all weights at least 0, and --leak "
                             "from 0 to 1")
 
     def learning_rate_at(self, step: int) -> float:
-        """Of the steps 0, 1, ... after the last start."""
+        """Return the learning rate of a step.
+
+        Args:
+            step: 0, 1, ... since the start or, after it, since the end of the warm-up.
+        """
         return self.learning_rate * min(1, (step + 1) / max(self.ramp, 1)) / (1 + self.decay * step)
 
 
@@ -90,12 +105,16 @@ SMALL_RECIPE = Recipe(
 
 
 class CodecTraining:
-    """A codec on its way.
+    """A style codec during its training.
 
     Args:
-        recipe: how.
-        content, style: the images.
-        device: where the networks are; images are drawn on the CPU.
+        recipe: the settings.
+        content: the images to redraw.
+        style: the images whose style is taken.
+        device: device of the networks; the images are drawn on the CPU.
+
+    Raises:
+        UserError: if the weights of the encoder or the decoder cannot be read.
     """
 
     def __init__(
@@ -118,10 +137,13 @@ class CodecTraining:
         self._start()
 
     def train_step(self) -> dict[str, float]:
-        """One step; returns the losses by name, unweighted.
+        """Do one training step.
+
+        Returns:
+            The losses by name ("content", "style", "pixel"), without their weights.
 
         Raises:
-            UserError: if the loss is no longer finite.
+            UserError: if the loss is not finite.
         """
         if self.step == self.recipe.warm_up:
             self._start()
@@ -136,20 +158,27 @@ class CodecTraining:
             raise UserError(f"the loss is not finite at step {self.step + 1}; lower --learning-rate, now {rate:g}")
         self.optimiser.zero_grad(set_to_none=True)
         total.backward()
-        past = self.step if warming_up else self.step - self.recipe.warm_up
-        self.optimiser.param_groups[0]["lr"] = self.recipe.learning_rate_at(past)
+        steps_done = self.step if warming_up else self.step - self.recipe.warm_up
+        self.optimiser.param_groups[0]["lr"] = self.recipe.learning_rate_at(steps_done)
         self.optimiser.step()
         self.step += 1
         return {name: float(loss.detach()) for name, loss in losses.items()}
 
     def to_bytes(self) -> bytes:
-        """Everything that going on needs."""
+        """Return the state of the training as bytes, for `restore`."""
         moments = {f"{index}/{name}": value for index, state in self.optimiser.state_dict()["state"].items()
                    for name, value in state.items()}
         return pack({"codec": self.codec.state_dict(), "adam": moments}, {"step": self.step})
 
     def restore(self, data: bytes) -> None:
-        """Go on from `to_bytes` of a training of this recipe; ValueError if these are other bytes."""
+        """Continue from the state of an earlier training with the same recipe.
+
+        Args:
+            data: what `to_bytes` returned.
+
+        Raises:
+            ValueError: if the bytes are damaged.
+        """
         groups, header = unpack(data)
         self.step = header["step"]
         self.codec.load_state_dict(groups["codec"])
@@ -161,7 +190,7 @@ class CodecTraining:
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
 
     def facts(self) -> dict[str, Any]:
-        """For people and result files: recipe, images, and the error at alpha = 0 on crops of the content."""
+        """Return recipe, images and reconstruction error (alpha = 0, on crops of the content images) as JSON values."""
         crops = self.content.batch(64, self.recipe.size, crop_rng(self.recipe.seed, "examination"))
         error = self.codec.reconstruction_error(crops.to(self.device))
         return {
@@ -172,42 +201,50 @@ class CodecTraining:
         }
 
     def _start(self) -> None:
-        """A new optimiser; the end of the warm-up has another loss."""
+        """Create a new optimiser, at the start and after the warm-up, whose loss differs."""
         parameters = list(self.codec.decoder.requires_grad_(True).parameters())
         self.optimiser = torch.optim.Adam(parameters, lr=self.recipe.learning_rate)
 
     def _reconstruction(self, rng: torch.Generator) -> dict[str, Tensor]:
+        """Return the loss of the warm-up: the mean absolute error of the decoded pixels."""
         images = self._batch(self.content, rng)
         return {"pixel": (self.codec.decoder(self.codec.encoder(images)[-1]) - images).abs().mean()}
 
     def _adain(self, rng: torch.Generator) -> dict[str, Tensor]:
+        """Return the losses of AdaIN and, if it has a weight, the pixel error."""
         content, style = self._batch(self.content, rng), self._batch(self.style, rng)
-        own = -(-len(content) // 4) if self.recipe.pixel_weight else 0
-        style[:own] = content[:own]
+        n_own = -(-len(content) // 4) if self.recipe.pixel_weight else 0  # images redrawn in their own style
+        style[:n_own] = content[:n_own]
         with torch.no_grad():
-            wanted = [channel_mean_std(found) for found in self.codec.encoder(style)]
-            target = adain(self.codec.encoder(content)[-1], *wanted[-1])
+            styles = [channel_mean_std(level) for level in self.codec.encoder(style)]
+            target = adain(self.codec.encoder(content)[-1], *styles[-1])
         image = self.codec.decoder(target)
         image = torch.lerp(image.clamp(0, 1), image, self.recipe.leak)
-        found = self.codec.encoder(image)
-        losses = {"content": nn.functional.mse_loss(found[-1], target), "style": _style_loss(found, wanted)}
-        if own:
-            losses["pixel"] = (image[:own] - content[:own]).abs().mean()
+        levels = self.codec.encoder(image)
+        content_loss = nn.functional.mse_loss(levels[-1], target)                        # eq. 12
+        losses = {"content": content_loss, "style": _style_loss(levels, styles)}
+        if n_own:
+            losses["pixel"] = (image[:n_own] - content[:n_own]).abs().mean()
         return losses
 
     def _batch(self, pool: ImagePool, rng: torch.Generator) -> Tensor:
+        """Draw a batch of crops, on the device of the networks."""
         return pool.batch(self.recipe.batch_size, self.recipe.size, rng).to(self.device)
 
 
-def _style_loss(found: Iterable[Tensor], wanted: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """eq. 13: over images and channels the mean square, over the taps the sum."""
-    both = ((channel_mean_std(maps), theirs) for maps, theirs in zip(found, wanted, strict=True))
-    terms = (nn.functional.mse_loss(a, b) for ours, theirs in both for a, b in zip(ours, theirs, strict=True))
+def _style_loss(levels: Iterable[Tensor], styles: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return the style loss, eq. 13: mean square over images and channels, summed over the encoder's levels."""
+    pairs = ((channel_mean_std(level), style) for level, style in zip(levels, styles, strict=True))
+    terms = (nn.functional.mse_loss(a, b) for own, style in pairs for a, b in zip(own, style, strict=True))
     return sum(terms, start=torch.zeros(()))
 
 
 def check_weights(recipe: Recipe) -> None:
-    """UserError if a file of weights is none, which is better known before images are read or made."""
+    """Check that the files of weights can be read, before images are read or generated.
+
+    Raises:
+        UserError: if a file is missing, damaged or of another network.
+    """
     if recipe.encoder != "small":
         architecture = load_encoder(recipe.encoder).architecture
         if recipe.decoder:
@@ -215,7 +252,7 @@ def check_weights(recipe: Recipe) -> None:
 
 
 def _build_codec(recipe: Recipe) -> tuple[StyleCodec, dict[str, Any]]:
-    """The codec to train, and what its file tells of its shape."""
+    """Build the codec to train; return it with the settings that its file will have."""
     if recipe.encoder == "small":
         small, small_decoder = SmallEncoder(), SmallDecoder()
         init_identity(small, small_decoder)
@@ -227,7 +264,7 @@ def _build_codec(recipe: Recipe) -> tuple[StyleCodec, dict[str, Any]]:
         }
     codec = StyleCodec(encoder, Decoder(encoder.architecture))
     for layer in codec.decoder.layers:
-        if isinstance(layer, nn.Conv2d):  # PyTorch's own start shrinks what passes nine layers to nothing
+        if isinstance(layer, nn.Conv2d):  # PyTorch's default initialisation lets activations vanish over nine layers
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.get_parameter("bias"))
     return codec, {"architecture": encoder.architecture}

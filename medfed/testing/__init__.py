@@ -1,1 +1,23 @@
-"""Check methods that are written outside medfed: toy federations, and the rules that every method must keep."""
+"""Checks for methods that you write, and toy federations to test them in.
+
+`check_method` checks that a method keeps the rules of `Method`; `method_checks` lists the checks one by one, for
+pytest; a broken rule raises `ContractError`. `ToySegmentation` and `ToyClassification` are federations of three sites
+that train in about a second, for tests of your own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from medfed.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from medfed.testing.checks import ContractError, check_method, method_checks
+    from medfed.testing.toy import ToyClassification, ToyFederation, ToySegmentation
+
+__all__ = ["ContractError", "ToyClassification", "ToyFederation", "ToySegmentation", "check_method", "method_checks"]
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "medfed.testing.checks": ("ContractError", "check_method", "method_checks"),
+    "medfed.testing.toy": ("ToyClassification", "ToyFederation", "ToySegmentation"),
+})  # fmt: skip

@@ -1,1 +1,73 @@
-"""MONAI transforms, useful without any federation."""
+"""MONAI transforms that move the style of other images into an image. They need no federation.
+
+`AmplitudeMix` mixes the low-frequency amplitude of another image in (FedDG/ELCFS); `AdaINStyle` redraws an image in
+another style with a codec (CCST); `MomentMatch` changes the mean and deviation of the intensities only. Each has a
+random version that draws from a bank of styles (`RandAmplitudeMix`, ...) and a version for dictionaries (`...d`).
+`low_frequency_window` and `load_codec` make what the banks hold. `build_big_aug` composes the nine transforms of
+BigAug. `SimpleITKReader` reads MHA and MHD files for `LoadImage`. Images are (C, H, W) with intensities in [0, 1]:
+apply these transforms before z-scoring.
+
+Both exchanges in a MONAI `Compose`:
+
+>>> import torch
+>>> from monai.transforms import Compose, NormalizeIntensityd
+>>> from medfed.transforms import RandAdaINStyled, RandAmplitudeMixd, load_codec, low_frequency_window
+>>> other_site = torch.rand(8, 1, 64, 64)  # images of another site
+>>> codec = load_codec("small")
+>>> augment = Compose([
+...     RandAmplitudeMixd("image", low_frequency_window(other_site, alpha=0.05), 0.5, alpha=0.05, clip=(0, 1)),
+...     RandAdaINStyled("image", codec, bank=[codec.style(other_site)], prob=0.5),
+...     NormalizeIntensityd("image"),
+... ])
+>>> augment({"image": torch.rand(1, 64, 64)})["image"].shape
+torch.Size([1, 64, 64])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from medfed.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from medfed.functional.fourier import low_frequency_window
+    from medfed.networks.adain import load_codec
+    from medfed.transforms.adain_style import (
+        AdaINStyle,
+        MomentMatch,
+        RandAdaINStyle,
+        RandAdaINStyled,
+        RandMomentMatch,
+        RandMomentMatchd,
+    )
+    from medfed.transforms.amplitude_mix import AmplitudeMix, RandAmplitudeMix, RandAmplitudeMixd
+    from medfed.transforms.big_aug import BigAugRanges, build_big_aug
+    from medfed.transforms.simpleitk_reader import SimpleITKReader
+
+__all__ = [
+    "AdaINStyle",
+    "AmplitudeMix",
+    "BigAugRanges",
+    "MomentMatch",
+    "RandAdaINStyle",
+    "RandAdaINStyled",
+    "RandAmplitudeMix",
+    "RandAmplitudeMixd",
+    "RandMomentMatch",
+    "RandMomentMatchd",
+    "SimpleITKReader",
+    "build_big_aug",
+    "load_codec",
+    "low_frequency_window",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "medfed.functional.fourier": ("low_frequency_window",),
+    "medfed.networks.adain": ("load_codec",),
+    "medfed.transforms.adain_style": (
+        "AdaINStyle", "MomentMatch", "RandAdaINStyle", "RandAdaINStyled", "RandMomentMatch", "RandMomentMatchd",
+    ),
+    "medfed.transforms.amplitude_mix": ("AmplitudeMix", "RandAmplitudeMix", "RandAmplitudeMixd"),
+    "medfed.transforms.big_aug": ("BigAugRanges", "build_big_aug"),
+    "medfed.transforms.simpleitk_reader": ("SimpleITKReader",),
+})  # fmt: skip

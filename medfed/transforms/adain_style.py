@@ -1,11 +1,14 @@
-"""MONAI transforms: the style of other images, by a codec (AdaIN, CCST) or in the intensities themselves.
+"""MONAI transforms that change the style of an image: with a codec (AdaIN, as in CCST), or in its intensities.
 
-MONAI has no such transforms. The mathematics is `medfed.functional.style`, the codec `medfed.networks.adain`. A style
-is a mean and a deviation a channel, never an image. As MONAI's other intensity transforms, these are not lazy and not
-invertible; metadata and affine stay. Images are 2-D, (C, H, W), in [0, 1], so they come before z-scoring.
+MONAI has no such transforms. A style is a mean and a standard deviation per channel; it never is an image. Images are
+2-D, (C, H, W), in [0, 1], so these transforms come before z-scoring. Like MONAI's other intensity transforms they are
+neither lazy nor invertible, and they keep metadata and affine.
 
-`AdaINStyle` redraws an image, and what is smaller than the codec's downsampling may move; `MomentMatch` cannot move an
-edge.
+`AdaINStyle` encodes the image, changes the style of its features and decodes it: details smaller than the codec's
+downsampling may move. `MomentMatch` changes the intensities themselves and moves no edge. AdaIN: X. Huang, S. Belongie,
+"Arbitrary Style Transfer in Real-time with Adaptive Instance Normalization", ICCV 2017,
+https://arxiv.org/abs/1703.06868. CCST: J. Chen, M. Jiang, Q. Dou, Q. Chen, "Federated Domain Generalization for Image
+Recognition via Cross-Client Style Transfer", WACV 2023, https://arxiv.org/abs/2210.00912.
 """
 
 from __future__ import annotations
@@ -24,20 +27,28 @@ from medfed.functional import style
 from medfed.networks.adain import StyleCodec
 from medfed.transforms.from_bank import RandFromBank, RandFromBankd
 
-Bank = Sequence[tuple[NdarrayOrTensor, NdarrayOrTensor]]  # of (mean, std), each (C,)
+Style = tuple[NdarrayOrTensor, NdarrayOrTensor]  # (mean, std), both (C,) for one style or (N, C) for N styles
 
 
 class AdaINStyle(Transform):
-    """Redraw an image in a given style.
+    """Redraw an image in a given style with a codec (adaptive instance normalisation).
 
     Args:
-        codec: from `networks.adain.load_codec`; it works where it is, and the result goes back to the image's device.
-        mean, std: (codec.channels,), as `StyleCodec.style` or `functional.style.Moments` give them.
-        alpha: strength in [0, 1]. 0 still encodes and decodes.
+        codec: from `medfed.networks.load_codec`. It computes on its own device; the result has the image's device.
+        mean: (codec.channels,) or (1, codec.channels), mean of each feature channel, as `codec.style` returns it.
+        std: of the same shape, standard deviation of each feature channel.
+        alpha: strength in [0, 1]. 0 only encodes and decodes the image.
 
     Raises:
         ValueError: if mean or std has another shape, or alpha is out of range; when called, if the image is not
             (1 or 3, H, W) or too small for the codec.
+
+    >>> import torch
+    >>> from medfed.networks import load_codec
+    >>> codec = load_codec("small")
+    >>> redraw = AdaINStyle(codec, *codec.style(torch.rand(1, 1, 64, 64)), alpha=0.8)
+    >>> redraw(torch.rand(1, 48, 48)).shape
+    torch.Size([1, 48, 48])
     """
 
     backend = [TransformBackends.TORCH]
@@ -45,19 +56,27 @@ class AdaINStyle(Transform):
     def __init__(self, codec: StyleCodec, mean: NdarrayOrTensor, std: NdarrayOrTensor, alpha: float = 1.0) -> None:
         _check_alphas((alpha, alpha))
         self.codec = codec
-        self.mean, self.std = _bank([(mean, std)], codec.channels)[0]
+        self.mean, self.std = _single_style(mean, std, codec.channels)
         self.alpha = alpha
 
     def __call__(self, img: NdarrayOrTensor) -> NdarrayOrTensor:
-        """img: (C, H, W) in [0, 1]; integers are computed and returned as float32."""
+        """Return the redrawn image.
+
+        Args:
+            img: (1 or 3, H, W) in [0, 1]. Integers are computed and returned as float32.
+
+        Returns:
+            An image of the same shape, in [0, 1].
+        """
         return _apply(img, lambda batch: self.codec.stylise(batch, self.mean, self.std, self.alpha))
 
 
 class MomentMatch(Transform):
-    """Give every channel of an image another mean and deviation of intensity, clamped to [0, 1].
+    """Give each channel of an image another mean and standard deviation of intensity, clamped to [0, 1].
 
     Args:
-        mean, std: (C,), of intensities in [0, 1], as `functional.style.statistics` or `Moments` give them.
+        mean: (C,) or (1, C), mean intensities in [0, 1], as `medfed.functional.style.channel_mean_std` returns them.
+        std: of the same shape, standard deviations.
         alpha: strength in [0, 1]. 0 returns the image, clamped.
 
     Raises:
@@ -69,23 +88,25 @@ class MomentMatch(Transform):
 
     def __init__(self, mean: NdarrayOrTensor, std: NdarrayOrTensor, alpha: float = 1.0) -> None:
         _check_alphas((alpha, alpha))
-        self.mean, self.std = _bank([(mean, std)])[0]
+        self.mean, self.std = _single_style(mean, std)
         self.alpha = alpha
 
     def __call__(self, img: NdarrayOrTensor) -> NdarrayOrTensor:
-        """img: (C, H, W) in [0, 1]; integers are computed and returned as float32."""
+        """Return the image (C, H, W) with the new mean and deviation; integers become float32."""
         return _apply(img, lambda batch: style.moment_match(batch, self.mean, self.std, self.alpha))
 
 
 class _RandStyle(RandFromBank):
-    """A bank of styles, of which one is taken at some strength."""
+    """Base of the random transforms: draw one style of a bank, and how strongly to apply it."""
 
     backend = AdaINStyle.backend
 
-    def __init__(self, bank: Bank, prob: float, alpha: float | tuple[float, float], channels: int | None) -> None:
+    def __init__(
+        self, bank: Sequence[Style], prob: float, alpha: float | tuple[float, float], channels: int | None
+    ) -> None:
         lowest, highest = (float(alpha), float(alpha)) if isinstance(alpha, (int, float)) else alpha
         _check_alphas((lowest, highest))
-        super().__init__(_bank(bank, channels), prob, (lowest, highest))
+        super().__init__(_styles(bank, channels), prob, (lowest, highest))
 
 
 class RandAdaINStyle(_RandStyle):
@@ -93,47 +114,71 @@ class RandAdaINStyle(_RandStyle):
 
     Args:
         codec: as in `AdaINStyle`.
-        bank: one or more (mean, std), each (codec.channels,).
+        bank: one or more entries (mean, std). Both are (codec.channels,) for one style, or (N, codec.channels) for N
+            styles, as `codec.style(images)` returns them. Every style is drawn with the same probability.
         prob: probability of applying the transform.
         alpha: strength in [0, 1], or (lowest, highest), drawn uniformly.
 
     Raises:
-        ValueError: if the bank is empty or does not fit, or alpha is out of range.
+        ValueError: if the bank is empty or does not fit the codec, or alpha is out of range.
     """
 
     def __init__(
-        self, codec: StyleCodec, bank: Bank, prob: float = 0.1, alpha: float | tuple[float, float] = 1.0
+        self, codec: StyleCodec, bank: Sequence[Style], prob: float = 0.1, alpha: float | tuple[float, float] = 1.0
     ) -> None:
         super().__init__(bank, prob, alpha, codec.channels)
         self.codec = codec
 
     def transform(self, entry: tuple[Tensor, Tensor], amount: float) -> AdaINStyle:
+        """Return the transform that redraws an image in this style with strength `amount`."""
         return AdaINStyle(self.codec, *entry, amount)
 
 
 class RandMomentMatch(_RandStyle):
-    """Randomly give an image the mean and deviation of a style of a bank; arguments as in `RandAdaINStyle`."""
+    """Randomly give an image the mean and deviation of intensity of a style that is drawn from a bank.
 
-    def __init__(self, bank: Bank, prob: float = 0.1, alpha: float | tuple[float, float] = 1.0) -> None:
+    Args:
+        bank: one or more entries (mean, std), both (C,) for one style or (N, C) for N styles.
+        prob: probability of applying the transform.
+        alpha: strength in [0, 1], or (lowest, highest), drawn uniformly.
+
+    Raises:
+        ValueError: if the bank is empty or uneven, or alpha is out of range.
+    """
+
+    def __init__(
+        self, bank: Sequence[Style], prob: float = 0.1, alpha: float | tuple[float, float] = 1.0
+    ) -> None:
         super().__init__(bank, prob, alpha, None)
 
     def transform(self, entry: tuple[Tensor, Tensor], amount: float) -> MomentMatch:
+        """Return the transform that gives an image this mean and deviation with strength `amount`."""
         return MomentMatch(*entry, amount)
 
 
 class RandAdaINStyled(RandFromBankd):
-    """Dictionary-based version of `RandAdaINStyle`; all keys share one draw.
+    """Dictionary-based version of `RandAdaINStyle`; all keys get the same style and strength.
 
     Args:
         keys: keys of the images; a missing one is an error unless allow_missing_keys.
         codec, bank, prob, alpha: as in `RandAdaINStyle`.
+        allow_missing_keys: whether to skip keys that the data do not have.
+
+    >>> import torch
+    >>> from monai.transforms import Compose, NormalizeIntensityd
+    >>> from medfed.networks import load_codec
+    >>> codec = load_codec("small")
+    >>> bank = [codec.style(torch.rand(4, 1, 64, 64))]  # the styles of four images of another site
+    >>> augment = Compose([RandAdaINStyled("image", codec, bank, prob=1.0), NormalizeIntensityd("image")])
+    >>> augment({"image": torch.rand(1, 64, 64), "label": 1})["image"].shape
+    torch.Size([1, 64, 64])
     """
 
     def __init__(
         self,
         keys: KeysCollection,
         codec: StyleCodec,
-        bank: Bank,
+        bank: Sequence[Style],
         prob: float = 0.1,
         alpha: float | tuple[float, float] = 1.0,
         allow_missing_keys: bool = False,
@@ -142,12 +187,18 @@ class RandAdaINStyled(RandFromBankd):
 
 
 class RandMomentMatchd(RandFromBankd):
-    """Dictionary-based version of `RandMomentMatch`; all keys share one draw. Arguments as in `RandAdaINStyled`."""
+    """Dictionary-based version of `RandMomentMatch`; all keys get the same style and strength.
+
+    Args:
+        keys: keys of the images; a missing one is an error unless allow_missing_keys.
+        bank, prob, alpha: as in `RandMomentMatch`.
+        allow_missing_keys: whether to skip keys that the data do not have.
+    """
 
     def __init__(
         self,
         keys: KeysCollection,
-        bank: Bank,
+        bank: Sequence[Style],
         prob: float = 0.1,
         alpha: float | tuple[float, float] = 1.0,
         allow_missing_keys: bool = False,
@@ -160,6 +211,7 @@ RandMomentMatchD = RandMomentMatchDict = RandMomentMatchd
 
 
 def _apply(img: NdarrayOrTensor, restyle: Callable[[Tensor], Tensor]) -> NdarrayOrTensor:
+    """Apply a function of batches (1, C, H, W) to an image (C, H, W); keep its type and metadata."""
     img = convert_to_tensor(img, track_meta=get_track_meta())
     plain = convert_to_tensor(img, track_meta=False)
     plain = plain if plain.is_floating_point() else plain.float()
@@ -173,14 +225,35 @@ def _apply(img: NdarrayOrTensor, restyle: Callable[[Tensor], Tensor]) -> Ndarray
     return convert_to_dst_type(out, dst=img, dtype=out.dtype)[0]
 
 
-def _bank(styles: Bank, channels: int | None = None) -> list[tuple[Tensor, Tensor]]:
-    each = [tuple(convert_to_tensor(part, track_meta=False) for part in one) for one in styles]
-    shapes = {tuple(part.shape) for one in each for part in one}
-    if len(shapes) != 1 or any(len(one) != 2 for one in each) or len(next(iter(shapes))) != 1:
-        raise ValueError(f"a bank is one or more (mean, std), each (C,), got shapes {sorted(shapes)}")
-    if channels is not None and shapes != {(channels,)}:
-        raise ValueError(f"mean and std must be ({channels},), as the codec has channels, got {sorted(shapes)}")
-    return each
+def _styles(bank: Sequence[Style], channels: int | None = None) -> list[tuple[Tensor, Tensor]]:
+    """Return the styles of a bank one by one, each (mean, std) of shape (C,).
+
+    Args:
+        bank: entries (mean, std), (C,) or (N, C).
+        channels: the number of channels that every style must have; None accepts any, the same for all.
+    """
+    entries = [tuple(convert_to_tensor(part, track_meta=False) for part in entry) for entry in bank]
+    shapes = sorted({tuple(part.shape) for entry in entries for part in entry})
+    if not entries or any(
+        len(entry) != 2 or entry[0].shape != entry[1].shape or entry[0].ndim not in (1, 2) for entry in entries
+    ):
+        raise ValueError(f"a bank holds one or more (mean, std), both (C,) or both (N, C), got shapes {shapes}")
+    rows = ((part.reshape(-1, part.shape[-1]) for part in entry) for entry in entries)
+    styles = [pair for means, stds in rows for pair in zip(means, stds)]
+    n_channels = {len(mean) for mean, _ in styles}
+    if channels is not None and n_channels != {channels}:
+        raise ValueError(f"mean and std must have {channels} channels, as the codec has, got shapes {shapes}")
+    if len(n_channels) != 1:
+        raise ValueError(f"all styles of a bank must have the same number of channels, got shapes {shapes}")
+    return styles
+
+
+def _single_style(mean: NdarrayOrTensor, std: NdarrayOrTensor, channels: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return mean and std of one style, each (C,), from (C,) or (1, C)."""
+    styles = _styles([(mean, std)], channels)
+    if len(styles) != 1:
+        raise ValueError(f"mean and std must be of one style, (C,) or (1, C), got {len(styles)} styles")
+    return styles[0]
 
 
 def _check_alphas(alphas: Sequence[float]) -> None:

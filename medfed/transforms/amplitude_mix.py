@@ -1,8 +1,11 @@
-"""MONAI transforms: the low-frequency amplitude of other images (ELCFS, CVPR 2021; as in FDA, CVPR 2020).
+"""MONAI transforms that move the low-frequency amplitude of images towards that of other images, and keep the phase.
 
-MONAI has no such transform. The mathematics is `medfed.functional.fourier`. The donors are a bank of small windows,
-cut by `fourier.low_frequency_window`, not images or files. As MONAI's other intensity transforms, these are not lazy
-and not invertible; metadata and affine stay. Images must be non-negative: mix before z-scoring.
+See ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in
+Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030) and FDA (Yang & Soatto, "FDA: Fourier Domain
+Adaptation for Semantic Segmentation", CVPR 2020, https://arxiv.org/abs/2004.05498); MONAI has no such transform. The
+mathematics is in `medfed.functional.fourier`. The other images are given as small windows of amplitudes from
+`fourier.low_frequency_window`, not as images or files. As MONAI's other intensity transforms, these are neither lazy
+nor invertible, and keep metadata and affine. Images must be non-negative, so apply them before z-scoring.
 """
 
 from __future__ import annotations
@@ -24,16 +27,24 @@ from medfed.transforms.from_bank import RandFromBank, RandFromBankd
 
 
 class AmplitudeMix(Transform):
-    """Move the low-frequency amplitude of an image towards a given one; the phase stays.
+    """Move the low-frequency amplitude of an image towards a given amplitude, and keep the phase.
 
     Args:
-        window: (C, S, S[, S]), the other image's amplitudes, as `fourier.low_frequency_window` cuts them.
-        ratio: in [0, 1]. 0 returns the image; 1 takes the other's amplitude whole.
-        alpha: half side of the window, a share of the image's shortest side, in [0, 0.5).
-        clip: (lowest, highest) intensity of the result; None leaves it.
+        window: (C, S, S[, S]), the amplitudes to move to, as `fourier.low_frequency_window` returns them (without its
+            batch axis).
+        ratio: in [0, 1]. 0 returns the image; 1 replaces the amplitude inside the window.
+        alpha: half of the window's side as a fraction of the image's shortest side, in [0, 0.5).
+        clip: (lowest, highest) intensity to which the result is clipped; None does not clip.
 
     Raises:
         ValueError: if ratio, alpha or clip is out of range; when called, if the window does not fit the image.
+
+    Example:
+        >>> from medfed.functional.fourier import low_frequency_window
+        >>> image, other = torch.rand(1, 64, 64), torch.rand(1, 64, 64)
+        >>> window = low_frequency_window(other[None], alpha=0.05)[0]
+        >>> AmplitudeMix(window, ratio=0.5, alpha=0.05, clip=(0, 1))(image).shape
+        torch.Size([1, 64, 64])
     """
 
     backend = [TransformBackends.TORCH]
@@ -49,25 +60,34 @@ class AmplitudeMix(Transform):
         self.clip = clip
 
     def __call__(self, img: NdarrayOrTensor) -> NdarrayOrTensor:
-        """img: (C, H, W[, D]), non-negative; integers are computed and returned as float32."""
+        """Apply the transform.
+
+        Args:
+            img: (C, H, W[, D]), non-negative.
+
+        Returns:
+            (C, H, W[, D]) in the dtype of `img`; float32 for integer images.
+        """
         img = convert_to_tensor(img, track_meta=get_track_meta())
         out = _mix(convert_to_tensor(img, track_meta=False), self.window, self.ratio, self.alpha, self.clip)
         return convert_to_dst_type(out, dst=img, dtype=out.dtype)[0]
 
 
 class RandAmplitudeMix(RandFromBank):
-    """Randomly move the low-frequency amplitude of an image towards one that is drawn from a bank; the phase stays.
+    """Randomly move the low-frequency amplitude of an image towards one from a bank, and keep the phase.
 
     Args:
-        windows: the bank, (N, C, S, S[, S]) or N of (C, S, S[, S]), as `fourier.low_frequency_window` cuts it.
+        windows: the bank, (N, C, S, S[, S]) or a sequence of N windows (C, S, S[, S]), as
+            `fourier.low_frequency_window` returns them.
         prob: probability of applying the transform.
-        alpha: half side of the window, a share of the image's shortest side, in [0, 0.5).
-        ratio_range: (lowest, highest) ratio within [0, 1], drawn uniformly; x means (0, x). The paper: (0, 1).
-        clip: (lowest, highest) intensity of the result; None leaves it.
+        alpha: half of the window's side as a fraction of the image's shortest side, in [0, 0.5).
+        ratio_range: (lowest, highest) mixing ratio within [0, 1], drawn uniformly; a number x means (0, x). The paper
+            has (0, 1).
+        clip: (lowest, highest) intensity to which the result is clipped; None does not clip.
 
     Raises:
-        ValueError: if the bank is empty or uneven, or ratio_range, alpha or clip is out of range; when called, if the
-            windows do not fit the image.
+        ValueError: if the bank is empty or its windows differ in shape, or ratio_range, alpha or clip is out of range;
+            when called, if the windows do not fit the image.
     """
 
     backend = AmplitudeMix.backend
@@ -88,15 +108,32 @@ class RandAmplitudeMix(RandFromBank):
         self.clip = clip
 
     def transform(self, entry: Tensor, amount: float) -> AmplitudeMix:
+        """Return the transform with the drawn window and mixing ratio."""
         return AmplitudeMix(entry, amount, self.alpha, self.clip)
 
 
 class RandAmplitudeMixd(RandFromBankd):
-    """Dictionary-based version of `RandAmplitudeMix`; all keys share one draw.
+    """Dictionary-based version of `RandAmplitudeMix`; one draw for all keys.
 
     Args:
-        keys: keys of the images; a missing one is an error unless allow_missing_keys.
-        windows, prob, alpha, ratio_range, clip: as in `RandAmplitudeMix`.
+        keys: keys of the images. A missing key is an error unless `allow_missing_keys`.
+        windows: the bank, (N, C, S, S[, S]) or a sequence of N windows (C, S, S[, S]), as
+            `fourier.low_frequency_window` returns them.
+        prob: probability of applying the transform.
+        alpha: half of the window's side as a fraction of the image's shortest side, in [0, 0.5).
+        ratio_range: (lowest, highest) mixing ratio within [0, 1], drawn uniformly; a number x means (0, x).
+        clip: (lowest, highest) intensity to which the result is clipped; None does not clip.
+        allow_missing_keys: whether samples without some of the keys are allowed.
+
+    Raises:
+        ValueError: if the bank is empty or its windows differ in shape, or ratio_range, alpha or clip is out of range.
+
+    Example:
+        >>> from monai.transforms import Compose
+        >>> windows = torch.rand(10, 1, 7, 7)  # of ten other images
+        >>> augment = Compose([RandAmplitudeMixd(["image"], windows, prob=0.5, alpha=0.05, clip=(0, 1))])
+        >>> augment({"image": torch.rand(1, 64, 64)})["image"].shape
+        torch.Size([1, 64, 64])
     """
 
     backend = RandAmplitudeMix.backend
@@ -111,14 +148,15 @@ class RandAmplitudeMixd(RandFromBankd):
         clip: tuple[float, float] | None = None,
         allow_missing_keys: bool = False,
     ) -> None:
-        drawn = RandAmplitudeMix(windows, 1.0, alpha, ratio_range, clip)
-        super().__init__(keys, drawn, prob, allow_missing_keys)
+        always = RandAmplitudeMix(windows, 1.0, alpha, ratio_range, clip)  # `prob` is drawn once for all keys
+        super().__init__(keys, always, prob, allow_missing_keys)
 
 
 RandAmplitudeMixD = RandAmplitudeMixDict = RandAmplitudeMixd
 
 
 def _mix(img: Tensor, window: Tensor, ratio: float, alpha: float, clip: tuple[float, float] | None) -> Tensor:
+    """Exchange the amplitude of one image (C, H, W[, D]) and clip the result."""
     img = img if img.is_floating_point() else img.float()
     _warn_about_image(img, alpha)
     out = fourier.exchange_amplitude(img[None], window[None], torch.tensor([ratio]), alpha)[0]
@@ -126,28 +164,30 @@ def _mix(img: Tensor, window: Tensor, ratio: float, alpha: float, clip: tuple[fl
 
 
 def _warn_about_image(img: Tensor, alpha: float) -> None:
+    """Warn if the window holds only the mean, or if the image has negative intensities."""
     size = tuple(img.shape[1:])
     if alpha > 0 and fourier.window_half_width(size, alpha) == 0:
-        enough = math.ceil(1e4 / min(size)) / 1e4
+        larger_alpha = math.ceil(1e4 / min(size)) / 1e4
         warnings.warn(
-            f"alpha={alpha} on an image of {' x '.join(map(str, size))} leaves a window of one number, so that only "
-            f"the mean is exchanged; a side of 3 needs alpha={enough} or more.",
+            f"alpha={alpha} on an image of {' x '.join(map(str, size))} gives a window of one number, so only the mean "
+            f"is exchanged; set alpha to at least {larger_alpha} for a window of side 3.",
             stacklevel=2,
         )
     if img.min() < 0:
         warnings.warn(
-            "the image has negative intensities: a channel of negative mean keeps that sign and comes out wrong; put "
-            "this transform before z-scoring.",
+            "the image has negative intensities, so a channel with a negative mean comes out with the wrong sign; "
+            "apply this transform before z-scoring.",
             stacklevel=2,
         )
 
 
 def _stack_windows(windows: NdarrayOrTensor | Sequence[NdarrayOrTensor]) -> Tensor:
-    each = [convert_to_tensor(window, track_meta=False) for window in windows]
-    shapes = {tuple(window.shape) for window in each}
+    """Stack the windows of a bank to (N, C, S, S[, S])."""
+    tensors = [convert_to_tensor(window, track_meta=False) for window in windows]
+    shapes = {tuple(window.shape) for window in tensors}
     if len(shapes) != 1:
-        raise ValueError(f"windows must be one or more of one shape, got {sorted(shapes)}")
-    return torch.stack(each)
+        raise ValueError(f"windows must be one or more windows of the same shape, got shapes {sorted(shapes)}")
+    return torch.stack(tensors)
 
 
 def _check_ratios(ratios: Sequence[float]) -> None:

@@ -1,4 +1,8 @@
-"""The nine transforms of BigAug (Zhang et al., TMI 2020), of MONAI's parts, for an image and what goes with it."""
+"""The nine random transforms of BigAug, built from MONAI's transforms, for an image with its masks and other views.
+
+See Zhang et al., "Generalizing Deep Learning for Medical Image Segmentation to Unseen Domains via Deep Stacked
+Transformation", IEEE Transactions on Medical Imaging 39(7), 2020, https://arxiv.org/abs/1906.03347.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +40,28 @@ Range = Annotated[tuple[float, float], _ORDERED]
 NonNegativeRange = Annotated[tuple[NonNegativeFloat, NonNegativeFloat], _ORDERED]
 PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], _ORDERED]
 IMAGE_KEY = "image"
-N_CONTROL_POINTS = 16  # control points of the deformation along a side
-TRUNCATION = 4  # deviations at which MONAI cuts a Gaussian off
+N_CONTROL_POINTS = 16  # of the elastic deformation, along each side
+TRUNCATION = 4  # number of standard deviations after which MONAI truncates a Gaussian filter
 Function = Callable[[torch.Tensor, np.random.RandomState, Sequence[float]], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class BigAugRanges:
-    """How far each transform goes; intensities are in [0, 1].
+    """Ranges from which the parameters of BigAug's transforms are drawn uniformly; intensities are in [0, 1].
 
     Args:
-        blur: deviation of the Gaussian, in pixels; of both Gaussians of the sharpening, too.
-        sharpening: a, in G1 * x + a (G1 * x - G2 * G1 * x).
-        noise: deviation of the Gaussian noise.
-        brightness: shift.
-        contrast: exponent, on the image's own range of intensities.
-        perturbation: one number added to the image, and one to the factor 1 that it is multiplied by.
-        rotation_deg, scaling: about the centre; of scaling, above 1 enlarges.
-        deformation: by how much each of 16 x 16 control points is shifted at most, as a share of the side; one number.
+        blur: (lowest, highest) standard deviation in pixels of the Gaussian blur, and of both Gaussians G1 and G2 of
+            the sharpening.
+        sharpening: (lowest, highest) factor a of the sharpening G1 x + a (G1 x - G2 G1 x).
+        noise: (lowest, highest) standard deviation of the Gaussian noise.
+        brightness: (lowest, highest) number added to all intensities.
+        contrast: (lowest, highest) exponent applied to the intensities, scaled to the image's own range.
+        perturbation: (lowest, highest) of two numbers: one is added to all intensities, the other to the factor 1 by
+            which they are multiplied.
+        rotation_deg: (lowest, highest) angle in degrees of a rotation about the centre.
+        scaling: (lowest, highest) factor of a scaling about the centre; above 1 enlarges.
+        deformation: largest shift of each of 16 x 16 control points of an elastic deformation, as a fraction of the
+            image's side; 0 switches it off.
     """
 
     blur: PositiveRange = (0.25, 1.5)
@@ -67,28 +75,36 @@ class BigAugRanges:
     deformation: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
 
 
-def big_aug(
-    ranges: BigAugRanges, size: int, probability: float, pictures: Sequence[str] = (), masks: Sequence[str] = ()
+def build_big_aug(
+    ranges: BigAugRanges, size: int, probability: float, image_keys: Sequence[str] = (), mask_keys: Sequence[str] = ()
 ) -> Compose:
-    """The nine, each with its own coin, for a dictionary that holds an "image" (C, size, size) in [0, 1].
+    """Return BigAug's nine transforms as one transform of a dictionary with an "image" (C, size, size) in [0, 1].
 
-    Blur, sharpening, noise, brightness, contrast and perturbation change the image alone, which is cut to [0, 1] after
-    each. Rotation, scaling and deformation move whatever is named alike. Beyond the edges the image goes on as it ends
-    there (MONAI's Gaussians alone would see black, and darken a rim).
+    Each transform is applied with the given probability. Blur, sharpening, noise, brightness, contrast and perturbation
+    change only the image, which is clipped to [0, 1] after each of them. Rotation, scaling and elastic deformation also
+    move the entries of the other keys. Beyond its borders the image continues with its border values. (MONAI's
+    Gaussian filters alone would see zeros there and darken the rim.)
 
     Args:
-        pictures: other keys to move, bilinearly as the image.
-        masks: keys of labels to move, to the nearest.
+        ranges: the ranges of the transforms' parameters.
+        size: side of the images in pixels.
+        probability: probability in [0, 1] of applying each transform.
+        image_keys: keys of other images to move, with bilinear interpolation.
+        mask_keys: keys of masks to move, with nearest-neighbour interpolation.
+
+    Returns:
+        A `Compose` whose random state is set as in MONAI (`set_random_state`).
     """
-    cut = Lambdad(IMAGE_KEY, func=_clip, track_meta=False)
-    rim = 3 * math.ceil(TRUNCATION * ranges.blur[1])  # of one Gaussian, then two
-    sharpness = [BorderPadd(IMAGE_KEY, rim, mode="replicate"), *_sharpness(ranges, probability),
-                 CenterSpatialCropd(IMAGE_KEY, (size, size)), cut]  # fmt: skip
-    intensity = [step for one in _intensity(ranges, probability) for step in (one, cut)]
-    return Compose([*sharpness, *intensity, *_geometry(ranges, size, probability, pictures, masks), cut])
+    clip = Lambdad(IMAGE_KEY, func=_clip, track_meta=False)
+    margin = 3 * math.ceil(TRUNCATION * ranges.blur[1])  # three Gaussians: one of the blur, two of the sharpening
+    sharpness = [BorderPadd(IMAGE_KEY, margin, mode="replicate"), *_sharpness(ranges, probability),
+                 CenterSpatialCropd(IMAGE_KEY, (size, size)), clip]  # fmt: skip
+    intensity = [step for transform in _intensity(ranges, probability) for step in (transform, clip)]
+    return Compose([*sharpness, *intensity, *_geometry(ranges, size, probability, image_keys, mask_keys), clip])
 
 
 def _sharpness(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
+    """Return the random blur and the random sharpening."""
     blur = ranges.blur
     return [
         RandGaussianSmoothd(IMAGE_KEY, sigma_x=blur, sigma_y=blur, prob=prob),
@@ -98,6 +114,7 @@ def _sharpness(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
 
 
 def _intensity(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
+    """Return the random noise, brightness, contrast and perturbation."""
     return [
         RandFunctiond(IMAGE_KEY, [ranges.noise], _add_noise, prob),
         RandShiftIntensityd(IMAGE_KEY, offsets=ranges.brightness, prob=prob),
@@ -107,20 +124,21 @@ def _intensity(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
 
 
 def _geometry(
-    ranges: BigAugRanges, size: int, prob: float, pictures: Sequence[str], masks: Sequence[str]
+    ranges: BigAugRanges, size: int, prob: float, image_keys: Sequence[str], mask_keys: Sequence[str]
 ) -> list[MapTransform]:
-    keys, n_smooth = [IMAGE_KEY, *pictures, *masks], 1 + len(pictures)
-    modes = ["bilinear"] * n_smooth + ["nearest"] * len(masks)
-    least_angle, largest_angle = map(math.radians, ranges.rotation_deg)
+    """Return the random rotation, scaling and, unless its range is 0, elastic deformation of all keys."""
+    keys, n_smooth = [IMAGE_KEY, *image_keys, *mask_keys], 1 + len(image_keys)
+    modes = ["bilinear"] * n_smooth + ["nearest"] * len(mask_keys)
+    lowest_angle, highest_angle = map(math.radians, ranges.rotation_deg)
     low, high = ranges.scaling
-    shift = 2 * ranges.deformation  # of coordinates from -1 to 1
+    shift = 2 * ranges.deformation  # in coordinates from -1 to 1
     steps: list[MapTransform] = [
-        RandRotated(keys, range_x=(least_angle, largest_angle), mode=modes, padding_mode="border", prob=prob),
+        RandRotated(keys, range_x=(lowest_angle, highest_angle), mode=modes, padding_mode="border", prob=prob),
         RandZoomd(keys, min_zoom=low, max_zoom=high, padding_mode="edge", prob=prob,
                   mode=[mode.replace("nearest", "nearest-exact") for mode in modes],
-                  align_corners=[False] * n_smooth + [None] * len(masks)),
+                  align_corners=[False] * n_smooth + [None] * len(mask_keys)),
     ]  # fmt: skip
-    if shift > 0:  # corners are aligned because its grid goes from -1 to 1 between the middles of the outer pixels
+    if shift > 0:  # grid_align_corners: the grid goes from -1 to 1 between the centres of the outer pixels
         steps.append(
             RandSmoothDeformd(
                 keys,
@@ -138,13 +156,15 @@ def _geometry(
 
 
 class RandFunctiond(RandomizableTransform, MapTransform):
-    """A change whose numbers are drawn uniformly; MONAI's noise cannot have a lowest deviation, and none perturbs.
+    """Random dictionary transform that applies a function with uniformly drawn parameters to images.
+
+    MONAI's random noise has no lowest standard deviation, and MONAI has no transform for BigAug's perturbation.
 
     Args:
-        keys: images (C, H, W).
-        ranges: of the numbers.
-        function: (image, random state, numbers) to an image.
-        prob: of the change.
+        keys: keys of the images (C, H, W).
+        ranges: (lowest, highest) of each parameter.
+        function: function of an image, a NumPy random state and the drawn parameters that returns the changed image.
+        prob: probability of applying the function.
     """
 
     def __init__(self, keys: KeysCollection, ranges: Sequence[Range], function: Function, prob: float) -> None:
@@ -153,23 +173,34 @@ class RandFunctiond(RandomizableTransform, MapTransform):
         self.ranges, self.function = ranges, function
 
     def __call__(self, data: Mapping[Hashable, NdarrayOrTensor]) -> dict[Hashable, NdarrayOrTensor]:
+        """Apply the function, with the same drawn parameters for all keys, or return the sample.
+
+        Args:
+            data: a sample: images (C, H, W) by key, and any other entries, which stay as they are.
+
+        Returns:
+            A new dict.
+        """
         d = dict(data)
         self.randomize(None)
         if self._do_transform:
-            numbers = [float(self.R.uniform(*one)) for one in self.ranges]
+            numbers = [float(self.R.uniform(*limits)) for limits in self.ranges]
             for key in self.key_iterator(d):
                 d[key] = self.function(convert_to_tensor(d[key], track_meta=get_track_meta()), self.R, numbers)
         return d
 
 
-def _add_noise(image: torch.Tensor, draws: np.random.RandomState, numbers: Sequence[float]) -> torch.Tensor:
-    noise = draws.standard_normal(tuple(image.shape)).astype(np.float32)
+def _add_noise(image: torch.Tensor, rng: np.random.RandomState, numbers: Sequence[float]) -> torch.Tensor:
+    """Add Gaussian noise with the standard deviation numbers[0]."""
+    noise = rng.standard_normal(tuple(image.shape)).astype(np.float32)
     return image + numbers[0] * torch.from_numpy(noise).to(image.device)
 
 
-def _perturb(image: torch.Tensor, draws: np.random.RandomState, numbers: Sequence[float]) -> torch.Tensor:
+def _perturb(image: torch.Tensor, rng: np.random.RandomState, numbers: Sequence[float]) -> torch.Tensor:
+    """Multiply the image by 1 + numbers[0] and add numbers[1]."""
     return image * (1 + numbers[0]) + numbers[1]
 
 
 def _clip(image: torch.Tensor) -> torch.Tensor:
+    """Clip intensities to [0, 1]."""
     return image.clamp(0, 1)

@@ -1,4 +1,4 @@
-"""What the random transforms share that draw one entry of a bank, and how far to go towards it."""
+"""Base classes of random transforms that draw one entry of a bank and a strength, such as a style and its alpha."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from torch import Tensor
 
 
 class RandFromBank(RandomizableTransform):
-    """Draws whether, from which entry, and how far; a subclass says in `transform` what is done then.
+    """Base class of a random array transform; a subclass overrides `transform`.
+
+    A call draws whether to act, which entry of the bank to use and how strongly, from MONAI's random state `self.R`.
 
     Args:
         bank: one or more entries.
         prob: probability of applying the transform.
-        amounts: (lowest, highest), drawn uniformly.
+        amounts: (lowest, highest) strength, drawn uniformly.
     """
 
     def __init__(self, bank: Sequence[Any] | Tensor, prob: float, amounts: tuple[float, float]) -> None:
@@ -29,10 +31,11 @@ class RandFromBank(RandomizableTransform):
         self._donor, self._amount = 0, 0.0
 
     def transform(self, entry: Any, amount: float) -> Transform:
-        raise TypeError(f"{type(self).__name__} must say which transform it draws for")
+        """Return the deterministic transform for a drawn entry of the bank and a drawn strength."""
+        raise TypeError(f"{type(self).__name__} must override transform(entry, amount)")
 
     def randomize(self, data: Any = None) -> None:
-        """Draw anew; on the CPU, from MONAI's `self.R`."""
+        """Draw whether to act, and if so an entry of the bank and a strength; `data` is ignored."""
         super().randomize(None)
         if not self._do_transform:
             return
@@ -40,7 +43,12 @@ class RandFromBank(RandomizableTransform):
         self._amount = float(self.R.uniform(*self.amounts))
 
     def __call__(self, img: NdarrayOrTensor, randomize: bool = True) -> NdarrayOrTensor:
-        """img: as for the transform that is drawn for; randomize: draw anew, or use the last draw again."""
+        """Apply the transform that was drawn, or return the image.
+
+        Args:
+            img: an image as the transform expects it.
+            randomize: True draws first; False uses the last draw again.
+        """
         img = convert_to_tensor(img, track_meta=get_track_meta())
         if randomize:
             self.randomize()
@@ -50,28 +58,46 @@ class RandFromBank(RandomizableTransform):
 
 
 class RandFromBankd(RandomizableTransform, MapTransform):
-    """Dictionary-based: one coin, one draw for all keys."""
+    """Base class of the dictionary-based versions: one draw for all keys.
+
+    Args:
+        keys: keys of the images. A missing key is an error unless `allow_missing_keys`.
+        array_transform: the array transform, with probability 1.
+        prob: probability of applying the transform to a sample.
+        allow_missing_keys: whether samples without some of the keys are allowed.
+    """
 
     backend = [TransformBackends.TORCH]
 
-    def __init__(self, keys: KeysCollection, drawn: RandFromBank, prob: float, allow_missing_keys: bool) -> None:
+    def __init__(
+        self, keys: KeysCollection, array_transform: RandFromBank, prob: float, allow_missing_keys: bool
+    ) -> None:
         MapTransform.__init__(self, keys, allow_missing_keys)
         RandomizableTransform.__init__(self, prob=prob)
-        self.drawn = drawn
+        self.array_transform = array_transform
 
     def set_random_state(self, seed: int | None = None, state: np.random.RandomState | None = None) -> RandFromBankd:
+        """Set the random state of this transform and of its array transform, by a seed or a NumPy random state."""
         super().set_random_state(seed, state)
-        self.drawn.set_random_state(seed, state)
+        self.array_transform.set_random_state(seed, state)
         return self
 
     def __call__(self, data: Mapping[Hashable, NdarrayOrTensor]) -> dict[Hashable, NdarrayOrTensor]:
+        """Apply one draw of the transform to the images of all keys.
+
+        Args:
+            data: a sample: images (C, H, W[, D]) by key, and any other entries, which stay as they are.
+
+        Returns:
+            A new dict; its images are tensors.
+        """
         d = dict(data)
         self.randomize(None)
         if not self._do_transform:
             for key in self.key_iterator(d):
                 d[key] = convert_to_tensor(d[key], track_meta=get_track_meta())
             return d
-        self.drawn.randomize()
+        self.array_transform.randomize()
         for key in self.key_iterator(d):
-            d[key] = self.drawn(d[key], randomize=False)
+            d[key] = self.array_transform(d[key], randomize=False)
         return d

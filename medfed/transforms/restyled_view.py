@@ -1,4 +1,4 @@
-"""Samples that come with a second picture of each scene, in another style."""
+"""Training samples whose batches contain a second version of each image, in another style (FISC)."""
 
 from __future__ import annotations
 
@@ -8,35 +8,38 @@ import torch
 from torch import Tensor
 
 from medfed.core.batch import Batch
-from medfed.transforms.style_expansion import MAX_CACHED_BYTES, Samples, StyleExpansion
+from medfed.transforms.style_expansion import MAX_CACHE_BYTES, Samples, StyleExpansion
 
 
 class RestyledView:
-    """Samples whose batches carry a restyled picture of each image in `views`.
+    """Samples whose batches carry a restyled version of each image in `Batch.views`.
 
-    It is drawn when a batch first wants it, and kept as float16 (`StyleExpansion`): its bits depend on no batch.
+    An image is restyled when a batch first needs it, and stored as float16, so its values do not depend on the batch.
 
     Args:
-        samples: the originals, images (B, C, H, W) in [0, 1].
-        name: of the view.
-        restyle: an image (1, C, H, W) to the same.
-        kept_bytes: how much of the restyled images stays in memory.
+        samples: the original samples, images (B, C, H, W) in [0, 1].
+        name: name of the view in `Batch.views`.
+        restyle: function from an image (1, C, H, W) to its restyled version of the same shape.
+        max_cache_bytes: memory for restyled images, in bytes; further images are restyled again when needed.
     """
 
     def __init__(
-        self, samples: Samples, name: str, restyle: Callable[[Tensor], Tensor], kept_bytes: int = MAX_CACHED_BYTES
+        self, samples: Samples, name: str, restyle: Callable[[Tensor], Tensor], max_cache_bytes: int = MAX_CACHE_BYTES
     ) -> None:
         self.samples, self.name = samples, name
-        self._restyled = StyleExpansion(samples, [[0]] * len(samples), lambda image, _: restyle(image), kept_bytes)
+        self._restyled = StyleExpansion(samples, [[0]] * len(samples), lambda image, _: restyle(image), max_cache_bytes)
 
     def __len__(self) -> int:
+        """Return the number of samples."""
         return len(self.samples)
 
     @property
     def n_patients(self) -> int:
+        """Number of patients to whom the samples belong."""
         return self.samples.n_patients
 
     def batch(self, indices: Sequence[int]) -> Batch:
+        """Return the samples with the given indices, with the restyled images (B, C, H, W) as an additional view."""
         originals = self.samples.batch(indices)
         pairs = zip(indices, originals.image, strict=True)
         view = torch.stack([self._restyled.restyled_image(index, 0, image) for index, image in pairs])

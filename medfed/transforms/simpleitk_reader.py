@@ -1,4 +1,7 @@
-"""A reader of MHA, MHD and NRRD for MONAI's LoadImage, on SimpleITK: MONAI's own needs the 1.5 GB `itk` package."""
+"""Image reader for MONAI's LoadImage that reads MHA, MHD, NRRD and NIfTI with SimpleITK.
+
+MONAI's own reader of these formats needs the package `itk`, which has 1.5 GB.
+"""
 
 from __future__ import annotations
 
@@ -16,35 +19,63 @@ LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
 class SimpleITKReader(ImageReader):
-    """Give the same array and the same affine (RAS, millimetres) as nibabel gives for the same image in NIfTI.
+    """Read an image with SimpleITK as nibabel would read it from NIfTI: same array, same affine (RAS, millimetres).
 
-    Arrays are (X, Y[, Z]); with several values a voxel, or a fourth axis, those come last. Several files become one
-    array with a new first axis, one channel a file; they must agree in shape and affine.
-
-    Use it as `LoadImage(reader=SimpleITKReader())`.
+    Use it as `LoadImage(reader=SimpleITKReader())`. Arrays are (X, Y[, Z]); several values per voxel, or a fourth axis,
+    come last. Several files become one array with a new first axis, one channel per file; they must have one channel
+    each, and the same shape and affine.
     """
 
     def verify_suffix(self, filename: Sequence[str | PathLike] | str | PathLike) -> bool:
+        """Return whether all file names have a suffix that this reader supports, in upper or lower case."""
         return all(str(name).lower().endswith(SUFFIXES) for name in _as_list(filename))
 
     def read(self, data: Sequence[str | PathLike] | str | PathLike, **kwargs: Any) -> sitk.Image | list[sitk.Image]:
-        """Read one file or a list of files; `kwargs` go to `SimpleITK.ReadImage`. RuntimeError if one is unreadable."""
+        """Read one or several files.
+
+        Args:
+            data: the file's path, or a sequence of paths.
+            kwargs: further arguments of `SimpleITK.ReadImage`.
+
+        Returns:
+            The SimpleITK image, or a list of images for several paths.
+
+        Raises:
+            RuntimeError: if a file cannot be read.
+        """
         images = [sitk.ReadImage(str(name), **kwargs) for name in _as_list(data)]
         return images if len(images) > 1 else images[0]
 
     def get_data(self, img: sitk.Image | Sequence[sitk.Image]) -> tuple[np.ndarray, dict]:
-        """Array and metadata (affine, spatial shape, place of channels); ValueError if images do not fit together."""
-        if isinstance(img, sitk.Image):  # asked first: to walk through an sitk.Image is to walk through its voxels
+        """Convert SimpleITK images to an array and MONAI's metadata.
+
+        Args:
+            img: one image; or several images, which become the channels of one array.
+
+        Returns:
+            The array, (X, Y[, Z]) for one image, and a dict with the affine, the spatial shape and the channel axis.
+
+        Raises:
+            ValueError: if several images differ in shape or affine, or have more than one channel.
+        """
+        if isinstance(img, sitk.Image):  # checked first, because iterating over an sitk.Image yields its voxels
             return _array(img), _metadata(img, _channel_axis(img))
-        arrays, affines = [_array(one) for one in img], [affine_matrix(one) for one in img]
+        arrays, affines = [_array(image) for image in img], [affine_matrix(image) for image in img]
         fits = all(a.shape == arrays[0].shape and np.allclose(f, affines[0]) for a, f in zip(arrays, affines))
         if not fits or _channel_axis(img[0]) is not None:
-            raise ValueError(f"{len(img)} images to stack must have one channel each, the same shape, the same affine")
+            raise ValueError(f"{len(img)} images to stack must have one channel each, and the same shape and affine")
         return np.stack(arrays), _metadata(img[0], 0)
 
 
 def affine_matrix(image: sitk.Image) -> np.ndarray:
-    """(4, 4) float64 from voxel indices to millimetres in RAS; a 2-D image lies in the plane z = 0."""
+    """Return the affine matrix from voxel indices to patient coordinates in millimetres (RAS).
+
+    Args:
+        image: a 2-D, 3-D or 4-D image; a 2-D image lies in the plane z = 0.
+
+    Returns:
+        (4, 4) float64.
+    """
     dimension = min(image.GetDimension(), 3)
     size = image.GetDimension()
     direction = np.reshape(image.GetDirection(), (size, size))[:dimension, :dimension]
@@ -55,21 +86,24 @@ def affine_matrix(image: sitk.Image) -> np.ndarray:
 
 
 def _as_list(names: Sequence[str | PathLike] | str | PathLike) -> list[str | PathLike]:
+    """Return one path or several paths as a list."""
     return [names] if isinstance(names, str | PathLike) else list(names)
 
 
 def _array(image: sitk.Image) -> np.ndarray:
-    """SimpleITK has (Z, Y, X[, value]); nibabel, and so MONAI, (X, Y, Z[, value])."""
+    """Return the voxels in nibabel's order (X, Y, Z[, value]); SimpleITK's order is (Z, Y, X[, value])."""
     array = sitk.GetArrayFromImage(image)
     dimension = image.GetDimension()
     return array.transpose(*range(dimension - 1, -1, -1), *range(dimension, array.ndim))
 
 
 def _channel_axis(image: sitk.Image) -> int | None:
+    """Return -1 if the array has a last axis for several values per voxel, else None."""
     return -1 if image.GetNumberOfComponentsPerPixel() > 1 or image.GetDimension() > 3 else None
 
 
 def _metadata(image: sitk.Image, channel_axis: int | None) -> dict:
+    """Return the metadata that MONAI's transforms expect."""
     return {
         MetaKeys.AFFINE: affine_matrix(image),
         MetaKeys.ORIGINAL_AFFINE: affine_matrix(image),

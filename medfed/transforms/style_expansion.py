@@ -1,4 +1,4 @@
-"""A set of images in several styles each, drawn when they are needed (CCST's offline expansion, made lazily)."""
+"""Training samples in several styles each, computed when they are needed (CCST's expansion of the training set)."""
 
 from __future__ import annotations
 
@@ -10,33 +10,43 @@ from torch import Tensor
 
 from medfed.core.batch import Batch
 
-MAX_CACHED_BYTES = 2 * 2**30  # of styled images that stay in memory; the others are drawn again, to the same numbers
+MAX_CACHE_BYTES = 2 * 2**30  # memory for restyled images; further ones are computed again, with equal values
 
 Restyle = Callable[[Tensor, Sequence[int]], Tensor]
 
 
 class Samples(Protocol):
-    """Images and labels by number; `n_patients` is of how many people they are."""
+    """Interface of a set of labelled images that can be read in batches."""
 
     @property
-    def n_patients(self) -> int: ...
+    def n_patients(self) -> int:
+        """Number of patients to whom the samples belong."""
+        ...
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
 
-    def batch(self, indices: Sequence[int]) -> Batch: ...
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """Return the samples with the given indices."""
+        ...
 
 
 class StyleExpansion:
-    """Samples of which each is there K times: as it is, or in another style; the label stays.
+    """Samples that contain each original sample K times, in its own or in other styles, with the same label.
 
-    Styled images are kept as float16 (steps of at most 0.0005 in [0, 1]), and rounded so even where they are not kept.
+    Sample i in its j-th style has the index i * K + j. Restyled images are rounded to float16 (steps of at most 0.0005
+    in [0, 1]), also where they are not kept in memory, so their values never depend on the memory.
 
     Args:
-        samples: the originals, images (B, C, H, W) in [0, 1].
-        choices: for each of them K style numbers; None is the original itself.
-        restyle: an image (1, C, H, W) and m style numbers to (m, C, H, W). It gets all styles of an image at once, so
-            that it encodes the image once, and always in the same company: its bits do not depend on the batch.
-        kept_bytes: how much of the styled images stays in memory.
+        samples: N original samples, images (B, C, H, W) in [0, 1].
+        choices: for each original sample, K style numbers; None stands for the original image.
+        restyle: function from an image (1, C, H, W) and m style numbers to (m, C, H, W). It gets all styles of an image
+            in one call, so that it encodes the image once and the values do not depend on the batch.
+        max_cache_bytes: memory for restyled images, in bytes; further images are restyled again when needed.
+
+    Raises:
+        ValueError: if `choices` has another length than `samples`, or its rows differ in length.
     """
 
     def __init__(
@@ -44,23 +54,25 @@ class StyleExpansion:
         samples: Samples,
         choices: Sequence[Sequence[int | None]],
         restyle: Restyle,
-        kept_bytes: int = MAX_CACHED_BYTES,
+        max_cache_bytes: int = MAX_CACHE_BYTES,
     ) -> None:
         if len(choices) != len(samples) or len({len(row) for row in choices}) != 1:
-            raise ValueError(f"need as many choices for each of the {len(samples)} samples")
-        self.samples, self.choices, self.restyle, self.kept_bytes = samples, choices, restyle, kept_bytes
+            raise ValueError(f"choices must hold one row per sample ({len(samples)}), all of the same length")
+        self.samples, self.choices, self.restyle, self.max_cache_bytes = samples, choices, restyle, max_cache_bytes
         self.n_styles = len(choices[0])
-        self._kept: dict[int, Tensor] = {}
+        self._cache: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
+        """Return the number of samples, N * K."""
         return len(self.samples) * self.n_styles
 
     @property
     def n_patients(self) -> int:
+        """Number of patients to whom the samples belong; styles do not count."""
         return self.samples.n_patients
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Sample i in its j-th style is number i * K + j."""
+        """Return the samples with the given indices; sample i in its j-th style has the index i * K + j."""
         places = [divmod(index, self.n_styles) for index in indices]
         originals = self.samples.batch([number for number, _ in places])
         images = [
@@ -70,15 +82,25 @@ class StyleExpansion:
         return Batch(torch.stack(images), originals.label, originals.views)
 
     def restyled_image(self, number: int, slot: int, image: Tensor) -> Tensor:
-        """Sample `number`, whose original (C, H, W) is given, in the style of that slot."""
-        chosen = [style for style in self.choices[number] if style is not None]
-        if number not in self._kept:
-            drawn = self.restyle(image[None], chosen).to("cpu", torch.float16)
-            if (len(self._kept) + 1) * drawn.numel() * 2 > self.kept_bytes:
-                return self._of(drawn, number, slot)
-            self._kept[number] = drawn
-        return self._of(self._kept[number], number, slot)
+        """Return one original sample in one of its styles.
 
-    def _of(self, drawn: Tensor, number: int, slot: int) -> Tensor:
+        Args:
+            number: i, the original sample's number.
+            slot: j, which of its K styles; `choices[i][j]` must not be None.
+            image: (C, H, W), the original image.
+
+        Returns:
+            (C, H, W) float32 on the CPU, rounded to float16.
+        """
+        styles = [style for style in self.choices[number] if style is not None]
+        if number not in self._cache:
+            restyled = self.restyle(image[None], styles).to("cpu", torch.float16)
+            if (len(self._cache) + 1) * restyled.numel() * 2 > self.max_cache_bytes:
+                return self._select(restyled, number, slot)
+            self._cache[number] = restyled
+        return self._select(self._cache[number], number, slot)
+
+    def _select(self, restyled: Tensor, number: int, slot: int) -> Tensor:
+        """Select the image of a slot from the restyled versions (m, C, H, W), which leave out the original."""
         before = sum(style is not None for style in self.choices[number][:slot])
-        return drawn[before].float()
+        return restyled[before].float()

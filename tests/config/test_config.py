@@ -271,12 +271,12 @@ def test_settings_made_in_python_are_checked_too():
 BAD_SITES = {
     "by case": (
         "data.sites=[UCL, ucl]",
-        "data.sites: 'UCL' and 'ucl' are the same site name but for case or Unicode form; keep or rename one",
+        "data.sites: 'UCL' and 'ucl' differ only in upper and lower case or in Unicode form; rename or remove one",
     ),
     "by Unicode form": (
         "data.sites=[Li\u00e9ge, Lie\u0301ge]",
-        r"data.sites: 'Li\xe9ge' and 'Lie\u0301ge' are the same site name but for case or Unicode form; "
-        "keep or rename one",
+        r"data.sites: 'Li\xe9ge' and 'Lie\u0301ge' differ only in upper and lower case or in Unicode form; "
+        "rename or remove one",
     ),
     "unseen but not there": (
         "federation.unseen_site=ucl",
@@ -285,21 +285,21 @@ BAD_SITES = {
     "a path": (
         "federation.unseen_site=../x",
         "federation.unseen_site: a site cannot be called '../x': "
-        'it may not hold / \\ : * ? " < > | or control characters; rename it',
+        'it must not contain / \\ : * ? " < > | or control characters; rename it',
     ),
     "a newline": (
         r'data.sites=["a\nb"]',
         r"data.sites: a site cannot be called 'a\nb': "
-        'it may not hold / \\ : * ? " < > | or control characters; rename it',
+        'it must not contain / \\ : * ? " < > | or control characters; rename it',
     ),
     "a device": (
         "data.sites=[CON]",
-        "data.sites: a site cannot be called 'CON': Windows reserves that name; rename it",
+        "data.sites: a site cannot be called 'CON': Windows reserves this name; rename it",
     ),
     "a dot": (
         "data.sites=[..]",
         "data.sites: a site cannot be called '..': "
-        "it may not begin or end with a space or a dot, nor begin with a hyphen; rename it",
+        "it must not begin or end with a space or a dot, or begin with a hyphen; rename it",
     ),
     "too long": (
         f"data.sites=[{'x' * 300}]",

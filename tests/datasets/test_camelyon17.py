@@ -112,11 +112,11 @@ def test_a_smaller_share_is_always_the_same_and_balanced_as_the_whole(root):
     [
         ([*ROWS, (76, 0, 1, 1, 0, 3, 5, 0)], "line 9: center is 5, expected 0 to 4"),
         ([*ROWS, (76, 0, 1, 1, 2, 3, 3, 0)], "line 9: tumor is 2, expected 0 or 1"),
-        ([*ROWS, (75, 4, 96, 192, 1, 2, 3, 0)], "line 9: patient 075, node 4, x 96, y 192 is there already in line 6"),
-        ([*ROWS, (4, 0, 1, 1, 0, 3, 1, 0)], "line 9: patient 004 is at center 1, but at 0 in line 2"),
+        ([*ROWS, (75, 4, 96, 192, 1, 2, 3, 0)], "line 9: patient 075, node 4, x 96, y 192 is already in line 6"),
+        ([*ROWS, (4, 0, 1, 1, 0, 3, 1, 0)], "line 9: patient 004 is at center 1, but at center 0 in line 2"),
         ([ROWS[0], (4, "x", 1, 1, 0, 0, 0, 0)], "line 3: found '1,004,x,.*expected whole numbers"),
         ([ROWS[0], (4, 1)], "line 3: found '1,004,1'"),
-        ([], "has no rows"),
+        ([], "the table has no rows"),
     ],
 )
 def test_a_wrong_row_is_one_sentence_with_its_line(root, rows, sentence):
@@ -127,14 +127,14 @@ def test_a_wrong_row_is_one_sentence_with_its_line(root, rows, sentence):
 
 def test_a_missing_column_is_named(root):
     write_table(root, header=HEADER.replace("tumor", "label"))
-    with pytest.raises(UserError, match="metadata.csv: line 1: has no column 'tumor', found patient, node"):
+    with pytest.raises(UserError, match="line 1: the column 'tumor' is missing: found the columns patient, node"):
         Camelyon17(root=str(root)).site_names()
 
 
 def test_the_split_column_matters_only_where_it_is_used(root):
     write_table(root, header=HEADER.replace("split", "part"))
     assert Camelyon17(root=str(root)).site_names()
-    with pytest.raises(UserError, match="no column 'split'"):
+    with pytest.raises(UserError, match="the column 'split' is missing"):
         Camelyon17(root=str(root), splits="published").site_names()
     write_table(root, [(*row[:-1], 2) for row in ROWS])
     with pytest.raises(UserError, match="line 2: split is 2"):
@@ -142,14 +142,14 @@ def test_the_split_column_matters_only_where_it_is_used(root):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"\x00\n"])
-def test_a_table_that_is_none_is_refused(root, content):
+def test_a_file_that_is_not_a_table_is_refused(root, content):
     (root / "metadata.csv").write_bytes(content)
     with pytest.raises(UserError, match="metadata.csv: "):
         Camelyon17(root=str(root)).site_names()
 
 
-def test_without_a_table_the_layout_is_told(tmp_path):
-    with pytest.raises(UserError, match="metadata.csv: is missing; expected ROOT/camelyon17_v1.0/metadata.csv"):
+def test_the_message_about_a_missing_table_names_the_layout(tmp_path):
+    with pytest.raises(UserError, match="metadata.csv: the file does not exist; expected ROOT/camelyon17_v1.0/meta"):
         Camelyon17(root=str(tmp_path)).site_names()
 
 
@@ -165,15 +165,17 @@ def test_missing_patches_are_counted_by_slide(root):
     data = Camelyon17(root=str(root))
     cases, problems = data.cases_and_problems("hospital_4")
     assert len(cases) == 3 and len(problems) == 1
-    with pytest.raises(UserError, match="patient_075_node_4: lacks 1 of the 4 patches.*x_96_y_192.png"):
+    with pytest.raises(
+        UserError, match="patient_075_node_4: 1 of the 4 patches .* are missing, .*x_96_y_192.png"
+    ):
         data.cases("hospital_4")
 
 
-def test_a_patch_that_vanishes_later_is_named_when_it_is_read(root):
+def test_a_patch_that_is_deleted_later_is_named_when_it_is_read(root):
     data = Camelyon17(root=str(root))
     case = data.cases("hospital_4")[0]
     case.image.unlink()
-    with pytest.raises(UserError, match=f"{case.patient}.png: is missing"):
+    with pytest.raises(UserError, match=f"{case.patient}.png: the file does not exist"):
         data.read_image(case, [])
 
 
@@ -182,7 +184,7 @@ def test_links_out_of_the_root_are_refused_unless_allowed(root, tmp_path_factory
     path = patch_file(root, ROWS[0])
     path.rename(elsewhere / path.name)
     path.symlink_to(elsewhere / path.name)
-    with pytest.raises(UserError, match=f"{path.name}: is.* behind a link"):
+    with pytest.raises(UserError, match=f"{path.name}: this file.* behind a symbolic link"):
         Camelyon17(root=str(root)).cases("hospital_1")
     assert len(Camelyon17(root=str(root), follow_symlinks=True).cases("hospital_1")) == 3
 
@@ -191,7 +193,7 @@ def test_a_slide_behind_a_link_is_one_sentence(root, tmp_path_factory):
     slide = patch_file(root, ROWS[3]).parent
     slide.rename(tmp_path_factory.mktemp("disk") / slide.name)
     slide.symlink_to(next(tmp_path_factory.getbasetemp().glob(f"disk*/{slide.name}")))
-    with pytest.raises(UserError, match="patient_075_node_4: lies behind a link") as error:
+    with pytest.raises(UserError, match="patient_075_node_4: this folder lies outside .*symbolic link") as error:
         Camelyon17(root=str(root)).cases("hospital_4")
     assert "more" not in str(error.value)
     assert len(Camelyon17(root=str(root), follow_symlinks=True).cases("hospital_4")) == 4
@@ -201,10 +203,10 @@ def test_the_published_counts_are_those_of_455954_patches():
     assert sum(Camelyon17.published_counts.values()) == 455_954
 
 
-def test_the_twin_keeps_what_was_asked_for(tmp_path):
-    twin = Camelyon17(root=str(tmp_path / "c17"), splits="slide", max_per_site=9, test_ratio=0.3).phantom()
-    assert isinstance(twin, Camelyon17Phantom) and twin.root == str(tmp_path / "c17_phantom")
-    assert (twin.splits, twin.max_per_site, twin.test_ratio) == ("slide", 9, 0.3)
+def test_the_phantom_has_the_same_settings(tmp_path):
+    phantom = Camelyon17(root=str(tmp_path / "c17"), splits="slide", max_per_site=9, test_ratio=0.3).phantom()
+    assert isinstance(phantom, Camelyon17Phantom) and phantom.root == str(tmp_path / "c17_phantom")
+    assert (phantom.splits, phantom.max_per_site, phantom.test_ratio) == ("slide", 9, 0.3)
 
 
 @pytest.mark.parametrize("values", [{"splits": "patch"}, {"max_per_site": -1}, {"image_size": 0}])
@@ -214,10 +216,11 @@ def test_values_out_of_range_are_refused(values):
 
 
 @pytest.mark.parametrize(("pixels", "words"), [
-    (np.full((96, 96), 4095, np.uint16), "has more than 8 bits, with values from 4095 to 4095; save it as 8-bit RGB"),
-    (np.full((96, 96), 9, np.uint8), "is grey, expected colour; save it as RGB"),
+    (np.full((96, 96), 4095, np.uint16),
+     "the image has more than 8 bits, with values from 4095 to 4095; expected 8 bits; save it as 8-bit RGB"),
+    (np.full((96, 96), 9, np.uint8), "the image is grey; expected colour; save it as RGB"),
 ])  # fmt: skip
-def test_what_cannot_be_read_is_told_without_keys_that_are_not_there(root, pixels, words):
+def test_the_message_about_an_unreadable_image_recommends_no_key_that_the_dataset_lacks(root, pixels, words):
     data = Camelyon17(root=str(root))
     case = data.cases("hospital_1")[0]
     Image.fromarray(pixels).save(case.image)

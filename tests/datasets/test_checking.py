@@ -72,7 +72,7 @@ def test_an_image_in_two_sites_is_a_problem_unless_allowed(data):
     root = Path(data.root)
     shutil.copy(root / "HK" / "Case01.nii.gz", root / "UCL" / "Case02.nii.gz")
     (problem,) = check_dataset(data).problems
-    assert "HK/Case01.nii.gz and " in problem and "UCL/Case02.nii.gz: are the same image" in problem
+    assert "HK/Case01.nii.gz and " in problem and "UCL/Case02.nii.gz: these files are the same image" in problem
     allowed = check_dataset(data, allow_duplicates=True)
     assert allowed.problems == () and problem in allowed.warnings
 
@@ -94,7 +94,7 @@ def test_an_mhd_is_as_its_voxels_whatever_its_header_says(tmp_path):
     assert file_sha256(tmp_path / "a.mhd") == file_sha256(tmp_path / "b.mhd") == file_sha256(tmp_path / "b.raw")
 
 
-def test_what_looks_odd_is_counted_by_site(data):
+def test_unusual_cases_are_counted_per_site(data):
     root = Path(data.root)
     padded = np.random.default_rng(5).integers(0, 900, (8, 8, 3))
     padded[0] = -32768
@@ -102,30 +102,35 @@ def test_what_looks_odd_is_counted_by_site(data):
     write_case(root / "HK", 1, np.full((8, 8, 3), 4.0), labels=(0,))
     write_case(root / "UCL", 0, labels=(0,))
     warnings = check_dataset(data).warnings
-    assert "HK: lowest value far from all others (padding?): 1 of 3 cases, first Case00" in warnings
-    assert "HK: constant image: 1 of 3 cases, first Case01" in warnings
-    assert "HK: no prostate in the mask: 1 of 3 cases, first Case01" in warnings
-    assert "UCL: no prostate in the mask: 1 of 3 cases, first Case00" in warnings
+    padding = "the lowest intensity is far below all others (padding?)"
+    assert f"HK: {padding}: in 1 of 3 cases, the first is Case00" in warnings
+    assert "HK: constant image: in 1 of 3 cases, the first is Case01" in warnings
+    assert "HK: no prostate in the mask: in 1 of 3 cases, the first is Case01" in warnings
+    assert "UCL: no prostate in the mask: in 1 of 3 cases, the first is Case00" in warnings
 
 
-def test_counts_are_held_against_the_published_ones(data):
-    assert check_dataset(data).warnings == ("UCL: 3 cases, but 13 were published", "HK: 3 cases, but 12 were published")
-    assert "BIDMC: 0 cases, but 12 were published" in check_dataset(Prostate(root=data.root)).warnings
+def test_numbers_of_cases_are_compared_with_the_published_ones(data):
+    assert check_dataset(data).warnings == (
+        "UCL: found 3 cases, but the published collection has 13",
+        "HK: found 3 cases, but the published collection has 12",
+    )
+    all_sites = check_dataset(Prostate(root=data.root))
+    assert "BIDMC: found 0 cases, but the published collection has 12" in all_sites.warnings
     (Path(data.root) / "PHANTOM.json").write_text("{}")
     assert check_dataset(data).warnings == () and check_dataset(data).is_phantom
 
 
-def test_text_and_json_say_the_same(data):
+def test_text_and_json_contain_the_same_facts(data):
     report = check_dataset(data)
     lines = to_text(report).splitlines()
-    assert lines[0].split() == ["site", "cases", "people", "voxels", "spacing", "mm", "labels", "intensity", "empty"]
-    assert lines[1].startswith("HK    3      3       8 x 8 x 3  0.6 x 0.6 x 3.6  0 1     ")
+    assert lines[0].split() == ["site", "cases", "patients", "voxels", "spacing", "mm", "labels", "intensity", "empty"]
+    assert lines[1].startswith("HK    3      3         8 x 8 x 3  0.6 x 0.6 x 3.6  0 1     ")
     assert lines[-1] == "0 problems, 2 warnings."
     again = json.loads(to_json(report))
     assert again["sites"][1]["cases"][2]["patient"] == "Case02" and again["warnings"] == list(report.warnings)
 
 
-def test_sizes_that_differ_are_told_as_a_range(data):
+def test_different_sizes_are_shown_as_a_range(data):
     write_case(Path(data.root) / "HK", 0, np.arange(8 * 8 * 5).reshape(8, 8, 5))
     mask = nib.Nifti1Image(np.ones((8, 8, 5), np.uint8), AFFINE)
     nib.save(mask, Path(data.root) / "HK" / "Case00_segmentation.nii.gz")
@@ -136,32 +141,35 @@ class TestRecognise:
     def test_the_published_prostate_layout(self, data):
         assert recognise(Path(data.root)) == Prostate(root=data.root)
 
-    def test_any_other_sites_with_colour_pictures(self, tmp_path):
+    def test_any_other_sites_with_colour_images(self, tmp_path):
         for name, shape in (("images/a.jpg", (4, 4, 3)), ("masks/a.png", (4, 4))):
             path = tmp_path / "north" / name
             path.parent.mkdir(parents=True)
             Image.fromarray(np.zeros(shape, np.uint8)).save(path)
         assert recognise(tmp_path) == Folder(root=str(tmp_path), image_channels=3)
 
-    @pytest.mark.parametrize(("place", "alone"), [("p1", True), ("north/p1", False)])
-    def test_case_folders(self, tmp_path, place, alone):
+    @pytest.mark.parametrize(("place", "one_site_per_case"), [("p1", True), ("north/p1", False)])
+    def test_case_folders(self, tmp_path, place, one_site_per_case):
         for name in ("T2.nii.gz", "Segmentation.nii.gz"):
             path = tmp_path / place / name
             path.parent.mkdir(parents=True, exist_ok=True)
             nib.save(nib.Nifti1Image(np.eye(4)[None], np.eye(4)), path)
-        found = recognise(tmp_path)
-        assert found == Folder(
-            root=str(tmp_path), image_name="T2", mask_name="Segmentation", one_site_per_case=alone
+        dataset = recognise(tmp_path)
+        assert dataset == Folder(
+            root=str(tmp_path), image_name="T2", mask_name="Segmentation", one_site_per_case=one_site_per_case
         )
-        assert len(found.cases(found.site_names()[0])) == 1
+        assert len(dataset.cases(dataset.site_names()[0])) == 1
 
 
-def test_a_mask_that_marks_with_another_number_than_its_site_is_told(tmp_path):
-    """7 among 255 may be another structure, and training would take both for one."""
-    for name, mark in (("a", 255), ("b", 255), ("c", 7)):
-        for kind, pixels in (("images", np.arange(64).reshape(8, 8)), ("masks", np.eye(8) * mark)):
+def test_a_mask_with_another_value_than_the_other_masks_of_its_site_gives_a_warning(tmp_path):
+    """7 among 255 may be another structure, and training would treat both as the same one."""
+    for name, value in (("a", 255), ("b", 255), ("c", 7)):
+        for kind, pixels in (("images", np.arange(64).reshape(8, 8)), ("masks", np.eye(8) * value)):
             (tmp_path / "north" / kind).mkdir(parents=True, exist_ok=True)
             noise = np.random.default_rng(ord(name)).integers(0, 9, (8, 8)) if kind == "images" else 0
             Image.fromarray((pixels + noise).astype(np.uint8)).save(tmp_path / "north" / kind / f"{name}.png")
     (warning,) = check_dataset(Folder(root=str(tmp_path))).warnings
-    assert warning.startswith("north: its masks have different values (0, 255 in 2; 0, 7 in 1), first c; look whether")
+    assert warning == (
+        "north: the masks contain different values (0, 255 in 2 masks; 0, 7 in 1 masks), the first with the rarest "
+        "values is c; check whether all mean the same structure"
+    )

@@ -10,7 +10,7 @@ from medfed.core.errors import UserError
 from medfed.datasets.folder_classes import FolderClasses
 
 
-def picture(path: Path, mode: str = "RGB", seed: int = 0) -> None:
+def write_image(path: Path, mode: str = "RGB", seed: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     Image.fromarray(pixels).convert(mode).save(path)
@@ -21,7 +21,7 @@ def root(tmp_path) -> Path:
     for site in ("photo", "sketch"):
         for name in ("horse", "dog"):
             for k in (1, 2):
-                picture(tmp_path / site / name / f"{k}.png", seed=k)
+                write_image(tmp_path / site / name / f"{k}.png", seed=k)
     return tmp_path
 
 
@@ -39,26 +39,26 @@ def test_sites_classes_and_labels_are_the_folders(root):
     assert all(case.mask is None and case.subject == case.patient for case in data.cases("photo"))
 
 
-def test_class_names_choose_and_order(root):
-    picture(root / "photo" / "cat" / "1.png")
+def test_class_names_select_and_order_the_classes(root):
+    write_image(root / "photo" / "cat" / "1.png")
     data = FolderClasses(root=str(root), class_names=("horse", "dog"))
     assert data.classes == ("horse", "dog") and found(data, "photo")[0] == ("dog/1", 1)
 
 
-def test_a_class_that_a_site_lacks_is_named(root):
-    picture(root / "photo" / "cat" / "1.png")
+def test_a_class_without_a_folder_at_a_site_is_named(root):
+    write_image(root / "photo" / "cat" / "1.png")
     with pytest.raises(UserError, match="sketch: the site sketch has no folder for the class 'cat'.*data.class_names"):
         FolderClasses(root=str(root)).cases("photo")
     with pytest.raises(UserError, match="the class 'hors'.*Did you mean 'horse'"):
         FolderClasses(root=str(root), class_names=("hors", "dog")).cases("photo")
 
 
-def test_only_the_sites_in_use_must_agree(root):
-    picture(root / "other" / "cat" / "1.png")
+def test_only_the_sites_in_use_must_have_the_same_classes(root):
+    write_image(root / "other" / "cat" / "1.png")
     assert FolderClasses(root=str(root), sites=("photo", "sketch")).classes == ("dog", "horse")
 
 
-def test_an_empty_class_folder_is_remarked_and_allowed(root):
+def test_an_empty_class_folder_gives_a_warning(root):
     (root / "sketch" / "dog" / "1.png").unlink()
     (root / "sketch" / "dog" / "2.png").unlink()
     data = FolderClasses(root=str(root))
@@ -68,45 +68,45 @@ def test_an_empty_class_folder_is_remarked_and_allowed(root):
     )
 
 
-def test_one_class_is_nothing_to_tell_apart(tmp_path):
-    picture(tmp_path / "photo" / "dog" / "1.png")
-    with pytest.raises(UserError, match="has the one class 'dog'; expected two or more"):
+def test_a_single_class_is_refused(tmp_path):
+    write_image(tmp_path / "photo" / "dog" / "1.png")
+    with pytest.raises(UserError, match="found only the class 'dog'; expected at least two"):
         FolderClasses(root=str(tmp_path)).cases("photo")
 
 
-def test_everything_strange_is_in_one_message(root):
-    picture(root / "photo" / "dog" / "1.jpg")
+def test_all_problems_are_in_one_message(root):
+    write_image(root / "photo" / "dog" / "1.jpg")
     (root / "photo" / "dog" / "clip.gif").write_text("x")
-    picture(root / "photo" / "dog" / "more" / "7.png")
+    write_image(root / "photo" / "dog" / "more" / "7.png")
     with pytest.raises(UserError) as error:
         FolderClasses(root=str(root)).cases("photo")
-    for part in ("1.png: is there twice, also as 1.jpg", "clip.gif: is no picture", "more: is a folder"):
+    for part in ("1.png: another image has the same name: 1.jpg", "clip.gif: this is not", "more: this is a folder"):
         assert part in str(error.value)
 
 
-def test_grey_among_colour_is_repeated_unless_forbidden(root):
-    picture(root / "photo" / "dog" / "1.png", "L")
+def test_the_channel_of_a_grey_image_is_repeated_unless_forbidden(root):
+    write_image(root / "photo" / "dog" / "1.png", "L")
     data, notices = FolderClasses(root=str(root)), []
     image = data.read_image(data.cases("photo")[0], notices)
     assert image.shape == (3, 6, 8, 1) and notices == ["grey repeated as RGB"] and bool((image[0] == image[2]).all())
     strict = FolderClasses(root=str(root), grey_to_rgb=False)
-    with pytest.raises(UserError, match="is grey, expected colour; set data.grey_to_rgb: true"):
+    with pytest.raises(UserError, match="is grey; expected colour; set data.grey_to_rgb: true"):
         strict.read_image(strict.cases("photo")[0], [])
 
 
-def test_deep_grey_pictures_say_what_is_white(root):
+def test_grey_images_with_more_than_8_bits_need_intensity_max(root):
     Image.fromarray(np.full((6, 8), 4095, np.uint16)).save(root / "photo" / "dog" / "1.png")
     data = FolderClasses(root=str(root), image_channels=1, intensity_max=4095.0)
     assert float(data.read_image(data.cases("photo")[0], []).max()) == 255
     plain = FolderClasses(root=str(root), image_channels=1)
-    with pytest.raises(UserError, match="more than 8 bits.*say which value is white with data.intensity_max"):
+    with pytest.raises(UserError, match="more than 8 bits.*set data.intensity_max to the value that means white"):
         plain.read_image(plain.cases("photo")[0], [])
 
 
-def test_images_of_a_person_share_the_subject(root):
+def test_images_of_a_patient_have_the_same_subject(root):
     for name in ("p1_a", "p1_b", "p2_a"):
-        picture(root / "photo" / "dog" / f"{name}.png")
-    with pytest.raises(UserError, match="finds no patient in '1'"):
+        write_image(root / "photo" / "dog" / f"{name}.png")
+    with pytest.raises(UserError, match="does not match the name '1'"):
         FolderClasses(root=str(root), patient_pattern=r"(p\d)").cases("photo")
     cases = FolderClasses(root=str(root), patient_pattern=r"(p?\d)").cases("photo")
     assert [case.subject for case in cases if case.patient.startswith("dog/p")] == ["p1", "p1", "p2"]

@@ -54,7 +54,7 @@ def test_the_domains_are_the_four_sites(root):
     assert (data.intensity_range, data.is_phantom) == ((0.0, 255.0), False)
 
 
-def test_both_folders_are_pooled_and_split_by_patient(root):
+def test_both_folders_are_merged_and_split_by_patient(root):
     cases = Fundus(root=str(root)).cases("RIM-ONE-r3")
     assert [(case.patient, case.part) for case in cases] == [("n1", ""), ("n2", ""), ("n3", "")]
 
@@ -83,19 +83,19 @@ def test_site_names_and_plain_folders_are_understood_too(tmp_path):
 
 def test_two_names_of_one_site_are_an_error(root):
     write(root / "DRISHTI-GS", names=("images", "masks"))
-    with pytest.raises(UserError, match="are both the site DRISHTI-GS"):
+    with pytest.raises(UserError, match="both folders are the site DRISHTI-GS"):
         Fundus(root=str(root)).site_names()
 
 
 @pytest.mark.parametrize("name", ["p.png", "p.jpg", "p.JPEG", "p.bmp"])
-def test_pictures_of_any_kind_are_read(tmp_path, name):
+def test_all_image_formats_are_read(tmp_path, name):
     write(tmp_path / "Domain1" / "train" / "ROIs", name, mask_name="P.bmp")
     data = Fundus(root=str(tmp_path))
     (case,) = data.cases("DRISHTI-GS")
     assert case.patient == "p" and case.mask.name == "P.bmp" and data.load(case).image.shape[0] == 3
 
 
-def test_thresholds_lie_where_they_were_published(tmp_path):
+def test_the_thresholds_are_the_published_ones(tmp_path):
     """Up to 50 is cup, 51 to 200 rim, above 200 background."""
     mask = eye_mask()
     mask[0, :4] = (50, 51, 200, 201)
@@ -107,23 +107,24 @@ def test_thresholds_lie_where_they_were_published(tmp_path):
     disc, cup = (channel[..., 0] for channel in volume.mask)
     assert disc[0, :4].tolist() == [0, 1, 1, 0] and cup[0, :4].tolist() == [0, 0, 0, 0]
     assert (int(disc[7, 7]), int(cup[7, 7]), int(cup[12, 12]), int(cup.sum())) == (1, 0, 1, 24)
-    assert "soft mask cut at 50 and 200" in volume.notices
+    assert "grey values of the mask thresholded at 50 and 200" in volume.notices
 
 
-def test_soft_masks_are_made_hard(tmp_path):
+def test_smoothed_masks_are_thresholded(tmp_path):
     write(tmp_path / "Domain2" / "train" / "ROIs", mask=eye_mask(cup=7, rim=120, outside=250))
     data = Fundus(root=str(tmp_path))
     volume = data.load(data.cases("RIM-ONE-r3")[0])
     assert [int(channel.sum()) for channel in volume.mask] == [144, 24]
-    assert volume.mask.meta["label_values"] == [0, 128, 255] and volume.notices == ("soft mask cut at 50 and 200",)
+    assert volume.mask.meta["label_values"] == [0, 128, 255]
+    assert volume.notices == ("grey values of the mask thresholded at 50 and 200",)
 
 
 @pytest.mark.parametrize("values", [(2, 1, 0), (255, 128, 0)])
 def test_masks_with_other_values_are_refused(tmp_path, values):
-    """Labels 0, 1, 2 would all be cup; an inverted mask would make a cup of the whole background."""
+    """Labels 0, 1, 2 would all be cup; in an inverted mask, the whole background would be cup."""
     write(tmp_path / "Domain1" / "train" / "ROIs", mask=eye_mask(*values))
     data = Fundus(root=str(tmp_path))
-    with pytest.raises(UserError, match="a.png: has the grey values .*expected 0 in the cup, 128 in the rim and 255"):
+    with pytest.raises(UserError, match="a.png: the mask has the grey values .*expected 0 in the cup, 128 in the rim"):
         data.load(data.cases("DRISHTI-GS")[0])
 
 
@@ -141,47 +142,48 @@ def test_a_mask_without_a_cup_is_a_notice(tmp_path):
     assert data.load(data.cases("DRISHTI-GS")[0]).notices == ("no cup in the mask",)
 
 
-def test_every_lonely_file_is_in_one_message(root):
+def test_all_files_without_a_counterpart_are_in_one_message(root):
     (root / "Domain1" / "train" / "ROIs" / "mask" / "n1.png").unlink()
     (root / "Domain1" / "test" / "ROIs" / "image" / "n3.png").unlink()
     with pytest.raises(UserError) as error:
         Fundus(root=str(root)).cases("DRISHTI-GS")
-    assert "image/n1.png: has no mask" in str(error.value) and "mask/n3.png: has no image" in str(error.value)
+    assert "image/n1.png: this image has no mask" in str(error.value)
+    assert "mask/n3.png: this mask has no image" in str(error.value)
 
 
-def test_a_folder_of_images_alone_is_said(tmp_path):
+def test_a_folder_of_images_without_a_folder_of_masks_is_refused(tmp_path):
     (tmp_path / "Domain1" / "train" / "ROIs" / "image").mkdir(parents=True)
-    with pytest.raises(UserError, match="ROIs: has a folder of images alone"):
+    with pytest.raises(UserError, match="ROIs: found only the folder 'image'"):
         Fundus(root=str(tmp_path)).cases("DRISHTI-GS")
 
 
 def test_one_name_in_both_folders_is_an_error(root):
     write(root / "Domain1" / "test" / "ROIs", "N1.png")
-    with pytest.raises(UserError, match="test/ROIs/image/N1.png: has the name of .*train/ROIs/image/n1.png"):
+    with pytest.raises(UserError, match="image/N1.png: this image has the same name as .*train/ROIs/image/n1.png"):
         Fundus(root=str(root)).cases("DRISHTI-GS")
 
 
 def test_the_published_split_needs_its_folders(tmp_path):
     write(tmp_path / "DRISHTI-GS", names=("images", "masks"))
-    with pytest.raises(UserError, match="has no folders train and test; set data.published_split: false"):
+    with pytest.raises(UserError, match="the folders train and test .* are missing; .*data.published_split: false"):
         Fundus(root=str(tmp_path), published_split=True).cases("DRISHTI-GS")
 
 
-def test_a_site_without_pictures_is_an_error(tmp_path):
+def test_a_site_without_images_is_an_error(tmp_path):
     (tmp_path / "Domain4" / "train").mkdir(parents=True)
     with pytest.raises(UserError, match="REFUGE-val has no images; expected ROOT/DomainK"):
         Fundus(root=str(tmp_path)).cases("REFUGE-val")
 
 
-def test_both_eyes_of_a_person_stay_together(tmp_path):
-    people = {"N-43-L": "N-43", "N-43-R": "N-43", "G-43-L": "G-43", "test-S-7-L_576_32,32": "S-7",
+def test_both_eyes_of_a_patient_have_the_same_subject(tmp_path):
+    subjects = {"N-43-L": "N-43", "N-43-R": "N-43", "G-43-L": "G-43", "test-S-7-L_576_32,32": "S-7",
               "train-S-7-R_576_32,32": "S-7", "S-8-Left": "S-8-Left"}  # fmt: skip
-    for name in people:
+    for name in subjects:
         write(tmp_path / "Domain2" / "train" / "ROIs", f"{name}.png")
-    assert {case.patient: case.subject for case in Fundus(root=str(tmp_path)).cases("RIM-ONE-r3")} == people
+    assert {case.patient: case.subject for case in Fundus(root=str(tmp_path)).cases("RIM-ONE-r3")} == subjects
 
 
-def test_the_published_counts_are_those_of_1060_pictures():
+def test_the_published_counts_are_those_of_1060_images():
     assert sum(Fundus.published_counts.values()) == 1060 and set(Fundus.published_counts) == set(SITES)
 
 
@@ -190,19 +192,19 @@ def test_real_photographs_are_read():
     data = Fundus(root=str(REAL))
     assert data.site_names() == sorted(SITES)
     cases = data.cases_by_site(data.site_names())
-    assert {len(found) for found in cases.values()} >= {2, 50}
-    for found in cases.values():
-        volume = data.load(found[0])
+    assert {len(site_cases) for site_cases in cases.values()} >= {2, 50}
+    for site_cases in cases.values():
+        volume = data.load(site_cases[0])
         disc, cup = (int(channel.sum()) for channel in volume.mask)
         assert volume.image.shape[0] == 3 and 0 < cup < disc < 0.5 * volume.mask[0].numel() and volume.notices == ()
 
 
 @pytest.mark.parametrize(("pixels", "words"), [
     (np.full((SIZE, SIZE), 4095, np.uint16),
-     "has more than 8 bits, with values from 4095 to 4095; save it as 8-bit RGB"),
-    (np.full((SIZE, SIZE), 9, np.uint8), "is grey, expected colour; save it as RGB"),
+     "the image has more than 8 bits, with values from 4095 to 4095; expected 8 bits; save it as 8-bit RGB"),
+    (np.full((SIZE, SIZE), 9, np.uint8), "the image is grey; expected colour; save it as RGB"),
 ])  # fmt: skip
-def test_what_cannot_be_read_is_told_without_keys_that_are_not_there(root, pixels, words):
+def test_the_message_about_an_unreadable_image_recommends_no_key_that_the_dataset_lacks(root, pixels, words):
     data = Fundus(root=str(root))
     case = data.cases("RIM-ONE-r3")[0]
     Image.fromarray(pixels).save(case.image)

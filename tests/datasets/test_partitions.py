@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from medfed.datasets import partitions
-from medfed.datasets.base import Case
+from medfed.datasets.case import Case
 from medfed.datasets.partitions import (
     assign_to_clients,
     client_names,
@@ -90,7 +90,7 @@ def test_clients_of_one_domain_are_as_many_of_each(n_clients, of_each):
     assert sorted(map(of.count, set(of))) == of_each
 
 
-def test_a_domain_of_few_people_has_no_more_clients_than_these():
+def test_a_domain_has_no_more_clients_than_patients():
     found = held(9, "domains", {"a": 100, "b": 100, "c": 2})
     of = [client[0].site for client in found]
     assert {site: of.count(site) for site in "abc"} == {"a": 4, "b": 3, "c": 2}
@@ -127,8 +127,8 @@ def test_all_images_of_a_person_are_at_one_client(rule):
     assert all(not client.test for client in found.values())
 
 
-def test_people_of_unequal_numbers_of_images_go_where_the_middle_of_theirs_lies():
-    """Ten images: one person has four of them. Either half misses its five by two at most, half that person's."""
+def test_patients_with_several_images_are_assigned_by_the_middle_of_their_images():
+    """Ten images, four of one patient: each half may differ from five images by at most two, half of that patient's."""
     sizes = [4, 1, 1, 1, 1, 1, 1]
     of = [Case("north", f"{p}_{i}", Path("i"), None, f"{p}") for p, n in enumerate(sizes) for i in range(n)]
     for seed in range(20):
@@ -136,20 +136,20 @@ def test_people_of_unequal_numbers_of_images_go_where_the_middle_of_theirs_lies(
         assert all(3 <= len(client) <= 7 for client in found) and sum(map(len, found)) == 10
 
 
-def test_validation_people_follow_the_shares_of_training():
+def test_validation_patients_follow_the_shares_of_training():
     splits = {site: split(cases(site, 100), 1, 0.2, 0.1) for site in ("north", "south")}
     for client in partition(splits, 4, "domains", 1).values():
         assert len(client.train) == 35 and len(client.validation) == 10
         assert len({case.site for case in client.train + client.validation}) == 1
 
 
-def test_small_sites_do_not_all_pass_over_the_same_clients():
-    """Three sites of four people: at equal shares twelve clients could each have one, if no two fall together."""
+def test_small_sites_do_not_all_leave_out_the_same_clients():
+    """Three sites of four patients: with equal shares, the patients are spread evenly over six clients."""
     found = held(6, mixing=1, sizes=dict.fromkeys("abc", 4))
     assert min(map(len, found)) == 2 == max(map(len, found))
 
 
-def test_dirichlet_is_drawn_until_all_have_enough():
+def test_dirichlet_shares_are_sampled_until_every_client_has_enough_images():
     """StableFDG's numbers: three of the sites of PACS over 30 clients, concentration 0.5, at least 70 images."""
     three = {site: n for site, n in PACS.items() if site != "photo"}
     found = held(30, "dirichlet", three, concentration=0.5, min_images=70)
@@ -164,23 +164,23 @@ def test_a_large_concentration_is_nearly_homogeneous_and_a_small_one_is_not():
     assert even.std() < 0.002 < 0.03 < uneven.std()
 
 
-def test_what_dirichlet_cannot_give_is_refused_after_a_bounded_search(monkeypatch):
+def test_impossible_dirichlet_shares_are_refused_after_a_bounded_search(monkeypatch):
     monkeypatch.setattr(partitions, "MAX_DRAWS", 1000)
-    with pytest.raises(ValueError, match="no draw of Dirichlet.0.5. gave each of 10 clients at least 999 of the 9991"):
+    with pytest.raises(ValueError, match="no sample of Dirichlet.0.5. gave each of 10 clients at least 999 of the 999"):
         held(10, "dirichlet", min_images=999)
     with pytest.raises(ValueError, match="a smaller federation.min_images"):
         held(10, "dirichlet", min_images=1000)
 
 
-def test_more_clients_than_people_are_refused():
-    with pytest.raises(ValueError, match="7 clients share 6 people in training; expected at most 6"):
+def test_more_clients_than_patients_are_refused():
+    with pytest.raises(ValueError, match="7 clients share 6 training patients; expected at most 6 clients"):
         partition(sites({"a": 3, "b": 3}, images=9), 7, "domains", 0)
 
 
 def test_clients_without_an_image_are_refused_by_name():
-    """One person has 90 of 99 images, more than three of the four clients' shares."""
+    """One patient has 90 of 99 images, more than the shares of three of the four clients."""
     lopsided = [Case("a", f"big{i}", Path("i"), None, "big") for i in range(90)] + cases("a", 9)
-    sentence = "[12] of 4 clients would hold no training image, the first is client_.; .*fewer"
+    sentence = "[12] of 4 clients would have no training image, the first is client_.; .*fewer"
     with pytest.raises(ValueError, match=sentence):
         partition({"a": Split(lopsided, [], [])}, 4, "domains", 0)
 

@@ -54,7 +54,7 @@ def test_older_folder_names_mean_the_same_sites(tmp_path):
 
 def test_an_old_and_a_new_name_of_one_site_are_an_error(root):
     write_case(root / "ISBI")
-    with pytest.raises(UserError, match="RUNMC.* and .*ISBI: are both the site RUNMC"):
+    with pytest.raises(UserError, match="RUNMC.* and .*ISBI: both folders are the site RUNMC"):
         Prostate(root=str(root)).site_names()
 
 
@@ -66,19 +66,19 @@ def test_both_zones_are_the_prostate(root):
     assert volume.image.shape == (1, *SHAPE) and volume.spacing_mm == (0.6, 0.6, 3.6) and volume.notices == ()
 
 
-def test_every_lonely_file_is_in_one_message(root):
+def test_all_files_without_a_counterpart_are_in_one_message(root):
     (root / "RUNMC" / "Case00_segmentation.nii.gz").unlink()
     (root / "RUNMC" / "Case01.nii.gz").unlink()
     with pytest.raises(UserError) as error:
         Prostate(root=str(root)).cases("RUNMC")
-    assert "Case00.nii.gz: has no mask" in str(error.value)
-    assert "Case01_segmentation.nii.gz: has no image" in str(error.value)
+    assert "Case00.nii.gz: this image has no mask" in str(error.value)
+    assert "Case01_segmentation.nii.gz: this mask has no image" in str(error.value)
 
 
-def test_a_case_that_is_there_twice_is_an_error(root):
-    twin = root / "RUNMC" / "case00.nii"
-    nib.save(nib.load(root / "RUNMC" / "Case00.nii.gz"), twin)
-    with pytest.raises(UserError, match="there twice"):
+def test_a_case_that_exists_twice_is_an_error(root):
+    copy = root / "RUNMC" / "case00.nii"
+    nib.save(nib.load(root / "RUNMC" / "Case00.nii.gz"), copy)
+    with pytest.raises(UserError, match="another file has the same name"):
         Prostate(root=str(root)).cases("RUNMC")
 
 
@@ -88,17 +88,17 @@ def test_a_site_without_images_is_an_error(root):
         Prostate(root=str(root)).cases("HK")
 
 
-def test_an_unknown_site_is_answered_with_the_nearest(root):
+def test_the_message_about_an_unknown_site_suggests_the_nearest_name(root):
     with pytest.raises(UserError, match="no site 'RUNCM'.*Did you mean 'RUNMC'"):
         Prostate(root=str(root), sites=("RUNCM",)).site_names()
 
 
-def test_sites_restrict(root):
+def test_only_the_sites_in_the_config_are_used(root):
     assert Prostate(root=str(root), sites=("RUNMC",)).site_names() == ["RUNMC"]
 
 
-def test_a_folder_without_sites_says_what_was_expected(tmp_path):
-    with pytest.raises(UserError, match="no sites in .*RUNMC or ISBI"):
+def test_the_message_about_a_folder_without_sites_names_the_expected_layout(tmp_path):
+    with pytest.raises(UserError, match="contains no site; .*RUNMC or ISBI"):
         Prostate(root=str(tmp_path)).site_names()
 
 
@@ -107,7 +107,7 @@ def test_a_link_out_of_the_root_is_refused_unless_allowed(root, tmp_path_factory
     image = root / "BMC" / "Case00.nii.gz"
     image.rename(elsewhere / "secret.nii.gz")
     image.symlink_to(elsewhere / "secret.nii.gz")
-    with pytest.raises(UserError, match="Case00.nii.gz: is.* a link out of .*data.follow_symlinks"):
+    with pytest.raises(UserError, match="Case00.nii.gz: this file.* behind a symbolic link.*data.follow_symlinks"):
         Prostate(root=str(root)).cases("BMC")
     assert len(Prostate(root=str(root), follow_symlinks=True).cases("BMC")) == 1
 
@@ -122,12 +122,12 @@ def test_the_published_counts_are_those_of_116_patients():
     assert sum(Prostate.published_counts.values()) == 116 and set(Prostate.published_counts) == set(SITES)
 
 
-def test_a_missing_folder_is_an_error_that_tells_where_to_look(tmp_path):
-    with pytest.raises(UserError, match="no folder .*nowhere.*python -m medfed.data card prostate"):
+def test_the_message_about_a_missing_folder_explains_how_to_get_the_data(tmp_path):
+    with pytest.raises(UserError, match="the folder .*nowhere.* does not exist.*python -m medfed.data card prostate"):
         Prostate(root=str(tmp_path / "nowhere")).ensure_available()
 
 
-def test_a_folder_that_is_there_is_ready(root):
+def test_an_existing_folder_is_used(root):
     data = Prostate(root=str(root), if_missing="phantom")
     assert data.ensure_available() is data
 
@@ -167,7 +167,7 @@ def test_a_missing_folder_becomes_a_phantom_beside_it(tmp_path, maker):
     assert not (tmp_path / "prostate").exists()
 
 
-def test_a_phantom_is_made_once_and_again_for_other_values(tmp_path, maker):
+def test_a_phantom_is_up_to_date_once_and_again_for_other_values(tmp_path, maker):
     root = str(tmp_path / "p")
     ProstatePhantom(root=root).ensure_available()
     ProstatePhantom(root=root).ensure_available()
@@ -211,10 +211,10 @@ def test_the_bar_walks_over_every_case(tmp_path, maker):
     assert seen == list(range(6))
 
 
-def test_the_real_maker_and_this_reader_agree(tmp_path):
+def test_the_phantom_generator_writes_what_the_dataset_reads(tmp_path):
     data = ProstatePhantom(
         root=str(tmp_path / "p"), cases_per_site=1, matrix=32, sites=("RUNMC", "UCL")
     ).ensure_available()
     volume = data.load(data.cases("RUNMC")[0])
     assert volume.image.shape[1:3] == (32, 32) and volume.mask.meta["label_values"] == [0, 1, 2]
-    assert ProstatePhantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32)._is_made()
+    assert ProstatePhantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32)._is_up_to_date()

@@ -32,7 +32,7 @@ def nifti(path: Path, array: np.ndarray, affine=AFFINE) -> Path:
     return path
 
 
-def picture(path: Path, array: np.ndarray, mode: str | None = None, **options) -> Path:
+def write_image(path: Path, array: np.ndarray, mode: str | None = None, **options) -> Path:
     image = Image.fromarray(array)
     (image.convert(mode) if mode else image).save(path, **options)
     return path
@@ -43,7 +43,7 @@ def colours(height=7, width=9) -> np.ndarray:
 
 
 def refused(read, path: Path, *words: str) -> str:
-    """The sentence of the UserError; it names the file and has the words."""
+    """Check that reading raises a UserError that names the file and matches the words; return its message."""
     with pytest.raises(UserError) as error:
         read(path)
     sentence = str(error.value)
@@ -62,7 +62,7 @@ def labels(path: Path) -> MetaTensor:
 
 class TestVolumes:
     @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "A.NII.GZ"])
-    def test_nifti_comes_as_stored_with_its_affine(self, tmp_path, name):
+    def test_a_nifti_file_keeps_its_values_and_its_affine(self, tmp_path, name):
         image = grey(nifti(tmp_path / name, voxels()))
         assert image.dtype == torch.float32 and image.shape == (1, *SHAPE)
         np.testing.assert_array_equal(image[0].numpy(), voxels())
@@ -80,19 +80,19 @@ class TestVolumes:
         np.testing.assert_array_equal(found[0].numpy(), voxels())
         np.testing.assert_allclose(found.affine.numpy(), AFFINE, atol=1e-12)
 
-    def test_a_flat_image_has_one_slice_and_says_so(self, tmp_path):
+    def test_a_2d_volume_has_one_slice_and_a_notice(self, tmp_path):
         notices = []
         assert read_image(nifti(tmp_path / "a.nii", voxels((6, 5))), 1, notices).shape == (1, 6, 5, 1)
         assert notices == ["only one slice"]
 
-    def test_a_constant_image_is_noticed(self, tmp_path):
+    def test_a_constant_image_gives_a_notice(self, tmp_path):
         notices = []
         read_image(nifti(tmp_path / "a.nii", np.full(SHAPE, 7, np.int16)), 1, notices)
         assert notices == ["constant image"]
 
-    def test_a_fourth_axis_is_channels_only_where_they_are_declared(self, tmp_path):
+    def test_a_fourth_axis_is_channels_only_if_the_dataset_has_that_many(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels((*SHAPE, 2)))
-        refused(grey, path, "has 2 values a voxel", "expected 1", "keep one volume")
+        refused(grey, path, "fourth axis of length 2, expected 1", "keep only one")
         two = read_image(path, 2, [])
         np.testing.assert_array_equal(two.numpy(), np.moveaxis(voxels((*SHAPE, 2)), -1, 0))
         assert grey(nifti(tmp_path / "b.nii", voxels((*SHAPE, 1)))).shape == (1, *SHAPE)
@@ -100,21 +100,21 @@ class TestVolumes:
     def test_a_fifth_axis_is_refused(self, tmp_path):
         refused(grey, nifti(tmp_path / "a.nii", voxels((6, 5, 4, 1, 3))), "5 axes")
 
-    @pytest.mark.parametrize(("value", "words"), [(np.nan, "3 of 120 voxels are NaN and 0"), (-np.inf, "3 infinite")])
-    def test_values_that_are_not_numbers_are_counted(self, tmp_path, value, words):
+    @pytest.mark.parametrize(("value", "words"), [(np.nan, "3 of 120 voxels are NaN"), (-np.inf, "3 are infinite")])
+    def test_values_that_are_not_finite_are_counted(self, tmp_path, value, words):
         array = voxels(dtype=np.float32)
         array[0, :3, 0] = value
         refused(grey, nifti(tmp_path / "a.nii", array), words)
 
-    def test_a_truncated_nifti_tells_both_sizes(self, tmp_path):
+    def test_a_truncated_nifti_names_both_sizes(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels())
         path.write_bytes(path.read_bytes()[:400])
         refused(grey, path, "400 of 592 bytes")  # 352 of header, 6 * 5 * 4 * 2 of voxels
 
-    def test_a_truncated_gz_tells_both_sizes(self, tmp_path):
+    def test_a_truncated_gz_names_both_sizes(self, tmp_path):
         path = nifti(tmp_path / "a.nii.gz", voxels((30, 20, 10)))
         path.write_bytes(path.read_bytes()[:-2000])
-        sentence = refused(grey, path, r"cut short, [\d,]+ of 12,352 bytes")
+        sentence = refused(grey, path, r"incomplete: found [\d,]+ of 12,352 bytes")
         assert 6_000 < int(re.search(r"([\d,]+) of", sentence)[1].replace(",", "")) < 12_352
 
     def test_a_gz_cut_within_its_header_is_refused(self, tmp_path):
@@ -122,13 +122,13 @@ class TestVolumes:
         path.write_bytes(path.read_bytes()[:40])
         refused(grey, path, "damaged")
 
-    def test_a_gz_that_holds_a_shorter_file_is_found(self, tmp_path):
+    def test_a_gz_that_contains_a_shorter_file_is_refused(self, tmp_path):
         path = nifti(tmp_path / "a.nii.gz", voxels())
         path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:500]))
         refused(grey, path, "500 of 592 bytes")
 
-    def test_no_flipped_bit_of_a_gz_goes_through(self, tmp_path):
-        """But in the ten bytes before the stream, which are not content: time stamp, flags and system."""
+    def test_a_flipped_bit_of_a_gz_is_always_refused(self, tmp_path):
+        """Except in the ten bytes before the stream, which are not content: time stamp, flags and system."""
         path = nifti(tmp_path / "a.nii.gz", voxels())
         whole = path.read_bytes()
         assert whole[3] == 0, "this gzip header is 10 bytes long"
@@ -140,17 +140,17 @@ class TestVolumes:
             refused(grey, path)
 
     @pytest.mark.parametrize("name", ["a.mha", "a.mhd"])
-    def test_a_flipped_bit_of_compressed_metaimage_is_found(self, tmp_path, name):
-        """SimpleITK prints a line about it and returns other voxels."""
+    def test_a_flipped_bit_of_a_compressed_metaimage_is_refused(self, tmp_path, name):
+        """SimpleITK only prints a message and returns other voxels."""
         sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / name), True)
         data = tmp_path / ("a.zraw" if name == "a.mhd" else name)
         broken = bytearray(data.read_bytes())
         broken[-40] ^= 4
         data.write_bytes(broken)
-        with pytest.raises(UserError, match=f"{data.name}: is damaged"):
+        with pytest.raises(UserError, match=f"{data.name}: the file is damaged"):
             grey(tmp_path / name)
 
-    def test_truncated_metaimage_tells_both_sizes(self, tmp_path):
+    def test_a_truncated_metaimage_names_both_sizes(self, tmp_path):
         path = tmp_path / "a.mha"
         sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(path))
         path.write_bytes(path.read_bytes()[:-40])
@@ -159,106 +159,106 @@ class TestVolumes:
     def test_an_mhd_without_its_voxels_names_the_missing_file(self, tmp_path):
         sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / "a.mhd"))
         (tmp_path / "a.raw").unlink()
-        refused(grey, tmp_path / "a.mhd", "a.raw", "missing")
+        refused(grey, tmp_path / "a.mhd", "a.raw", "does not exist")
 
     def test_an_mhd_cannot_reach_out_of_its_folder(self, tmp_path):
         (tmp_path / "in").mkdir()
         sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / "a.mhd"))
         header = (tmp_path / "a.mhd").read_text().replace("a.raw", "../a.raw")
         (tmp_path / "in" / "a.mhd").write_text(header)
-        refused(grey, tmp_path / "in" / "a.mhd", "ElementDataFile", "beside it")
+        refused(grey, tmp_path / "in" / "a.mhd", "ElementDataFile", "in the same folder")
 
-    def test_a_damaged_nrrd_is_found(self, tmp_path):
+    def test_a_damaged_nrrd_is_refused(self, tmp_path):
         path = tmp_path / "a.nrrd"
         sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(path), True)
         path.write_bytes(path.read_bytes()[:-20])
-        refused(grey, path, "cannot be read")
+        refused(grey, path, "cannot read the file")
 
     def test_a_singular_affine_is_refused(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels())
         whole = bytearray(path.read_bytes())
         whole[280:296] = bytes(16)  # the first row of the sform
         path.write_bytes(whole)
-        refused(grey, path, "affine is singular", "0 x 0.6 x 3 mm")
+        refused(grey, path, "affine in the header is singular", "0 x 0.6 x 3 mm")
 
     def test_two_axes_along_one_line_are_singular(self, tmp_path):
         flat = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
         image = nib.Nifti1Image(voxels(), None)
         image.header.set_sform(flat, 1)
         nib.save(image, tmp_path / "a.nii")
-        refused(grey, tmp_path / "a.nii", "affine is singular")
+        refused(grey, tmp_path / "a.nii", "affine in the header is singular")
 
     def test_a_voxel_size_of_zero_is_refused(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels())
         whole = bytearray(path.read_bytes())
         whole[80:84] = bytes(4)  # pixdim[1]; nibabel would read it as 1 mm
         path.write_bytes(whole)
-        refused(grey, path, "voxel size of 0 x 0.6 x 3 mm")
+        refused(grey, path, "voxel size in the header is 0 x 0.6 x 3 mm")
 
-    def test_a_header_that_claims_too_much_is_refused_before_memory_is_taken(self, tmp_path):
+    def test_a_header_with_too_many_voxels_is_refused_before_memory_is_allocated(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels())
         whole = bytearray(path.read_bytes())
         whole[42:48] = struct.pack("<3h", 30000, 30000, 30000)
         path.write_bytes(whole)
         refused(grey, path, "27,000,000,000,000 voxels")
 
-    def test_voxels_that_are_no_numbers_are_refused(self, tmp_path):
+    def test_voxels_that_are_not_numbers_are_refused(self, tmp_path):
         array = np.zeros(SHAPE, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
-        refused(grey, nifti(tmp_path / "a.nii", array), "cannot be read")
+        refused(grey, nifti(tmp_path / "a.nii", array), "cannot read the file")
 
 
 class TestAnyFile:
     @pytest.mark.parametrize("read", [grey, labels])
     @pytest.mark.parametrize("name", [f"a{ending}" for ending in SUFFIXES])
-    def test_missing_empty_and_text_are_told_apart(self, tmp_path, read, name):
+    def test_missing_empty_and_text_files_have_different_messages(self, tmp_path, read, name):
         path = tmp_path / name
-        refused(read, path, "is missing")
+        refused(read, path, "the file does not exist")
         path.write_bytes(b"")
-        refused(read, path, r"is empty \(0 bytes\)")
+        refused(read, path, r"the file is empty \(0 bytes\)")
         path.write_text("patients are listed elsewhere\n" * 20)
-        refused(read, path, "is no |is damaged|cannot be read|ElementDataFile")
+        refused(read, path, "is not a |is damaged|cannot read|ElementDataFile")
 
-    def test_dicom_is_named_as_such(self, tmp_path):
+    def test_a_dicom_file_is_recognised(self, tmp_path):
         (tmp_path / "a.nii").write_bytes(bytes(128) + b"DICM" + bytes(300))
         refused(grey, tmp_path / "a.nii", "DICOM", "dcm2niix")
 
     def test_an_unknown_ending_lists_the_known_ones(self, tmp_path):
         (tmp_path / "a.gif").write_text("x")
-        refused(grey, tmp_path / "a.gif", "unknown kind", ".nii.gz, .nii, .mha, .mhd, .nrrd, .png")
+        refused(grey, tmp_path / "a.gif", "not supported", ".nii.gz, .nii, .mha, .mhd, .nrrd, .png")
 
     def test_spaces_unicode_and_long_paths_work(self, tmp_path):
         folder = tmp_path / "Hôpital Saint-Louis α" / ("x" * 200)
         folder.mkdir(parents=True)
         assert grey(nifti(folder / "cas n° 1.nii.gz", voxels())).shape == (1, *SHAPE)
-        assert grey(picture(folder / "cas n° 2.png", colours()[..., 0])).shape == (1, 7, 9, 1)
+        assert grey(write_image(folder / "cas n° 2.png", colours()[..., 0])).shape == (1, 7, 9, 1)
         sitk.WriteImage(sitk.GetImageFromArray(voxels().T), str(folder / "cas n° 3.mhd"))
         assert grey(folder / "cas n° 3.mhd").shape == (1, *SHAPE)
 
 
-class TestPictures:
+class TestImageFiles:
     @pytest.mark.parametrize("ending", ["png", "bmp", "tif"])
     def test_rows_come_before_columns(self, tmp_path, ending):
-        path = picture(tmp_path / f"a.{ending}", colours())
+        path = write_image(tmp_path / f"a.{ending}", colours())
         image = read_image(path, 3, [])
         assert image.shape == (3, 7, 9, 1) and spacing_mm(path, image) is None
         np.testing.assert_array_equal(image[..., 0].numpy(), colours().transpose(2, 0, 1))
 
     def test_alpha_is_dropped_and_the_colours_stay(self, tmp_path):
         notices, alpha = [], np.full((7, 9, 1), 99, np.uint8)
-        image = read_image(picture(tmp_path / "a.png", np.concatenate([colours(), alpha], -1)), 3, notices)
+        image = read_image(write_image(tmp_path / "a.png", np.concatenate([colours(), alpha], -1)), 3, notices)
         np.testing.assert_array_equal(image[..., 0].numpy(), colours().transpose(2, 0, 1))
         assert notices == ["alpha channel dropped"]
 
-    def test_grey_among_colour_is_an_error_that_names_the_switch(self, tmp_path):
-        path, notices = picture(tmp_path / "a.png", colours()[..., 0]), []
-        refused(lambda path: read_image(path, 3, [], declared=True), path, "data.grey_to_rgb: true")
+    def test_a_grey_image_in_a_colour_dataset_is_refused_with_the_setting_that_allows_it(self, tmp_path):
+        path, notices = write_image(tmp_path / "a.png", colours()[..., 0]), []
+        refused(lambda path: read_image(path, 3, [], suggest_keys=True), path, "data.grey_to_rgb: true")
         image = read_image(path, 3, notices, grey_to_rgb=True)
         assert torch.equal(image[0], image[2]) and len(image) == 3 and notices == ["grey repeated as RGB"]
 
-    def test_colour_among_grey_is_an_error_unless_it_is_grey(self, tmp_path):
-        path = picture(tmp_path / "a.png", colours())
-        refused(lambda path: read_image(path, 1, [], declared=True), path, "data.image_channels: 3")
-        assert len(grey(picture(tmp_path / "b.png", colours()[..., :1].repeat(3, -1)))) == 1
+    def test_a_colour_image_in_a_grey_dataset_is_refused_unless_its_channels_are_equal(self, tmp_path):
+        path = write_image(tmp_path / "a.png", colours())
+        refused(lambda path: read_image(path, 1, [], suggest_keys=True), path, "data.image_channels: 3")
+        assert len(grey(write_image(tmp_path / "b.png", colours()[..., :1].repeat(3, -1)))) == 1
 
     def test_a_palette_becomes_colours(self, tmp_path):
         image = Image.new("P", (9, 7), 1)
@@ -271,41 +271,44 @@ class TestPictures:
     def test_cmyk_becomes_rgb(self, tmp_path):
         flat = np.broadcast_to(np.uint8([250, 120, 10]), (16, 16, 3))
         notices = []
-        image = read_image(picture(tmp_path / "a.jpg", flat, "CMYK", quality=100), 3, notices)
+        image = read_image(write_image(tmp_path / "a.jpg", flat, "CMYK", quality=100), 3, notices)
         np.testing.assert_allclose(image[:, 8, 8, 0].numpy(), [250, 120, 10], atol=4)
         assert notices == ["CMYK converted to RGB"]
 
-    def test_the_exif_note_turns_the_picture(self, tmp_path):
-        """Orientation 6: the stored picture must be turned by 90 degrees clockwise to be upright."""
+    def test_an_image_is_rotated_as_its_exif_data_require(self, tmp_path):
+        """Orientation 6: the stored image must be rotated by 90 degrees clockwise to be upright."""
         exif, notices = Image.Exif(), []
         exif[0x0112] = 6
-        image = read_image(picture(tmp_path / "a.png", colours(), exif=exif), 3, notices)
+        image = read_image(write_image(tmp_path / "a.png", colours(), exif=exif), 3, notices)
         np.testing.assert_array_equal(image[..., 0].numpy(), np.rot90(colours(), -1).transpose(2, 0, 1))
-        assert notices == ["turned as its EXIF note says"]
+        assert notices == ["rotated as its EXIF data require"]
 
-    def test_more_than_8_bits_need_a_declared_white_and_end_on_the_same_scale(self, tmp_path):
-        path = picture(tmp_path / "a.png", np.uint16([[0, 4095], [819, 2]]))
-        refused(lambda path: read_image(path, 1, [], declared=True), path, "8 bits", "0 to 4095", "data.intensity_max")
+    def test_more_than_8_bits_need_intensity_max_and_are_scaled_to_255(self, tmp_path):
+        path = write_image(tmp_path / "a.png", np.uint16([[0, 4095], [819, 2]]))
+        read = partial(read_image, channels=1, notices=[], suggest_keys=True)
+        refused(read, path, "8 bits", "0 to 4095", "data.intensity_max")
         image = read_image(path, 1, [], intensity_max=4095)
         assert image.flatten().tolist() == pytest.approx([0, 255, 51, 2 * 255 / 4095])
-        refused(lambda path: read_image(path, 1, [], intensity_max=1023), path, "expected 0 to .* 1023")
+        refused(lambda path: read_image(path, 1, [], intensity_max=1023), path, "expected values from 0 to 1023")
 
-    def test_no_key_is_advised_where_the_dataset_has_none(self, tmp_path):
-        deep, colour = picture(tmp_path / "a.png", np.uint16([[0, 4095]])), picture(tmp_path / "b.png", colours())
+    def test_no_config_key_is_recommended_if_the_dataset_has_none(self, tmp_path):
+        deep = write_image(tmp_path / "a.png", np.uint16([[0, 4095]]))
+        colour = write_image(tmp_path / "b.png", colours())
         volume = nifti(tmp_path / "c.nii", voxels((6, 5, 4, 2)))
         cases = [
-            (deep, 1, "0 to 4095; save it as 8-bit grey$"), (deep, 3, "save it as 8-bit RGB$"),
-            (picture(tmp_path / "d.png", colours()[..., 0]), 3, "is grey, expected colour; save it as RGB$"),
-            (colour, 1, "is in colour, expected grey; save it as grey$"), (volume, 1, "keep one volume of them$"),
+            (deep, 1, "0 to 4095; expected 8 bits; save it as 8-bit grey$"), (deep, 3, "save it as 8-bit RGB$"),
+            (write_image(tmp_path / "d.png", colours()[..., 0]), 3, "is grey; expected colour; save it as RGB$"),
+            (colour, 1, "is in colour; expected grey; save it as grey$"),
+            (volume, 1, "keep only one of these volumes$"),
         ]  # fmt: skip
         for path, channels, words in cases:
             assert "data." not in refused(partial(read_image, channels=channels, notices=[]), path, words)
-        refused(lambda path: read_image(path, 1, [], declared=True), volume, "declare them with data.image_channels$")
+        refused(lambda path: read_image(path, 1, [], suggest_keys=True), volume, "or set data.image_channels$")
 
-    def test_only_16_bits_a_channel_are_said_to_be_read_with_8(self, tmp_path):
+    def test_only_16_bits_per_channel_give_a_notice(self, tmp_path):
         """A row of 533 pixels of 8-bit RGB fills 1600 bytes in a BMP, and BMP packs colours into 16 bits."""
         notices = []
-        read_image(picture(tmp_path / "a.bmp", colours(2, 533)), 3, notices)
+        read_image(write_image(tmp_path / "a.bmp", colours(2, 533)), 3, notices)
         entries = struct.pack("<IiiHHIIiiIIIII", 40, 2, 1, 1, 16, 3, 4, 0, 0, 0, 0, 0xF800, 0x07E0, 0x001F)
         (tmp_path / "b.bmp").write_bytes(b"BM" + struct.pack("<IHHI", 70, 0, 0, 66) + entries + b"\x1f\x00\x00\xf8")
         assert read_image(tmp_path / "b.bmp", 3, notices)[..., 0, :, 0].tolist() == [[0, 255], [0, 0], [255, 0]]
@@ -321,21 +324,22 @@ class TestPictures:
         (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + data)
         notices = []
         assert read_image(tmp_path / "a.png", 3, notices)[:, 0, 0, 0].tolist() == [0x12, 0xFF, 0]
-        assert "16-bit colour read with 8 bits" in notices
+        assert "16-bit colour reduced to 8 bits" in notices
 
     def test_a_declared_white_leaves_8_bits_alone(self, tmp_path):
-        assert read_image(picture(tmp_path / "a.png", np.uint8([[0, 255]])), 1, [], intensity_max=65535).max() == 255
+        path = write_image(tmp_path / "a.png", np.uint8([[0, 255]]))
+        assert read_image(path, 1, [], intensity_max=65535).max() == 255
 
     def test_truncated_and_altered_pictures_are_found(self, tmp_path):
         for name in ("a.png", "a.jpg"):
-            path = picture(tmp_path / name, colours(64, 64))
+            path = write_image(tmp_path / name, colours(64, 64))
             path.write_bytes(path.read_bytes()[:-300])
-            refused(lambda path: read_image(path, 3, []), path, "damaged or cut short")
-        path = picture(tmp_path / "a.png", colours(64, 64))
+            refused(lambda path: read_image(path, 3, []), path, "damaged or incomplete")
+        path = write_image(tmp_path / "a.png", colours(64, 64))
         broken = bytearray(path.read_bytes())
         broken[len(broken) // 2] ^= 1
         path.write_bytes(broken)
-        refused(lambda path: read_image(path, 3, []), path, "damaged or cut short")
+        refused(lambda path: read_image(path, 3, []), path, "damaged or incomplete")
 
     @pytest.mark.parametrize("side", [12_000, 40_000])
     def test_a_decompression_bomb_is_refused_by_its_header(self, tmp_path, side):
@@ -354,7 +358,7 @@ class TestPictures:
 
 
 class TestMasks:
-    def test_values_become_structures_and_are_remembered(self, tmp_path):
+    def test_values_become_structures_and_are_listed_in_the_metadata(self, tmp_path):
         array = np.zeros(SHAPE, np.uint8)
         array[1], array[2] = 1, 2
         mask = labels(nifti(tmp_path / "a.nii.gz", array))
@@ -364,40 +368,40 @@ class TestMasks:
 
     def test_structures_may_lie_within_each_other(self, tmp_path):
         """A disc of rim (128) and cup (0) on 255: the cup belongs to both."""
-        path = picture(tmp_path / "a.png", np.uint8([[255, 128, 0, 128]]))
+        path = write_image(tmp_path / "a.png", np.uint8([[255, 128, 0, 128]]))
         mask = read_mask(path, {255: (), 128: ("disc",), 0: ("disc", "cup")}, ("disc", "cup"), [])
         assert mask[..., 0].tolist() == [[[0, 1, 1, 1]], [[0, 0, 1, 0]]]
 
-    def test_unknown_values_are_listed_beside_the_known(self, tmp_path):
-        path = picture(tmp_path / "a.png", np.uint8([[0, 1, 5, 255]]))
+    def test_the_message_lists_unknown_and_expected_values(self, tmp_path):
+        path = write_image(tmp_path / "a.png", np.uint8([[0, 1, 5, 255]]))
         refused(labels, path, "labels 0, 1, 5, 255", r"expected 0 \(background\), 1 \(prostate\), 2 \(prostate\)")
 
-    def test_negative_values_are_listed_too(self, tmp_path):
+    def test_the_message_lists_negative_values(self, tmp_path):
         refused(labels, nifti(tmp_path / "a.nii", np.full(SHAPE, -1, np.int16)), "labels -1")
 
     def test_fractional_values_are_an_error(self, tmp_path):
         array = np.zeros(SHAPE, np.float32)
         array[0, 0, 0] = 0.5
-        refused(labels, nifti(tmp_path / "a.nii", array), "fractional", "0.5 in 1 of 120", "nearest neighbour")
+        refused(labels, nifti(tmp_path / "a.nii", array), "fractional", "0.5 in 1 of 120", "nearest-neighbour")
 
     def test_a_threshold_makes_soft_edges_hard(self, tmp_path):
         path = nifti(tmp_path / "a.nii", np.float32([[[0.2, 0.5, 0.7]]]))
         assert read_labels(path, [], threshold=0.5).flatten().tolist() == [0, 0, 1]
 
     def test_colours_are_an_error_unless_they_are_grey(self, tmp_path):
-        path = picture(tmp_path / "a.png", np.uint8([[[0, 0, 0], [255, 0, 0]]]))
-        refused(labels, path, "2 colours", "one number a pixel")
-        assert labels(picture(tmp_path / "b.png", np.uint8([[[0, 0, 0], [1, 1, 1]]]))).flatten().tolist() == [0, 1]
+        path = write_image(tmp_path / "a.png", np.uint8([[[0, 0, 0], [255, 0, 0]]]))
+        refused(labels, path, "2 colours", "one number per pixel")
+        assert labels(write_image(tmp_path / "b.png", np.uint8([[[0, 0, 0], [1, 1, 1]]]))).flatten().tolist() == [0, 1]
 
-    def test_a_palette_holds_indices_as_labels(self, tmp_path):
+    def test_palette_indices_are_the_labels(self, tmp_path):
         image = Image.fromarray(np.uint8([[0, 1, 2]]), "L").convert("P")
         image.putdata([0, 1, 2])
         image.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
         image.save(tmp_path / "a.png")
         assert read_labels(tmp_path / "a.png", []).flatten().tolist() == [0, 1, 2]
 
-    def test_one_bit_pictures_are_0_and_1(self, tmp_path):
-        path = picture(tmp_path / "a.png", np.uint8([[0, 255, 255]]), "1")
+    def test_one_bit_images_are_0_and_1(self, tmp_path):
+        path = write_image(tmp_path / "a.png", np.uint8([[0, 255, 255]]), "1")
         assert labels(path).flatten().tolist() == [0, 1, 1]
 
 
@@ -407,12 +411,12 @@ class TestPairs:
         mask = MetaTensor(torch.zeros(1, *shape), affine=torch.tensor(np.asarray(affine)))
         check_pair(Path("a.nii"), image, Path("a_mask.nii"), mask, ignore_geometry)
 
-    def test_the_same_place_is_fine_but_for_rounding(self):
+    def test_the_same_position_up_to_rounding_is_accepted(self):
         self.pair()
         self.pair(AFFINE + 1e-5 * np.eye(4))
 
     def test_another_shape_names_both_files(self):
-        with pytest.raises(UserError, match=r"a_mask.nii: has 6 x 5 x 3 voxels, but its image a.nii has 6 x 5 x 4"):
+        with pytest.raises(UserError, match=r"a_mask.nii: .* 6 x 5 x 3 voxels, but its image a.nii has 6 x 5 x 4"):
             self.pair(shape=(6, 5, 3))
 
     def test_another_spacing_is_an_error_beyond_a_micrometre(self):
@@ -421,23 +425,23 @@ class TestPairs:
             self.pair(scaled)
 
     def test_a_flipped_axis_is_an_error(self):
-        with pytest.raises(UserError, match="axes towards RPS, up to 180 degrees from the LPS of its image"):
+        with pytest.raises(UserError, match="axes point to RPS, up to 180 degrees away from the axes LPS of its image"):
             self.pair(AFFINE @ np.diag([-1, 1, 1, 1]))
 
-    def test_another_place_tells_how_far(self):
+    def test_the_message_for_another_position_names_the_distance(self):
         moved = AFFINE.copy()
         moved[2, 3] += 1.5
         with pytest.raises(UserError, match="up to 1.5 mm .* data.ignore_mask_geometry"):
             self.pair(moved)
 
-    def test_a_small_turn_counts_where_it_moves_most(self):
+    def test_a_small_rotation_is_measured_at_the_farthest_corner(self):
         """5 degrees move the far corner (2.5 and 2.4 mm from the near one) by 3.466 * 2 sin(2.5 degrees) = 0.302 mm."""
         cos, sin = np.cos(np.radians(5)), np.sin(np.radians(5))
-        turn = np.array([[cos, -sin, 0, 0], [sin, cos, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+        rotation = np.array([[cos, -sin, 0, 0], [sin, cos, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
         corner = np.eye(4)
         corner[:3, 3] = AFFINE[:3, 3]
         with pytest.raises(UserError, match="up to 0.302 mm"):
-            self.pair(corner @ turn @ np.linalg.inv(corner) @ AFFINE)
+            self.pair(corner @ rotation @ np.linalg.inv(corner) @ AFFINE)
 
     def test_geometry_can_be_ignored_but_not_the_shape(self):
         self.pair(np.eye(4), ignore_geometry=True)

@@ -24,7 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
-from medfed.datasets.base import Card, Case, Dataset
+from medfed.datasets.base import Dataset
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case
 
 @dataclass(frozen=True)
 class Spleens(Dataset):
@@ -47,14 +49,14 @@ class Spleens(Dataset):
 '''
 
 
-def picture(path: Path) -> None:
+def write_image(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(path)
 
 
 @pytest.fixture
 def scans(tmp_path) -> Path:
-    """A folder that only the new dataset tells from any other folder of sites."""
+    """A folder that only the new dataset recognises; to the others it is any folder of sites."""
     (tmp_path / "scans" / "north").mkdir(parents=True)
     (tmp_path / "scans" / "scanners.csv").touch()
     return tmp_path / "scans"
@@ -79,7 +81,7 @@ def test_a_new_dataset_file_is_recognised_although_no_other_file_names_it(scans,
     assert type(dataset).__name__ == "Spleens" and dataset.window == "wide"
 
 
-def test_without_the_new_file_the_same_folder_is_a_plain_one(scans):
+def test_without_the_new_file_the_same_folder_is_any_folder(scans):
     assert recognise(scans) == Folder(root=str(scans))
 
 
@@ -91,34 +93,36 @@ def test_a_dataset_from_outside_is_checked_by_its_dotted_name(scans, tmp_path, m
     assert capsys.readouterr().out.startswith(f"data:\n  name: our_lab.Spleens\n  root: {scans}\n  window: wide\n")
 
 
-def test_an_unknown_dataset_is_refused_with_the_nearest_name(scans, capsys):
+def test_the_message_about_an_unknown_dataset_suggests_the_nearest_name(scans, capsys):
     assert main(["check", str(scans), "--dataset", "prostat"]) == 2
     assert "no dataset 'prostat'. Did you mean 'prostate'?" in capsys.readouterr().err
 
 
-def test_a_named_dataset_is_taken_whatever_the_folder_looks_like(scans):
+def test_a_named_dataset_is_used_for_any_folder(scans):
     assert recognise(scans, "prostate") == Prostate(root=str(scans))
 
 
-def test_a_folder_of_classes_is_told_from_one_of_masks(tmp_path):
+def test_a_folder_of_classes_is_distinguished_from_a_folder_of_masks(tmp_path):
     for kind in ("dog", "elephant"):
-        picture(tmp_path / "pacs" / "sketch" / kind / "a.png")
+        write_image(tmp_path / "pacs" / "sketch" / kind / "a.png")
     for kind in ("images", "masks"):
-        picture(tmp_path / "eyes" / "north" / kind / "a.png")
+        write_image(tmp_path / "eyes" / "north" / kind / "a.png")
     assert recognise(tmp_path / "pacs") == FolderClasses(root=str(tmp_path / "pacs"))
     assert recognise(tmp_path / "eyes") == Folder(root=str(tmp_path / "eyes"), image_channels=3)
 
 
-def test_two_published_layouts_in_one_folder_are_not_guessed_at(tmp_path, scans, new_file):
+def test_two_published_layouts_in_one_folder_are_refused(tmp_path, scans, new_file):
     for name in ("Case00.nii.gz", "Case00_segmentation.nii.gz"):
         (scans / "UCL").mkdir(exist_ok=True)
         (scans / "UCL" / name).touch()
-    with pytest.raises(UserError, match="has the layout of prostate and of spleens; choose one with --dataset NAME"):
+    with pytest.raises(
+        UserError, match="several datasets: prostate and spleens; .*--dataset NAME"
+    ):
         recognise(scans)
     assert type(recognise(scans, "spleens")).__name__ == "Spleens"
 
 
 @pytest.mark.parametrize("name", sorted(registry.known_names("datasets")))
-def test_a_phantom_is_never_recognised_and_an_empty_folder_is_a_plain_one(name, tmp_path):
+def test_a_phantom_is_never_recognised_and_an_empty_folder_is_any_folder(name, tmp_path):
     dataset = registry.resolve("datasets", name).recognise(tmp_path)
     assert dataset == (Folder(root=str(tmp_path)) if name == "folder" else None)

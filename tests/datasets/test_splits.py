@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from medfed.datasets.base import Case
+from medfed.datasets.case import Case
 from medfed.datasets.splits import split
 
 
@@ -31,9 +31,9 @@ def test_every_case_is_in_exactly_one_part():
 
 def test_all_visits_of_a_person_stay_together():
     parts = split(cases(12, visits=3), 7, 0.2, 0.2)
-    people = [{case.subject for case in part} for part in (parts.train, parts.validation, parts.test)]
-    assert [len(part) for part in people] == [8, 2, 2]
-    assert not people[0] & people[1] and not people[0] & people[2] and not people[1] & people[2]
+    subjects = [{case.subject for case in part} for part in (parts.train, parts.validation, parts.test)]
+    assert [len(part) for part in subjects] == [8, 2, 2]
+    assert not subjects[0] & subjects[1] and not subjects[0] & subjects[2] and not subjects[1] & subjects[2]
     assert len(parts.test) == 6
 
 

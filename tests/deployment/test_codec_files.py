@@ -1,4 +1,4 @@
-"""The codecs of a plan travel beside it, named by their digest."""
+"""The codecs of a plan lie next to it, named by their checksums."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def config(tmp_path):
     return replace(CONFIG, method=Stack((CCST(codec=str(path)), FedProx())))
 
 
-def test_a_codec_is_copied_and_named_by_its_digest_and_found_again(config, tmp_path):
+def test_a_codec_is_copied_named_by_its_checksum_and_resolved(config, tmp_path):
     (tmp_path / "sent").mkdir()
     plan = export_codecs(config, tmp_path / "sent")
     (name,) = plan.method.files
@@ -35,7 +35,7 @@ def test_a_codec_is_copied_and_named_by_its_digest_and_found_again(config, tmp_p
     assert resolved.method.files == (str(tmp_path / "sent" / name),)
 
 
-def test_medfeds_own_codec_does_not_travel(tmp_path):
+def test_medfeds_own_codec_is_not_copied(tmp_path):
     config = replace(CONFIG, method=CCST())
     assert export_codecs(config, tmp_path) == config == resolve_codecs(config, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -48,5 +48,5 @@ def test_a_missing_and_a_changed_codec_are_refused(config, tmp_path):
     with pytest.raises(UserError, match="is not the codec that the plan names"):
         resolve_codecs(plan, tmp_path)
     file.unlink()
-    with pytest.raises(UserError, match="is missing; the plan redraws images with this codec"):
+    with pytest.raises(UserError, match="is missing; the plan needs this codec"):
         resolve_codecs(plan, tmp_path)

@@ -20,25 +20,25 @@ def clients(toy, method):
 
 
 def host(clients, weights, rounds):
-    """What a host that knows nothing of medfed does: train, collect, average."""
+    """Train, collect and average, as a host does that knows nothing of medfed."""
     for _ in range(rounds):
         for client in clients:
             client.train(ExchangeObject(weights=weights, weight_type=WeightType.WEIGHTS))
-        found = [client.get_weights() for client in clients]
-        n = torch.tensor([float(one.statistics[FlStatistics.DATA_COUNT]) for one in found], dtype=torch.float64)
-        weights = average([one.weights for one in found], n / n.sum())
+        updates = [client.get_weights() for client in clients]
+        n = torch.tensor([float(one.statistics[FlStatistics.DATA_COUNT]) for one in updates], dtype=torch.float64)
+        weights = average([one.weights for one in updates], n / n.sum())
     return weights
 
 
-def test_a_host_that_averages_gets_the_bits_of_our_own_federation(toy):
+def test_a_host_that_averages_is_bit_identical_to_medfeds_own_federation(toy):
     method = FedAvg()
     *_, last = federate(method, toy.engine(method), toy.start(method), Federation(rounds=2), 0)
-    found = host(clients(toy, method), toy.start(method).weights, 2)
-    assert found.keys() == last.state.weights.keys()
-    assert all(torch.equal(found[name], entry) for name, entry in last.state.weights.items())
+    weights = host(clients(toy, method), toy.start(method).weights, 2)
+    assert weights.keys() == last.state.weights.keys()
+    assert all(torch.equal(weights[name], entry) for name, entry in last.state.weights.items())
 
 
-def test_what_comes_out_is_a_copy(toy):
+def test_returned_weights_are_copies(toy):
     client = clients(toy, FedAvg())[0]
     client.train(ExchangeObject(weights=toy.start(FedAvg()).weights, weight_type=WeightType.WEIGHTS))
     first = client.get_weights().weights
@@ -47,16 +47,16 @@ def test_what_comes_out_is_a_copy(toy):
     assert any(bool(entry.any()) for entry in client.get_weights().weights.values())
 
 
-def test_counters_that_a_host_averaged_are_whole_numbers_again(toy):
+def test_averaged_counters_are_rounded_to_whole_numbers(toy):
     client = clients(toy, FedAvg())[0]
     client._site.network = nn.BatchNorm2d(2)
     averaged = {name: entry.float() + 3.4 for name, entry in client._site.network.state_dict().items()}
-    found = client._weights(averaged)
-    assert found["num_batches_tracked"].dtype == torch.int64 and found["num_batches_tracked"] == 3
-    assert torch.equal(found["running_mean"], averaged["running_mean"])
+    weights = client._weights(averaged)
+    assert weights["num_batches_tracked"].dtype == torch.int64 and weights["num_batches_tracked"] == 3
+    assert torch.equal(weights["running_mean"], averaged["running_mean"])
 
 
-def test_statistics_are_what_the_method_shares(toy):
+def test_the_data_statistics_are_those_that_the_method_shares(toy):
     method = CCST(min_patients=1)
     client = clients(toy, method)[0]
     shared = client.get_data_stats().statistics
@@ -64,23 +64,23 @@ def test_statistics_are_what_the_method_shares(toy):
     assert shared and all(isinstance(entry, torch.Tensor) for entry in shared.values())
 
 
-def test_abort_ends_training_and_the_next_round_works(toy):
+def test_abort_ends_the_training_and_the_next_round_works(toy):
     client = clients(toy, FedAvg())[0]
     start = ExchangeObject(weights=toy.start(FedAvg()).weights, weight_type=WeightType.WEIGHTS)
-    told = client._site.progress
-    client._site.progress = lambda *step: (client.abort(), told(*step))
+    progress = client._site.progress
+    client._site.progress = lambda *step: (client.abort(), progress(*step))
     with pytest.raises(Aborted, match="after step 1"):
         client.train(start)
-    client._site.progress = told
+    client._site.progress = progress
     client.train(start)
     assert client.evaluate(start).metrics is not None
 
 
-def test_mistakes_of_a_host_are_told(toy):
+def test_mistakes_of_a_host_are_refused(toy):
     client = clients(toy, FedAvg())[0]
     with pytest.raises(ValueError, match="has not trained yet"):
         client.get_weights()
-    with pytest.raises(ValueError, match="expected full weights"):
+    with pytest.raises(ValueError, match="expected complete weights"):
         client.train(ExchangeObject(weights=toy.start(FedAvg()).weights, weight_type=WeightType.WEIGHT_DIFF))
     with pytest.raises(UserError, match="holds the images of"):
         client.initialize({ExtraItems.CLIENT_NAME: "elsewhere"})

@@ -1,4 +1,4 @@
-"""A site whose answer did not count goes on from where its last one that counted left it."""
+"""A site whose reply was rejected or lost continues from its last accepted round."""
 
 import warnings
 from collections.abc import Collection
@@ -16,24 +16,25 @@ from medfed.federation.rounds import federate, requests_with_last_round
 from medfed.federation.settings import Federation, Training
 from medfed.networks.unet import UNet
 
-GOING_ON = Federation(rounds=4, quorum=1)
+SETTINGS = Federation(rounds=4, quorum=1)
 
 
 @dataclass
 class Dropping(InProcess):
-    """Its sites work, and some answers are lost on the way: `lost` holds (round, site); or the letters to them are."""
+    """An engine that loses the updates `lost`, given as (round, site), or the requests for them."""
 
     lost: Collection[tuple[int, str]] = ()
-    is_on_the_way_down: bool = False
+    loses_requests: bool = False
 
     def exchange(self, kind, messages):
         lost = [site for site, m in messages.items() if kind == "train" and (m.facts["round"], site) in self.lost]
-        gone = lost if self.is_on_the_way_down else []
-        answers = super().exchange(kind, {site: message for site, message in messages.items() if site not in gone})
-        return {**answers, **dict.fromkeys(lost, failed_reply("its line broke"))}
+        not_delivered = lost if self.loses_requests else []
+        delivered = {site: message for site, message in messages.items() if site not in not_delivered}
+        replies = super().exchange(kind, delivered)
+        return {**replies, **dict.fromkeys(lost, failed_reply("its connection broke"))}
 
 
-def rounds(toy, method, engine, settings=GOING_ON):
+def rounds(toy, method, engine, settings=SETTINGS):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return list(federate(method, engine, toy.start(method), settings, 0))
@@ -46,7 +47,7 @@ def states(toy, fedavg, folder, lost=()):
 
 @pytest.fixture
 def never_asked(monkeypatch):
-    """South is not asked in the rounds that this is called with."""
+    """Return a function: south is not asked in the rounds that it is called with."""
 
     def ask(*without: int) -> None:
         rounds = iter(range(1, 5))
@@ -58,25 +59,25 @@ def never_asked(monkeypatch):
 
 @pytest.mark.parametrize("state", ["keep", "reset"])
 @pytest.mark.parametrize("without", [(2,), (2, 3), (1,), (1, 2, 3)])
-def test_an_update_that_did_not_count_is_as_if_it_had_not_been_asked_for(fedavg, tmp_path, never_asked, state, without):
+def test_a_lost_update_is_as_one_that_was_not_requested(fedavg, tmp_path, never_asked, state, without):
     toy = ToySegmentation(training=Training(batch_size=4, optimizer_state=state))
-    found = states(toy, fedavg, tmp_path / "dropped", {(number, "south") for number in without})
+    obtained = states(toy, fedavg, tmp_path / "dropped", {(number, "south") for number in without})
     never_asked(*without)
-    assert found == states(toy, fedavg, tmp_path / "never")
+    assert obtained == states(toy, fedavg, tmp_path / "never")
 
 
-def test_losing_what_a_site_kept_would_show(toy, fedavg, tmp_path, monkeypatch):
-    """The control: a site that goes on from the round that did not count gives other bits."""
+def test_a_site_that_loses_its_memory_gives_another_result(toy, fedavg, tmp_path, monkeypatch):
+    """Control of the test above."""
     monkeypatch.setattr(SiteStore, "_memory_after", lambda self, name, last: {})
-    found = states(toy, fedavg, tmp_path / "dropped", {(2, "south")})
+    obtained = states(toy, fedavg, tmp_path / "dropped", {(2, "south")})
     monkeypatch.undo()
     rounds = iter(range(1, 5))
     monkeypatch.setattr("medfed.federation.rounds.choose_sites",
                         lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) == 2 else sites)
-    assert found != states(toy, fedavg, tmp_path / "never")
+    assert obtained != states(toy, fedavg, tmp_path / "never")
 
 
-def test_the_file_of_the_round_that_counted_is_kept_as_long_as_none_other_counts(toy, fedavg, tmp_path):
+def test_the_file_of_the_last_accepted_round_is_not_deleted(toy, fedavg, tmp_path):
     states(toy, fedavg, tmp_path, {(2, "south"), (3, "south"), (4, "south")})
     names = lambda site: sorted(path.name for path in (tmp_path / site).iterdir())  # noqa: E731
     assert names("south") == [f"round_0000{number}.site" for number in (1, 3, 4)]
@@ -84,23 +85,23 @@ def test_the_file_of_the_round_that_counted_is_kept_as_long_as_none_other_counts
 
 
 @pytest.fixture
-def keeping() -> ToySegmentation:
-    """Sites that keep their batch normalisation."""
+def local_toy() -> ToySegmentation:
+    """Sites whose BatchNorm entries stay local."""
     return ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
 
 
-def keepers(keeping, method, folder, **more):
-    return Dropping(keeping.engine(method, local_batch_norm=True).local_sites, folder, **more)
+def local_engine(local_toy, method, folder, **more):
+    return Dropping(local_toy.engine(method, local_batch_norm=True).local_sites, folder, **more)
 
 
-def told(done) -> tuple:
-    """What a round came to: weights, losses and the score of every site."""
+def results(done) -> tuple:
+    """Return a round's weights, losses and the score of every site."""
     return digest(done.state.to_bytes()), done.history
 
 
 @dataclass(frozen=True)
-class Telling(Method):
-    """Shares in every round what the network makes of an image, and adds it up."""
+class SharingEveryRound(Method):
+    """Shares the mean output for one image in every round, and sums it over the sites."""
 
     shares = "every round"
 
@@ -113,67 +114,68 @@ class Telling(Method):
 
 
 @pytest.mark.parametrize("without", [(2,), (2, 3), (1,), (1, 2, 3, 4)])
-def test_after_a_round_that_did_not_count_a_site_validates_as_if_it_had_not_been_asked(
-    keeping, fedavg, tmp_path, never_asked, without
+def test_after_a_lost_update_a_site_validates_as_if_it_had_not_been_asked(
+    local_toy, fedavg, tmp_path, never_asked, without
 ):
-    """It goes by the entries of its last round that counted, also by those of none."""
+    """It uses the local entries of its last accepted round, or none if there is no accepted round."""
     lost = {(number, "south") for number in without}
-    found = rounds(keeping, fedavg, keepers(keeping, fedavg, tmp_path / "dropped", lost=lost))
+    obtained = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "dropped", lost=lost))
     never_asked(*without)
-    expected = rounds(keeping, fedavg, keepers(keeping, fedavg, tmp_path / "never"))
-    assert [told(done) for done in found] == [told(done) for done in expected]
+    expected = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "never"))
+    assert [results(done) for done in obtained] == [results(done) for done in expected]
 
 
 @pytest.mark.parametrize("without", [(2,), (1, 2)])
-def test_so_does_one_that_shares_in_every_round(keeping, tmp_path, without):
-    """Beside a site that its letter to train never reached. To validate would put it right, and comes last."""
-    method, lost, settings = Telling(), {(number, "south") for number in without}, replace(GOING_ON, validate_every=4)
-    found = rounds(keeping, method, keepers(keeping, method, tmp_path / "dropped", lost=lost), settings)
-    never = keepers(keeping, method, tmp_path / "never", lost=lost, is_on_the_way_down=True)
-    expected = rounds(keeping, method, never, settings)
-    assert [told(done) for done in found] == [told(done) for done in expected]
+def test_after_a_lost_update_a_site_shares_as_if_it_had_not_been_asked(local_toy, tmp_path, without):
+    """Compared with a site that did not receive the request. It validates last, as validating would restore it."""
+    method, lost = SharingEveryRound(), {(number, "south") for number in without}
+    settings = replace(SETTINGS, validate_every=4)
+    obtained = rounds(local_toy, method, local_engine(local_toy, method, tmp_path / "dropped", lost=lost), settings)
+    never = local_engine(local_toy, method, tmp_path / "never", lost=lost, loses_requests=True)
+    expected = rounds(local_toy, method, never, settings)
+    assert [results(done) for done in obtained] == [results(done) for done in expected]
 
 
-def test_validating_with_what_the_lost_round_left_would_show(keeping, fedavg, tmp_path, monkeypatch):
-    """The control of the two tests above."""
+def test_validating_with_the_entries_of_a_lost_round_gives_another_score(local_toy, fedavg, tmp_path, monkeypatch):
+    """Control of the two tests above."""
     lost = {(2, "south")}
-    found = rounds(keeping, fedavg, keepers(keeping, fedavg, tmp_path / "dropped", lost=lost))
+    obtained = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "dropped", lost=lost))
     monkeypatch.setattr(
         "medfed.federation.rounds.requests_with_last_round", without_last_in_validate(requests_with_last_round)
     )
-    wrong = rounds(keeping, fedavg, keepers(keeping, fedavg, tmp_path / "wrong", lost=lost))
-    differ = {key for key in found[1].history if found[1].history[key] != wrong[1].history[key]}
+    wrong = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "wrong", lost=lost))
+    differ = {key for key in obtained[1].history if obtained[1].history[key] != wrong[1].history[key]}
     assert "validation_score/south" in differ and "validation_score/north" not in differ
 
 
-def without_last_in_validate(made):
-    def letters(kind, state, sites, number):
-        found = made(kind, state, sites, number)
+def without_last_in_validate(create_requests):
+    def requests(kind, state, sites, number):
+        created = create_requests(kind, state, sites, number)
         if kind != "validate":
-            return found
-        return dict.fromkeys(found, Message(kind, state.weights, {}, {"round": number}))
+            return created
+        return dict.fromkeys(created, Message(kind, state.weights, {}, {"round": number}))
 
-    return letters
+    return requests
 
 
-def test_a_site_that_starts_again_validates_with_what_it_kept(keeping, fedavg, tmp_path):
-    """Its process is new after the training of round 2, and has its files alone."""
-    engine = keepers(keeping, fedavg, tmp_path / "again")
+def test_a_restarted_site_validates_with_the_entries_in_its_files(local_toy, fedavg, tmp_path):
+    """It is built again after the training of round 2, and has only its files."""
+    engine = local_engine(local_toy, fedavg, tmp_path / "again")
     exchange = engine.exchange
 
     def restarting(kind, messages):
         if kind == "validate":
-            fresh = keepers(keeping, fedavg, tmp_path / "again")
+            fresh = local_engine(local_toy, fedavg, tmp_path / "again")
             engine.local_sites, engine._store = fresh.local_sites, fresh._store
         return exchange(kind, messages)
 
     engine.exchange = restarting
-    whole = rounds(keeping, fedavg, keepers(keeping, fedavg, tmp_path / "whole"))
-    assert [told(done) for done in rounds(keeping, fedavg, engine)] == [told(done) for done in whole]
+    whole = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "whole"))
+    assert [results(done) for done in rounds(local_toy, fedavg, engine)] == [results(done) for done in whole]
 
 
-def test_where_nothing_stays_at_the_sites_all_get_one_letter_to_validate(toy, fedavg, tmp_path):
-    """With many clients a letter for each would be written a thousand times."""
+def test_without_local_entries_all_sites_get_the_same_validation_request(toy, fedavg, tmp_path):
+    """It is then encoded once, and not once for each of many clients."""
     engine, seen = toy.engine(fedavg, folder=tmp_path), []
     exchange = engine.exchange
     engine.exchange = lambda kind, messages: (seen.append((kind, messages)), exchange(kind, messages))[1]

@@ -24,25 +24,25 @@ class Killed(Exception):
     pass
 
 
-def stop_after(engine, n_answers: int):
-    """Break off when the n-th training answer has arrived."""
+def stop_after(engine, n_replies: int):
+    """Stop the run when the n-th training reply has been received."""
     count = [0]
 
     def on_reply(kind, site, index, n_sites):
         count[0] += kind == "train"
-        if count[0] == n_answers:
+        if count[0] == n_replies:
             raise Killed
 
     engine.on_reply = on_reply
     return engine
 
 
-@pytest.mark.parametrize("n_answers", [1, 2, 3, 4, 5, 8])
-def test_a_run_that_was_broken_off_anywhere_ends_with_the_same_bits(toy, fedavg, tmp_path, n_answers):
+@pytest.mark.parametrize("n_replies", [1, 2, 3, 4, 5, 8])
+def test_a_run_that_was_stopped_anywhere_is_bit_identical_after_resuming(toy, fedavg, tmp_path, n_replies):
     whole = finish(toy.engine(fedavg), toy.start(fedavg), fedavg)
     state = toy.start(fedavg)
     with pytest.raises(Killed):
-        for done in federate(fedavg, stop_after(toy.engine(fedavg, folder=tmp_path), n_answers), state,
+        for done in federate(fedavg, stop_after(toy.engine(fedavg, folder=tmp_path), n_replies), state,
                              Federation(rounds=3), 0):
             state = done.state
     engine = toy.engine(fedavg, folder=tmp_path)
@@ -51,7 +51,7 @@ def test_a_run_that_was_broken_off_anywhere_ends_with_the_same_bits(toy, fedavg,
 
 
 def test_a_finished_site_is_not_trained_again(toy, fedavg, tmp_path):
-    """Broken off after two of three sites: going on trains the third alone."""
+    """After a stop with two of three sites finished, resuming trains the third site only."""
     start = toy.start(fedavg)
     with pytest.raises(Killed):
         list(federate(fedavg, stop_after(toy.engine(fedavg, folder=tmp_path), 2), start, Federation(rounds=1), 0))
@@ -63,38 +63,38 @@ def test_a_finished_site_is_not_trained_again(toy, fedavg, tmp_path):
     assert trained == {"west"}
 
 
-def test_an_answer_to_another_letter_is_not_taken(toy, fedavg, tmp_path):
+def test_a_stored_reply_to_another_request_is_not_used(toy, fedavg, tmp_path):
     list(federate(fedavg, toy.engine(fedavg, folder=tmp_path), toy.start(fedavg, seed=1), Federation(rounds=1), 0))
-    kept = toy.engine(fedavg, folder=tmp_path)
+    with_files = toy.engine(fedavg, folder=tmp_path)
     fresh = toy.engine(fedavg)
     start = toy.start(fedavg, seed=0)
-    assert finish(kept, start, fedavg) == finish(fresh, start, fedavg)
+    assert finish(with_files, start, fedavg) == finish(fresh, start, fedavg)
 
 
-def test_only_two_rounds_are_kept_on_disk(toy, fedavg, tmp_path):
+def test_only_the_files_of_two_rounds_are_kept(toy, fedavg, tmp_path):
     finish(toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), fedavg)
     assert sorted(p.name for p in (tmp_path / "north").iterdir()) == ["round_00002.site", "round_00003.site"]
 
 
-def test_a_damaged_file_is_refused_by_name(toy, fedavg, tmp_path):
+def test_a_damaged_file_is_refused_with_its_name(toy, fedavg, tmp_path):
     finish(toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), fedavg)
     path = tmp_path / "south" / "round_00003.site"
     data = bytearray(path.read_bytes())
     data[1000] ^= 4
     path.write_bytes(data)
-    with pytest.raises(UserError, match="round_00003.site: its checksum does not fit"):
+    with pytest.raises(UserError, match="round_00003.site: the file is damaged"):
         toy.engine(fedavg, folder=tmp_path).restore(dict.fromkeys(("north", "south", "west"), 3))
 
 
-def test_a_lost_file_is_told_rather_than_started_over(toy, fedavg, tmp_path):
+def test_a_missing_file_is_an_error_and_not_a_new_start(toy, fedavg, tmp_path):
     finish(toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), fedavg)
     (tmp_path / "west" / "round_00003.site").unlink()
-    with pytest.raises(UserError, match="west.round_00003.site: is missing, and with it what west keeps"):
+    with pytest.raises(UserError, match="west.round_00003.site: is missing; it holds the state of west"):
         toy.engine(fedavg, folder=tmp_path).restore({"west": 3})
 
 
-def test_an_answer_made_on_other_terms_is_not_taken(fedavg, tmp_path):
-    """The letter is the same, the learning rate is not."""
+def test_a_stored_reply_of_other_settings_is_not_used(fedavg, tmp_path):
+    """The requests are equal, but the learning rates differ."""
     weights = []
     for rate, folder in ((0.1, tmp_path), (1e-6, tmp_path), (1e-6, None)):
         toy = ToySegmentation(training=Training(batch_size=4, learning_rate=rate))
@@ -104,7 +104,7 @@ def test_an_answer_made_on_other_terms_is_not_taken(fedavg, tmp_path):
 
 
 MANY = [f"client_{n:02d}" for n in range(1, 13)]
-FORGETFUL = Training(batch_size=4, optimizer_state="reset")
+WITHOUT_MEMORY = Training(batch_size=4, optimizer_state="reset")
 
 
 def rounds_of(toy, method, folder, n_rounds=4, state=None, engine=None, **settings):
@@ -119,16 +119,16 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_only_the_clients_of_a_round_hold_memory_and_end_with_the_same_bits(toy, fedavg, tmp_path):
-    """Adam's moments of the other clients rest in their files."""
+def test_only_the_clients_of_a_round_hold_memory_and_results_are_bit_identical(toy, fedavg, tmp_path):
+    """Adam's moments of the other clients are in their files only."""
     *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
     for engine, done in rounds_of(toy, fedavg, tmp_path, 6):
-        awake = {site.name for site in engine.local_sites if site.memory}
-        assert awake == {site for site, number in done.state.took_part.items() if number == done.state.round}
+        with_memory = {site.name for site in engine.local_sites if site.memory}
+        assert with_memory == {site for site, number in done.state.took_part.items() if number == done.state.round}
     assert len(done.state.took_part) > 6 and digest(done.state.to_bytes()) == digest(whole.state.to_bytes())
 
 
-def test_after_going_on_only_the_clients_of_the_last_round_hold_memory(toy, fedavg, tmp_path):
+def test_after_resuming_only_the_clients_of_the_last_round_hold_memory(toy, fedavg, tmp_path):
     *_, (_, half) = rounds_of(toy, fedavg, tmp_path, 3)
     *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
     engine = toy.engine(fedavg, MANY, folder=tmp_path)
@@ -138,40 +138,40 @@ def test_after_going_on_only_the_clients_of_the_last_round_hold_memory(toy, feda
     assert digest(last.state.to_bytes()) == digest(whole.state.to_bytes())
 
 
-def test_losing_a_resting_memory_would_show(toy, fedavg, tmp_path):
-    """The control of the two tests above: a client that came back without its moments gives other bits."""
+def test_a_client_without_its_stored_memory_gives_another_result(toy, fedavg, tmp_path):
+    """Control of the two tests above: the client trains without its Adam moments."""
     *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
     rounds = rounds_of(toy, fedavg, tmp_path, 6)
     for engine, done in rounds:
-        engine._store._resting.clear()
+        engine._store._released.clear()
         last = done.state
     assert digest(last.to_bytes()) != digest(whole.state.to_bytes())
 
 
-def test_clients_without_memory_leave_no_files_but_the_last_rounds_answers(fedavg, tmp_path):
-    toy = ToySegmentation(training=FORGETFUL)
+def test_clients_without_memory_have_files_of_the_last_round_only(fedavg, tmp_path):
+    toy = ToySegmentation(training=WITHOUT_MEMORY)
     for _, done in rounds_of(toy, fedavg, tmp_path, 6):
-        taken = sorted(site for site, number in done.state.took_part.items() if number == done.state.round)
+        trained = sorted(site for site, number in done.state.took_part.items() if number == done.state.round)
         assert files(tmp_path) == [".without_memory.json"] + 3 * [f"round_{done.state.round:05d}.site"]
-        assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == taken
+        assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == trained
     assert len(done.state.took_part) > 6
 
 
-@pytest.mark.parametrize("n_answers", [1, 4, 5, 9])
-def test_a_run_without_memory_that_was_broken_off_goes_on_to_the_same_bits(fedavg, tmp_path, n_answers):
-    toy = ToySegmentation(training=FORGETFUL)
+@pytest.mark.parametrize("n_replies", [1, 4, 5, 9])
+def test_a_stopped_run_without_memory_is_bit_identical_after_resuming(fedavg, tmp_path, n_replies):
+    toy = ToySegmentation(training=WITHOUT_MEMORY)
     *_, (_, whole) = rounds_of(toy, fedavg, None)
     state = toy.start(fedavg)
     with pytest.raises(Killed):
-        stopped = stop_after(toy.engine(fedavg, MANY, tmp_path), n_answers)
+        stopped = stop_after(toy.engine(fedavg, MANY, tmp_path), n_replies)
         for _, done in rounds_of(toy, fedavg, tmp_path, engine=stopped):
             state = done.state
     *_, (_, last) = rounds_of(toy, fedavg, tmp_path, state=state)
     assert digest(last.state.to_bytes()) == digest(whole.state.to_bytes())
 
 
-def test_a_round_that_all_finished_and_nobody_wrote_down_is_not_trained_again(fedavg, tmp_path):
-    toy = ToySegmentation(training=FORGETFUL)
+def test_a_round_that_all_sites_finished_without_a_checkpoint_is_not_trained_again(fedavg, tmp_path):
+    toy = ToySegmentation(training=WITHOUT_MEMORY)
     (_, first), *_ = rounds_of(toy, fedavg, tmp_path, 1)
     engine = toy.engine(fedavg, MANY, folder=tmp_path)
     for site in engine.local_sites:
@@ -180,44 +180,44 @@ def test_a_round_that_all_finished_and_nobody_wrote_down_is_not_trained_again(fe
     assert digest(again.state.to_bytes()) == digest(first.state.to_bytes())
 
 
-def test_going_back_a_round_finds_what_clients_without_memory_had(fedavg, tmp_path):
-    """As when the last checkpoint was damaged and deleted."""
-    toy = ToySegmentation(training=FORGETFUL)
+def test_a_run_can_be_resumed_from_the_round_before_the_last(fedavg, tmp_path):
+    """This happens if the last checkpoint was damaged and deleted."""
+    toy = ToySegmentation(training=WITHOUT_MEMORY)
     states = [done.state for _, done in rounds_of(toy, fedavg, tmp_path)]
     *_, (_, last) = rounds_of(toy, fedavg, tmp_path, state=states[-2])
     assert digest(last.state.to_bytes()) == digest(states[-1].to_bytes())
 
 
-def test_a_client_that_had_memory_and_lost_its_folder_is_told(toy, fedavg, tmp_path):
+def test_a_missing_folder_of_a_client_with_memory_is_an_error(toy, fedavg, tmp_path):
     *_, (_, last) = rounds_of(toy, fedavg, tmp_path)
-    gone = next(iter(last.state.took_part))
-    for path in (tmp_path / gone).iterdir():
+    missing = next(iter(last.state.took_part))
+    for path in (tmp_path / missing).iterdir():
         path.unlink()
-    (tmp_path / gone).rmdir()
-    with pytest.raises(UserError, match=f"{gone}.round_.*: is missing, and with it what {gone} keeps"):
+    (tmp_path / missing).rmdir()
+    with pytest.raises(UserError, match=f"{missing}.round_.*: is missing; it holds the state of {missing}"):
         toy.engine(fedavg, MANY, folder=tmp_path).restore(last.state.took_part)
 
 
 @dataclass(frozen=True)
-class Diary(Method):
-    """Keeps something at a client from its second round on."""
+class MemoryFromRoundTwo(Method):
+    """Stores a tensor at each client, from its second round on."""
 
     def on_round_end(self, local):
         local.memory |= {"diary": torch.tensor([local.round])} if local.round > 1 else {}
         return {}
 
 
-def test_a_client_that_begins_to_keep_something_keeps_its_file(tmp_path):
-    toy = ToySegmentation(training=FORGETFUL)
-    *_, (_, done) = rounds_of(toy, Diary(), tmp_path, 5)
-    noted = json.loads((tmp_path / ".without_memory.json").read_text())
+def test_the_file_of_a_client_that_begins_to_have_memory_is_kept(tmp_path):
+    toy = ToySegmentation(training=WITHOUT_MEMORY)
+    *_, (_, done) = rounds_of(toy, MemoryFromRoundTwo(), tmp_path, 5)
+    rounds_without_memory = json.loads((tmp_path / ".without_memory.json").read_text())
     for site, number in done.state.took_part.items():
-        assert (number in noted.get(site, [])) == (number == 1)
+        assert (number in rounds_without_memory.get(site, [])) == (number == 1)
         assert (tmp_path / site / f"round_{number:05d}.site").is_file() == (number > 1)
 
 
 def test_files_threads_and_descriptors_do_not_grow_with_the_number_of_clients(fedavg, tmp_path):
-    toy, counts = ToySegmentation(training=FORGETFUL), []
+    toy, counts = ToySegmentation(training=WITHOUT_MEMORY), []
     for names in (MANY[:4], MANY):
         folder = tmp_path / str(len(names))
         engine = toy.engine(fedavg, names, folder=folder)
@@ -226,8 +226,8 @@ def test_files_threads_and_descriptors_do_not_grow_with_the_number_of_clients(fe
     assert len(set(counts)) == 1, counts
 
 
-def test_sites_that_keep_entries_of_the_network_always_hold_them(fedavg, tmp_path):
-    """They validate with them, and the evaluator reads them."""
+def test_sites_with_local_entries_always_hold_them(fedavg, tmp_path):
+    """The sites validate with them, and the evaluation reads them."""
     from medfed.networks.unet import UNet
 
     toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
@@ -236,7 +236,7 @@ def test_sites_that_keep_entries_of_the_network_always_hold_them(fedavg, tmp_pat
     assert {site.name for site in engine.local_sites if site.local_entries()} == set(done.state.took_part)
 
 
-def test_the_validation_site_answers_validate_alone(toy, fedavg):
+def test_the_validation_site_replies_to_validate_only(toy, fedavg):
     engine, network = toy.engine(fedavg), toy.network(fedavg)
     engine.validation_site = ValidationSite("east", toy.samples("east"), toy.task, network)
     assert "east" not in engine.sites()

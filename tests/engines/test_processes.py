@@ -22,7 +22,7 @@ from medfed.federation.settings import Federation
 from medfed.outputs.run_folder import RunFolder
 
 SITES = ("east", "north", "west")
-LETTER = Message("train", {"w": torch.ones(3)}, {}, {"round": 1, "last": 0})
+REQUEST = Message("train", {"w": torch.ones(3)}, {}, {"round": 1, "last": 0})
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def engine_of(folder: Path, seconds: float = 0.0, **more) -> Processes:
-    members = [SimpleNamespace(name=name, progress=None, local_keys=frozenset()) for name in SITES]
-    return Processes(members, folder / "sites", settings=Federation(reply_timeout_s=seconds), **more)
+    sites = [SimpleNamespace(name=name, progress=None, local_keys=frozenset()) for name in SITES]
+    return Processes(sites, folder / "sites", settings=Federation(reply_timeout_s=seconds), **more)
 
 
 @pytest.fixture
@@ -40,97 +40,97 @@ def three_at_once(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 3 * torch.get_num_threads())
 
 
-def test_what_a_site_does_wrong_is_its_own_answer(folder, three_at_once):
+def test_a_failing_site_gives_a_failed_reply_and_does_not_affect_the_others(folder, three_at_once):
     (folder / "north.does").write_text("die")
     (folder / "west.does").write_text("no")
     engine = engine_of(folder)
-    answers = engine.exchange("train", dict.fromkeys(SITES, LETTER))
+    replies = engine.exchange("train", dict.fromkeys(SITES, REQUEST))
     engine.close()
-    assert list(answers) == list(SITES) and digest(answers["east"].to_bytes()) == digest(LETTER.to_bytes())
-    assert [answers[site].kind for site in SITES] == ["train", "failed", "failed"]
-    assert answers["north"].facts["why"].startswith("its process was killed")
-    assert answers["west"].facts["why"] == "training diverged"
+    assert list(replies) == list(SITES) and digest(replies["east"].to_bytes()) == digest(REQUEST.to_bytes())
+    assert [replies[site].kind for site in SITES] == ["train", "failed", "failed"]
+    assert replies["north"].facts["why"].startswith("its process was killed")
+    assert replies["west"].facts["why"] == "training diverged"
 
 
-def test_a_late_site_takes_its_own_time_alone(folder, three_at_once):
+def test_a_site_that_exceeds_the_timeout_does_not_delay_the_others(folder, three_at_once):
     (folder / "east.does").write_text("sleep")
     engine = engine_of(folder, 5.0)
-    began = time.monotonic()
-    answers = engine.exchange("train", dict.fromkeys(SITES, LETTER))
-    assert time.monotonic() - began < 30
-    assert [answers[site].kind for site in SITES] == ["failed", "train", "train"]
-    assert answers["east"].facts["why"] == "was not done in time and was stopped"
+    start = time.monotonic()
+    replies = engine.exchange("train", dict.fromkeys(SITES, REQUEST))
+    assert time.monotonic() - start < 30
+    assert [replies[site].kind for site in SITES] == ["failed", "train", "train"]
+    assert replies["east"].facts["why"] == "did not finish in time and was stopped"
     engine.close()
 
 
 @pytest.fixture
 def ctrl_c():
-    """A shell starts what it puts in the background with Ctrl-C ignored."""
+    """Make Ctrl-C raise KeyboardInterrupt; a shell starts background processes with Ctrl-C ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def test_interrupting_leaves_no_process_and_starts_no_other(folder, monkeypatch, ctrl_c):
-    """One site at a time: east has answered, north works, west waits for its turn."""
+def test_an_interruption_ends_all_processes_and_starts_no_other(folder, monkeypatch, ctrl_c):
+    """One site runs at a time: east has replied, north is training, and west waits."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     (folder / "north.does").write_text("sleep")
-    engine, threads, began = engine_of(folder), threading.active_count(), []
+    engine, threads, start = engine_of(folder), threading.active_count(), []
 
     def interrupt() -> None:
         while not (folder / "north.pid").is_file():
             time.sleep(0.05)
-        began.append(time.monotonic())
+        start.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        engine.exchange("train", dict.fromkeys(SITES, LETTER))
+        engine.exchange("train", dict.fromkeys(SITES, REQUEST))
     engine.close()
-    assert time.monotonic() - began[0] < 30 and threading.active_count() <= threads
+    assert time.monotonic() - start[0] < 30 and threading.active_count() <= threads
     assert not is_alive(process_id(folder, "east")) and not is_alive(process_id(folder, "north"))
     assert "west" not in engine._processes
 
 
-def test_notes_of_sites_at_once_are_all_written_down(folder, three_at_once):
-    """Each note writes the run's file of notices; two at a time would take each other's unfinished file away."""
+def test_simultaneous_warnings_of_sites_are_all_recorded(folder, three_at_once):
+    """Each warning writes the run's file of notices; two at the same time would delete each other's temporary file."""
     run = RunFolder(folder / "run")
     run.path.mkdir()
     run.write_text("config.yaml", "")
     engine = engine_of(folder)
-    busy, most = [], []
+    active, n_active = [], []
 
     with record_notices(run, quiet=True):
-        shown = warnings.showwarning
+        show = warnings.showwarning
 
         def slow(*args: object) -> None:
-            busy.append(1)
-            most.append(len(busy))
+            active.append(1)
+            n_active.append(len(active))
             time.sleep(0.2)
-            busy.pop()
-            shown(*args)
+            active.pop()
+            show(*args)
 
         warnings.showwarning = slow
-        engine.exchange("train", dict.fromkeys(SITES, LETTER))
+        engine.exchange("train", dict.fromkeys(SITES, REQUEST))
     engine.close()
-    assert max(most) == 1 and len(most) == 3
+    assert max(n_active) == 1 and len(n_active) == 3
 
 
 def config_of(root: Path, **federation):
-    """Two sites, of which one may be lost in a round."""
+    """Return a config with two sites of which one may fail in a round."""
     config = load_text(tiny_yaml(root), "tiny.yaml", ["method.name=fedavg"])
     return replace(config, federation=replace(config.federation, rounds=3, quorum=1, validate_every=3, **federation))
 
 
 def rounds(config, simulation, state, n: int):
-    going_on = federate(config.method, simulation.engine, state, config.federation, config.seed)
-    return [next(going_on) for _ in range(n)]
+    iterator = federate(config.method, simulation.engine, state, config.federation, config.seed)
+    return [next(iterator) for _ in range(n)]
 
 
-def test_a_site_killed_in_training_and_a_stopped_run_go_on_to_the_same_bits(tiny_phantom, tmp_path, monkeypatch):
-    """HK is killed in round 2, which counts BMC alone; then the run is stopped and all processes begin again.
+def test_a_run_with_a_killed_site_is_bit_identical_after_resuming(tiny_phantom, tmp_path, monkeypatch):
+    """HK is killed in round 2, so that only the update of BMC is used; then the run is stopped and resumed.
 
-    Four real processes. The reference asks BMC alone in round 2, in one process, and is never stopped.
+    The test starts four real processes. The reference asks only BMC in round 2, in one process, and is never stopped.
     """
     config = config_of(tiny_phantom, engine="processes")
     simulation = build_experiment(config, tmp_path / "sites", quiet=True)
@@ -143,35 +143,35 @@ def test_a_site_killed_in_training_and_a_stopped_run_go_on_to_the_same_bits(tiny
 
     engine.on_step = step
     seen = []
-    with pytest.warns(UserWarning, match="HK: its update of round 2 did not come: its process was killed"):
+    with pytest.warns(UserWarning, match="HK: its update of round 2 was not received: its process was killed"):
         for done in federate(config.method, engine, simulation.start, config.federation, config.seed):
             seen.append(done)
             if len(seen) == 2:
                 break
     engine.close()
     assert killed and not any(is_alive(site._process.pid) for site in engine._processes.values() if site._process)
-    again = build_experiment(config, tmp_path / "sites", quiet=True)
-    again.engine.restore(seen[1].state.took_part)
-    (last,) = rounds(config, again, seen[1].state, 1)
-    again.engine.close()
+    resumed = build_experiment(config, tmp_path / "sites", quiet=True)
+    resumed.engine.restore(seen[1].state.took_part)
+    (last,) = rounds(config, resumed, seen[1].state, 1)
+    resumed.engine.close()
 
-    alone = config_of(tiny_phantom)
+    reference = config_of(tiny_phantom)
     asked = iter([["BMC", "HK"], ["BMC"], ["BMC", "HK"]])
     monkeypatch.setattr("medfed.federation.rounds.choose_sites", lambda *_: next(asked))
-    whole = build_experiment(alone, tmp_path / "whole", quiet=True)
-    expected = rounds(alone, whole, whole.start, 3)
-    found = [*seen, last]
-    assert [digest(one.state.to_bytes()) for one in found] == [digest(one.state.to_bytes()) for one in expected]
+    whole = build_experiment(reference, tmp_path / "whole", quiet=True)
+    expected = rounds(reference, whole, whole.start, 3)
+    completed = [*seen, last]
+    assert [digest(one.state.to_bytes()) for one in completed] == [digest(one.state.to_bytes()) for one in expected]
     assert last.history == expected[2].history
 
 
 @pytest.mark.slow
-def test_what_a_user_can_mend_is_a_sentence_of_the_site(tiny_phantom, tmp_path):
-    """A real process: training diverges."""
+def test_a_user_error_of_a_site_becomes_its_failed_reply(tiny_phantom, tmp_path):
+    """The training diverges in a real process."""
     config = load_text(tiny_yaml(tiny_phantom), "tiny.yaml", ["method.name=fedavg", "training.learning_rate=1e30",
                                                              "federation.engine=processes"])  # fmt: skip
     simulation = build_experiment(config, tmp_path / "sites", quiet=True)
-    letter = Message("train", simulation.start.weights, {}, {"round": 1, "last": 0})
-    answer = simulation.engine.exchange("train", {"HK": letter})["HK"]
+    request = Message("train", simulation.start.weights, {}, {"round": 1, "last": 0})
+    reply = simulation.engine.exchange("train", {"HK": request})["HK"]
     simulation.engine.close()
-    assert answer.kind == "failed" and answer.facts["why"].startswith("HK: training diverged in round 1, step ")
+    assert reply.kind == "failed" and reply.facts["why"].startswith("HK: training diverged in round 1, step ")

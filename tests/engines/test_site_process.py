@@ -1,4 +1,4 @@
-"""The asker's side of a site's process, with a process that imports nothing; `test_processes` starts real ones."""
+"""`SiteProcess` with a fake worker that imports nothing; `test_processes` starts real workers."""
 
 import os
 import signal
@@ -33,80 +33,80 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_it_answers_and_tells_its_steps_and_notes(folder):
-    told = []
+def test_replies_steps_and_warnings_are_received(folder):
+    calls = []
     job = {"site": "north", "threads": 1, "directory": str(folder)}
-    site = SiteProcess(job, lambda *step: told.append(step), told.append)
+    site = SiteProcess(job, lambda *step: calls.append(step), calls.append)
     assert [site.ask(b"one"), site.ask(b"two")] == [b"one", b"two"]
-    assert told == 2 * [("north", 1, 2), "few images"]
+    assert calls == 2 * [("north", 1, 2), "few images"]
     site.close()
     assert not is_alive(process_id(folder, "north"))
 
 
 @pytest.mark.parametrize(("what", "sentence"), [
-    ("die", "its process was killed, as the system does when memory runs out"),
+    ("die", "its process was killed, as the operating system does when memory runs out"),
     ("term", "its process was ended by SIGTERM"),
     ("exit", "its process ended with exit code 3"),
 ])  # fmt: skip
-def test_one_that_dies_says_how_and_starts_again_when_it_is_asked(folder, site, what, sentence):
+def test_a_process_that_ends_gives_the_reason_and_is_started_again(folder, site, what, sentence):
     before = descriptors()
     does(folder, what)
     with pytest.raises(SiteFailed, match=f"^{sentence}$"):
-        site.ask(b"letter")
+        site.ask(b"request")
     assert descriptors() == before
     does(folder, "echo")
-    assert site.ask(b"letter") == b"letter"
+    assert site.ask(b"request") == b"request"
 
 
-def test_one_that_is_late_is_stopped_in_time(folder, site):
-    assert site.ask(b"letter") == b"letter"
+def test_a_process_that_exceeds_the_timeout_is_killed(folder, site):
+    assert site.ask(b"request") == b"request"
     does(folder, "sleep")
-    began = time.monotonic()
-    with pytest.raises(SiteFailed, match="^was not done in time and was stopped$"):
-        site.ask(b"letter", 0.4)
-    assert time.monotonic() - began < 30 and not is_alive(process_id(folder, "north"))
+    start = time.monotonic()
+    with pytest.raises(SiteFailed, match="^did not finish in time and was stopped$"):
+        site.ask(b"request", 0.4)
+    assert time.monotonic() - start < 30 and not is_alive(process_id(folder, "north"))
 
 
-def test_one_that_says_no_says_why_and_lives_on(folder, site):
+def test_an_error_of_the_site_is_reported_and_its_process_keeps_running(folder, site):
     does(folder, "no")
     with pytest.raises(SiteFailed, match="^training diverged$"):
-        site.ask(b"letter")
+        site.ask(b"request")
     first = process_id(folder, "north")
     does(folder, "echo")
-    assert site.ask(b"letter") == b"letter" and process_id(folder, "north") == first
+    assert site.ask(b"request") == b"request" and process_id(folder, "north") == first
 
 
-def test_one_that_cannot_begin_says_why_and_is_asked_anew(folder, site):
-    """The process that said no must not get the next letter: it is about to end."""
+def test_a_site_that_cannot_be_built_gives_the_reason_and_is_started_again(folder, site):
+    """The next request must not go to the process that reported the error, because that process ends."""
     does(folder, "no start")
     with pytest.raises(SiteFailed, match="^sites: no images here$"):
-        site.ask(b"letter")
+        site.ask(b"request")
     does(folder, "echo")
-    assert site.ask(b"letter", 10) == b"letter"
+    assert site.ask(b"request", 10) == b"request"
 
 
-def test_one_that_takes_no_byte_of_a_long_letter_is_given_up(folder, site, monkeypatch):
+def test_a_process_that_does_not_read_a_long_request_is_killed(folder, site, monkeypatch):
     monkeypatch.setattr(site_process, "SEND_TIMEOUT_S", 1)
     monkeypatch.setattr(site_process, "EXIT_TIMEOUT_S", 0.2)
-    assert site.ask(b"letter") == b"letter"
-    os.kill(stopped := process_id(folder, "north"), signal.SIGSTOP)
-    with pytest.raises(SiteFailed, match="^its process takes no letters any more, and was ended$"):
+    assert site.ask(b"request") == b"request"
+    os.kill(suspended := process_id(folder, "north"), signal.SIGSTOP)
+    with pytest.raises(SiteFailed, match="^its process no longer reads requests, and was ended$"):
         site.ask(bytes(8 << 20))
-    assert not is_alive(stopped)
+    assert not is_alive(suspended)
 
 
-def test_it_stops_when_it_is_told_to(folder, site):
+def test_waiting_ends_when_stopped_returns_true(folder, site):
     does(folder, "sleep")
-    told = threading.Event()
-    threading.Timer(0.3, told.set).start()
+    stop = threading.Event()
+    threading.Timer(0.3, stop.set).start()
     with pytest.raises(SiteFailed, match="^was stopped$"):
-        site.ask(b"letter", stopped=told.is_set)
+        site.ask(b"request", stopped=stop.is_set)
     assert not is_alive(process_id(folder, "north"))
 
 
-def test_a_folder_that_is_gone_is_a_reason(tmp_path, folder):
+def test_a_missing_working_directory_is_reported(tmp_path, folder):
     site = SiteProcess({"site": "north", "threads": 1, "directory": str(tmp_path / "gone")})
     before = descriptors()
     with pytest.raises(SiteFailed, match="^its process did not start: .*gone"):
-        site.ask(b"letter")
+        site.ask(b"request")
     assert descriptors() == before

@@ -1,6 +1,6 @@
-"""Whatever sites do wrong, and whichever do, a round ends as the settings say: with the others' result, or a sentence.
+"""Every fault at every set of sites: a round ends with the result of the other sites, or with an error.
 
-Sites that compute a sum in place of a network, so that the whole table takes a second.
+The sites compute a sum instead of training a network, so that the whole table takes a second.
 """
 
 import time
@@ -20,7 +20,7 @@ from medfed.methods.fedavg import FedAvg
 SITES = ("east", "north", "south", "west")
 SUBSETS = [some for n in range(1, 5) for some in combinations(SITES, n)]
 NEVER_STARTS, DIES, LATE = "never starts", "dies in training", "late"
-TWICE, OLD = "answers twice", "answers for an old round"
+TWICE, OLD = "replies twice", "replies for an old round"
 START = State(0, {"w": torch.zeros(4, dtype=torch.float64), "count": torch.zeros((), dtype=torch.int64)},
               parameters=frozenset({"w"}))
 DEADLINE_S = 20
@@ -28,7 +28,7 @@ DEADLINE_S = 20
 
 @dataclass
 class Sites:
-    """Four sites of which some have a fault, in round 2."""
+    """Four sites, some of which have a fault in round 2."""
 
     faulty: frozenset[str] = frozenset()
     fault: str = ""
@@ -37,15 +37,15 @@ class Sites:
         return list(SITES)
 
     def exchange(self, kind, messages):
-        answers = {site: self._answer(site, kind, message) for site, message in messages.items()}
+        replies = {site: self._reply(site, kind, message) for site, message in messages.items()}
         number = next(iter(messages.values())).facts["round"]
         for site in sorted(self.faulty & set(messages)) if number == 2 else ():
-            answers |= self._wrong(site, kind, messages[site])
+            replies |= self._wrong(site, kind, messages[site])
             if self.fault == NEVER_STARTS and kind == "train":
-                del answers[site]
-        return answers
+                del replies[site]
+        return replies
 
-    def _answer(self, site, kind, message):
+    def _reply(self, site, kind, message):
         number, facts = message.facts["round"], {"round": message.facts["round"]}
         if kind == "validate":
             return Message("validate", facts={"score": float(message.weights["w"].mean())})
@@ -54,8 +54,8 @@ class Sites:
         return Message(kind, weights, {}, {**facts, "examples": 3 + SITES.index(site), "steps": 2, "loss": 0.5})
 
     def _wrong(self, site, kind, message):
-        update = self._answer(site, "train", message)
-        if kind == "validate":  # by then the second copy of its update is there
+        update = self._reply(site, "train", message)
+        if kind == "validate":  # its update is received again
             return {site: update} if self.fault == TWICE else {}
         return {
             DIES: {site: failed_reply("its process was killed")},
@@ -72,7 +72,7 @@ def finish(engine, **settings):
 
 
 def never_asked(monkeypatch, faulty):
-    """The run of the same sites where the faulty ones are not asked in round 2."""
+    """Return the result of a run in which the faulty sites are not asked in round 2."""
     rounds = iter(range(1, 4))
     with monkeypatch.context() as patch:
         patch.setattr("medfed.federation.rounds.choose_sites",
@@ -84,9 +84,9 @@ def never_asked(monkeypatch, faulty):
 @pytest.mark.parametrize("fault", [NEVER_STARTS, DIES, LATE, TWICE, OLD])
 @pytest.mark.parametrize("faulty", SUBSETS, ids="+".join)
 def test_every_fault_at_every_set_of_sites(faulty, fault, stops, monkeypatch):
-    engine, began = Sites(frozenset(faulty), fault), time.monotonic()
+    engine, start = Sites(frozenset(faulty), fault), time.monotonic()
     settings = {"quorum": 2, "on_bad_update": "stop" if stops else "drop"}
-    is_bad = fault in (TWICE, OLD)  # it can be judged, and is refused; of the others nothing came
+    is_bad = fault in (TWICE, OLD)  # a reply is received and rejected; with the other faults none is received
     kind = "score" if fault == TWICE else "update"
     if stops and is_bad:
         with pytest.raises(UserError, match=f"^{min(faulty)}: its {kind} of round 2 .*on_bad_update to drop"):
@@ -97,10 +97,10 @@ def test_every_fault_at_every_set_of_sites(faulty, fault, stops, monkeypatch):
             finish(engine, **settings)
     else:
         assert finish(engine, **settings) == never_asked(monkeypatch, () if fault == TWICE else faulty)
-    assert time.monotonic() - began < DEADLINE_S
+    assert time.monotonic() - start < DEADLINE_S
 
 
 @pytest.mark.parametrize("fault", [NEVER_STARTS, DIES, LATE])
-def test_where_nothing_is_said_of_a_quorum_one_that_is_missing_ends_the_run(fault):
+def test_without_a_quorum_one_missing_site_ends_the_run(fault):
     with pytest.raises(UserError, match="^round 2: 3 of 4 sites .* federation.quorum needs all .south: its update"):
         finish(Sites(frozenset({"south"}), fault))

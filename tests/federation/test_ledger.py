@@ -4,7 +4,7 @@ from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Message
 
 
-def test_a_row_for_every_tensor_and_fact_with_its_bytes():
+def test_every_tensor_and_every_fact_has_a_row_with_its_size_in_bytes():
     message = Message("train", {"w": torch.zeros(2, 3)}, {"n": torch.tensor(1)}, {"loss": 0.5})
     rows = message_rows(4, "up", {"b": message, "a": Message("train")})
     assert [tuple(row) for row in rows] == [COLUMNS] * 3

@@ -14,32 +14,32 @@ def message() -> Message:
     )
 
 
-def test_a_message_comes_back_as_it_went():
+def test_reading_a_messages_bytes_returns_an_equal_message():
     back = Message.from_bytes(message().to_bytes())
     assert back.kind == "train" and back.facts == message().facts
     for group in ("weights", "tensors"):
-        sent, came = getattr(message(), group), getattr(back, group)
-        assert list(sent) == list(came), "order matters: optimisers count parameters"
-        assert all(torch.equal(sent[n], came[n]) and sent[n].dtype == came[n].dtype for n in sent)
+        sent, received = getattr(message(), group), getattr(back, group)
+        assert list(sent) == list(received), "order matters: optimisers number the parameters"
+        assert all(torch.equal(sent[n], received[n]) and sent[n].dtype == received[n].dtype for n in sent)
 
 
-def test_tensors_that_share_memory_arrive_apart():
+def test_tensors_that_share_memory_are_received_as_separate_tensors():
     whole = torch.arange(6.0)
     back = Message.from_bytes(Message("train", {"a": whole, "b": whole, "c": whole[2:4]}).to_bytes()).weights
     assert torch.equal(back["a"], whole) and torch.equal(back["b"], whole) and back["c"].tolist() == [2, 3]
 
 
-def test_equal_messages_are_equal_bytes():
+def test_equal_messages_have_equal_bytes():
     assert len({message().to_bytes() for _ in range(5)}) == 1
 
 
-def test_a_checkpoint_comes_back_as_it_went():
+def test_reading_a_checkpoints_bytes_returns_an_equal_state():
     state = State(7, {"w": torch.ones(2)}, {"bank/a": torch.zeros(3)})
     back = State.from_bytes(state.to_bytes())
     assert back.round == 7 and torch.equal(back.weights["w"], state.weights["w"]) and list(back.memory) == ["bank/a"]
 
 
-def test_what_is_sent_does_not_alias_what_is_kept():
+def test_a_received_message_does_not_share_memory_with_the_sent_one():
     weights = {"w": torch.zeros(2)}
     back = Message.from_bytes(Message("train", weights).to_bytes())
     back.weights["w"] += 1
@@ -47,22 +47,22 @@ def test_what_is_sent_does_not_alias_what_is_kept():
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", message().to_bytes()[:-3], b"\x80\x04K\x01."])
-def test_other_bytes_are_refused(data):
-    with pytest.raises(ValueError, match="no medfed message"):
+def test_bytes_that_are_not_a_message_are_refused(data):
+    with pytest.raises(ValueError, match="not a medfed message"):
         Message.from_bytes(data)
 
 
-def test_another_format_is_refused():
+def test_a_message_of_another_format_version_is_refused():
     data = pack({"weights": {}}, {"kind": "train"}).replace(b'\\"format\\": 1', b'\\"format\\": 9')
-    sentence = "this is format 9, and this version of medfed reads format 1; use the version of medfed that wrote it"
+    sentence = "this has format version 9, but this version of medfed reads format version 1; use the version of"
     with pytest.raises(ValueError, match=sentence):
         unpack(data)
 
 
 def test_a_checkpoint_of_an_older_version_is_refused():
-    """It had no names of parameters, and said nothing of its format."""
+    """Old checkpoints had neither the names of the parameters nor a format version."""
     older = pack({"weights": {"w": torch.zeros(1)}}, {"round": 3, "took_part": {}})
-    with pytest.raises(ValueError, match="this is checkpoint 1, and this version of medfed reads checkpoint 2"):
+    with pytest.raises(ValueError, match="this has checkpoint version 1, but .* reads checkpoint version 2"):
         State.from_bytes(older)
 
 
@@ -74,7 +74,7 @@ def test_facts_must_be_finite_json():
 
 
 @pytest.mark.parametrize("missing", ["order", "kind", "facts"])
-def test_a_message_without_an_entry_of_its_header_is_refused(missing):
+def test_a_message_whose_header_lacks_an_entry_is_refused(missing):
     header = {"kind": "train", "facts": {}}
     data = pack({"weights": {}}, {name: value for name, value in header.items() if name != missing})
     if missing == "order":
@@ -83,10 +83,10 @@ def test_a_message_without_an_entry_of_its_header_is_refused(missing):
         Message.from_bytes(data)
 
 
-def test_parameters_are_found_by_module_type_also_where_modules_share_them():
+def test_a_states_parameters_include_those_that_two_modules_share_and_no_buffers():
     network = torch.nn.Module()
     network.first = torch.nn.Linear(2, 2)
     network.second = network.first
     network.norm = torch.nn.BatchNorm1d(2)
-    found = State.of(network).parameters
-    assert found == {f"{part}.{entry}" for part in ("first", "second", "norm") for entry in ("weight", "bias")}
+    parameters = State.of(network).parameters
+    assert parameters == {f"{part}.{entry}" for part in ("first", "second", "norm") for entry in ("weight", "bias")}

@@ -27,18 +27,18 @@ def test_rounds_learn(toy, fedavg):
     assert 0 <= rounds[-1].history["validation_score/north"] <= 1
 
 
-def test_the_order_of_the_sites_does_not_matter(toy, fedavg, two_rounds):
+def test_the_result_does_not_depend_on_the_order_of_the_sites(toy, fedavg, two_rounds):
     orders = [("north", "south", "west"), ("west", "south", "north"), ("south", "west", "north")]
     ends = [finish(toy.engine(fedavg, order), toy.start(fedavg), fedavg, two_rounds).state for order in orders]
     assert len({digest(state.to_bytes()) for state in ends}) == 1
 
 
-def test_another_seed_is_another_model(toy, fedavg, two_rounds):
+def test_another_seed_gives_another_model(toy, fedavg, two_rounds):
     a, b = (finish(toy.engine(fedavg, seed=s), toy.start(fedavg), fedavg, two_rounds, s).state for s in (0, 1))
     assert digest(a.to_bytes()) != digest(b.to_bytes())
 
 
-def test_going_on_from_any_round_equals_never_having_stopped(toy, fedavg):
+def test_resuming_after_any_round_is_bit_identical(toy, fedavg):
     settings, engine = Federation(rounds=3), toy.engine(fedavg)
     states, memories = [toy.start(fedavg)], [[{} for _ in engine.local_sites]]
     for done in federate(fedavg, engine, states[0], settings, 0):
@@ -46,13 +46,13 @@ def test_going_on_from_any_round_equals_never_having_stopped(toy, fedavg):
         memories.append([dict(site.memory) for site in engine.local_sites])
     for state, memory in zip(states[:-1], memories[:-1], strict=True):
         engine = toy.engine(fedavg)
-        for site, kept in zip(engine.local_sites, memory, strict=True):
-            site.memory = dict(kept)
+        for site, stored in zip(engine.local_sites, memory, strict=True):
+            site.memory = dict(stored)
         assert digest(finish(engine, state, fedavg, settings).state.to_bytes()) == digest(states[-1].to_bytes())
 
 
-def test_forgetting_the_optimisers_state_would_show(toy, fedavg):
-    """The control of the test above: it can fail."""
+def test_resuming_without_the_optimisers_state_gives_another_result(toy, fedavg):
+    """Control of the test above."""
     settings, engine = Federation(rounds=2), toy.engine(fedavg)
     first, last = federate(fedavg, engine, toy.start(fedavg), settings, 0)
     forgetful = finish(toy.engine(fedavg), first.state, fedavg, settings)
@@ -63,7 +63,7 @@ def test_one_full_batch_of_sgd_at_each_site_is_one_central_step(fedavg):
     """FedAvg with n_k weights = one step on the pooled gradient of a loss that is a mean over images."""
     toy = ToySegmentation(training=Training(optimizer="sgd", learning_rate=0.1, batch_size=100, augment=False))
     engine, start = toy.engine(fedavg), toy.start(fedavg)
-    found = finish(engine, start, fedavg, Federation(rounds=1)).state.weights
+    obtained = finish(engine, start, fedavg, Federation(rounds=1)).state.weights
     network, gradients = toy.network(fedavg), {}
     for site in ("north", "south", "west"):
         network.zero_grad()
@@ -72,10 +72,10 @@ def test_one_full_batch_of_sgd_at_each_site_is_one_central_step(fedavg):
         for name, p in network.named_parameters():
             gradients[name] = gradients.get(name, 0) + p.grad / 3
     for name, p in network.named_parameters():
-        assert torch.allclose(found[name], p.detach() - 0.1 * gradients[name], atol=1e-6), name
+        assert torch.allclose(obtained[name], p.detach() - 0.1 * gradients[name], atol=1e-6), name
 
 
-def test_client_sampling_takes_the_named_number_and_changes_over_rounds(toy, fedavg):
+def test_client_sampling_takes_the_set_number_and_varies_over_rounds(toy, fedavg):
     settings = Federation(rounds=6, clients_per_round=2)
     takers = []
     for done in federate(fedavg, toy.engine(fedavg), toy.start(fedavg), settings, 0):
@@ -83,7 +83,7 @@ def test_client_sampling_takes_the_named_number_and_changes_over_rounds(toy, fed
     assert all(len(t) == 2 for t in takers) and len(set(takers)) > 1
 
 
-def test_batch_norm_averages_floats_and_keeps_counters_whole(fedavg):
+def test_batch_norm_averages_floats_and_keeps_counters_integer(fedavg):
     toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
     weights = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=1)).state.weights
     counters = {name: w for name, w in weights.items() if name.endswith("num_batches_tracked")}
@@ -102,7 +102,7 @@ def test_local_batch_norm_never_leaves_its_site(fedavg):
     assert not torch.equal(north, south)
 
 
-def test_the_ledger_holds_every_tensor_that_crossed(toy, fedavg, two_rounds):
+def test_the_ledger_holds_every_sent_tensor(toy, fedavg, two_rounds):
     rows = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds).ledger
     weights = toy.start(fedavg).weights
     up = [r for r in rows if r["site"] == "north" and r["direction"] == "up" and r["kind"] == "train"]
@@ -112,27 +112,27 @@ def test_the_ledger_holds_every_tensor_that_crossed(toy, fedavg, two_rounds):
 
 @dataclass(frozen=True)
 class Spoiler(Method):
-    """Sends one NaN from the south."""
+    """The site south sends one NaN."""
 
     def on_round_end(self, local):
         return {"extra": torch.tensor([float("nan") if local.site == "south" else 0.0])}
 
 
-def test_an_update_that_is_not_finite_is_refused_by_name(toy, two_rounds):
+def test_an_update_that_is_not_finite_is_refused_with_the_sites_name(toy, two_rounds):
     with pytest.raises(UserError, match="south: its update of round 1 is not finite .first in 'extra'."):
         finish(toy.engine(Spoiler()), toy.start(Spoiler()), Spoiler(), two_rounds)
 
 
-def test_an_update_that_does_not_fit_is_refused_by_name(toy, fedavg, two_rounds):
+def test_an_update_that_does_not_fit_is_refused_with_the_sites_name(toy, fedavg, two_rounds):
     engine = toy.engine(fedavg)
     exchange = engine.exchange
 
     def narrow(kind, messages):
-        answers = exchange(kind, messages)
+        replies = exchange(kind, messages)
         if kind == "train":
-            weights = {name: w.sum() if name == "final_conv.bias" else w for name, w in answers["west"].weights.items()}
-            answers["west"] = replace(answers["west"], weights=weights)
-        return answers
+            weights = {name: w.sum() if name == "final_conv.bias" else w for name, w in replies["west"].weights.items()}
+            replies["west"] = replace(replies["west"], weights=weights)
+        return replies
 
     engine.exchange = narrow
     with pytest.raises(UserError, match="west: its update of round 1 does not fit.*final_conv.bias"):
@@ -140,29 +140,29 @@ def test_an_update_that_does_not_fit_is_refused_by_name(toy, fedavg, two_rounds)
 
 
 @pytest.mark.parametrize("examples", [0, -5, 2.5, None, True])
-def test_an_update_of_no_examples_is_refused_by_name(toy, fedavg, two_rounds, examples):
+def test_an_update_of_no_examples_is_refused_with_the_sites_name(toy, fedavg, two_rounds, examples):
     engine = toy.engine(fedavg)
     exchange = engine.exchange
 
     def miscount(kind, messages):
-        answers = exchange(kind, messages)
+        replies = exchange(kind, messages)
         if kind == "train":
-            answers["west"] = replace(answers["west"], facts={**answers["west"].facts, "examples": examples})
-        return answers
+            replies["west"] = replace(replies["west"], facts={**replies["west"].facts, "examples": examples})
+        return replies
 
     engine.exchange = miscount
-    with pytest.raises(UserError, match=f"west: its update of round 1 counts {examples} examples"):
+    with pytest.raises(UserError, match=f"west: its update of round 1 reports {examples} examples"):
         finish(engine, toy.start(fedavg), fedavg, two_rounds)
 
 
-def test_divergence_is_told_by_site_round_and_step(fedavg):
+def test_divergence_names_site_round_and_step(fedavg):
     toy = ToySegmentation(training=Training(learning_rate=1e30))
     with pytest.raises(UserError, match="north: training diverged in round 1, step [0-9]: the loss is"):
         finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=2))
 
 
 def test_methods_see_the_same_batches_and_augmentations(toy, fedavg):
-    """Whatever a method draws itself: the first images of each batch are the same for a method that draws a lot."""
+    """The first images of each batch are the same for a method that samples many random numbers."""
     seen = {}
 
     @dataclass(frozen=True)
@@ -180,42 +180,43 @@ def test_methods_see_the_same_batches_and_augmentations(toy, fedavg):
     assert all(seen[0, site] == seen[100, site] for site in ("north", "south", "west"))
 
 
-def test_a_site_answers_only_what_it_knows(toy, fedavg):
+def test_a_site_refuses_an_unknown_kind_of_request(toy, fedavg):
     with pytest.raises(ValueError, match="north: cannot reply to a request of kind 'gossip'"):
         toy.engine(fedavg).local_sites[0].reply(Message("gossip"))
 
 
-def looked_at(toy, method, **settings):
+def with_validation_site(toy, method, **settings):
     engine = toy.engine(method, **settings)
     engine.validation_site = ValidationSite("east", toy.samples("east"), toy.task, engine.local_sites[0].network)
     return engine
 
 
-def test_a_validation_site_never_trains_nor_shares_and_changes_no_bit(toy, fedavg, two_rounds):
-    alone = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds)
-    found = finish(looked_at(toy, fedavg), toy.start(fedavg), fedavg, replace(two_rounds, validation_site="east"))
-    assert digest(found.state.to_bytes()) == digest(alone.state.to_bytes())
-    own = [row for row in found.ledger if row["site"] == "east"]
+def test_a_validation_site_neither_trains_nor_shares_and_does_not_change_the_weights(toy, fedavg, two_rounds):
+    reference = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds)
+    settings = replace(two_rounds, validation_site="east")
+    obtained = finish(with_validation_site(toy, fedavg), toy.start(fedavg), fedavg, settings)
+    assert digest(obtained.state.to_bytes()) == digest(reference.state.to_bytes())
+    own = [row for row in obtained.ledger if row["site"] == "east"]
     assert {row["kind"] for row in own} == {"validate"}
     assert [row["name"] for row in own if row["direction"] == "up"] == ["score"]
 
 
-def test_its_score_stands_alone_and_enters_no_mean(toy, fedavg, two_rounds):
-    alone = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds).history
+def test_the_validation_sites_score_is_not_part_of_the_mean(toy, fedavg, two_rounds):
+    reference = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds).history
     validated = replace(two_rounds, validation_site="east")
-    found = finish(looked_at(toy, fedavg), toy.start(fedavg), fedavg, validated).history
-    assert 0 <= found.pop("validation_site_score") <= 1 and found == alone
+    obtained = finish(with_validation_site(toy, fedavg), toy.start(fedavg), fedavg, validated).history
+    assert 0 <= obtained.pop("validation_site_score") <= 1 and obtained == reference
 
 
-def test_where_sites_keep_entries_no_round_has_a_model_for_the_validation_site(fedavg, two_rounds):
+def test_with_local_entries_the_validation_site_is_not_asked(fedavg, two_rounds):
     toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
     settings = replace(two_rounds, validation_site="east")
-    engine = looked_at(toy, fedavg, local_batch_norm=True)
+    engine = with_validation_site(toy, fedavg, local_batch_norm=True)
     assert "validation_site_score" not in finish(engine, toy.start(fedavg), fedavg, settings).history
 
 
-def test_the_weights_of_two_rounds_are_never_held_at_once(toy, fedavg, monkeypatch):
-    """With a hundred clients a round they are what fills the memory."""
+def test_the_weights_of_two_rounds_are_never_in_memory_at_the_same_time(toy, fedavg, monkeypatch):
+    """With a hundred clients in a round they would fill the memory."""
     import gc
     import weakref
 
@@ -224,10 +225,10 @@ def test_the_weights_of_two_rounds_are_never_held_at_once(toy, fedavg, monkeypat
 
     def watched(kind, messages):
         gc.collect()
-        assert kind != "train" or not any(answer() for answer in held)
-        answers = exchange(kind, messages)
-        held.extend(weakref.ref(answer.weights["final_conv.bias"]) for answer in answers.values() if kind == "train")
-        return answers
+        assert kind != "train" or not any(reply() for reply in held)
+        replies = exchange(kind, messages)
+        held.extend(weakref.ref(reply.weights["final_conv.bias"]) for reply in replies.values() if kind == "train")
+        return replies
 
     engine.exchange = watched
     finish(engine, toy.start(fedavg), fedavg, Federation(rounds=3))

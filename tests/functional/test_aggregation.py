@@ -22,49 +22,49 @@ def ends(*rows, means=(0.0, 3.0, 9.0)):
 THREE = ends([3.0, 3.0, 1.0, 0.0], [6.0, 6.0, 0.0, 0.0], [9.0, -3.0, -1.0, 0.0])
 
 
-def test_agreement_of_three_sites_is_one_a_third_or_nothing():
-    found = sign_agreement([end["w"] for end in THREE], UNIFORM)
-    assert found.tolist() == pytest.approx([1, 1 / 3, 0, 0]) and found.dtype == torch.float64
+def test_agreement_of_three_sites_is_one_a_third_or_zero():
+    result = sign_agreement([end["w"] for end in THREE], UNIFORM)
+    assert result.tolist() == pytest.approx([1, 1 / 3, 0, 0]) and result.dtype == torch.float64
 
 
-def test_votes_by_images_weigh_the_signs():
+def test_votes_weight_the_signs():
     """2 and 1 against 5: |2 + 1 - 5| / 8 = 1/4."""
-    found = sign_agreement(
+    result = sign_agreement(
         [torch.tensor([1.0]), torch.tensor([0.1]), torch.tensor([-9.0])], torch.tensor([2.0, 1.0, 5.0])
     )
-    assert found.tolist() == [0.25]
+    assert result.tolist() == [0.25]
 
 
-def test_a_site_that_disagrees_costs_two_thirds_of_the_change():
+def test_one_of_three_opposite_signs_masks_two_thirds_of_the_change():
     """Means of the changes: 6, 2, 0, 0; masks 1, 1/3, 0, 0."""
-    found = gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 0.4)
-    assert found["w"].tolist() == pytest.approx([6, 2 / 3, 0, 0])
+    result = gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 0.4)
+    assert result["w"].tolist() == pytest.approx([6, 2 / 3, 0, 0])
     low = gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 0.3)
     assert low["w"].tolist() == pytest.approx([6, 2, 0, 0]), "1/3 >= 0.3"
     half = gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 0.4, step=0.5)
     assert half["w"].tolist() == pytest.approx([3, 1 / 3, 0, 0])
 
 
-def test_two_of_opposite_signs_and_equal_weight_change_nothing():
+def test_two_sites_with_opposite_signs_and_equal_votes_change_nothing():
     start = {"w": torch.tensor([1.0])}
     half = torch.tensor([0.5, 0.5], dtype=torch.float64)
-    found = gradient_masked_average(
+    result = gradient_masked_average(
         start, [{"w": torch.tensor([4.0])}, {"w": torch.tensor([0.5])}], half, torch.ones(2), PARAMETERS, 0.4
     )
-    assert torch.equal(found["w"], start["w"])
+    assert torch.equal(result["w"], start["w"])
 
 
-def test_agreement_as_high_as_the_threshold_is_enough():
+def test_agreement_equal_to_the_threshold_is_not_masked():
     """A third against a third; and none against none, so that a threshold of 0 is the average there too."""
     assert gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 1 / 3)["w"][1].item() == pytest.approx(2)
     half = torch.tensor([0.5, 0.5], dtype=torch.float64)
     opposite = [{"w": torch.tensor([4.0])}, {"w": torch.tensor([0.5])}]
-    found = gradient_masked_average({"w": torch.tensor([1.0])}, opposite, half, torch.ones(2), PARAMETERS, 0.0)
-    assert found["w"] == 2.25
+    result = gradient_masked_average({"w": torch.tensor([1.0])}, opposite, half, torch.ones(2), PARAMETERS, 0.0)
+    assert result["w"] == 2.25
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.4])
-def test_where_all_agree_or_no_mask_is_asked_for_it_is_the_average_to_the_bit(threshold):
+def test_full_agreement_or_threshold_zero_gives_exactly_the_average(threshold):
     rng = torch.Generator().manual_seed(0)
     start = {"w": torch.randn(1000, generator=rng)}
     same = torch.randn(1000, generator=rng).sign()
@@ -80,12 +80,12 @@ def test_where_all_agree_or_no_mask_is_asked_for_it_is_the_average_to_the_bit(th
     lambda shares: gradient_masked_average(START, THREE, shares, UNIFORM, PARAMETERS, 1.0),
     lambda shares: normalized_average(START, THREE, shares, torch.tensor([1.0, 2.0, 4.0]), PARAMETERS),
 ], ids=["masked", "rescaled"])  # fmt: skip
-def test_statistics_are_averaged_and_counters_whole(combine):
-    found = combine(THIRDS)
-    assert found["n.running_mean"].item() == pytest.approx(4) and found["n.num_batches_tracked"].item() == 6
+def test_statistics_are_averaged_and_counters_stay_integers(combine):
+    result = combine(THIRDS)
+    assert result["n.running_mean"].item() == pytest.approx(4) and result["n.num_batches_tracked"].item() == 6
 
 
-def test_parameters_are_found_by_module_type_and_not_by_name():
+def test_parameters_are_recognised_by_module_type_and_not_by_name():
     """A learned weight called running_mean is averaged as a weight, a buffer with any name as a buffer."""
     network = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Linear(1, 1, bias=False))
     network.register_buffer("scale", torch.zeros(1))
@@ -94,23 +94,23 @@ def test_parameters_are_found_by_module_type_and_not_by_name():
     assert state.parameters == {"0.weight", "0.bias", "1.weight", "running_mean"}
     start = {"scale": torch.zeros(1), "running_mean": torch.zeros(1)}
     ends = [{"scale": torch.tensor([value]), "running_mean": torch.tensor([value])} for value in (1.0, 1.0, -1.0)]
-    found = gradient_masked_average(start, ends, THIRDS, UNIFORM, state.parameters, 1.0)
-    assert found["scale"].item() == pytest.approx(1 / 3) and found["running_mean"].item() == pytest.approx(1 / 9)
+    result = gradient_masked_average(start, ends, THIRDS, UNIFORM, state.parameters, 1.0)
+    assert result["scale"].item() == pytest.approx(1 / 3) and result["running_mean"].item() == pytest.approx(1 / 9)
 
 
-def test_change_a_step_times_the_mean_length_by_hand():
+def test_normalised_average_by_hand():
     """Two sites of equal share: 8 in 4 steps and 2 in 1 step is 2 a step each; the mean length is 2.5, so 5."""
     start = {"w": torch.tensor([1.0])}
     half = torch.tensor([0.5, 0.5], dtype=torch.float64)
     moved = [{"w": torch.tensor([9.0])}, {"w": torch.tensor([3.0])}]
-    found = normalized_average(start, moved, half, torch.tensor([4.0, 1.0], dtype=torch.float64), PARAMETERS)
-    assert found["w"].item() == pytest.approx(1 + 2.5 * 2)
+    result = normalized_average(start, moved, half, torch.tensor([4.0, 1.0], dtype=torch.float64), PARAMETERS)
+    assert result["w"].item() == pytest.approx(1 + 2.5 * 2)
     other = normalized_average(start, moved, torch.tensor([0.25, 0.75], dtype=torch.float64), torch.tensor([1.0, 2.0]),
                                PARAMETERS)  # fmt: skip
     assert other["w"].item() == pytest.approx(1 + 1.75 * (0.25 * 8 + 0.75 * 1)), "L = 0.25 + 1.5"
 
 
-def test_equal_lengths_are_the_average_to_the_bit():
+def test_equal_lengths_give_exactly_the_average():
     rng = torch.Generator().manual_seed(0)
     start, *moved = ({"w": torch.randn(1000, generator=rng)} for _ in range(4))
     shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
@@ -122,11 +122,11 @@ def test_equal_lengths_are_the_average_to_the_bit():
     assert torch.allclose(near["w"], average(moved, shares)["w"], atol=1e-6), "by the other path"
 
 
-def test_what_is_averaged_is_left_as_it_was():
-    kept = {name: entry.clone() for name, entry in START.items()}
+def test_the_inputs_of_an_average_are_not_changed():
+    before = {name: entry.clone() for name, entry in START.items()}
     normalized_average(START, THREE, THIRDS, torch.tensor([1.0, 2.0, 4.0]), PARAMETERS)
     gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 0.4)
     double = {"w": torch.zeros(4, dtype=torch.float64)}
     doubles = [{"w": end["w"].double()} for end in THREE]
     normalized_average(double, doubles, THIRDS, torch.tensor([1.0, 2.0, 4.0]), PARAMETERS)
-    assert not double["w"].any() and all(torch.equal(entry, kept[name]) for name, entry in START.items())
+    assert not double["w"].any() and all(torch.equal(entry, before[name]) for name, entry in START.items())

@@ -1,4 +1,4 @@
-"""FINCH against eq. 1 of its paper written out, and by hand; k-means++ seeding by its chances."""
+"""FINCH against eq. 1 of its paper and by hand; k-means++ seeding by its probabilities."""
 
 import pytest
 import torch
@@ -18,12 +18,12 @@ def gaussian(n, d=8, seed=0):
 
 
 def groups(labels):
-    """A partition whatever its numbers: the set of its sets of rows."""
+    """Return a partition independent of cluster numbers: the set of its sets of rows."""
     return {frozenset((labels == number).nonzero()[:, 0].tolist()) for number in labels.unique()}
 
 
 def by_the_paper(vectors):
-    """The adjacency matrix of eq. 1, its three conditions one by one; clusters by spreading over it; and again."""
+    """Return FINCH's partitions from the adjacency matrix of eq. 1, with its three conditions written out."""
     partitions, labels = [], torch.arange(len(vectors))
     while True:
         n = int(labels.max()) + 1
@@ -46,11 +46,11 @@ def by_the_paper(vectors):
 
 
 @pytest.mark.parametrize(("n", "seed"), [(4, 0), (7, 1), (12, 2), (30, 3), (60, 4)])
-def test_finch_is_the_paper_s_algorithm(n, seed):
+def test_finch_equals_the_paper_s_algorithm(n, seed):
     vectors = gaussian(n, 5, seed)
-    expected, found = by_the_paper(vectors), finch(vectors)
-    assert len(found) == len(expected)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    expected, result = by_the_paper(vectors), finch(vectors)
+    assert len(result) == len(expected)
+    assert all(torch.equal(a, b) for a, b in zip(result, expected, strict=True))
 
 
 def test_a_large_set_has_several_partitions_each_coarser():
@@ -77,43 +77,43 @@ def test_two_far_pairs_are_two_clusters_numbered_by_first_member():
 def test_later_partitions_join_the_means_of_clusters():
     """Four pairs at 0, 20, 90 and 110 degrees (members 1 degree apart): four clusters, then two, then the end."""
     degrees = torch.tensor([0.0, 90, 20, 110, 1, 91, 21, 111], dtype=torch.float64).deg2rad()
-    found = finch(torch.stack([degrees.cos(), degrees.sin()], dim=1))
-    assert [labels.tolist() for labels in found] == [[0, 1, 2, 3, 0, 1, 2, 3], [0, 1, 0, 1, 0, 1, 0, 1]]
+    result = finch(torch.stack([degrees.cos(), degrees.sin()], dim=1))
+    assert [labels.tolist() for labels in result] == [[0, 1, 2, 3, 0, 1, 2, 3], [0, 1, 0, 1, 0, 1, 0, 1]]
 
 
-def test_order_of_the_vectors_changes_only_the_numbers():
+def test_permuting_the_vectors_changes_only_cluster_numbers():
     vectors = gaussian(50)
     order = torch.randperm(50, generator=generator(1))
-    for found, moved in zip(finch(vectors), finch(vectors[order]), strict=True):
-        assert groups(moved) == groups(found[order])
+    for result, moved in zip(finch(vectors), finch(vectors[order]), strict=True):
+        assert groups(moved) == groups(result[order])
         firsts = [moved.tolist().index(number) for number in range(int(moved.max()) + 1)]
         assert firsts == sorted(firsts)
 
 
-def test_clusters_are_numbered_by_first_member_whatever_scipy_calls_them():
-    """It happens to number them so, but does not promise to."""
+def test_clusters_are_numbered_by_their_first_vector_whatever_scipy_returns():
+    """scipy happens to return such numbers, but does not document it."""
     labels = torch.tensor([2, 0, 1, 2, 0, 3])
     assert clustering._number_by_first_member(labels).tolist() == [0, 1, 2, 0, 1, 3]
 
 
-def test_length_has_no_say_in_the_first_partition():
+def test_vector_lengths_do_not_change_the_first_partition():
     vectors = gaussian(50)
     lengths = torch.rand(50, 1, dtype=torch.float64, generator=generator(2)) * 100 + 1e-3
     assert torch.equal(finch(vectors * lengths)[0], finch(vectors)[0])
 
 
-def test_lengths_beyond_the_square_root_of_floats_do_not_matter():
+def test_very_long_and_very_short_vectors_do_not_overflow():
     lengths = torch.tensor([1e-200, 1e200, 1.0, 1e-3], dtype=torch.float64)[:, None]
     assert finch(torch.tensor(PAIRS, dtype=torch.float64) * lengths)[0].tolist() == [0, 1, 0, 1]
 
 
-def test_means_are_of_the_vectors_as_they_come():
-    """So lengths have a say from the second partition on, as in the paper's algorithm."""
+def test_cluster_means_are_of_the_vectors_as_given():
+    """Vector lengths therefore matter from the second partition on, as in the paper's algorithm."""
     lengths = torch.rand(60, 1, dtype=torch.float64, generator=generator(2)) * 10 + 0.1
     vectors = gaussian(60) * lengths
-    found, of_directions = finch(vectors), finch(vectors / vectors.norm(dim=1, keepdim=True))
-    assert all(torch.equal(a, b) for a, b in zip(found, by_the_paper(vectors), strict=True))
-    assert torch.equal(found[0], of_directions[0]) and not torch.equal(found[1], of_directions[1])
+    result, of_directions = finch(vectors), finch(vectors / vectors.norm(dim=1, keepdim=True))
+    assert all(torch.equal(a, b) for a, b in zip(result, by_the_paper(vectors), strict=True))
+    assert torch.equal(result[0], of_directions[0]) and not torch.equal(result[1], of_directions[1])
 
 
 def test_duplicates_are_one_cluster_and_ties_go_to_the_first():
@@ -125,22 +125,22 @@ def test_duplicates_are_one_cluster_and_ties_go_to_the_first():
         assert labels[:9].tolist() == [0] * 9
 
 
-def test_a_tie_at_right_angles_goes_to_the_first():
+def test_a_tie_of_orthogonal_vectors_goes_to_the_first():
     """Two near pairs, and a lone vector at right angles to all: its cosines are all 0, so it joins row 0."""
     vectors = torch.tensor([[1.0, 0, 0, 0], [0, 1, 0, 0], [1, 0.1, 0, 0], [0, 1, 0.1, 0], [0, 0, 0, 1]])
     assert finch(vectors)[0].tolist() == [0, 1, 0, 1, 0]
 
 
-def test_a_cluster_whose_mean_is_zero_is_at_right_angles_to_all():
-    """a, b, -a, -b hang together by ties and cancel; with cosine 0 to all, their mean joins the first of the others.
+def test_a_cluster_with_mean_zero_is_orthogonal_to_all_others():
+    """a, b, -a, -b are connected by ties and cancel; their mean has cosine 0 to all and joins the first of the others.
 
     Those are the four pairs of `test_later_partitions_join_the_means_of_clusters`.
     """
     degrees = torch.tensor([0.0, 90, 20, 110, 1, 91, 21, 111], dtype=torch.float64).deg2rad()
     square = torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]], dtype=torch.float64)
-    found = finch(torch.block_diag(square, torch.stack([degrees.cos(), degrees.sin()], dim=1)))
+    result = finch(torch.block_diag(square, torch.stack([degrees.cos(), degrees.sin()], dim=1)))
     expected = [[0] * 4 + [1, 2, 3, 4, 1, 2, 3, 4], [0] * 4 + [0, 1, 0, 1, 0, 1, 0, 1]]
-    assert [labels.tolist() for labels in found] == expected
+    assert [labels.tolist() for labels in result] == expected
 
 
 def test_blocks_of_similarities_give_the_same(monkeypatch):
@@ -183,7 +183,7 @@ def test_seeding_all_points_selects_all():
     assert sorted(kmeans_plus_plus(points, 12, generator()).tolist()) == list(range(12))
 
 
-def test_a_duplicate_is_never_drawn_while_a_distinct_point_is_left():
+def test_a_duplicate_is_never_drawn_before_all_distinct_points():
     """Three places, 30 points: three draws see each place once; six see six points."""
     places = gaussian(3)[torch.arange(30) % 3]
     for seed in range(30):
@@ -217,7 +217,7 @@ def test_equal_points_are_drawn_uniformly():
     assert (shares - 0.6).abs().max() < 4 * (0.6 * 0.4 / 1000) ** 0.5
 
 
-def test_a_generator_fixes_the_draws_and_no_other_is_touched():
+def test_the_given_generator_determines_the_draws_and_no_other_is_used():
     points, state = gaussian(20), torch.get_rng_state()
     assert torch.equal(kmeans_plus_plus(points, 8, generator(5)), kmeans_plus_plus(points, 8, generator(5)))
     assert torch.equal(state, torch.get_rng_state())
@@ -230,12 +230,12 @@ def test_a_generator_fixes_the_draws_and_no_other_is_touched():
     (lambda: finch(torch.zeros(12, 2)), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"),
     (lambda: finch(torch.tensor([[1.0, 0.0], [torch.nan, 1.0], [torch.inf, 1.0]])), "infinite in rows 1, 2"),
     (lambda: finch_partition(torch.ones(3, 2), "finest"), '"first" or "last"'),
-    (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 1])), "need labels"),
+    (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 1])), "and labels"),
     (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 3, 0])), "none of 1, 2"),
     (lambda: kmeans_plus_plus(torch.ones(3, 2), 0, generator()), r"k must be in 1\.\.3"),
     (lambda: kmeans_plus_plus(torch.ones(3, 2), 4, generator()), r"k must be in 1\.\.3"),
     (lambda: kmeans_plus_plus(torch.tensor([[1.0], [torch.nan]]), 1, generator()), "points must be finite.*rows 1"),
 ])  # fmt: skip
-def test_wrong_arguments_are_refused(call, message):
+def test_wrong_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()

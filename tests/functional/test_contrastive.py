@@ -63,7 +63,7 @@ def test_without_a_positive_pair_or_a_negative_the_loss_is_zero_with_gradient_ze
     assert loss.item() == 0 and torch.equal(vectors.grad, torch.zeros_like(vectors))
 
 
-def test_no_vector_at_all_is_zero():
+def test_without_vectors_the_loss_is_zero():
     assert info_nce(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)).item() == 0
 
 
@@ -81,7 +81,7 @@ def test_finite_at_a_temperature_whose_exponentials_overflow(denominator):
     assert torch.isfinite(vectors.grad).all()
 
 
-def test_gradient_is_that_of_the_value():
+def test_gradient_matches_finite_differences():
     vectors = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda v: info_nce(v, torch.tensor([0, 0, 1, 1, 1]), 0.3), vectors)
 
@@ -95,7 +95,7 @@ def test_gradient_is_that_of_the_value():
         ((TWO_CLUSTERS, LABELS, 0.05, "all"), "denominator"),
     ],
 )
-def test_wrong_arguments_of_info_nce_are_refused(arguments, message):
+def test_wrong_arguments_of_info_nce_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         info_nce(*arguments)
 
@@ -108,7 +108,7 @@ def test_masked_mean_is_the_mean_inside_the_mask():
     assert vectors.tolist() == [[1.5, 5.5, 9.5], [14.0, 18.0, 22.0]]
 
 
-def test_an_empty_mask_is_absent_and_harms_no_gradient():
+def test_an_empty_mask_is_marked_absent_and_gives_finite_gradients():
     features = torch.ones(2, 3, 4, 4, requires_grad=True)
     mask = torch.zeros(2, 4, 4)
     mask[0, 1, 1] = 1
@@ -124,6 +124,6 @@ def test_masked_mean_of_half_precision_does_not_overflow():
     assert vectors.item() == 8
 
 
-def test_wrong_shapes_of_masked_mean_are_refused():
-    with pytest.raises(ValueError, match="need a mask"):
+def test_wrong_shapes_of_masked_mean_are_rejected():
+    with pytest.raises(ValueError, match="mask must be"):
         masked_mean(torch.ones(2, 3, 4, 4), torch.ones(2, 4, 5))

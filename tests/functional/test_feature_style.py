@@ -1,4 +1,4 @@
-"""Shifting, exploring and mixing the style of feature maps: neutral settings, and statistics that come out as asked."""
+"""Shifting, exploring and mixing the style of feature maps: neutral settings, and the statistics of the output."""
 
 import pytest
 import torch
@@ -37,25 +37,25 @@ def features():
 
 @pytest.fixture
 def received():
-    """Far from all of them, and with little spread."""
+    """A style far from all of them, with a small spread."""
     return SiteStyle(100 + draw(C, seed=3), 3 + draw(C, seed=4).abs(), torch.full((C,), 0.2), torch.full((C,), 0.1))
 
 
 def has_style(maps, mean, std):
-    """Means to rounding; deviations but for epsilon: a share of epsilon / (2 * variance of the map before)."""
+    """Means agree up to rounding, deviations up to the fraction epsilon / (2 * variance of the map before)."""
     torch.testing.assert_close(maps.mean((2, 3)), mean, atol=1e-12, rtol=0)
     torch.testing.assert_close(maps.std((2, 3)), std, atol=0, rtol=1e-5)
 
 
 def test_moments_by_hand():
-    """0, 0, 2, 2: mean 1, squared deviations 4, divided by 3. One number alone: variance 0."""
+    """0, 0, 2, 2: mean 1, squared deviations 4, divided by 3. A single number: variance 0."""
     mean, std = feature_mean_std(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2))
     assert mean.item() == 1 and std.item() == pytest.approx((4 / 3 + 1e-6) ** 0.5, abs=1e-15)
     mean, std = feature_mean_std(torch.full((2, 3, 1, 1), 7.0))
     assert (mean == 7).all() and std.flatten().tolist() == pytest.approx([1e-3] * 6)
 
 
-def test_restyled_has_the_style_asked_for(features):
+def test_restyled_features_have_the_given_style(features):
     mean, std = draw(B, C, seed=5), draw(B, C, seed=6).abs() + 0.1
     has_style(restyle_features(features, mean, std), mean, std)
 
@@ -66,9 +66,9 @@ def test_the_own_style_is_the_identity(features):
     )
 
 
-def test_a_constant_channel_takes_the_mean_asked_for():
-    found = restyle_features(torch.full((1, 1, 4, 4), 7.0), torch.tensor([[2.0]]), torch.tensor([[5.0]]))
-    assert torch.equal(found, torch.full((1, 1, 4, 4), 2.0))
+def test_a_constant_channel_becomes_the_new_mean():
+    output = restyle_features(torch.full((1, 1, 4, 4), 7.0), torch.tensor([[2.0]]), torch.tensor([[5.0]]))
+    assert torch.equal(output, torch.full((1, 1, 4, 4), 2.0))
 
 
 def test_the_style_of_a_site_by_hand():
@@ -78,7 +78,7 @@ def test_the_style_of_a_site_by_hand():
     assert all(entry.dtype == torch.float32 and entry.shape == (1,) for entry in style)
 
 
-def test_the_style_of_a_single_image_has_next_to_no_spread(features):
+def test_the_style_of_a_single_image_has_almost_no_spread(features):
     mean, std = feature_mean_std(features[:1])
     style = compute_site_style(mean, std)
     assert torch.equal(style.mean, mean[0].float()) and torch.equal(style.std, std[0].float())
@@ -92,17 +92,17 @@ def test_a_small_spread_around_a_large_mean_survives():
     assert compute_site_style(means, means).mean_spread.item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_half_the_batch_keeps_its_style_bit_for_bit(features, received):
-    """Those that k-means++ draws on means and deviations together."""
+def test_half_the_batch_is_bit_identical(features, received):
+    """They are the samples that k-means++ selects on means and deviations together."""
     for seed in range(10):
-        found = shift_style(features, received, generator(seed))
-        same = (found == features).flatten(1).all(dim=1).nonzero()[:, 0]
-        kept = kmeans_plus_plus(torch.cat(feature_mean_std(features), dim=1), B // 2, generator(seed))
-        assert same.tolist() == sorted(kept.tolist()) and len(same) == B // 2
+        output = shift_style(features, received, generator(seed))
+        same = (output == features).flatten(1).all(dim=1).nonzero()[:, 0]
+        centres = kmeans_plus_plus(torch.cat(feature_mean_std(features), dim=1), B // 2, generator(seed))
+        assert same.tolist() == sorted(centres.tolist()) and len(same) == B // 2
 
 
-def test_samples_that_differ_in_deviation_only_are_told_apart():
-    """Two samples each with deviation 1 and 10, mean 0: of the two kept there is one of each."""
+def test_samples_that_differ_only_in_deviation_are_distinguished():
+    """Two samples each with deviation 1 and 10, mean 0: the two kept ones are one of each."""
     maps = draw(4, 1, 5, 5)
     maps = restyle_features(maps, torch.zeros(4, 1), torch.tensor([[1.0], [1.0], [10.0], [10.0]]))
     far = SiteStyle(*(torch.tensor([value]) for value in (99.0, 1.0, 0.0, 0.0)))
@@ -112,33 +112,33 @@ def test_samples_that_differ_in_deviation_only_are_told_apart():
 
 
 def test_shifted_samples_get_the_style_of_the_other_site(features, received):
-    """Without spread, exactly it."""
+    """Without spread, exactly that style."""
     still = received._replace(mean_spread=torch.zeros(C), std_spread=torch.zeros(C))
-    found = shift_style(features, still, generator(), n_kept=0)
-    has_style(found, still.mean.expand(B, C), still.std.expand(B, C))
+    output = shift_style(features, still, generator(), n_kept=0)
+    has_style(output, still.mean.expand(B, C), still.std.expand(B, C))
 
 
 def test_shifted_styles_spread_as_the_other_site_s():
     """600 samples of 5 channels, 3000 draws each: four standard errors of mean and deviation."""
     style = SiteStyle(*(torch.full((C,), value) for value in (10.0, 5.0, 2.0, 0.5)))
     mean, std = feature_mean_std(shift_style(draw(600, C, 6, 6), style, generator(), n_kept=0))
-    for found, centre, spread in ((mean, 10, 2), (std, 5, 0.5)):
-        assert abs(found.mean() - centre) < 4 * spread / 3000**0.5
-        assert abs(found.std() - spread) < 4 * spread / 6000**0.5
+    for output, centre, spread in ((mean, 10, 2), (std, 5, 0.5)):
+        assert abs(output.mean() - centre) < 4 * spread / 3000**0.5
+        assert abs(output.std() - spread) < 4 * spread / 6000**0.5
     assert abs(torch.corrcoef(torch.stack([mean.flatten(), std.flatten()]))[0, 1]) < 4 / 3000**0.5
 
 
-def test_a_drawn_deviation_below_zero_becomes_zero(features):
-    """Deviation 0 with spread 1: half of the channels become constant, none is turned over."""
+def test_a_negative_random_deviation_becomes_zero(features):
+    """Deviation 0 with spread 1: half of the channels become constant, none is mirrored."""
     style = SiteStyle(torch.zeros(C), torch.zeros(C), torch.zeros(C), torch.ones(C))
-    found = shift_style(features, style, generator(), n_kept=0)
-    constant = (found == 0).flatten(2).all(dim=2)
+    output = shift_style(features, style, generator(), n_kept=0)
+    constant = (output == 0).flatten(2).all(dim=2)
     assert 4 < constant.sum() < 26
-    assert (((found * features).mean((2, 3)) - found.mean((2, 3)) * features.mean((2, 3))) > -1e-12).all()
+    assert (((output * features).mean((2, 3)) - output.mean((2, 3)) * features.mean((2, 3))) > -1e-12).all()
 
 
-def test_of_several_styles_each_sample_takes_one():
-    """Means 0 and 100 without spread: 200 samples, about half each; both halves whole, never a mixture."""
+def test_with_several_styles_each_sample_gets_one_of_them():
+    """Means 0 and 100 without spread: 200 samples, about half each, and never a mixture."""
     many = SiteStyle(torch.tensor([[0.0], [100]]).expand(2, C), *(torch.full((2, C), value) for value in (1.0, 0, 0)))
     mean = feature_mean_std(shift_style(draw(200, C, 4, 4), many, generator(), n_kept=0))[0]
     first, second = (mean.abs() < 1e-9).all(dim=1), ((mean - 100).abs() < 1e-9).all(dim=1)
@@ -147,25 +147,25 @@ def test_of_several_styles_each_sample_takes_one():
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_small_batches_shift_the_larger_half(n, features, received):
-    found = shift_style(features[:n], received, generator())
-    assert (found != features[:n]).flatten(1).any(dim=1).sum() == n - n // 2
+    output = shift_style(features[:n], received, generator())
+    assert (output != features[:n]).flatten(1).any(dim=1).sum() == n - n // 2
     assert torch.equal(shift_style(features[:n], received, generator(), n_kept=n), features[:n])
 
 
-def test_level_zero_explores_nothing(features):
+def test_level_zero_keeps_the_styles(features):
     added = torch.tensor([3, 0, 3])
     torch.testing.assert_close(explore_styles(features, added, level=0.0), features[added], atol=4e-15, rtol=4e-16)
 
 
-def test_exploration_goes_away_from_the_batch_s_centre(features):
+def test_exploration_moves_styles_away_from_the_batch_average(features):
     """Also where only some samples are added, the centre is that of the whole batch."""
     added = torch.tensor([3, 0, 3, 5])
     mean, std = feature_mean_std(features)
-    found = explore_styles(features, added, level=0.5)
-    has_style(found, (mean + 0.5 * (mean - mean.mean(0)))[added], (std + 0.5 * (std - std.mean(0)))[added])
+    output = explore_styles(features, added, level=0.5)
+    has_style(output, (mean + 0.5 * (mean - mean.mean(0)))[added], (std + 0.5 * (std - std.mean(0)))[added])
 
 
-def test_a_deviation_under_three_quarters_of_the_mean_turns_negative_or_is_cut():
+def test_a_deviation_below_three_quarters_of_the_mean_becomes_negative_or_is_clamped():
     """Deviations 1 and 3, mean 2, a = 3: 1 + 3 (1 - 2) = -2, and 3 + 3 (3 - 2) = 6."""
     maps = torch.tensor([-1.0, 1.0], dtype=torch.float64).view(1, 1, 1, 2) / 2**0.5
     features = torch.cat([maps, 3 * maps])
@@ -175,14 +175,14 @@ def test_a_deviation_under_three_quarters_of_the_mean_turns_negative_or_is_cut()
     torch.testing.assert_close(cut, torch.cat([0 * maps, 6 * maps]), atol=1e-5, rtol=0)
 
 
-def test_ratio_one_mixes_nothing(features):
+def test_ratio_one_keeps_the_own_style(features):
     _, partners = draw_mixing_partners(B, 0.1, generator())
     torch.testing.assert_close(mix_styles(features, torch.ones(B), partners), features, atol=4e-15, rtol=4e-16)
 
 
-def test_a_sample_alone_mixes_with_itself(features):
-    found = mix_styles(features[:1], torch.tensor([0.3]), torch.tensor([0]))
-    torch.testing.assert_close(found, features[:1], atol=4e-15, rtol=4e-16)
+def test_a_single_sample_mixes_with_itself(features):
+    output = mix_styles(features[:1], torch.tensor([0.3]), torch.tensor([0]))
+    torch.testing.assert_close(output, features[:1], atol=4e-15, rtol=4e-16)
 
 
 def test_mixed_maps_have_the_mixed_style(features):
@@ -194,26 +194,26 @@ def test_mixed_maps_have_the_mixed_style(features):
     )
 
 
-def test_extended_is_explored_then_mixed_where_no_deviation_is_cut(features):
+def test_explore_and_mix_equals_explore_then_mix_if_no_deviation_is_clamped(features):
     added = draw_oversampled(torch.tensor([0, 0, 0, 1, 1, 2]), 4, generator())
     ratio, partners = draw_mixing_partners(B + 4, 0.5, generator())
     in_turn = mix_styles(torch.cat([features, explore_styles(features, added, 0.5)]), ratio, partners)
-    found = explore_and_mix_styles(features, added, ratio, partners, 0.5)
-    torch.testing.assert_close(found, in_turn, atol=1e-4, rtol=1e-5)
+    output = explore_and_mix_styles(features, added, ratio, partners, 0.5)
+    torch.testing.assert_close(output, in_turn, atol=1e-4, rtol=1e-5)
 
 
-def test_extended_by_nothing_is_mixed(features):
+def test_exploring_no_sample_equals_mixing(features):
     ratio, partners = draw_mixing_partners(B, 0.5, generator())
     nobody = torch.zeros(0, dtype=torch.long)
     assert torch.equal(explore_and_mix_styles(features, nobody, ratio, partners), mix_styles(features, ratio, partners))
 
 
-def test_a_channel_whose_explored_deviation_is_cut_shows_again_when_mixed():
+def test_a_channel_with_extrapolated_deviation_zero_keeps_its_content_when_mixed():
     """Deviations 1 and 3 as above; the first explored to 0, then given the style of the second: 3."""
     maps = torch.tensor([-1.0, 1.0], dtype=torch.float64).view(1, 1, 1, 2) / 2**0.5
     features = torch.cat([maps, 3 * maps])
-    found = explore_and_mix_styles(features, torch.tensor([0]), torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0, 2, 1]))
-    torch.testing.assert_close(found, torch.cat([maps, 3 * maps, 3 * maps]), atol=1e-5, rtol=0)
+    output = explore_and_mix_styles(features, torch.tensor([0]), torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0, 2, 1]))
+    torch.testing.assert_close(output, torch.cat([maps, 3 * maps, 3 * maps]), atol=1e-5, rtol=0)
 
 
 def test_statistics_are_constants_to_the_gradient(features):
@@ -228,9 +228,9 @@ def test_statistics_are_constants_to_the_gradient(features):
 
 def test_the_gradient_of_a_shift_passes_through_all_samples(features, received):
     features.requires_grad_()
-    found = shift_style(features, received, generator())
-    found.sum().backward()
-    same = (found == features).flatten(1).all(dim=1)
+    output = shift_style(features, received, generator())
+    output.sum().backward()
+    same = (output == features).flatten(1).all(dim=1)
     assert (features.grad[same] == 1).all() and features.grad.all() and (features.grad[~same] != 1).any()
 
 
@@ -249,7 +249,7 @@ def test_half_precision_stays_and_one_pixel_is_finite(features, received):
             assert result.dtype == maps.dtype and result.isfinite().all()
 
 
-def test_a_generator_fixes_the_shift_and_no_other_is_touched(features, received):
+def test_the_given_generator_determines_the_shift_and_no_other_is_used(features, received):
     state = torch.get_rng_state()
     assert torch.equal(shift_style(features, received, generator(7)), shift_style(features, received, generator(7)))
     assert torch.equal(state, torch.get_rng_state())
@@ -260,20 +260,20 @@ def test_a_generator_fixes_the_shift_and_no_other_is_touched(features, received)
     (lambda f, s: compute_site_style(torch.ones(0, 3), torch.ones(0, 3)), "means and stds must"),
     (lambda f, s: compute_site_style(torch.ones(2, 3), torch.ones(2, 4)), "means and stds must"),
     (lambda f, s: shift_style(f, s, generator(), n_kept=7), r"n_kept must be in 0\.\.6"),
-    (lambda f, s: shift_style(f[:, :4], s, generator()), r"must be four times \(4,\)"),
-    (lambda f, s: shift_style(f, s._replace(std=torch.ones(2, C)), generator()), "must be four times"),
+    (lambda f, s: shift_style(f[:, :4], s, generator()), r"must be four tensors \(4,\)"),
+    (lambda f, s: shift_style(f, s._replace(std=torch.ones(2, C)), generator()), "must be four tensors"),
     (lambda f, s: shift_style(f[0], s, generator()), "features must be"),
     (lambda f, s: mix_styles(f, torch.ones(5), torch.arange(6)), "ratio and partners must"),
     (lambda f, s: mix_styles(f, torch.full((6,), 1.1), torch.arange(6)), r"ratio must be in \[0, 1\]"),
     (lambda f, s: explore_and_mix_styles(f, torch.tensor([0]), torch.ones(6), torch.arange(6)), r"must be \(7,\)"),
 ])  # fmt: skip
-def test_wrong_arguments_are_refused(features, received, call, message):
+def test_wrong_arguments_are_rejected(features, received, call, message):
     with pytest.raises(ValueError, match=message):
         call(features, received)
 
 
-def test_features_without_a_finite_style_come_back_as_they_are():
-    """Finite themselves, but their squares are beyond float32; whoever trains on them will see it in the loss."""
+def test_features_without_a_finite_style_are_returned_unchanged():
+    """The features are finite, but their squares overflow float32; the training's loss will show it."""
     features = torch.full((4, 2, 3, 3), 1e20) * torch.arange(9).reshape(3, 3)
     style = SiteStyle(*(torch.ones(2) for _ in range(4)))
     assert torch.equal(shift_style(features, style, torch.Generator().manual_seed(0)), features)

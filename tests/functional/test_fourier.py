@@ -1,4 +1,4 @@
-"""The frequency exchange against its closed forms, and against the two full FFTs of numpy."""
+"""The amplitude exchange against closed forms and against two full FFTs of numpy."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ def images_of(size, seed=0, batch=2, channels=3):
 
 
 def full_fft(images, others, ratio, alpha):
-    """Eq. 2-3 as printed, with whole amplitude spectra: numpy, nothing of ours but the half width."""
+    """Eq. 2-3 as printed with full amplitude spectra, in numpy, using only our half width."""
     axes = tuple(range(2, images.ndim))
     size = images.shape[2:]
     half = math.floor(alpha * min(size))
@@ -58,7 +58,7 @@ def test_middle_of_the_window_is_the_mean():
     torch.testing.assert_close(window[..., 4, 4], images.mean(dim=(2, 3)))
 
 
-def test_one_cosine_has_half_its_height_at_its_two_frequencies():
+def test_a_cosine_has_half_its_amplitude_at_its_two_frequencies():
     """2 cos(2 pi 3 x / 40) along the columns: amplitude 1 at (0, 3) and at (0, -3), nothing elsewhere."""
     wave = 2 * torch.cos(2 * math.pi * 3 * torch.arange(40, dtype=torch.float64) / 40)
     window = fourier.low_frequency_window(wave.expand(1, 1, 32, 40), 0.1)
@@ -75,13 +75,13 @@ def test_ratio_zero_returns_the_image(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_own_amplitude_returns_the_image_at_any_ratio(size):
+def test_the_image_s_own_amplitude_returns_the_image_at_any_ratio(size):
     images = images_of(size)
     window = fourier.low_frequency_window(images, ALPHA)
     torch.testing.assert_close(fourier.exchange_amplitude(images, window, torch.tensor([0.4, 1.0]), ALPHA), images)
 
 
-def test_alpha_zero_and_ratio_one_exchange_the_mean_alone():
+def test_alpha_zero_and_ratio_one_exchange_only_the_mean():
     """The window of one number is the mean of a non-negative image: x - mean(x) + mean(other)."""
     images, others = images_of((32, 45)), images_of((32, 45), seed=1)
     ours = fourier.exchange_amplitude(images, fourier.low_frequency_window(others, 0.0), torch.ones(2), 0.0)
@@ -89,7 +89,7 @@ def test_alpha_zero_and_ratio_one_exchange_the_mean_alone():
     torch.testing.assert_close(ours, images - means[0] + means[1])
 
 
-def test_a_ratio_moves_the_mean_by_its_share():
+def test_a_ratio_moves_the_mean_by_that_fraction():
     images, others = images_of((32, 32)), images_of((32, 32), seed=1) / 3
     ratio = torch.tensor([0.25, 0.75], dtype=torch.float64)
     styled = fourier.exchange_amplitude(images, fourier.low_frequency_window(others, ALPHA), ratio, ALPHA)
@@ -109,8 +109,8 @@ def test_phase_stays_everywhere_and_amplitude_outside_the_window():
     )
 
 
-def test_a_black_image_takes_the_amplitude_at_phase_zero():
-    """No amplitude has no phase; as numpy's angle(0), it counts as 0: all waves peak in the first pixel."""
+def test_a_black_image_gets_the_amplitude_with_phase_zero():
+    """An amplitude of 0 has phase 0, as numpy's angle(0), so all waves have their maximum in the first pixel."""
     black = torch.zeros(1, 1, 32, 32, dtype=torch.float64)
     others = images_of((32, 32), batch=1, channels=1)
     window = fourier.low_frequency_window(others, ALPHA)
@@ -119,7 +119,7 @@ def test_a_black_image_takes_the_amplitude_at_phase_zero():
     torch.testing.assert_close(styled, full_fft(black, others, torch.ones(1), ALPHA))
 
 
-def test_many_views_of_one_analysis_equal_one_by_one():
+def test_many_views_of_one_spectrum_equal_separate_exchanges():
     images = images_of((32, 45))
     analysis = fourier.low_frequency_spectrum(images, ALPHA)
     ratio = torch.tensor([0.2, 0.9])
@@ -130,24 +130,24 @@ def test_many_views_of_one_analysis_equal_one_by_one():
 
 
 @pytest.mark.parametrize("size", [(32, 45), (16, 17, 18)])
-def test_batch_equals_one_by_one(size):
+def test_a_batch_equals_image_by_image(size):
     images, window = images_of(size), fourier.low_frequency_window(images_of(size, seed=1), ALPHA)
     ratio = torch.tensor([0.2, 0.9])
     batch = fourier.exchange_amplitude(images, window, ratio, ALPHA)
     for i in range(2):
-        alone = fourier.exchange_amplitude(images[i : i + 1], window[i : i + 1], ratio[i : i + 1], ALPHA)
-        torch.testing.assert_close(batch[i : i + 1], alone)
+        single = fourier.exchange_amplitude(images[i : i + 1], window[i : i + 1], ratio[i : i + 1], ALPHA)
+        torch.testing.assert_close(batch[i : i + 1], single)
 
 
-def test_the_same_picture_on_more_pixels_has_the_same_window():
+def test_the_same_image_on_more_pixels_has_the_same_window():
     """5 + 2 cos of two waves across the columns, sampled 32 and 64 times: sites may differ in image size."""
-    pictures = [5 + 2 * torch.cos(2 * math.pi * 2 * torch.arange(n) / n).expand(1, 1, 32, n) for n in (32, 64)]
-    small, large = (fourier.low_frequency_window(picture, 0.1) for picture in pictures)
+    waves = [5 + 2 * torch.cos(2 * math.pi * 2 * torch.arange(n) / n).expand(1, 1, 32, n) for n in (32, 64)]
+    small, large = (fourier.low_frequency_window(sampled, 0.1) for sampled in waves)
     torch.testing.assert_close(small, large, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)])
-def test_every_precision_keeps_its_type_and_its_digits(kind, tolerance):
+def test_every_precision_keeps_its_dtype_and_accuracy(kind, tolerance):
     images, others = images_of((64, 64)).to(kind), images_of((64, 64), seed=1).to(kind)
     ratio = torch.tensor([0.3, 1.0])
     styled = fourier.exchange_amplitude(images, fourier.low_frequency_window(others, ALPHA), ratio, ALPHA)
@@ -156,7 +156,7 @@ def test_every_precision_keeps_its_type_and_its_digits(kind, tolerance):
     assert (styled.double() - expected).abs().max() < tolerance * 255
 
 
-def test_autocast_does_not_cost_digits():
+def test_autocast_does_not_reduce_the_precision():
     images, window = images_of((32, 32)).float(), fourier.low_frequency_window(images_of((32, 32), 1), ALPHA).float()
     plain = fourier.exchange_amplitude(images, window, torch.ones(2), ALPHA)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -194,13 +194,13 @@ def test_half_width_is_the_floor_of_alpha_times_the_shortest_side(alpha, shape, 
 
 
 @pytest.mark.parametrize("alpha", [-0.01, 0.5, 1.0, math.nan])
-def test_alpha_out_of_range_is_refused(alpha):
+def test_alpha_out_of_range_is_rejected(alpha):
     with pytest.raises(ValueError, match="alpha must be in"):
         fourier.low_frequency_window(images_of((16, 16)), alpha)
 
 
 @pytest.mark.parametrize("images", [torch.zeros(3, 16, 16), torch.zeros(1, 3, 16, 16, dtype=torch.uint8)])
-def test_images_without_a_batch_axis_or_of_integers_are_refused(images):
+def test_images_without_a_batch_axis_or_of_integers_are_rejected(images):
     with pytest.raises(ValueError, match="images must be floating point"):
         fourier.low_frequency_spectrum(images, ALPHA)
 
@@ -216,22 +216,22 @@ def test_images_without_a_batch_axis_or_of_integers_are_refused(images):
         ((2, 3, 9, 9), (0.5, math.nan), r"in \[0, 1\]"),
     ],
 )
-def test_window_and_ratio_that_do_not_fit_are_refused(window, ratio, message):
+def test_window_and_ratio_that_do_not_fit_are_rejected(window, ratio, message):
     with pytest.raises(ValueError, match=message):
         fourier.exchange_amplitude(images_of((32, 32)), torch.ones(window), torch.tensor(ratio), ALPHA)
 
 
-def test_an_analysis_of_other_images_is_refused():
+def test_a_spectrum_of_other_images_is_rejected():
     analysis = fourier.low_frequency_spectrum(images_of((32, 33)), ALPHA)
-    with pytest.raises(ValueError, match="not of these"):
+    with pytest.raises(ValueError, match="the spectrum belongs to images"):
         fourier.mix_amplitude(images_of((32, 32)), analysis, torch.ones(2, 3, 9, 9), torch.ones(2))
 
 
-def test_a_count_that_is_no_half_window_is_refused():
-    with pytest.raises(ValueError, match="24 numbers are not half"):
+def test_a_number_of_values_that_is_no_half_window_is_rejected():
+    with pytest.raises(ValueError, match="24 values do not fit a 2-D window"):
         fourier.unpack_window(torch.ones(1, 24))
 
 
-def test_an_analysis_cannot_be_changed():
+def test_a_spectrum_is_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         fourier.low_frequency_spectrum(images_of((16, 16)), ALPHA).half_width = 1

@@ -14,14 +14,14 @@ def test_by_hand():
     assert match_histograms(content, style).flatten().tolist() == [30, 10, 20]
 
 
-def test_numbers_are_the_styles_and_ranks_the_contents():
+def test_values_are_the_style_s_and_ranks_the_content_s():
     content, style = maps(2), maps(2, seed=1)
     out = match_histograms(content, style)
     assert torch.allclose(out.flatten(2).sort().values, style.flatten(2).sort().values, atol=1e-12)
     assert torch.equal(out.flatten(2).argsort(), content.flatten(2).argsort())
 
 
-def test_matching_with_itself_is_the_identity_to_the_bit():
+def test_matching_with_itself_returns_the_input_unchanged():
     content = maps(2).clamp(min=0)  # with many ties, as after a ReLU
     assert torch.equal(match_histograms(content, content.clone()), content)
 
@@ -34,7 +34,7 @@ def test_the_gradient_passes_to_the_content_and_follows_the_styles_numbers():
     assert style.grad.flatten().tolist() == [4, 1, 2], "20 went to place 2, 30 to 0, 10 to 1"
 
 
-def test_ratio_one_is_the_identity_to_the_bit_and_zero_the_partners_histogram():
+def test_ratio_one_returns_the_input_unchanged_and_zero_gives_the_partner_s_histogram():
     features, partners = maps(3), torch.tensor([1, 2, 0])
     ratio = torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64)
     out = mix_histograms(features, ratio, partners)
@@ -45,11 +45,11 @@ def test_ratio_one_is_the_identity_to_the_bit_and_zero_the_partners_histogram():
 
 
 @pytest.mark.parametrize("ratio", [torch.ones(2), torch.full((3,), 1.5)], ids=["too few", "above one"])
-def test_wrong_mixing_is_refused(ratio):
+def test_wrong_ratios_and_partners_are_rejected(ratio):
     with pytest.raises(ValueError, match="ratio"):
         mix_histograms(maps(3), ratio, torch.arange(3))
 
 
-def test_maps_of_two_sizes_are_refused():
+def test_maps_of_different_sizes_are_rejected():
     with pytest.raises(ValueError, match="features and style"):
         match_histograms(maps(2), maps(2, side=4))

@@ -19,7 +19,7 @@ def test_the_inner_gradient_is_cut():
     assert inner_step(w**2, {"w": w}, step_size=1.0, clamp=100.0)["w"].item() == 900.0
 
 
-def test_step_zero_and_unused_and_frozen_weights_stay():
+def test_with_step_zero_and_for_unused_or_frozen_weights_nothing_changes():
     w, unused = torch.tensor(2.0, requires_grad=True), torch.tensor(3.0, requires_grad=True)
     frozen = torch.tensor(4.0)
     fast = inner_step(w * frozen, {"w": w, "unused": unused, "frozen": frozen}, step_size=0.0, clamp=1.0)

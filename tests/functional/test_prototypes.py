@@ -16,30 +16,30 @@ def t(*rows) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def test_an_embedding_at_its_prototype_with_the_others_at_right_angles_costs_nothing():
+def test_an_embedding_equal_to_its_prototype_and_orthogonal_to_the_others_has_loss_zero():
     """-log( e^50 / (e^50 + 2) ) = 2 e^-50 and a distance of 0."""
     z, prototypes, of = t([2.0, 0, 0]), t([2.0, 0, 0], [0, 1, 0], [0, 0, 1]), torch.tensor([0, 1, 2])
     assert float(prototype_contrastive_loss(z, torch.tensor([0]), prototypes, of, 0.02)) == pytest.approx(0, abs=1e-12)
     assert float(prototype_distance_loss(z, torch.tensor([0]), prototypes, of)) == 0
 
 
-def test_contrast_is_the_papers_by_hand():
+def test_contrastive_loss_by_hand():
     """Class 0 has two clusters, at cosines 1 and 0, class 1 one at 0.6; tau is 0.5.
 
     So it is -log((e^2 + e^0) / (e^2 + e^0 + e^1.2)).
     """
     z, prototypes, of = t([3.0, 0]), t([1.0, 0], [0, 5], [0.6, 0.8]), torch.tensor([0, 0, 1])
     both = math.exp(2) + 1
-    found = prototype_contrastive_loss(z, torch.tensor([0]), prototypes, of, 0.5)
-    assert float(found) == pytest.approx(-math.log(both / (both + math.exp(1.2))))
+    result = prototype_contrastive_loss(z, torch.tensor([0]), prototypes, of, 0.5)
+    assert float(result) == pytest.approx(-math.log(both / (both + math.exp(1.2))))
 
 
-def test_distance_is_to_the_mean_of_the_clusters():
+def test_distance_loss_is_to_the_mean_of_the_cluster_prototypes():
     """Clusters (0, 0) and (4, 2): their mean is (2, 1); from (2, 4) the mean of 0 and 9."""
-    found = prototype_distance_loss(
+    result = prototype_distance_loss(
         t([2.0, 4]), torch.tensor([7]), t([0.0, 0], [4, 2], [9, 9]), torch.tensor([7, 7, 1])
     )
-    assert float(found) == pytest.approx(4.5)
+    assert float(result) == pytest.approx(4.5)
 
 
 def test_classes_without_a_prototype_are_left_out():
@@ -53,7 +53,7 @@ def test_classes_without_a_prototype_are_left_out():
         assert float(nothing.detach()) == 0 and z_free.grad.abs().sum() == 0
 
 
-def test_of_one_class_there_is_nothing_to_tell_from():
+def test_with_prototypes_of_one_class_the_loss_is_zero():
     prototypes = t([0.0, 1], [1, 0])
     assert float(prototype_contrastive_loss(t([1.0, 2]), torch.tensor([0]), prototypes, torch.tensor([0, 0]), 0.1)) == 0
     with pytest.raises(ValueError, match="temperature"):
@@ -72,13 +72,14 @@ def test_a_prototype_of_zero_is_left_out():
     assert cluster_prototypes([t(0.0, 0), t(1.0, 2)]).equal(t([1.0, 2])) and cluster_prototypes([t(0.0, 0)]) is None
 
 
-def test_sums_are_by_kind():
-    found = class_sums(t([1.0, 2], [10, 20], [3, 4]), torch.tensor([1, 0, 1]))
-    assert found[0][0].tolist() == [10, 20] and found[1][0].tolist() == [4, 6] and (found[0][1], found[1][1]) == (1, 2)
+def test_sums_are_per_class():
+    result = class_sums(t([1.0, 2], [10, 20], [3, 4]), torch.tensor([1, 0, 1]))
+    assert result[0][0].tolist() == [10, 20] and result[1][0].tolist() == [4, 6]
+    assert (result[0][1], result[1][1]) == (1, 2)
 
 
-def test_regions_are_structures_and_the_ring_beside_them():
-    """Of two images one has a pixel of structure 1, whose ring of width 1 is its four neighbours; the other none."""
+def test_regions_are_structures_and_the_ring_around_them():
+    """One of two images has one pixel of structure 1, whose ring of width 1 has four pixels; the other has none."""
     features = torch.arange(50.0).reshape(2, 1, 5, 5)
     label = torch.zeros(2, 2, 5, 5, dtype=torch.uint8)
     label[0, 1, 2, 2] = 1

@@ -1,4 +1,4 @@
-"""Rims and rings against scipy.ndimage, whose 2-D cross is the default element."""
+"""Boundaries and rings against scipy.ndimage, whose default structuring element is the 2-D cross."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def square():
 
 
 def random_blobs():
-    """Rough shapes, some of which touch the border of the image."""
+    """Return irregular shapes, some of which touch the image border."""
     rng = np.random.default_rng(0)
     fields = ndimage.gaussian_filter(rng.normal(size=(3, 2, 37, 41)), (0, 0, 3, 3))
     return torch.from_numpy((fields > 0).astype(np.uint8))
@@ -26,19 +26,19 @@ def slice_by_slice(operation, mask):
 
 
 def test_ten_by_ten_square_has_36_rim_pixels_and_240_ring_pixels():
-    """Rim: 10^2 - 8^2. Ring of L1 width 5: four sides of 10 x 5, four corner steps of 1 + 2 + 3 + 4."""
+    """Boundary: 10^2 - 8^2. Ring of L1 width 5: four sides of 10 x 5, four corner steps of 1 + 2 + 3 + 4."""
     assert regions.boundary(square()).sum() == 36
     assert regions.background_ring(square(), width=5).sum() == 4 * 50 + 4 * 10
 
 
-def test_boundary_equals_scipy():
+def test_boundary_equals_scipy_binary_erosion():
     mask = random_blobs()
     expected = slice_by_slice(lambda y: y & ~ndimage.binary_erosion(y), mask)
     assert torch.equal(regions.boundary(mask).bool(), expected)
 
 
 @pytest.mark.parametrize("width", [1, 5])
-def test_ring_equals_scipy(width):
+def test_ring_equals_scipy_binary_dilation(width):
     mask = random_blobs()
     expected = slice_by_slice(lambda y: ndimage.binary_dilation(y, iterations=width) & ~y, mask)
     assert torch.equal(regions.background_ring(mask, width).bool(), expected)
@@ -50,12 +50,12 @@ def test_a_structure_at_the_border_of_the_image_has_its_boundary_there():
     assert regions.background_ring(full).sum() == 0
 
 
-def test_an_empty_mask_has_neither():
+def test_an_empty_mask_has_no_boundary_and_no_ring():
     empty = torch.zeros(2, 2, 9, 9)
     assert not regions.boundary(empty).any() and not regions.background_ring(empty).any()
 
 
-def test_the_three_parts_do_not_overlap_and_structures_do_not_mix():
+def test_boundary_interior_and_ring_do_not_overlap_and_structures_do_not_mix():
     mask = random_blobs()
     assert not (regions.background_ring(mask).bool() & mask.bool()).any()
     assert not (regions.boundary(mask).bool() & ~mask.bool()).any()
@@ -63,19 +63,19 @@ def test_the_three_parts_do_not_overlap_and_structures_do_not_mix():
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.uint8, torch.bool])
-def test_the_type_of_the_mask_stays(kind):
+def test_the_dtype_of_the_mask_stays(kind):
     mask = square().to(kind)
     assert regions.boundary(mask).dtype == regions.background_ring(mask).dtype == kind
 
 
-def test_wrong_arguments_are_refused():
+def test_wrong_arguments_are_rejected():
     with pytest.raises(ValueError, match="mask must be"):
         regions.boundary(torch.zeros(9, 9))
     with pytest.raises(ValueError, match="width must be"):
         regions.background_ring(square(), width=0)
 
 
-def test_edges_agree_whatever_the_brightness_and_not_with_other_edges():
+def test_edge_agreement_ignores_brightness_and_detects_other_edges():
     rng = torch.Generator().manual_seed(0)
     image, other = torch.rand(2, 1, 3, 24, 24, generator=rng)
     mask = torch.zeros(1, 1, 24, 24)

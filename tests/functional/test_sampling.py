@@ -1,4 +1,4 @@
-"""Samples that balance a batch, by their counts; ratios by the moments of their distribution."""
+"""Samples that balance a batch, and the distribution of mixing ratios."""
 
 import pytest
 import torch
@@ -16,8 +16,8 @@ def generator(seed=0):
     (0, [[1, 2, 3]]), (1, [[2, 2, 3]]), (3, [[3, 3, 3]]), (6, [[4, 4, 4]]), (2, [[2, 3, 3], [3, 2, 3]]),
     (4, [[3, 3, 4], [3, 4, 3], [4, 3, 3]]),
 ])  # fmt: skip
-def test_three_two_one_is_evened_out(n, counts):
-    """The paper's example. With 2, and with 4, a tie is drawn: each outcome is seen."""
+def test_class_counts_three_two_one_are_balanced(n, counts):
+    """The paper's example. With 2 and with 4 added samples there is a tie, and each outcome occurs."""
     seen = []
     for seed in range(30):
         added = draw_oversampled(LABELS, n, generator(seed))
@@ -26,7 +26,7 @@ def test_three_two_one_is_evened_out(n, counts):
     assert sorted(map(list, set(map(tuple, seen)))) == counts
 
 
-def test_no_sample_is_added_a_second_time_before_all_of_its_class_were():
+def test_no_sample_is_added_twice_before_all_of_its_class_were_added():
     """Class 1 has 3 samples and 3 are to be added, all of them; 2 more of each class are any 2."""
     labels = torch.tensor([0] * 6 + [1] * 3)
     for seed in range(20):
@@ -37,13 +37,13 @@ def test_no_sample_is_added_a_second_time_before_all_of_its_class_were():
         assert set(times[:6].tolist()) == {1, 2} and set(times[6:].tolist()) == {3, 4}
 
 
-def test_samples_of_a_class_are_drawn_alike():
+def test_samples_of_a_class_are_equally_likely():
     """One more of class 0 or 1, equally rare: each of the four samples in a quarter of the draws."""
     draws = torch.cat([draw_oversampled(torch.tensor([0, 1, 0, 1]), 1, generator(seed)) for seed in range(800)])
     assert (draws.bincount(minlength=4) / 800 - 0.25).abs().max() < 4 * (0.25 * 0.75 / 800) ** 0.5
 
 
-def test_a_generator_fixes_the_draws():
+def test_the_given_generator_determines_the_draws():
     assert torch.equal(draw_oversampled(LABELS, 20, generator(3)), draw_oversampled(LABELS, 20, generator(3)))
     for one, other in zip(
         draw_mixing_partners(9, 0.1, generator(3)), draw_mixing_partners(9, 0.1, generator(3)), strict=True
@@ -84,6 +84,6 @@ def test_partners_are_a_permutation():
     (lambda: draw_mixing_partners(3, 0.0, generator()), "concentration must be above 0"),
     (lambda: draw_mixing_partners(3, float("nan"), generator()), "concentration must be above 0"),
 ])  # fmt: skip
-def test_wrong_arguments_are_refused(call, message):
+def test_wrong_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -4,21 +4,21 @@ import torch
 from medfed.functional.self_challenging import channel_mask, position_mask, select_largest_drops
 
 
-def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+def random_maps(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("side, share, dropped", [(7, 1 / 3, 17), (12, 1 / 3, 48), (2, 0.3, 2), (1, 0.3, 0), (3, 1, 8)])
-def test_the_share_of_positions_left_out_is_as_set_on_maps_of_any_size(side, share, dropped):
-    """49 / 3 rounded up are 17, and a map never goes whole."""
-    keep = position_mask(drawn(4, 5, side, side), drawn(4, 5, side, side, seed=1), share)
+def test_the_given_fraction_of_positions_is_masked_on_maps_of_any_size(side, share, dropped):
+    """49 / 3 rounded up is 17, and a map is never masked completely."""
+    keep = position_mask(random_maps(4, 5, side, side), random_maps(4, 5, side, side, seed=1), share)
     assert keep.shape == (4, 1, side, side)
     assert (keep == 0).sum(dim=(1, 2, 3)).tolist() == [dropped] * 4
 
 
 @pytest.mark.parametrize("channels, share, dropped", [(512, 1 / 3.2, 160), (16, 1 / 3, 6), (30, 0.1, 3), (8, 0, 0)])
-def test_the_share_of_channels_left_out_is_as_set(channels, share, dropped):
-    keep = channel_mask(drawn(2, channels, 3, 3), share)
+def test_the_given_fraction_of_channels_is_masked(channels, share, dropped):
+    keep = channel_mask(random_maps(2, channels, 3, 3), share)
     assert keep.shape == (2, channels, 1, 1) and (keep == 0).sum(dim=1).flatten().tolist() == [dropped] * 2
 
 
@@ -36,17 +36,17 @@ def test_channels_are_ranked_by_mean_gradient():
 
 
 def test_masks_carry_no_gradient():
-    features, gradient = drawn(2, 3, 4, 4).requires_grad_(), drawn(2, 3, 4, 4, seed=1).requires_grad_()
+    features, gradient = random_maps(2, 3, 4, 4).requires_grad_(), random_maps(2, 3, 4, 4, seed=1).requires_grad_()
     assert not position_mask(features, gradient, 0.5).requires_grad and not channel_mask(gradient, 0.5).requires_grad
 
 
-def test_of_samples_those_are_chosen_that_fell_most_if_they_fell_at_all():
+def test_samples_with_the_largest_positive_drops_are_selected():
     fall = torch.tensor([0.1, -0.2, 0.5, 0.3])
     assert select_largest_drops(fall, 2).tolist() == [False, False, True, True]
     assert select_largest_drops(fall, 4).tolist() == [True, False, True, True]
     assert not select_largest_drops(fall, 0).any() and not select_largest_drops(torch.zeros(3), 3).any()
 
 
-def test_a_share_above_one_is_refused():
-    with pytest.raises(ValueError, match="share"):
-        channel_mask(drawn(1, 3, 2, 2), 1.5)
+def test_a_fraction_above_one_is_rejected():
+    with pytest.raises(ValueError, match="fraction must be in"):
+        channel_mask(random_maps(1, 3, 2, 2), 1.5)

@@ -4,7 +4,7 @@ import torch
 from medfed.functional.meta_learning import sharpness_ascent
 
 
-def test_the_gradient_is_taken_uphill_and_lands_on_the_weights():
+def test_the_gradient_is_taken_at_the_moved_weights_and_passed_to_the_original_ones():
     """L = w^2 + v^2 at (3, 4): g = (6, 8) of length 10, delta = (0.3, 0.4); dL/dw there is (6.6, 8.8)."""
     w, v = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (3.0, 4.0))
     above = sharpness_ascent(w**2 + v**2, {"w": w, "v": v}, distance=0.5)
@@ -22,7 +22,7 @@ def test_the_distance_is_over_all_weights_together():
     assert float(delta.detach().norm()) == pytest.approx(0.05, rel=1e-12)
 
 
-def test_on_level_ground_and_for_unused_or_frozen_weights_nothing_moves():
+def test_weights_with_zero_gradient_and_unused_or_frozen_weights_stay():
     w, unused, frozen = torch.tensor(2.0, requires_grad=True), torch.tensor(3.0, requires_grad=True), torch.tensor(4.0)
     weights = {"w": w, "unused": unused, "frozen": frozen}
     level = sharpness_ascent(0 * w * frozen, weights, distance=1.0)

@@ -1,4 +1,4 @@
-"""AdaIN, moments of a whole site and moment matching, against values worked out by hand and in float64."""
+"""AdaIN, moments of all pixels of a site and moment matching, against values computed by hand in float64."""
 
 import pytest
 import torch
@@ -23,8 +23,8 @@ def test_statistics_by_hand():
     assert mean.item() == 1 and std.item() == pytest.approx((4 / 3 + EPSILON) ** 0.5, abs=1e-15)
 
 
-def test_another_epsilon_stands_under_the_root():
-    """The same four numbers."""
+def test_epsilon_is_added_to_the_variance_under_the_root():
+    """The same four numbers as above."""
     _, std = channel_mean_std(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2), epsilon=0.5)
     assert std.item() == pytest.approx((4 / 3 + 0.5) ** 0.5, abs=1e-15)
 
@@ -34,16 +34,16 @@ def test_own_statistics_are_the_identity(features):
 
 
 def test_the_result_has_the_mean_and_deviation_of_the_style(features, style):
-    """The deviation but for epsilon: of a channel with variance v it is std * sqrt(v / (v + 1e-5))."""
-    found = adain(features, *style)
-    torch.testing.assert_close(found.mean((2, 3)), style[0].expand(2, 5), atol=1e-14, rtol=0)
+    """With epsilon, the deviation of a channel with variance v becomes std * sqrt(v / (v + 1e-5))."""
+    result = adain(features, *style)
+    torch.testing.assert_close(result.mean((2, 3)), style[0].expand(2, 5), atol=1e-14, rtol=0)
     variance = features.var((2, 3))
     expected = style[1] * (variance / (variance + EPSILON)).sqrt()
-    torch.testing.assert_close(found.std((2, 3)), expected, atol=1e-14, rtol=0)
-    assert (found.std((2, 3)) - style[1]).abs().max() < 1.1e-5
+    torch.testing.assert_close(result.std((2, 3)), expected, atol=1e-14, rtol=0)
+    assert (result.std((2, 3)) - style[1]).abs().max() < 1.1e-5
 
 
-def test_strength_is_linear_and_exact_at_its_ends(features, style):
+def test_alpha_is_linear_and_exact_at_zero_and_one(features, style):
     whole = adain(features, *style)
     torch.testing.assert_close(adain(features, *style, 0.3), 0.3 * whole + 0.7 * features, atol=1e-14, rtol=0)
     assert torch.equal(adain(features, *style, 0.0), features)
@@ -51,7 +51,7 @@ def test_strength_is_linear_and_exact_at_its_ends(features, style):
     assert torch.equal(each[0], features[0]) and torch.equal(each[1], whole[1])
 
 
-def test_a_style_an_image_equals_one_by_one(features, style):
+def test_one_style_per_image_equals_image_by_image(features, style):
     mean, std = torch.stack([style[0], -style[0]]), torch.stack([style[1], 2 * style[1]])
     both = adain(features, mean, std)
     for index in range(2):
@@ -59,11 +59,11 @@ def test_a_style_an_image_equals_one_by_one(features, style):
 
 
 def test_a_constant_channel_becomes_the_mean_of_the_style(style):
-    found = adain(torch.full((1, 5, 4, 4), 7.0, dtype=torch.float64), *style)
-    torch.testing.assert_close(found, style[0].view(1, 5, 1, 1).expand(1, 5, 4, 4))
+    result = adain(torch.full((1, 5, 4, 4), 7.0, dtype=torch.float64), *style)
+    torch.testing.assert_close(result, style[0].view(1, 5, 1, 1).expand(1, 5, 4, 4))
 
 
-def test_a_map_of_one_number_is_finite(style):
+def test_a_map_of_one_pixel_gives_finite_values(style):
     mean, std = channel_mean_std(torch.tensor([[[[2.0]]]]))
     assert mean.item() == 2 and std.item() == pytest.approx(EPSILON**0.5)
 
@@ -108,11 +108,11 @@ def test_the_deviation_of_a_site_is_not_the_mean_of_its_images_deviations():
 
 def test_moment_matching_keeps_the_order_of_intensities_and_the_range():
     image = torch.rand(1, 3, 20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    found = moment_match(image, torch.tensor([0.9, 0.5, 0.4]), torch.tensor([0.3, 0.1, 0.05]))
-    assert found.min() >= 0 and found.max() == 1
+    result = moment_match(image, torch.tensor([0.9, 0.5, 0.4]), torch.tensor([0.3, 0.1, 0.05]))
+    assert result.min() >= 0 and result.max() == 1
     order = image[0, 1].flatten().argsort()
-    assert (found[0, 1].flatten()[order].diff() > 0).all()
-    torch.testing.assert_close(found[0, 2].mean().item(), 0.4, atol=1e-7, rtol=0)
+    assert (result[0, 1].flatten()[order].diff() > 0).all()
+    torch.testing.assert_close(result[0, 2].mean().item(), 0.4, atol=1e-7, rtol=0)
 
 
 @pytest.mark.parametrize(("call", "message"), [
@@ -123,8 +123,8 @@ def test_moment_matching_keeps_the_order_of_intensities_and_the_range():
     (lambda f: adain(f, torch.zeros(5), torch.ones(5), 1.5), "alpha must be in"),
     (lambda f: adain(f, torch.zeros(5), torch.ones(5), torch.ones(3)), "alpha must be a number or"),
     (lambda f: PixelMoments.from_features(f).add(f[:, :2]), "5 and 2 channels"),
-    (lambda f: PixelMoments.from_features(f[:0]), "must hold a pixel"),
+    (lambda f: PixelMoments.from_features(f[:0]), "at least one pixel"),
 ])  # fmt: skip
-def test_wrong_arguments_are_refused(features, call, message):
+def test_wrong_arguments_are_rejected(features, call, message):
     with pytest.raises(ValueError, match=message):
         call(features)

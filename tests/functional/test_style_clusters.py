@@ -12,7 +12,7 @@ def styles(n: int, channels: int = 6, seed: int = 0) -> tuple[torch.Tensor, torc
     return mean, torch.rand(n, channels, dtype=torch.float64, generator=rng)
 
 
-def test_two_parts_of_deviation_1_around_minus_2_and_2_are_of_deviation_root_5_together():
+def test_a_mixture_of_two_parts_with_deviation_1_around_minus_2_and_2_has_deviation_root_5():
     mean, std = mixture_mean_std(torch.tensor([[-2.0], [2.0]]), torch.ones(2, 1))
     assert (float(mean), float(std)) == (0.0, pytest.approx(math.sqrt(5)))
 
@@ -27,12 +27,12 @@ def test_one_cluster_is_the_style_of_all_pixels():
 
 
 def two_looks() -> tuple[torch.Tensor, torch.Tensor]:
-    """Nine images of one look and three of another; deviations all 0.01."""
+    """Nine images of one style and three of another; all deviations are 0.01."""
     looks = torch.tensor([[8.0, 0.0]]).repeat(9, 1), torch.tensor([[0.0, 8.0]]).repeat(3, 1)
     return torch.cat(looks).double(), torch.full((12, 2), 0.01, dtype=torch.float64)
 
 
-def test_a_rare_look_counts_as_much_as_a_common_one():
+def test_a_rare_style_counts_as_much_as_a_common_one():
     mean, std, n = clustered_site_style(*two_looks())
     assert n == 2 and torch.allclose(mean, torch.tensor([4.0, 4.0]).double(), atol=0.02)
     assert torch.allclose(std, torch.tensor([4.0, 4.0]).double(), atol=0.02), "half of 8 lies between the looks"
@@ -44,24 +44,24 @@ def test_a_rare_look_counts_as_much_as_a_common_one():
 
 def test_the_style_of_one_site_is_the_interpolation_style():
     mean, std = styles(1)
-    found = interpolation_style(mean, std)
-    assert torch.equal(found[0], mean[0]) and torch.equal(found[1], std[0]) and found[2] == 1
+    result = interpolation_style(mean, std)
+    assert torch.equal(result[0], mean[0]) and torch.equal(result[1], std[0]) and result[2] == 1
 
 
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_equal_styles_give_that_style(n):
     mean, std = (one.expand(n, -1) for one in styles(1))
-    found = interpolation_style(mean, std)
-    assert torch.allclose(found[0], mean[0]) and torch.allclose(found[1], std[0])
+    result = interpolation_style(mean, std)
+    assert torch.allclose(result[0], mean[0]) and torch.allclose(result[1], std[0])
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_of_three_sites_or_fewer_it_is_the_mean(n):
+def test_with_up_to_three_sites_the_interpolation_style_is_the_mean(n):
     for seed in range(20):
         mean, std = styles(n, seed=seed)
-        found = interpolation_style(mean, std)
-        assert found[2] == 1
-        assert torch.allclose(found[0], mean.mean(dim=0)) and torch.allclose(found[1], std.mean(dim=0))
+        result = interpolation_style(mean, std)
+        assert result[2] == 1
+        assert torch.allclose(result[0], mean.mean(dim=0)) and torch.allclose(result[1], std.mean(dim=0))
 
 
 def test_the_order_of_the_sites_does_not_matter():
@@ -71,7 +71,7 @@ def test_the_order_of_the_sites_does_not_matter():
     assert one[2] == other[2] > 1 and torch.allclose(one[0], other[0]) and torch.allclose(one[1], other[1])
 
 
-def test_of_two_clusters_the_median_lies_between_or_is_the_lower():
+def test_the_median_of_two_clusters_is_their_middle_or_the_lower_one():
     mean = torch.tensor([[2.0, 0.0], [2.0, 0.01], [0.0, 3.0], [0.01, 3.0]], dtype=torch.float64)
     std = torch.full((4, 2), 0.1, dtype=torch.float64)
     middle, _, n = interpolation_style(mean, std)
@@ -81,6 +81,6 @@ def test_of_two_clusters_the_median_lies_between_or_is_the_lower():
     assert torch.allclose(lower, torch.tensor([0.0, 0.0]).double(), atol=0.01)
 
 
-def test_an_unknown_partition_is_refused():
+def test_an_unknown_partition_is_rejected():
     with pytest.raises(ValueError, match="partition must be one of none, first, last"):
         interpolation_style(*styles(4), partition="second")

@@ -13,7 +13,7 @@ def rng() -> torch.Generator:
     return torch.Generator().manual_seed(5)
 
 
-def test_styles_come_out_as_the_equations_have_them():
+def test_output_statistics_equal_the_equations():
     features = maps(4)
     mean, std = feature_mean_std(features)
     noise = torch.randn(2, 4, 3, dtype=torch.float64, generator=rng())
@@ -23,19 +23,19 @@ def test_styles_come_out_as_the_equations_have_them():
     assert torch.allclose(found_std, (std + 0.7 * noise[1] * spread[1]).abs(), atol=1e-4), "epsilon counts twice"
 
 
-def test_a_drawn_deviation_may_be_negative_and_mirrors_the_channel():
+def test_a_random_deviation_may_be_negative_and_mirrors_the_channel():
     features = maps(8)
     out = add_style_noise(features, rng(), 4.0)
     centred, before = (one - one.mean(dim=(2, 3), keepdim=True) for one in (out, features))
     assert ((centred * before).sum(dim=(2, 3)) < 0).any()
 
 
-def test_equal_images_stay_up_to_the_root_of_epsilon():
+def test_equal_images_change_at_most_by_the_root_of_epsilon():
     features = maps(1).expand(5, -1, -1, -1)
     assert (add_style_noise(features, rng()) - features).abs().max() < 0.02
 
 
-def test_factor_zero_and_one_image_are_the_identity_to_the_bit():
+def test_factor_zero_or_a_single_image_returns_the_input_unchanged():
     assert torch.equal(add_style_noise(maps(4), rng(), 0.0), maps(4))
     assert torch.equal(add_style_noise(maps(1), rng()), maps(1))
 
@@ -48,6 +48,6 @@ def test_gradients_pass_through_the_statistics():
     assert torch.autograd.gradcheck(lambda f: add_style_noise(f, rng()), maps(2).requires_grad_())
 
 
-def test_a_negative_factor_is_refused():
+def test_a_negative_factor_is_rejected():
     with pytest.raises(ValueError, match="factor"):
         add_style_noise(maps(2), rng(), -1.0)

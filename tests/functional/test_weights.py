@@ -16,20 +16,20 @@ from medfed.functional.weights import (
 
 
 def test_average_by_hand():
-    """Shares 1/4 and 3/4 of 0 and 4 make 3."""
-    found = average([{"w": torch.zeros(2)}, {"w": torch.full((2,), 4.0)}], torch.tensor([0.25, 0.75]))
-    assert torch.equal(found["w"], torch.full((2,), 3.0))
+    """Fractions 1/4 and 3/4 of 0 and 4 give 3."""
+    result = average([{"w": torch.zeros(2)}, {"w": torch.full((2,), 4.0)}], torch.tensor([0.25, 0.75]))
+    assert torch.equal(result["w"], torch.full((2,), 3.0))
 
 
-def test_identical_sites_give_the_same_model_back_in_its_dtype():
+def test_identical_sites_give_the_same_model_in_the_same_dtype():
     w = {"w": torch.randn(5, generator=torch.Generator().manual_seed(0)), "half": torch.ones(2, dtype=torch.float16)}
-    found = average([w, w, w], torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64))
-    assert torch.allclose(found["w"], w["w"], rtol=1e-7) and found["half"].dtype == torch.float16
+    result = average([w, w, w], torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64))
+    assert torch.allclose(result["w"], w["w"], rtol=1e-7) and result["half"].dtype == torch.float16
 
 
 def test_integer_counters_stay_integers():
-    found = average([{"n": torch.tensor(3)}, {"n": torch.tensor(7)}], torch.tensor([0.5, 0.5]))
-    assert found["n"].dtype == torch.int64 and found["n"] == 7
+    result = average([{"n": torch.tensor(3)}, {"n": torch.tensor(7)}], torch.tensor([0.5, 0.5]))
+    assert result["n"].dtype == torch.int64 and result["n"] == 7
 
 
 def test_sums_run_in_float64():
@@ -39,8 +39,8 @@ def test_sums_run_in_float64():
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.6], [1.5, -0.5], [1.0]])
-def test_shares_must_be_shares(shares):
-    with pytest.raises(ValueError, match="shares must be 2 numbers"):
+def test_fractions_must_be_non_negative_and_sum_to_one(shares):
+    with pytest.raises(ValueError, match="fractions must be 2 numbers"):
         average([{"w": torch.zeros(1)}] * 2, torch.tensor(shares))
 
 
@@ -53,19 +53,19 @@ def test_shares_must_be_shares(shares):
         ({"w": torch.zeros(2, dtype=torch.float64)}, "float64"),
     ],
 )
-def test_updates_that_do_not_fit_are_named(other, message):
+def test_weights_with_missing_entries_are_rejected_by_name(other, message):
     with pytest.raises(ValueError, match=message):
         check_same_entries({"w": torch.zeros(2)}, other)
 
 
-def test_one_nan_is_found():
+def test_a_single_nan_is_detected():
     good = {"a": torch.zeros(3), "n": torch.tensor(1)}
     assert first_non_finite(good) is None
     assert first_non_finite({**good, "b": torch.tensor([0.0, float("nan")])}) == "b"
     assert first_non_finite({**good, "c": torch.tensor([float("inf")])}) == "c"
 
 
-def test_batch_norm_is_found_by_type_not_by_name():
+def test_batch_norm_is_recognised_by_type_not_by_name():
     network = nn.Sequential()
     network.add_module("bn_like", nn.Conv2d(1, 1, 1))
     network.add_module("downsample", nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)))
@@ -75,31 +75,31 @@ def test_batch_norm_is_found_by_type_not_by_name():
 
 
 def test_the_squared_distance_by_hand():
-    """(3 - 1)^2 + (0 - 1)^2 + 2^2 = 9; what only the start holds does not count; the gradient is 2 (w - w_start)."""
+    """(3 - 1)^2 + (0 - 1)^2 + 2^2 = 9; entries of the start alone do not count; the gradient is 2 (w - w_start)."""
     entries = {"a": torch.tensor([3.0, 0.0], dtype=torch.float64, requires_grad=True), "b": torch.full((1,), 2.0)}
     start = {"a": torch.ones(2, dtype=torch.float64), "b": torch.zeros(1), "buffer": torch.full((9,), 99.0)}
-    found = squared_distance(entries, start)
-    assert found == 9 and torch.autograd.grad(found, entries["a"])[0].tolist() == [4.0, -2.0]
+    result = squared_distance(entries, start)
+    assert result == 9 and torch.autograd.grad(result, entries["a"])[0].tolist() == [4.0, -2.0]
 
 
-def test_scaled_changes_are_added_in_float64_and_leave_the_start_as_it_was():
+def test_scaled_changes_are_added_in_float64_and_the_start_is_not_changed():
     """2^24 + 1 * 1 + 0.5 * 2: in float32 each 1 would be lost."""
     start = torch.tensor([2.0**24])
-    found = add_scaled(start, [torch.tensor([1.0]), torch.tensor([2.0])], [1.0, 0.5])
-    assert found.dtype == torch.float32 and found.item() == 2**24 + 2 and start.item() == 2**24
+    result = add_scaled(start, [torch.tensor([1.0]), torch.tensor([2.0])], [1.0, 0.5])
+    assert result.dtype == torch.float32 and result.item() == 2**24 + 2 and start.item() == 2**24
     with pytest.raises(ValueError):
         add_scaled(start, [start], [1.0, 2.0])
 
 
-def test_a_prefix_selects_and_goes_and_comes_back():
+def test_selecting_by_prefix_and_adding_the_prefix_are_inverse():
     entries = {"own/w": torch.ones(1), "own/own/w": torch.zeros(1), "other/w": torch.ones(2)}
     own = select_prefix(entries, "own/")
     assert set(own) == {"w", "own/w"} and own["w"] is entries["own/w"]
     assert add_prefix(own, "own/") == {name: entries[name] for name in ("own/w", "own/own/w")}
 
 
-def test_running_variances_are_found_by_type():
-    """Also of an InstanceNorm that keeps them, and not of a parameter that is only called so."""
+def test_running_variances_are_recognised_by_type():
+    """InstanceNorm with running statistics counts, a parameter that only has such a name does not."""
     network = nn.Sequential(nn.BatchNorm2d(1), nn.InstanceNorm2d(1, track_running_stats=True), nn.InstanceNorm2d(1),
                             nn.BatchNorm2d(1, track_running_stats=False))  # fmt: skip
     network.register_parameter("running_var", nn.Parameter(torch.zeros(1)))

@@ -28,74 +28,74 @@ def augmented(method: BigAug, batch: Batch, seed: int = 0) -> Batch:
     return method.augment(SimpleNamespace(rng=stream(seed, "x")), batch)
 
 
-def test_with_probability_zero_it_is_fedavg_to_the_bit(any_toy):
+def test_probability_zero_is_bit_identical_to_fedavg(any_toy):
     assert bits(any_toy, BigAug(probability=0.0)) == bits(any_toy, FedAvg()) != bits(any_toy, BigAug())
 
 
-def test_a_seed_gives_the_same_bits_again(any_toy):
+def test_the_same_seed_gives_bit_identical_batches(any_toy):
     batch = any_toy.samples("north").batch(range(4))
-    first, again, other = (augmented(BigAug(), batch, seed) for seed in (0, 0, 1))
-    assert torch.equal(first.image, again.image) and torch.equal(first.label, again.label)
+    first, repeated, other = (augmented(BigAug(), batch, seed) for seed in (0, 0, 1))
+    assert torch.equal(first.image, repeated.image) and torch.equal(first.label, repeated.label)
     assert not torch.equal(first.image, other.image)
 
 
-def test_images_of_a_batch_are_changed_each_in_its_own_way(any_toy):
+def test_each_image_of_a_batch_is_changed_differently(any_toy):
     one = any_toy.samples("north").batch([0, 0, 0, 0])
-    found = augmented(BigAug(probability=1.0), one).image
-    assert all(not torch.equal(found[0], other) for other in found[1:])
+    actual = augmented(BigAug(probability=1.0), one).image
+    assert all(not torch.equal(actual[0], other) for other in actual[1:])
 
 
-def test_labels_keep_their_type_and_their_set_and_images_their_range(any_toy):
+def test_labels_keep_their_type_and_values_and_images_their_range(any_toy):
     batch = any_toy.samples("north").batch(range(6))
     for seed in range(4):
-        found = augmented(BigAug(**BigAug.presets["paper"]), batch, seed)
-        assert type(found.image) is torch.Tensor and found.image.dtype == batch.image.dtype
-        assert found.image.shape == batch.image.shape and 0 <= found.image.min() and found.image.max() <= 1
-        assert found.label.dtype == batch.label.dtype and type(found.label) is torch.Tensor
-        assert set(found.label.unique().tolist()) == set(batch.label.unique().tolist())
+        actual = augmented(BigAug(**BigAug.presets["paper"]), batch, seed)
+        assert type(actual.image) is torch.Tensor and actual.image.dtype == batch.image.dtype
+        assert actual.image.shape == batch.image.shape and 0 <= actual.image.min() and actual.image.max() <= 1
+        assert actual.label.dtype == batch.label.dtype and type(actual.label) is torch.Tensor
+        assert set(actual.label.unique().tolist()) == set(batch.label.unique().tolist())
 
 
-def test_classes_stay_with_their_images_and_masks_move_with_theirs(any_toy):
+def test_class_labels_are_unchanged_and_masks_move_with_their_images(any_toy):
     batch = any_toy.samples("north").batch(range(6))
-    found = augmented(BigAug(probability=1.0, scaling=(0.5, 0.5)), batch)
-    assert torch.equal(found.label, batch.label) == (batch.label.ndim == 1)
+    actual = augmented(BigAug(probability=1.0, scaling=(0.5, 0.5)), batch)
+    assert torch.equal(actual.label, batch.label) == (batch.label.ndim == 1)
     if batch.label.ndim == 4:
-        assert (found.label.sum() / batch.label.sum()) < 0.4
+        assert (actual.label.sum() / batch.label.sum()) < 0.4
 
 
 STILL = {"blur": (0.25, 0.25), "sharpening": (0.0, 0.0), "noise": (0.0, 0.0), "brightness": (0.0, 0.0),
          "contrast": (1.0, 1.0), "perturbation": (0.0, 0.0)}  # fmt: skip
 
 
-def test_views_move_as_the_images_do(toy):
-    """A view that is the image stays the image under all that moves, whatever else is drawn."""
+def test_views_move_with_their_images(toy):
+    """A view that equals its image still equals it after the geometric transforms."""
     batch = toy.samples("north").batch(range(5))
     batch = Batch(batch.image, batch.label, {VIEW: batch.image.clone()})
-    found = augmented(BigAug(probability=1.0, **STILL), batch)
-    assert (found.image - found.views[VIEW]).abs().max() < 0.1 < (found.image - batch.image).abs().max()
+    actual = augmented(BigAug(probability=1.0, **STILL), batch)
+    assert (actual.image - actual.views[VIEW]).abs().max() < 0.1 < (actual.image - batch.image).abs().max()
     loud = augmented(BigAug(probability=1.0, **{**STILL, "noise": (0.3, 0.3)}), batch)
-    assert (loud.image - loud.views[VIEW]).abs().mean() > 0.1, "intensities change the image alone"
+    assert (loud.image - loud.views[VIEW]).abs().mean() > 0.1, "intensity transforms change only the image"
 
 
-def test_with_views_the_same_transforms_are_drawn_for_the_image(toy):
+def test_the_image_gets_the_same_transforms_with_and_without_views(toy):
     batch = toy.samples("north").batch(range(3))
     with_view = augmented(BigAug(), Batch(batch.image, batch.label, {VIEW: batch.image}))
     assert torch.equal(with_view.image, augmented(BigAug(), batch).image)
 
 
-def test_nothing_beside_the_weights_is_shared(any_toy):
+def test_only_weights_are_shared(any_toy):
     done, plain = (first_round(any_toy, method).ledger for method in (BigAug(), FedAvg()))
     assert [row["name"] for row in done] == [row["name"] for row in plain]
 
 
-def test_in_a_stack_with_fisc_both_count(any_toy):
+def test_in_a_stack_with_fisc_both_methods_have_an_effect(any_toy):
     both = bits(any_toy, Stack((FISC(min_patients=1), BigAug())))
     assert both not in (bits(any_toy, Stack((FISC(min_patients=1),))), bits(any_toy, BigAug()))
 
 
-@pytest.mark.parametrize("wrong", [{"probability": 2.0}, {"noise": (-0.1, 0.1)}, {"blur": (0.0, 1.0)},
+@pytest.mark.parametrize("invalid", [{"probability": 2.0}, {"noise": (-0.1, 0.1)}, {"blur": (0.0, 1.0)},
                                    {"contrast": (0.0, 1.0)}, {"deformation": 0.5},
                                    {"scaling": (1.5, 0.5)}, {"rotation_deg": (20.0, -20.0)}])  # fmt: skip
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        BigAug(**wrong)
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        BigAug(**invalid)

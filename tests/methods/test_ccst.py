@@ -1,4 +1,4 @@
-"""CCST: the paper's numbers by hand, its counts, and what leaves a site."""
+"""CCST: styles and numbers of images computed by hand, and what leaves a site."""
 
 import warnings
 from dataclasses import replace
@@ -23,7 +23,7 @@ MOMENTS = CCST(transfer="moments", min_patients=1)
 
 
 class Grey:
-    """Images of one site: noise around a brightness; image 0 is blank if asked."""
+    """Images of one site: noise around a brightness; image 0 is blank if wanted."""
 
     def __init__(self, site: str, brightness: float, n: int = 40, blank: bool = False) -> None:
         self.images = (brightness + 0.1 * torch.randn(n, 3, 12, 12, generator=stream(0, site))).clamp(0, 1)
@@ -52,51 +52,51 @@ def expanded(method: CCST, samples: Grey, brightnesses=(0.2, 0.8)):
     return method.expand(local, samples, stream(0, "expand"))
 
 
-def test_overall_style_is_that_of_all_pixels_together():
+def test_the_overall_style_is_computed_over_the_pixels_of_all_images():
     samples = Grey("a", 0.5)
-    found = shared(MOMENTS, samples)
+    actual = shared(MOMENTS, samples)
     pixels = samples.images.double().movedim(1, 0).flatten(1)
-    assert torch.allclose(found["mean"].double(), pixels.mean(dim=1), atol=1e-7)
-    assert torch.allclose(found["std"].double(), (pixels.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-7)
+    assert torch.allclose(actual["mean"].double(), pixels.mean(dim=1), atol=1e-7)
+    assert torch.allclose(actual["std"].double(), (pixels.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-7)
 
 
-def test_single_styles_are_one_in_32_images_rounded_up():
+def test_the_number_of_single_styles_is_one_per_32_images_rounded_up():
     assert shared(replace(MOMENTS, style="single"), Grey("a", 0.5, n=65))["mean"].shape == (3, 3)
 
 
 @pytest.mark.parametrize("side", [0, 24])
-def test_through_the_codec_a_site_shares_the_moments_of_features(side):
-    """E(image), of 128 channels, where the intensities have three; of the images as they are redrawn."""
+def test_with_a_codec_a_site_shares_mean_and_std_of_features(side):
+    """The codec has 128 feature channels; images are resized before they are encoded."""
     samples = Grey("a", 0.5)
-    found = shared(CCST(min_patients=1, transfer_size=side), samples)
+    actual = shared(CCST(min_patients=1, transfer_size=side), samples)
     images = samples.images
     if side:
         images = torch.nn.functional.interpolate(images, (side, side), mode="bilinear", antialias=True).clamp(0, 1)
     maps = load_codec("small").encode(images).double().movedim(1, 0).flatten(1)
-    assert found["mean"].shape == found["std"].shape == (128,)
-    assert torch.allclose(found["mean"].double(), maps.mean(dim=1), atol=1e-6)
-    assert torch.allclose(found["std"].double(), (maps.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-6)
+    assert actual["mean"].shape == actual["std"].shape == (128,)
+    assert torch.allclose(actual["mean"].double(), maps.mean(dim=1), atol=1e-6)
+    assert torch.allclose(actual["std"].double(), (maps.var(dim=1, correction=0) + EPSILON).sqrt(), atol=1e-6)
 
 
-def test_through_the_codec_single_styles_are_those_of_images_drawn_at_random():
+def test_with_a_codec_single_styles_are_those_of_randomly_drawn_images():
     samples = Grey("a", 0.5)
-    found = shared(CCST(min_patients=1, style="single", images_per_style=14), samples)
-    drawn = torch.randperm(40, generator=stream(0, "share"))[:3]
-    maps = load_codec("small").encode(samples.images[drawn]).double()
-    assert torch.allclose(found["mean"].double(), maps.mean(dim=(2, 3)), atol=1e-6)
-    assert torch.allclose(found["std"].double(), (maps.var(dim=(2, 3)) + EPSILON).sqrt(), atol=1e-6)
+    actual = shared(CCST(min_patients=1, style="single", images_per_style=14), samples)
+    chosen = torch.randperm(40, generator=stream(0, "share"))[:3]
+    maps = load_codec("small").encode(samples.images[chosen]).double()
+    assert torch.allclose(actual["mean"].double(), maps.mean(dim=(2, 3)), atol=1e-6)
+    assert torch.allclose(actual["std"].double(), (maps.var(dim=(2, 3)) + EPSILON).sqrt(), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [CCST, FISC])
-def test_however_large_the_transfer_few_images_are_encoded_at_once(kind, monkeypatch):
-    """40 images in parts of 32, and each part redrawn at 192 pixels by eights (`StyleTransfer`)."""
-    counts, whole = [], StyleCodec.encode
-    monkeypatch.setattr(StyleCodec, "encode", lambda codec, images: counts.append(len(images)) or whole(codec, images))
+def test_few_images_are_encoded_at_once_for_any_transfer_size(kind, monkeypatch):
+    """40 images are read 32 at a time; at 192 pixels, `StyleTransfer` encodes 8 of them at a time."""
+    counts, encode = [], StyleCodec.encode
+    monkeypatch.setattr(StyleCodec, "encode", lambda codec, images: counts.append(len(images)) or encode(codec, images))
     shared(kind(min_patients=1, transfer_size=192), Grey("a", 0.5))
-    assert counts[:5] == [8] * 5 and set(counts[5:]) <= {1}, "the error of the codec goes image by image"
+    assert counts[:5] == [8] * 5 and set(counts[5:]) <= {1}, "the reconstruction error is computed image by image"
 
 
-def test_blank_images_have_no_part_in_the_style():
+def test_blank_images_do_not_contribute_to_the_style():
     with_blank, without = Grey("a", 0.3, blank=True), Grey("a", 0.3)
     without.images = without.images[1:]
     assert with_blank.images[0].std() < BLANK_STD
@@ -104,20 +104,20 @@ def test_blank_images_have_no_part_in_the_style():
         assert torch.allclose(one, other)
 
 
-def test_a_site_of_blank_images_shares_nothing_and_says_so():
+def test_a_site_with_only_blank_images_warns_and_shares_nothing():
     samples = Grey("a", 0.5)
     samples.images[:] = 0.9
-    with pytest.warns(UserWarning, match="a: all its training images are blank"):
+    with pytest.warns(UserWarning, match="a: all training images are blank"):
         assert shared(MOMENTS, samples) == {}
 
 
-def test_few_patients_share_nothing():
-    with pytest.warns(UserWarning, match="9 training patients and shares no style"):
+def test_a_site_with_few_patients_shares_nothing():
+    with pytest.warns(UserWarning, match="9 training patients, fewer than method.min_patients .* shares no style"):
         assert shared(replace(MOMENTS, min_patients=10), Grey("a", 0.5)) == {}
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_the_expanded_set_has_k_n_images_in_distinct_domains(k):
+def test_the_expanded_set_has_k_n_images_in_distinct_styles(k):
     samples = Grey("a", 0.5)
     larger = expanded(replace(MOMENTS, k=k), samples)
     assert len(larger) == k * len(samples) and larger.n_patients == samples.n_patients
@@ -125,7 +125,7 @@ def test_the_expanded_set_has_k_n_images_in_distinct_domains(k):
     assert torch.equal(larger.batch(range(len(larger))).label, samples.labels.repeat_interleave(k))
 
 
-def test_with_all_domains_each_image_is_there_once_as_it_is():
+def test_with_all_styles_each_original_image_occurs_once():
     samples = Grey("a", 0.5)
     larger = expanded(replace(MOMENTS, k=3), samples)
     originals = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style is None]
@@ -133,18 +133,18 @@ def test_with_all_domains_each_image_is_there_once_as_it_is():
     assert torch.equal(larger.batch(originals).image, samples.images)
 
 
-def test_a_styled_image_has_the_mean_of_the_other_site():
+def test_a_restyled_image_has_the_mean_of_the_other_site():
     samples = Grey("a", 0.5)
     larger = expanded(replace(MOMENTS, k=3), samples)
-    dark = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style == 0]  # of b, 0.2
-    found = larger.batch(dark).image.mean(dim=(0, 2, 3))
-    assert torch.allclose(found, Grey("b", 0.2).images.mean(dim=(0, 2, 3)), atol=5e-3)  # clamping at 0 cuts a little
+    dark = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style == 0]  # style of b
+    actual = larger.batch(dark).image.mean(dim=(0, 2, 3))
+    assert torch.allclose(actual, Grey("b", 0.2).images.mean(dim=(0, 2, 3)), atol=5e-3)  # values below 0 are clamped
 
 
-def test_every_single_style_of_a_site_occurs_among_the_copies():
-    """J = ceil(40 / 14) = 3 of each other site: every copy has the mean of one of these six, and all six are there."""
+def test_every_single_style_of_a_site_is_used():
+    """J = ceil(40 / 14) = 3 styles per other site: every copy has the mean of one of these six, and all six occur."""
     method = replace(MOMENTS, style="single", images_per_style=14)
-    larger = expanded(method, Grey("a", 0.5), brightnesses=(0.4, 0.7))  # nothing is cut at 0 or 1
+    larger = expanded(method, Grey("a", 0.5), brightnesses=(0.4, 0.7))  # no value is clamped to 0 or 1
     offered = torch.cat([shared(method, Grey(name, grey))["mean"] for name, grey in (("b", 0.4), ("c", 0.7))])
     assert offered.shape == (6, 3)
     copies = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style is not None]
@@ -154,22 +154,22 @@ def test_every_single_style_of_a_site_occurs_among_the_copies():
     assert torch.bincount(distance.argmin(dim=1), minlength=6).min() >= 5  # 13 or so of each
 
 
-def test_a_styled_image_does_not_depend_on_its_batch():
+def test_a_restyled_image_does_not_depend_on_its_batch():
     one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
     backwards = torch.cat([other.batch([i]).image for i in reversed(range(30))])
     assert torch.equal(one.batch(range(30)).image, backwards.flip(0))
 
 
-def test_images_that_do_not_fit_in_memory_are_drawn_again_to_the_same_numbers():
+def test_images_that_do_not_fit_in_memory_are_recomputed_identically():
     one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
-    other.kept_bytes = 0
-    assert torch.equal(one.batch(range(30)).image, other.batch(range(30)).image) and not other._kept
+    other.max_cache_bytes = 0
+    assert torch.equal(one.batch(range(30)).image, other.batch(range(30)).image) and not other._cache
 
 
-def test_alpha_zero_leaves_the_style_without_effect():
+def test_with_alpha_zero_the_style_has_no_effect():
     larger = expanded(replace(MOMENTS, k=3, alpha=0.0), Grey("a", 0.5))
     images = larger.batch(range(6)).image.reshape(2, 3, *larger.batch([0]).image.shape[1:])
-    assert torch.allclose(images[:, :1].expand_as(images), images, atol=5e-4)  # float16 of what is kept
+    assert torch.allclose(images[:, :1].expand_as(images), images, atol=5e-4)  # stored as float16
 
 
 def test_uniform_weights_ignore_the_number_of_images():
@@ -182,7 +182,7 @@ def test_uniform_weights_ignore_the_number_of_images():
     assert float(MOMENTS.aggregate(state, updates)["w"]) == 0.75
 
 
-def test_the_ledger_has_one_style_a_site_once_and_every_site_trains_on_k_n(toy):
+def test_each_site_sends_one_style_once_and_trains_on_k_n_images(toy):
     done = list(federate(MOMENTS, toy.engine(MOMENTS), toy.start(MOMENTS), Federation(rounds=2), 0))
     up = [row for one in done for row in one.ledger if row["direction"] == "up" and row["kind"] == "share"]
     assert sorted(row["name"] for row in up) == ["mean"] * 3 + ["std"] * 3 and {row["bytes"] for row in up} == {4}
@@ -191,29 +191,29 @@ def test_the_ledger_has_one_style_a_site_once_and_every_site_trains_on_k_n(toy):
     assert len(trained) == 3 and done[0].state.memory.keys() == done[1].state.memory.keys()
 
 
-def test_overall_style_of_a_vgg_is_4096_bytes():
+def test_an_overall_vgg_style_has_4096_bytes():
     from medfed.networks.adain import build_codec
 
     codec = build_codec({"architecture": "vgg19"})
     assert sum(entry.numel() * 4 for entry in (codec.style(torch.rand(1, 3, 32, 32)))) == 4096
 
 
-def test_wrong_values_are_refused():
-    for wrong in ({"style": "each"}, {"k": 0}, {"alpha": 1.5}, {"transfer": "gan"}, {"site_weights": "equal"}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            CCST(**wrong)
+def test_invalid_settings_are_rejected():
+    for invalid in ({"style": "each"}, {"k": 0}, {"alpha": 1.5}, {"transfer": "gan"}, {"site_weights": "equal"}):
+        with pytest.raises(ValueError, match=next(iter(invalid))):
+            CCST(**invalid)
 
 
-def test_more_domains_than_there_are_means_all_and_is_said(toy):
+def test_k_above_the_number_of_sites_uses_all_styles_and_warns(toy):
     method = replace(MOMENTS, k=9)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
-    assert any("method.k is 9, but there are 3 styles; all are used" in str(w.message) for w in said)
+    assert any("method.k is 9, but only 3 sites have a style; all of them are used" in str(w.message) for w in warned)
 
 
-def test_sites_weigh_by_their_own_images_whatever_k_gives_them(toy):
-    """A site that shares no style has one domain more to draw from than the others."""
+def test_sites_are_weighted_by_their_own_images_for_any_k(toy):
+    """A site that shares no style has one style more to choose from than the other sites."""
     engine = toy.engine(MOMENTS)
     from medfed.federation.message import Message
 
@@ -224,20 +224,20 @@ def test_sites_weigh_by_their_own_images_whatever_k_gives_them(toy):
     assert update.facts["examples"] == len(site.training)
 
 
-def test_an_empty_slide_is_blank_whatever_its_colour():
+def test_an_empty_slide_of_any_colour_is_blank():
     samples = Grey("a", 0.5)
     samples.images[:] = torch.tensor([0.92, 0.80, 0.90])[:, None, None]
-    with pytest.warns(UserWarning, match="all its training images are blank"):
+    with pytest.warns(UserWarning, match="all training images are blank"):
         assert shared(MOMENTS, samples) == {}
 
 
-def test_images_that_are_too_small_for_the_codec_are_refused_in_a_sentence():
+def test_images_that_are_too_small_for_the_codec_are_rejected():
     from medfed.core.errors import UserError
 
     with pytest.raises(UserError, match="data.image_size is 8, but the codec needs at least 9 pixels"):
         CCST().check(8, 3)
     with pytest.raises(UserError, match="method.transfer_size is 4"):
         CCST(transfer_size=4).check(96, 3)
-    with pytest.raises(UserError, match="there is no codec here"):
+    with pytest.raises(UserError, match="no codec found"):
         CCST(codec="nowhere").check(96, 3)
     MOMENTS.check(4, 2)

@@ -31,58 +31,59 @@ def local_round(toy, method, tensors=None) -> LocalRound:
 
 
 def heads(toy, *sites) -> dict:
-    """Heads of other sites, of random weights."""
+    """Return heads of other sites with random weights."""
     rng = torch.Generator().manual_seed(3)
     own = head_of(toy, toy.start(FedAvg()).weights)
     return {f"{HEADS}{site}/{n}": torch.rand(e.shape, generator=rng) - 0.5 for site in sites for n, e in own.items()}
 
 
-def test_of_one_site_it_is_fedavg_to_the_bit(any_toy):
-    found, plain = (rounds(any_toy, m, 3, ("north",))[-1].state.weights for m in (COPA(), FedAvg()))
-    assert digest(State(1, found).to_bytes()) == digest(State(1, plain).to_bytes())
+def test_with_one_site_it_is_bit_identical_to_fedavg(any_toy):
+    actual, plain = (rounds(any_toy, m, 3, ("north",))[-1].state.weights for m in (COPA(), FedAvg()))
+    assert digest(State(1, actual).to_bytes()) == digest(State(1, plain).to_bytes())
 
 
-def test_the_first_round_is_fedavgs_but_for_the_heads_being_counted_alike(any_toy):
-    """All sites of the toy have ten images, so even the heads agree; in the second round nothing does."""
-    found, plain = rounds(any_toy, COPA()), rounds(any_toy, FedAvg())
-    assert all(torch.allclose(found[0].state.weights[n], e) for n, e in plain[0].state.weights.items())
-    assert any(not torch.allclose(found[1].state.weights[n], e) for n, e in plain[1].state.weights.items())
+def test_the_first_round_is_fedavg_except_that_heads_have_equal_weights(any_toy):
+    """All toy sites have ten images, so even the heads agree after the first round; after the second, nothing does."""
+    actual, plain = rounds(any_toy, COPA()), rounds(any_toy, FedAvg())
+    assert all(torch.allclose(actual[0].state.weights[n], e) for n, e in plain[0].state.weights.items())
+    assert any(not torch.allclose(actual[1].state.weights[n], e) for n, e in plain[1].state.weights.items())
 
 
-def test_every_site_keeps_its_head_and_goes_on_from_it(any_toy):
+def test_every_site_stores_its_head_and_continues_from_it(any_toy):
     method = COPA()
     engine = any_toy.engine(method)
     done = rounds(any_toy, method, 2, engine=engine)
-    kept = [
+    heads_by_site = [
         {n.removeprefix(OWN): e for n, e in site.memory.items() if n.startswith(OWN)} for site in engine.local_sites
     ]
-    for site, head in zip(engine.local_sites, kept, strict=True):
+    for site, head in zip(engine.local_sites, heads_by_site, strict=True):
         assert all(torch.equal(done[-1].state.memory[f"{HEADS}{site.name}/{n}"], e) for n, e in head.items())
-    assert not torch.equal(*[one[f"{any_toy.architecture.head}.weight"] for one in kept[:2]])
+    assert not torch.equal(*[one[f"{any_toy.architecture.head}.weight"] for one in heads_by_site[:2]])
     local = local_round(any_toy, method)
-    local.memory.update({OWN + n: e for n, e in kept[0].items()})
+    local.memory.update({OWN + n: e for n, e in heads_by_site[0].items()})
     method.on_round_start(local)
-    assert all(torch.equal(entry, kept[0][n]) for n, entry in head_of(any_toy, local.network.state_dict()).items())
+    loaded_head = head_of(any_toy, local.network.state_dict())
+    assert all(torch.equal(entry, heads_by_site[0][name]) for name, entry in loaded_head.items())
 
 
-def test_the_global_head_is_the_mean_of_all_that_are_known(any_toy):
-    """b took no part this time: its head of before counts; the extractor is of those that answered."""
+def test_the_global_head_is_the_mean_of_all_known_heads(any_toy):
+    """Site b did not take part: its earlier head counts, but the extractor is averaged over the others."""
     name = f"{any_toy.architecture.head}.weight"
     head = lambda value: {name: torch.full((2, 2), value)}  # noqa: E731
     updates = {s: Message("train", {"x": torch.tensor(v), **head(v)}, add_prefix(head(v), HEAD), {"examples": n})
                for s, v, n in (("a", 0.0, 1), ("c", 4.0, 3))}  # fmt: skip
     old = State(1, {}, {f"{HEADS}b/{name}": torch.full((2, 2), 5.0), f"{HEADS}a/{name}": torch.full((2, 2), 99.0)})
     memory = COPA().remember(old, updates, None)
-    found = COPA().aggregate(State(1, {}, memory), updates)
-    assert float(found["x"]) == 3.0, "(1 * 0 + 3 * 4) / 4"
-    assert (found[name] == 3.0).all(), "(0 + 5 + 4) / 3"
+    actual = COPA().aggregate(State(1, {}, memory), updates)
+    assert float(actual["x"]) == 3.0, "(1 * 0 + 3 * 4) / 4"
+    assert (actual[name] == 3.0).all(), "(0 + 5 + 4) / 3"
     assert set(COPA().broadcast(State(1, {}, memory), "a")) == {f"{HEADS}b/{name}", f"{HEADS}c/{name}"}
 
 
 def test_the_mean_heads_logits_are_the_mean_of_the_heads_logits(any_toy):
-    """And its probabilities are not the mean of theirs: the paper's ensemble is of outputs, here logits."""
+    """The probabilities of the mean head are not the mean probabilities: the ensemble averages logits."""
     start, memory = any_toy.start(COPA()).weights, heads(any_toy, "north", "south", "west")
-    found = COPA().aggregate(State(1, start, memory), {"north": Message("train", start, {}, {"examples": 10})})
+    actual = COPA().aggregate(State(1, start, memory), {"north": Message("train", start, {}, {"examples": 10})})
     network, image = any_toy.network(COPA()).eval(), 3 * any_toy.samples("north").batch(range(6)).image
 
     def logits(head: dict) -> torch.Tensor:
@@ -91,11 +92,11 @@ def test_the_mean_heads_logits_are_the_mean_of_the_heads_logits(any_toy):
 
     each = torch.stack([logits({n.rpartition("/")[2]: e for n, e in memory.items() if n.startswith(f"{HEADS}{site}/")})
                         for site in ("north", "south", "west")])  # fmt: skip
-    assert torch.allclose(logits(head_of(any_toy, found)), each.mean(dim=0), atol=1e-5)
-    assert not torch.allclose(logits(head_of(any_toy, found)).sigmoid(), each.sigmoid().mean(dim=0), atol=1e-4)
+    assert torch.allclose(logits(head_of(any_toy, actual)), each.mean(dim=0), atol=1e-5)
+    assert not torch.allclose(logits(head_of(any_toy, actual)).sigmoid(), each.sigmoid().mean(dim=0), atol=1e-4)
 
 
-def test_the_loss_is_the_papers_written_out(any_toy):
+def test_the_loss_equals_the_papers_formula(any_toy):
     others, batch = heads(any_toy, "b", "site c"), any_toy.samples("north").batch(range(6))
     method = COPA(weight=0.5)
     total, output = method.loss(local_round(any_toy, method, others), batch)
@@ -108,7 +109,7 @@ def test_the_loss_is_the_papers_written_out(any_toy):
     assert torch.allclose(total, own + 0.5 * (each[0] + each[1]) / 2, atol=1e-5) and len(output.logits) == 6
 
 
-def test_frozen_heads_teach_the_extractor_alone(any_toy):
+def test_frozen_heads_give_gradients_to_the_extractor_only(any_toy):
     others, batch = heads(any_toy, "b"), any_toy.samples("north").batch(range(6))
     gradients = []
     for method in (COPA(), COPA(weight=0.0)):
@@ -122,26 +123,26 @@ def test_frozen_heads_teach_the_extractor_alone(any_toy):
     assert any(not torch.allclose(gradients[0][n], gradients[1][n]) for n in rest if gradients[0][n] is not None)
 
 
-def test_heads_that_are_the_sites_own_double_the_loss(any_toy):
-    """Identical heads: L + 1 * L."""
+def test_other_heads_equal_to_the_sites_own_double_the_loss(any_toy):
+    """With identical heads the loss is L + 1 * L."""
     local = local_round(any_toy, COPA())
     own = {f"{HEADS}b/{n}": e.detach().clone() for n, e in head_of(any_toy, local.network.state_dict()).items()}
     batch = any_toy.samples("north").batch(range(6))
-    found, plain = (m.loss(local_round(any_toy, m, own), batch)[0] for m in (COPA(), FedAvg()))
-    assert torch.allclose(found, 2 * plain)
+    actual, plain = (m.loss(local_round(any_toy, m, own), batch)[0] for m in (COPA(), FedAvg()))
+    assert torch.allclose(actual, 2 * plain)
 
 
-def test_the_ledger_has_the_heads_and_no_more(any_toy):
+def test_only_weights_and_heads_are_sent(any_toy):
     done = rounds(any_toy, COPA())
     size = sum(4 * e.numel() for e in head_of(any_toy, done[0].state.weights).values())
     assert sum(row["bytes"] for row in done[1].ledger if str(row["name"]).find(HEADS) >= 0) == 3 * 2 * size
 
 
-def test_a_head_that_is_not_linear_is_refused(any_toy):
+def test_a_head_that_is_not_linear_is_rejected(any_toy):
     network = any_toy.network(FedAvg())
     place, _, name = any_toy.architecture.head.rpartition(".")
     setattr(network.get_submodule(place), name, torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
-    with pytest.raises(UserError, match="is Sequential; choose another network"):
+    with pytest.raises(UserError, match="head is Sequential; choose another network"):
         COPA().wrap_network(network, any_toy.architecture)
     with pytest.raises(ValueError, match="weight"):
         COPA(weight=-1.0)

@@ -35,8 +35,8 @@ def local_round(method: ELCFS, toy: ToySegmentation, banks: dict | None = None, 
 
 
 def batch(n: int = 4, double: bool = True) -> Batch:
-    found = disc_slices("north").batch(range(n))
-    return Batch(found.image.double() if double else found.image, found.label)
+    actual = disc_slices("north").batch(range(n))
+    return Batch(actual.image.double() if double else actual.image, actual.label)
 
 
 def bank_of(site: str) -> dict:
@@ -44,37 +44,37 @@ def bank_of(site: str) -> dict:
 
 
 def gradients(local: LocalRound, loss: torch.Tensor) -> dict:
-    found = torch.autograd.grad(loss, list(local.network.parameters()))
-    return dict(zip(dict(local.network.named_parameters()), found, strict=True))
+    actual = torch.autograd.grad(loss, list(local.network.parameters()))
+    return dict(zip(dict(local.network.named_parameters()), actual, strict=True))
 
 
-def test_with_no_step_no_boundary_and_no_exchange_the_gradient_is_twice_that_of_dice(toy):
+def test_without_step_boundary_and_exchange_the_gradient_is_twice_that_of_dice(toy):
     method = ELCFS(meta_step=0.0, gamma=0.0, exchange=False)
     local = local_round(method, toy)
     once = gradients(local, toy.task.loss(local.forward(batch()).logits, batch().label))
-    found = gradients(local, method.loss(local, batch())[0])
-    assert all(torch.allclose(found[name], 2 * once[name], atol=1e-12) for name in once)
+    actual = gradients(local, method.loss(local, batch())[0])
+    assert all(torch.allclose(actual[name], 2 * once[name], atol=1e-12) for name in once)
 
 
-def test_without_the_exchange_a_bank_of_an_older_run_goes_nowhere_and_changes_nothing(toy):
-    """Checkpoints of before hold one, as sites were asked for windows whatever the setting."""
+def test_without_the_exchange_a_bank_of_an_older_run_has_no_effect(toy):
+    """Checkpoints of older versions contain a bank even if the exchange was switched off."""
     method = ELCFS(alpha=ALPHA, exchange=False)
     assert method.broadcast(State(1, {}, bank_of("south")), "north") == {}
     plain, banked = (local_round(method, toy, banks) for banks in (None, bank_of("south")))
     assert torch.equal(method.loss(plain, batch())[0], method.loss(banked, batch())[0])
 
 
-def test_the_gradient_is_that_at_theta_plus_that_at_the_fast_weights(toy):
-    """First order: g = g_in(theta) + g_out(theta'), theta' = theta - beta clamp(g_in)."""
+def test_the_gradient_is_the_sum_of_those_at_theta_and_at_the_fast_weights(toy):
+    """First order: g = g_in(theta) + g_out(theta') with theta' = theta - beta clamp(g_in)."""
     method = ELCFS(meta_step=0.1, gamma=0.0, exchange=False, inner_clamp=0.01)
     local = local_round(method, toy)
-    found = gradients(local, method.loss(local, batch())[0])
+    actual = gradients(local, method.loss(local, batch())[0])
     inner = gradients(local, toy.task.loss(local.forward(batch()).logits, batch().label))
     with torch.no_grad():
         for name, p in local.network.named_parameters():
             p -= 0.1 * inner[name].clamp(-0.01, 0.01)
     outer = gradients(local, toy.task.loss(local.forward(batch()).logits, batch().label))
-    assert all(torch.allclose(found[name], inner[name] + outer[name], atol=1e-10) for name in inner)
+    assert all(torch.allclose(actual[name], inner[name] + outer[name], atol=1e-10) for name in inner)
 
 
 def test_second_order_differs_from_first_order(toy):
@@ -85,14 +85,14 @@ def test_second_order_differs_from_first_order(toy):
     assert not torch.allclose(*results) and torch.allclose(*results, atol=1.0)
 
 
-def test_a_site_shares_packed_windows_and_nothing_else(toy):
+def test_a_site_shares_only_packed_windows(toy):
     data = SiteData("north", disc_slices("north"), toy.task, None, stream(0, "share"))
     shared = ELCFS(alpha=ALPHA).share(data, toy.network(ELCFS()))
     assert list(shared) == [WINDOWS]
     assert shared[WINDOWS].shape == (10, 1, 25) and shared[WINDOWS].dtype == torch.float32
 
 
-def test_an_rgb_image_at_384_costs_300_bytes():
+def test_the_window_of_an_rgb_image_at_384_pixels_has_300_bytes():
     class Colour:
         n_patients = 8
 
@@ -106,27 +106,28 @@ def test_an_rgb_image_at_384_costs_300_bytes():
     assert shared.numel() * 4 / 8 == 300
 
 
-def test_a_small_site_shares_nothing_and_says_why(toy):
+def test_a_site_with_few_patients_warns_and_shares_nothing(toy):
     data = SiteData("north", disc_slices("north", 4), toy.task, None, stream(0, "share"))  # four slices of two patients
-    with pytest.warns(UserWarning, match="north: has 2 training patients and shares no frequency windows"):
+    with pytest.warns(UserWarning, match="north: has 2 training patients, fewer than .* shares no frequency windows"):
         assert ELCFS(alpha=ALPHA).share(data, None) == {}
 
 
-def test_a_window_that_shrank_to_the_mean_is_told(toy):
+def test_a_window_that_contains_only_the_mean_gives_a_warning(toy):
     data = SiteData("north", disc_slices("north"), toy.task, None, stream(0, "share"))
-    with pytest.warns(UserWarning, match="alpha 0.01 at 32 pixels is a window of one number.*wants alpha 0.109"):
+    warning = "method.alpha 0.01 and 32 pixels .* only the mean brightness.*set method.alpha to 0.109"
+    with pytest.warns(UserWarning, match=warning):
         shared = ELCFS(alpha=0.01).share(data, None)
     assert shared[WINDOWS].shape == (10, 1, 1)
 
 
-def test_a_share_of_the_bank_is_drawn_at_random(toy):
+def test_bank_share_draws_a_random_fraction_of_the_images(toy):
     method = ELCFS(alpha=ALPHA, bank_share=0.3)
     sites = [SiteData("n", disc_slices("north"), toy.task, None, stream(seed, "x")) for seed in (0, 0, 1)]
     shared = [method.share(site, None)[WINDOWS] for site in sites]
     assert len(shared[0]) == 3 and torch.equal(shared[0], shared[1]) and not torch.equal(shared[0], shared[2])
 
 
-def test_a_site_is_sent_every_bank_but_its_own():
+def test_a_site_receives_the_banks_of_all_other_sites():
     method = ELCFS()
     memory = method.combine(State(0, {}), {s: {WINDOWS: torch.zeros(1)} for s in "abc"} | {"small": {}}, None)
     assert set(memory) == {BANK + s for s in "abc"}
@@ -135,28 +136,28 @@ def test_a_site_is_sent_every_bank_but_its_own():
 
 
 @pytest.mark.parametrize(("views", "expected"), [(1, 1), (3, 3), (0, 2)])
-def test_views_are_counted_as_said_and_keep_their_labels(toy, views, expected):
+def test_the_number_of_views_is_as_set_and_views_keep_their_labels(toy, views, expected):
     method = ELCFS(alpha=ALPHA, views=views)
     local = local_round(method, toy, bank_of("south") | bank_of("west"))
-    found = method._restyled(local, batch())
-    assert len(found.image) == 4 * expected and torch.equal(found.label, batch().label.repeat(expected, 1, 1, 1))
-    assert found.image.min() >= 0 and found.image.max() <= 1
-    assert not torch.allclose(found.image[:4], batch().image)
+    actual = method._restyled(local, batch())
+    assert len(actual.image) == 4 * expected and torch.equal(actual.label, batch().label.repeat(expected, 1, 1, 1))
+    assert actual.image.min() >= 0 and actual.image.max() <= 1
+    assert not torch.allclose(actual.image[:4], batch().image)
 
 
-def test_released_swaps_the_mean_brightness_whole(toy):
-    """alpha = 0 and ratio one: the view is x - mean(x) + mean(donor), up to clipping to [0, 1]."""
+def test_the_released_preset_replaces_the_mean_brightness(toy):
+    """With alpha 0 and ratio 1 the view is x - mean(x) + mean(donor), clipped to [0, 1]."""
     method = ELCFS(**ELCFS.presets["released"])
     bank = {BANK + "south": pack_window(low_frequency_window(disc_slices("south").images.double(), method.alpha))}
     means = disc_slices("south").images.double().mean(dim=(1, 2, 3))
-    found = method._restyled(local_round(method, toy, bank), batch()).image
-    for view, own in zip(found, batch().image, strict=True):
+    actual = method._restyled(local_round(method, toy, bank), batch()).image
+    for view, own in zip(actual, batch().image, strict=True):
         candidates = [(own - own.mean() + mean).clamp(0, 1) for mean in means]
         assert min((view - c).abs().max() for c in candidates) < 1e-7
 
 
-def test_a_fixed_ratio_lies_between_the_image_and_the_whole_swap(toy):
-    """Before clipping the view is linear in r: at 0 the image, at 1 the swap, at 0.5 halfway, of the same donors."""
+def test_a_fixed_ratio_lies_between_the_image_and_full_replacement(toy):
+    """Before clipping, the view is linear in r: the image at 0, full replacement at 1, the mean of both at 0.5."""
     bank = bank_of("south")
     views = {r: ELCFS(alpha=ALPHA, ratio=r)._restyled(local_round(ELCFS(alpha=ALPHA), toy, bank), batch()).image
              for r in (0.0, 0.5, 1, "one")}  # fmt: skip
@@ -166,21 +167,21 @@ def test_a_fixed_ratio_lies_between_the_image_and_the_whole_swap(toy):
     assert not torch.allclose(views[0.0], views[1], atol=1e-2)
 
 
-def test_alone_it_still_trains(toy):
+def test_a_single_site_trains(toy):
     local = local_round(method := ELCFS(alpha=ALPHA), toy)
     loss, _ = method.loss(local, batch())
     assert torch.isfinite(loss)
 
 
-def test_slices_without_the_organ_give_a_finite_loss_and_gradient(toy):
+def test_slices_without_a_structure_give_a_finite_loss_and_gradient(toy):
     local = local_round(method := ELCFS(alpha=ALPHA), toy, bank_of("south"))
     empty = Batch(batch().image, torch.zeros_like(batch().label))
-    found = gradients(local, method.loss(local, empty)[0])
-    assert all(torch.isfinite(g).all() for g in found.values())
+    actual = gradients(local, method.loss(local, empty)[0])
+    assert all(torch.isfinite(g).all() for g in actual.values())
 
 
-def test_the_boundary_loss_is_small_where_rim_and_ring_are_told_apart(toy):
-    """Features that are one direction on the rim and another in the ring: log(1 + n e^-20) with n negatives."""
+def test_the_boundary_loss_is_small_if_boundary_and_ring_features_differ(toy):
+    """With one direction on the boundary and another in the ring the loss is log(1 + n e^-20) for n negatives."""
     from medfed.federation.local_round import Output
     from medfed.functional.regions import boundary
 
@@ -195,7 +196,7 @@ def test_the_boundary_loss_is_small_where_rim_and_ring_are_told_apart(toy):
     assert losses[0] < 1e-7 and torch.isclose(losses[1], torch.tensor(math.log(1 + 4)).double())
 
 
-def test_the_outer_pass_leaves_running_statistics_alone():
+def test_the_outer_pass_does_not_change_running_statistics():
     toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
     local = local_round(method := ELCFS(alpha=ALPHA), toy, bank_of("south"))
     method.loss(local, batch())
@@ -203,16 +204,16 @@ def test_the_outer_pass_leaves_running_statistics_alone():
     assert counters and all(c == 1 for c in counters)
 
 
-def test_styles_for_pictures_come_from_every_site_of_the_bank(toy):
+def test_styles_for_figures_come_from_every_site_of_the_bank(toy):
     method = ELCFS(alpha=ALPHA)
     image = disc_slices("north").images[:1].double()
     state = State(1, {}, bank_of("south") | bank_of("west"))
-    found = method.styles(state, image)
-    assert set(found) == {"south", "west"} and all(s.shape == image.shape for s in found.values())
+    actual = method.styles(state, image)
+    assert set(actual) == {"south", "west"} and all(s.shape == image.shape for s in actual.values())
 
 
-def test_nothing_image_like_is_ever_sent(toy):
-    """No tensor that leaves a site beside the weights has an image's size or more numbers an image than the window."""
+def test_no_tensor_of_an_images_size_is_sent(toy):
+    """No tensor that leaves a site, except weights, has an image's size or more numbers per image than the window."""
     method = ELCFS(alpha=ALPHA)
     (done,) = federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0)
     weights = set(toy.start(method).weights)
@@ -235,6 +236,6 @@ def test_nothing_image_like_is_ever_sent(toy):
         ({"decoder_levels": 0}, "decoder_levels must be at least 1"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings, message):
+def test_settings_out_of_range_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         ELCFS(**settings)

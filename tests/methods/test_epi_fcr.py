@@ -37,7 +37,7 @@ def local_round(toy, method, foreign: torch.nn.Module | None = None) -> LocalRou
 
 
 def term(toy, method, foreign=None) -> tuple[torch.Tensor, LocalRound]:
-    """The regulariser of six images, and the round."""
+    """Return the regulariser of six images, and the round."""
     batch, local = toy.samples("north").batch(range(6)), local_round(toy, method, foreign)
     return method.regulariser(local, Output(batch.image, batch.label, torch.zeros(1))), local
 
@@ -49,20 +49,20 @@ def with_entries_of(network, other, names) -> torch.nn.Module:
     return made
 
 
-def test_without_its_terms_it_is_fedavg_to_the_bit(any_toy):
-    found, plain = (State(2, rounds_of(any_toy, m, 2)[1].state.weights) for m in (EpiFCR(**ZERO), FedAvg()))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+def test_without_its_terms_it_is_bit_identical_to_fedavg(any_toy):
+    actual, plain = (State(2, rounds_of(any_toy, m, 2)[1].state.weights) for m in (EpiFCR(**ZERO), FedAvg()))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
     for name in ZERO:
         other = rounds_of(any_toy, EpiFCR(**{**ZERO, name: 1.0}), 2)[1].state.weights
         assert any(not torch.equal(entry, other[n]) for n, entry in plain.weights.items()), name
 
 
-def test_the_terms_are_those_of_networks_put_together_by_hand(any_toy):
-    """g_j on F: the network with the other's head. G on f_j: the other, in evaluation mode, with the network's head."""
+def test_the_terms_equal_those_of_networks_combined_by_hand(any_toy):
+    """g_j(F x): the network with the other head. G(f_j x): the other network, in evaluation mode, with this head."""
     method, foreign = EpiFCR(), plain_network(any_toy, 7)
     for norm in (m for m in foreign.modules() if isinstance(m, torch.nn.BatchNorm2d)):
-        norm.running_mean += 0.1  # statistics of its own
-    found, local = term(any_toy, method, foreign)
+        norm.running_mean += 0.1  # so that the statistics differ
+    actual, local = term(any_toy, method, foreign)
     network, batch = any_toy.network(FedAvg()).train(), any_toy.samples("north").batch(range(6))
     network.load_state_dict({n: e for n, e in local.network.state_dict().items() if n in network.state_dict()})
     head = [name for name in network.state_dict() if name.startswith(any_toy.architecture.head + ".")]
@@ -73,12 +73,12 @@ def test_the_terms_are_those_of_networks_put_together_by_hand(any_toy):
         with_entries_of(network, foreign, head), with_entries_of(foreign, network, head).eval(), guess)]  # fmt: skip
     expected = 2.0 * losses[0] + 0.05 * losses[1] + 0.1 * losses[2]
     assert len({round(float(loss.detach()), 4) for loss in losses}) == 3
-    assert torch.allclose(found, expected, atol=1e-5)
+    assert torch.allclose(actual, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "of_head"), [("foreign_classifier", False), ("foreign_features", True),
                                                ("random_classifier", False)])  # fmt: skip
-def test_each_term_teaches_one_half_of_the_network_and_nothing_foreign(any_toy, name, of_head):
+def test_each_term_gives_gradients_to_one_half_of_the_network_only(any_toy, name, of_head):
     method = EpiFCR(**{**ZERO, name: 1.0})
     total, local = term(any_toy, method, plain_network(any_toy, 7))
     total.backward()
@@ -90,10 +90,10 @@ def test_each_term_teaches_one_half_of_the_network_and_nothing_foreign(any_toy, 
     assert all(entry.grad is None and not entry.requires_grad for entry in local.memory.values())
 
 
-def test_the_extra_passes_move_no_statistics_and_every_part_keeps_its_mode(any_toy):
+def test_the_extra_passes_change_neither_statistics_nor_modes(any_toy):
     method, foreign = EpiFCR(), plain_network(any_toy, 7)
     local = local_round(any_toy, method, foreign)
-    quiet = local.network.get_submodule(any_toy.architecture.head).eval()  # as a method that freezes a part leaves it
+    quiet = local.network.get_submodule(any_toy.architecture.head).eval()  # as after a method that freezes a part
     before = {name: entry.clone() for name, entry in local.network.state_dict().items()}
     sent = {name: entry.clone() for name, entry in local.message.tensors.items()}
     batch = any_toy.samples("north").batch(range(6))
@@ -103,43 +103,43 @@ def test_the_extra_passes_move_no_statistics_and_every_part_keeps_its_mode(any_t
     assert local.network.training and not quiet.training
 
 
-def test_a_sites_own_model_is_one_that_adam_trains_on_its_batches(any_toy):
-    """Three steps of `torch.optim.Adam` on a network apart, to the same weights and BatchNorm statistics."""
+def test_a_sites_own_model_equals_one_trained_by_adam_on_its_batches(any_toy):
+    """Three steps of `torch.optim.Adam` on a separate network give the same weights and BatchNorm statistics."""
     method = EpiFCR()
     local, batches = local_round(any_toy, method), [range(4), range(4, 8), range(2, 6)]
-    apart = any_toy.network(FedAvg()).train()
-    optimiser = torch.optim.Adam(apart.parameters(), 1e-3)
+    separate = any_toy.network(FedAvg()).train()
+    optimiser = torch.optim.Adam(separate.parameters(), 1e-3)
     for indices in batches:
         batch = any_toy.samples("north").batch(indices)
         method.regulariser(local, Output(batch.image, batch.label, torch.zeros(1)))
         optimiser.zero_grad()
-        any_toy.task.loss(apart(any_toy.task.standardise(batch.image)), batch.label).backward()
+        any_toy.task.loss(separate(any_toy.task.standardise(batch.image)), batch.label).backward()
         optimiser.step()
     sent = method.on_round_end(local)
-    assert sent.keys() == {DOMAIN + name for name in apart.state_dict()} and local.memory[STEPS] == 3
-    for name, entry in apart.state_dict().items():
+    assert sent.keys() == {DOMAIN + name for name in separate.state_dict()} and local.memory[STEPS] == 3
+    for name, entry in separate.state_dict().items():
         assert torch.allclose(sent[DOMAIN + name], entry, atol=1e-5), name
 
 
-def test_a_sites_own_model_goes_on_from_round_to_round(any_toy):
+def test_a_sites_own_model_continues_from_round_to_round(any_toy):
     method = EpiFCR()
     engine = any_toy.engine(method)
     rounds = list(federate(method, engine, any_toy.start(method), Federation(rounds=2), 0))
     site = engine.local_sites[0]
-    assert site.memory[STEPS] == 6, "three batches of ten images, twice"
+    assert site.memory[STEPS] == 6, "three batches of ten images, in two rounds"
     last = rounds[1].state.memory
     assert all(torch.equal(last[f"{DOMAIN}{site.name}/{name.removeprefix(DOMAIN)}"], entry)
                for name, entry in site.memory.items() if name.startswith(DOMAIN))  # fmt: skip
 
 
 def bytes_of(rounds, direction: str, wanted) -> list[int]:
-    """Of each round, one site's bytes of tensors that are `wanted` by name."""
+    """Return, for each round, one site's bytes of the tensors whose names are `wanted`."""
     return [sum(row["bytes"] for row in one.ledger if row["direction"] == direction and row["site"] == "north"
                 and row["kind"] == "train" and row["dtype"] != "fact" and wanted(row["name"]))
             for one in rounds]  # fmt: skip
 
 
-def test_two_models_go_up_and_from_the_second_round_two_come_down(any_toy):
+def test_two_models_are_sent_and_from_round_two_on_two_are_received(any_toy):
     rounds = rounds_of(any_toy, EpiFCR(random_classifier=0.0), 3)
     one = sum(entry.numel() * entry.element_size() for entry in rounds[0].state.weights.values())
     assert bytes_of(rounds, "up", lambda name: True) == [2 * one] * 3
@@ -147,78 +147,79 @@ def test_two_models_go_up_and_from_the_second_round_two_come_down(any_toy):
 
 
 @pytest.mark.parametrize(("unused", "sends_head"), [("foreign_features", True), ("foreign_classifier", False)])
-def test_only_the_half_that_others_use_is_sent(any_toy, unused, sends_head):
+def test_only_the_used_half_of_the_own_model_is_sent(any_toy, unused, sends_head):
     rounds = rounds_of(any_toy, EpiFCR(**{unused: 0.0}), 2)
     names = {row["name"] for row in rounds[1].ledger if str(row["name"]).startswith(DOMAIN)}
     head = DOMAIN + any_toy.architecture.head + "."
     assert names and all(name.startswith(head) == sends_head for name in names)
 
 
-def test_before_the_warm_up_is_over_nothing_is_sent(any_toy):
+def test_no_own_model_is_sent_during_the_warm_up(any_toy):
     rounds = rounds_of(any_toy, EpiFCR(warm_up=2), 3)
     assert [size > 0 for size in bytes_of(rounds, "up", lambda name: name.startswith(DOMAIN))] == [False, True, True]
     assert [size > 0 for size in bytes_of(rounds, "down", lambda name: name.startswith(DOMAIN))] == [False, False, True]
 
 
-def test_a_model_of_single_people_is_not_sent(any_toy):
-    with pytest.warns(UserWarning, match="north: has 5 training patients and shares no model of its own"):
+def test_a_site_with_few_patients_does_not_send_its_own_model(any_toy):
+    with pytest.warns(UserWarning, match="north: has 5 training patients, fewer than .* shares no model of its own"):
         rounds = rounds_of(any_toy, EpiFCR(min_patients=6), 2)
     assert not any(bytes_of(rounds, way, lambda name: name.startswith(DOMAIN)) != [0, 0] for way in ("up", "down"))
 
 
-def givers(n: int, seed: int, asking=()) -> dict[str, int]:
-    """Whose model each of n sites gets, and those in `asking`."""
+def received_from(n: int, seed: int, asking=()) -> dict[str, int]:
+    """Return whose model each of n sites receives, and each of those in `asking`."""
     method = EpiFCR()
     updates = {f"s{i}": Message("train", {}, {DOMAIN + "w": torch.tensor([float(i)])}, {}) for i in range(n)}
     state = State(1, {}, method.remember(State(0, {}), updates, stream(seed, "remember")))
-    got = {site: method.broadcast(state, site) for site in [*updates, *asking]}
-    return {site: int(found[DOMAIN + "w"]) for site, found in got.items() if found}
+    senders = {site: method.broadcast(state, site) for site in [*updates, *asking]}
+    return {site: int(actual[DOMAIN + "w"]) for site, actual in senders.items() if actual}
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
-def test_models_go_one_to_one_and_never_home(n):
+def test_each_site_receives_one_model_and_never_its_own(n):
     for seed in range(30):
-        got = givers(n, seed)
-        assert sorted(got.values()) == list(range(n)) and all(site != f"s{giver}" for site, giver in got.items())
+        senders = received_from(n, seed)
+        assert sorted(senders.values()) == list(range(n))
+        assert all(site != f"s{sender}" for site, sender in senders.items())
 
 
-def test_each_other_site_is_as_likely_a_giver_and_a_newcomer_gets_one_too():
-    """Of four sites s0 hears of each other in a third of 900 draws: 300 +- 4 * 14."""
-    found = [givers(4, seed, ["new"]) for seed in range(900)]
-    heard, new = (torch.tensor([one[site] for one in found]).bincount(minlength=4) for site in ("s0", "new"))
+def test_every_other_site_is_an_equally_likely_sender_also_for_a_new_site():
+    """With four sites, s0 receives from each other site in a third of 900 draws: 300 +- 4 * 14."""
+    actual = [received_from(4, seed, ["new"]) for seed in range(900)]
+    heard, new = (torch.tensor([one[site] for one in actual]).bincount(minlength=4) for site in ("s0", "new"))
     assert heard[0] == 0 and (heard[1:] - 300).abs().max() < 57
     assert (new - 225).abs().max() < 53
-    assert givers(1, 0, ["new"]) == {"new": 0}, "s0 has nobody to hear of"
+    assert received_from(1, 0, ["new"]) == {"new": 0}, "s0 has no other site to receive from"
 
 
-def test_the_random_head_is_the_same_everywhere_and_never_learns(any_toy):
+def test_the_random_head_is_the_same_at_all_sites_and_is_not_trained(any_toy):
     method = EpiFCR()
     start, last = any_toy.start(method).weights, rounds_of(any_toy, method, 2)[1].state.weights
     names = [name for name in start if name.startswith(RANDOM_HEAD)]
     assert names and all(torch.equal(start[name], last[name]) for name in names)
-    own, drawn = start[f"{any_toy.architecture.head}.weight"], start[f"{RANDOM_HEAD}.weight"]
-    assert own.shape == drawn.shape and not torch.equal(own, drawn)
+    own, random_weight = start[f"{any_toy.architecture.head}.weight"], start[f"{RANDOM_HEAD}.weight"]
+    assert own.shape == random_weight.shape and not torch.equal(own, random_weight)
     plain = any_toy.start(FedAvg()).weights
-    assert all(torch.equal(entry, start[name]) for name, entry in plain.items()), "drawn after its own weights"
+    assert all(torch.equal(entry, start[name]) for name, entry in plain.items()), "the random head comes last"
 
 
-def test_it_adds_to_another_methods_loss(toy):
+def test_its_terms_are_added_to_another_methods_loss(toy):
     elcfs = ELCFS(alpha=0.1)
-    both, alone = (rounds_of(toy, Stack(methods), 2)[1].state.weights for methods in ((elcfs, EpiFCR()), (elcfs,)))
-    assert any(not torch.equal(entry, both[name]) for name, entry in alone.items())
+    both, single = (rounds_of(toy, Stack(methods), 2)[1].state.weights for methods in ((elcfs, EpiFCR()), (elcfs,)))
+    assert any(not torch.equal(entry, both[name]) for name, entry in single.items())
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_attention_at_the_head_is_refused_with_a_sentence(any_toy, order):
+def test_attention_at_the_head_is_rejected(any_toy, order):
     if any_toy.architecture.decoder_levels:
         pytest.skip("there is no attention on masks")
     methods = EpiFCR(), StableFDG(min_patients=1, stages=(1, 2))
-    with pytest.raises(UserError, match="adds to the head .*set attention to false"):
+    with pytest.raises(UserError, match="adds a layer to it .*set attention to false"):
         rounds_of(any_toy, Stack(tuple(methods[i] for i in order)))
 
 
-@pytest.mark.parametrize("wrong", [{"foreign_classifier": -1.0}, {"foreign_features": -1.0}, {"warm_up": 0},
+@pytest.mark.parametrize("invalid", [{"foreign_classifier": -1.0}, {"foreign_features": -1.0}, {"warm_up": 0},
                                    {"random_classifier": -0.1}, {"domain_learning_rate": 0.0}])  # fmt: skip
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        EpiFCR(**wrong)
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        EpiFCR(**invalid)

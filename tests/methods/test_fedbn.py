@@ -19,22 +19,22 @@ def rounds_of(toy, method, engine=None, rounds=2):
 
 
 @pytest.mark.filterwarnings("ignore:.*FedBN")
-def test_a_network_without_batch_norm_is_fedavg_to_the_bit():
+def test_without_batch_norm_it_is_bit_identical_to_fedavg():
     toy = ToySegmentation()
-    found, plain = (rounds_of(toy, method)[-1].state for method in (FedBN(), FedAvg()))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+    actual, plain = (rounds_of(toy, method)[-1].state for method in (FedBN(), FedAvg()))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
 
 
-def test_a_network_without_batch_norm_is_told_and_one_with_it_is_not():
-    with pytest.warns(UserWarning, match="no BatchNorm, so FedBN keeps nothing"):
+def test_only_a_network_without_batch_norm_gives_a_warning():
+    with pytest.warns(UserWarning, match="FedBN: this network has no BatchNorm layer"):
         ToySegmentation().network(FedBN())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ToyClassification().network(FedBN())
 
 
-def test_batch_norm_stays_and_all_else_is_shared():
-    """After a round each site starts from its own BatchNorm and from everybody's other weights."""
+def test_batch_norm_stays_at_the_sites_and_everything_else_is_averaged():
+    """After a round, each site starts from its own BatchNorm and the averaged other weights."""
     toy = ToyClassification()
     engine = toy.engine(FedBN())
     done = rounds_of(toy, FedBN(), engine)[-1]
@@ -43,17 +43,17 @@ def test_batch_norm_stays_and_all_else_is_shared():
     assert local and engine.local_sites[0].local_keys == local and not sent & local
     loaded = []
     for site in engine.local_sites:
-        kept = site.local_entries()
+        local_entries = site.local_entries()
         site.load(done.state.weights)
-        found = {name: entry.clone() for name, entry in site.network.state_dict().items()}
-        assert set(kept) == local and all(torch.equal(found[name], kept[name]) for name in local)
-        loaded.append(found)
+        actual = {name: entry.clone() for name, entry in site.network.state_dict().items()}
+        assert set(local_entries) == local and all(torch.equal(actual[name], local_entries[name]) for name in local)
+        loaded.append(actual)
     one, other = loaded[:2]
     assert all(torch.equal(one[name], other[name]) for name in one if name not in local)
     assert any(not torch.equal(one[name], other[name]) for name in local)
 
 
-def test_what_is_shared_is_averaged_by_images_or_uniformly():
+def test_shared_entries_are_averaged_by_images_or_uniformly():
     updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
                for site, w, n in (("a", 1.0, 1), ("b", 5.0, 3))}  # fmt: skip
     state = State(0, {"w": torch.zeros(1)})
@@ -61,12 +61,12 @@ def test_what_is_shared_is_averaged_by_images_or_uniformly():
     assert FedBN(**FedBN.presets["released"]).aggregate(state, updates)["w"] == 3
 
 
-def test_a_stack_passes_on_what_an_unseen_site_gets():
+def test_a_stack_uses_the_unseen_bn_of_its_method():
     assert Stack((FedProx(), FedBN(unseen_bn="nearest"))).unseen_bn == "nearest"
     assert Stack((FedProx(), FedBN())).unseen_bn == FedAvg().unseen_bn == "average"
 
 
-@pytest.mark.parametrize("wrong", [{"unseen_bn": "own"}, {"site_weights": "all"}])
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FedBN(**wrong)
+@pytest.mark.parametrize("invalid", [{"unseen_bn": "own"}, {"site_weights": "all"}])
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        FedBN(**invalid)

@@ -34,52 +34,52 @@ def shared(**losses) -> dict:
     return {site: {"loss": torch.tensor([loss])} for site, loss in losses.items()}
 
 
-def test_step_zero_is_the_uniform_average_and_fedavg_of_equal_sites_to_the_bit(any_toy):
-    found, plain, other = (
+def test_step_zero_is_bit_identical_to_fedavg_for_equal_sites(any_toy):
+    actual, plain, other = (
         State(3, rounds_of(any_toy, method)[-1].state.weights) for method in (FedDGGA(step=0.0), FedAvg(), FedDGGA())
     )
-    assert digest(found.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
 
 
-def test_the_gap_is_the_global_loss_less_the_local_one_and_moves_the_weights_by_hand():
-    """Gaps .3, .1, .2: .533, .133 and .333 (as in the paper, with d = .2)."""
+def test_the_gap_of_global_and_local_loss_changes_the_weights_as_computed_by_hand():
+    """Gaps 0.3, 0.1 and 0.2 give the weights 0.533, 0.133 and 0.333 with the paper's rule and d = 0.2."""
     state = remembered(1, {"a": 1.0, "b": 2.0, "c": 0.5})
     memory = FedDGGA().combine(state, shared(a=1.3, b=2.1, c=0.7), stream(0, "x"))
     expected = {"a": 1 / 3 + 0.2, "b": 1 / 3 - 0.2, "c": 1 / 3}
     assert site_weights(State(1, {}, memory)) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_shrinking_step_is_whole_after_the_first_round_and_one_part_after_the_last():
+def test_the_step_decays_from_d_to_d_over_t():
     method = FedDGGA(step=0.2)
     assert [method.decayed_step(t, 4) for t in range(6)] == pytest.approx([0.2, 0.2, 0.15, 0.1, 0.05, 0.0])
-    assert method.decayed_step(99, 0) == 0.2, "the number of rounds is not known"
+    assert method.decayed_step(99, 0) == 0.2, "0: the number of rounds is not known"
 
 
-def test_the_number_of_rounds_is_that_of_the_federation():
-    """After round 3 of 4 the step is half of 0.2: the extreme site moves by 0.1."""
+def test_the_number_of_rounds_comes_from_the_federation():
+    """After round 3 of 4 the step is half of 0.2, so the weight of the extreme site changes by 0.1."""
     state = replace(remembered(3, {"a": 1.0, "b": 1.0, "c": 1.0}), plan=Plan(("a", "b", "c"), 4))
     memory = FedDGGA(step=0.2).combine(state, shared(a=1.3, b=1.1, c=1.2), stream(0, "x"))
     expected = {"a": 1 / 3 + 0.1, "b": 1 / 3 - 0.1, "c": 1 / 3}
     assert site_weights(State(3, {}, memory)) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_config_of_before_is_told_where_the_rounds_are_read_now():
+def test_a_config_with_the_old_rounds_key_is_rejected_with_advice():
     text = "data: {name: prostate, root: x}\nnetwork: {name: unet}\nmethod: {name: feddg_ga, rounds: 9}\n"
-    sentence = "^old.yaml: method.rounds: FedDG-GA reads federation.rounds now; leave it out$"
+    sentence = "^old.yaml: method.rounds: FedDG-GA now reads federation.rounds; remove this key$"
     with pytest.raises(UserError, match=sentence):
         schema.load_text(text, "old.yaml")
 
 
-def test_the_first_round_is_uniform_and_the_average_follows_the_weights(any_toy):
+def test_the_first_round_is_uniform_and_later_rounds_use_the_weights(any_toy):
     done = rounds_of(any_toy, FedDGGA(step=0.1))
     assert site_weights(done[0].state) == pytest.approx(dict.fromkeys(("north", "south", "west"), 1 / 3))
-    found = site_weights(done[1].state)
-    assert max(abs(a - 1 / 3) for a in found.values()) == pytest.approx(0.1), "the extreme site moves by d"
-    assert sum(found.values()) == pytest.approx(1) and all(a >= 0 for a in found.values())
-    assert FedDGGA().facts(done[1].state) == {"aggregation_weights": pytest.approx(found, abs=1e-4)}
+    actual = site_weights(done[1].state)
+    assert max(abs(a - 1 / 3) for a in actual.values()) == pytest.approx(0.1), "by d, of the extreme site"
+    assert sum(actual.values()) == pytest.approx(1) and all(a >= 0 for a in actual.values())
+    assert FedDGGA().facts(done[1].state) == {"aggregation_weights": pytest.approx(actual, abs=1e-4)}
 
 
-def test_the_average_is_by_the_weights_and_not_by_images():
+def test_the_average_uses_the_weights_and_not_the_numbers_of_images():
     updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
                for site, w, n in (("a", 0.0, 99), ("b", 8.0, 1))}  # fmt: skip
     state = remembered(2, {}, {"a": 0.3, "b": 0.1, "c": 0.6})
@@ -88,7 +88,7 @@ def test_the_average_is_by_the_weights_and_not_by_images():
     assert FedDGGA().aggregate(none_left, updates)["w"] == 4
 
 
-def test_two_numbers_a_round_leave_a_site_and_they_are_losses_on_its_validation_images(any_toy):
+def test_a_site_sends_two_losses_on_its_validation_images_per_round(any_toy):
     method = FedDGGA()
     engine = any_toy.engine(method)
     done = rounds_of(any_toy, method, 1, engine)[0]
@@ -109,16 +109,16 @@ def test_two_numbers_a_round_leave_a_site_and_they_are_losses_on_its_validation_
         assert not torch.allclose(without, expected)
 
 
-def test_the_local_loss_is_that_of_the_model_as_it_is_sent(any_toy):
+def test_the_local_loss_is_that_of_the_sent_model(any_toy):
     method = FedDGGA()
     site = any_toy.engine(method).local_sites[0]
-    answer = site.reply(Message("train", any_toy.start(method).weights, {}, {"round": 1}))
+    update = site.reply(Message("train", any_toy.start(method).weights, {}, {"round": 1}))
     network = any_toy.network(method)
-    network.load_state_dict(answer.weights)
-    assert torch.equal(answer.tensors["loss"], mean_loss(network, site.task, site.validation))
+    network.load_state_dict(update.weights)
+    assert torch.equal(update.tensors["loss"], mean_loss(network, site.task, site.validation))
 
 
-def test_looking_does_not_move_the_network(any_toy):
+def test_measuring_the_loss_does_not_change_the_network(any_toy):
     network = any_toy.network(FedAvg()).train()
     before = {name: entry.clone() for name, entry in network.state_dict().items()}
     mean_loss(network, any_toy.task, any_toy.samples("north"))
@@ -140,6 +140,6 @@ def test_with_two_of_three_sites_a_round_it_trains(any_toy):
     assert all(torch.isfinite(entry).all() for entry in last.weights.values())
 
 
-def test_a_negative_step_is_refused():
+def test_a_negative_step_is_rejected():
     with pytest.raises(ValueError, match="step must be at least 0, got -0.1"):
         FedDGGA(step=-0.1)

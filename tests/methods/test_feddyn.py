@@ -1,4 +1,4 @@
-"""FedDyn against a quadratic problem of two sites, worked out by hand."""
+"""FedDyn on a quadratic problem of two sites, computed by hand."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class UniformFedAvg(FedAvg):
 
 
 class Scalar(nn.Module):
-    """A network whose output is its only trained parameter, with a frozen parameter and a buffer of what it saw."""
+    """A network whose output is its only trained parameter, with a frozen parameter and a buffer of its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Scalar(nn.Module):
 
 @dataclass(frozen=True)
 class Quadratic:
-    """One sample with the loss curvature / 2 * (theta - centre)^2; it is the samples and the task of a site."""
+    """One sample with the loss curvature / 2 * (theta - centre)^2. It serves as a site's samples and task."""
 
     curvature: float
     centre: float
@@ -73,7 +73,7 @@ def quadratic_sites(method) -> InProcess:
     ])  # fmt: skip
 
 
-def test_three_rounds_with_south_absent_in_the_second_are_those_worked_out_by_hand():
+def test_three_rounds_with_south_absent_in_the_second_equal_those_computed_by_hand():
     """theta_k = (curvature centre + g_k + alpha theta) / (curvature + alpha), with alpha = 2, m = 2 and theta^0 = 0.
 
     1. theta_N = (2 + 0 + 0) / 4 = 0.5            theta_S = (30 + 0 + 0) / 8 = 3.75
@@ -88,20 +88,20 @@ def test_three_rounds_with_south_absent_in_the_second_are_those_worked_out_by_ha
     """
     seed = next(s for s in range(99) if choose_sites(["north", "south"], 1, stream(s, "clients", 2)) == ["north"])
     method = FedDyn(alpha=2.0)
-    engine, state, found = quadratic_sites(method), State.of(Scalar()), []
+    engine, state, actual = quadratic_sites(method), State.of(Scalar()), []
     for settings in (Federation(rounds=1), Federation(rounds=2, clients_per_round=1), Federation(rounds=3)):
         (done,) = federate(method, engine, state, settings, seed)
         state = done.state
         g = [site.memory["gradient/theta"] for site in engine.local_sites]
-        found.append(torch.cat([*g, state.memory["h/theta"], state.weights["theta"], state.weights["seen"]]))
+        actual.append(torch.cat([*g, state.memory["h/theta"], state.weights["theta"], state.weights["seen"]]))
         assert state.took_part == {"north": state.round, "south": 1 if state.round == 2 else state.round}
         assert state.weights["frozen"] == 7 and state.memory["h/frozen"] == 0
-    expected = [  # g_N, g_S, h, theta, and the buffer: the average of what those that took part saw, without h
+    expected = [  # g_N, g_S, h, theta, and the buffer: the average over the participating sites, without h
         [-1.0, -7.5, -4.25, 4.25, 3.0],
         [2.75, -7.5, -2.375, 3.5625, 1.0],
         [3.9375, -7.78125, -1.921875, 4.296875, 3.0],
     ]
-    torch.testing.assert_close(torch.stack(found), torch.tensor(expected, dtype=torch.float64), **EXACT)
+    torch.testing.assert_close(torch.stack(actual), torch.tensor(expected, dtype=torch.float64), **EXACT)
     assert set(engine.local_sites[0].memory) == {"gradient/theta"}, "neither frozen parameters nor buffers have a g"
 
 
@@ -130,7 +130,7 @@ def test_h_is_the_mean_of_g_over_all_sites_and_only_trained_parameters_have_one(
         torch.testing.assert_close(last.state.memory["h/" + name].double(), sum(g) / 3, rtol=1e-4, atol=1e-7)
 
 
-def test_alpha_zero_is_the_uniform_average_to_the_bit(any_toy):
+def test_alpha_zero_is_bit_identical_to_the_uniform_average(any_toy):
     states = []
     for method in (FedDyn(alpha=0.0), UniformFedAvg(), FedDyn()):
         engine = any_toy.engine(method)
@@ -146,16 +146,16 @@ def test_batch_norm_statistics_are_averaged():
     first = {}
     for method in (FedDyn(alpha=1e-6), UniformFedAvg()):
         first[type(method)] = next(federate(method, toy.engine(method), toy.start(method), Federation(), 0)).state
-    found, plain = first[FedDyn].weights, first[UniformFedAvg].weights
-    start, buffers = toy.start(FedDyn()).weights, found.keys() - first[FedDyn].parameters
+    actual, plain = first[FedDyn].weights, first[UniformFedAvg].weights
+    start, buffers = toy.start(FedDyn()).weights, actual.keys() - first[FedDyn].parameters
     assert any("running_var" in name for name in buffers)
-    for name, entry in found.items():
+    for name, entry in actual.items():
         expected = plain[name] if name in buffers else 2 * plain[name] - start[name]  # the docstring's theta^1
         torch.testing.assert_close(entry, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_it_sends_what_fedavg_sends(any_toy):
-    """Facts apart, whose bytes are the digits of a loss."""
+def test_it_sends_the_same_tensors_as_fedavg(any_toy):
+    """Facts are left out, because their bytes are the digits of a loss."""
     sent = []
     for method in (FedDyn(), FedAvg()):
         rounds = federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=2), 0)
@@ -173,6 +173,6 @@ def test_batch_norm_that_stays_at_the_sites_has_neither_g_nor_h():
     assert {name for name in site.memory if name.startswith("gradient/")} == {"gradient/" + name for name in shared}
 
 
-def test_a_negative_alpha_is_refused():
+def test_a_negative_alpha_is_rejected():
     with pytest.raises(ValueError, match="alpha must be at least 0, got -1"):
         FedDyn(alpha=-1.0)

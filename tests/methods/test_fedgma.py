@@ -20,25 +20,25 @@ def updates(*rows, examples=(1, 1, 2)):
             for name, row, n in zip("abc", rows, examples)}  # fmt: skip
 
 
-def test_tau_zero_is_fedavg_to_the_bit(any_toy):
-    found, plain, other = (weights(any_toy, m) for m in (FedGMA(tau=0.0), FedAvg(), FedGMA(tau=1.0)))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
+def test_tau_zero_is_bit_identical_to_fedavg(any_toy):
+    actual, plain, other = (weights(any_toy, m) for m in (FedGMA(tau=0.0), FedAvg(), FedGMA(tau=1.0)))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
 
 
-def test_the_change_is_weighed_by_images_and_the_vote_is_not():
-    """Images 1, 1, 2: the mean changes are 4 and (4 + 4 - 16) / 4 = -2; two votes against one make a third of it."""
-    found = FedGMA().aggregate(START, updates([4.0, 4.0], [4.0, 4.0], [4.0, -8.0]))
-    assert found["w"].tolist() == pytest.approx([4, -2 / 3])
+def test_changes_are_weighted_by_images_and_votes_are_not():
+    """With 1, 1 and 2 images the mean changes are 4 and (4 + 4 - 16) / 4 = -2; two votes against one give a third."""
+    actual = FedGMA().aggregate(START, updates([4.0, 4.0], [4.0, 4.0], [4.0, -8.0]))
+    assert actual["w"].tolist() == pytest.approx([4, -2 / 3])
     by_images = FedGMA(votes="examples").aggregate(START, updates([4.0, 4.0], [4.0, 4.0], [4.0, -8.0]))
-    assert by_images["w"].tolist() == pytest.approx([4, 0]), "two images for, two against"
+    assert by_images["w"].tolist() == pytest.approx([4, 0]), "two images for and two against the change"
 
 
-def test_what_stays_at_the_sites_stays_out():
+def test_entries_that_stay_at_the_sites_are_not_aggregated():
     assert set(FedGMA().aggregate(START, updates([1.0, 1.0], [1.0, 1.0], [1.0, 1.0]))) == {"w"}
 
 
-def test_three_sites_make_tau_a_switch():
-    """Where all three moved. A site that did not (a unit that stayed dark) leaves 2/3, which tau can tell from 1."""
+def test_with_three_sites_all_values_of_tau_above_a_third_are_equal():
+    """If all three sites change the weight. If one does not, the agreement is 2/3, and tau matters."""
     ends = updates(*torch.randn(3, 200, generator=torch.Generator().manual_seed(0)).tolist())
     start = State(0, {"w": torch.zeros(200)}, parameters=frozenset({"w"}))
     low, high, off = (FedGMA(tau=tau).aggregate(start, ends)["w"] for tau in (0.34, 1.0, 0.33))
@@ -48,7 +48,7 @@ def test_three_sites_make_tau_a_switch():
     assert low.tolist() == pytest.approx([0.5, 1]) and high.tolist() == pytest.approx([1 / 3, 1])
 
 
-@pytest.mark.parametrize("wrong", [{"tau": 1.5}, {"step": 0.0}, {"votes": "all"}])
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FedGMA(**wrong)
+@pytest.mark.parametrize("invalid", [{"tau": 1.5}, {"step": 0.0}, {"votes": "all"}])
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        FedGMA(**invalid)

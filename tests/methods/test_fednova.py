@@ -29,24 +29,24 @@ def weights(toy, method, unequal=False):
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_equal_numbers_of_steps_are_fedavg_to_the_bit(any_toy, momentum):
+def test_equal_numbers_of_steps_are_bit_identical_to_fedavg(any_toy, momentum):
     any_toy.settings = Training(batch_size=4, optimizer="sgd", momentum=momentum, optimizer_state="reset")
-    found, plain = (weights(any_toy, m) for m in (FedNova(), FedAvg()))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+    actual, plain = (weights(any_toy, m) for m in (FedNova(), FedAvg()))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
 
 
-def test_unequal_numbers_of_steps_are_not(any_toy):
-    found, plain = (weights(any_toy, m, unequal=True) for m in (FedNova(), FedAvg()))
-    assert digest(found.to_bytes()) != digest(plain.to_bytes())
+def test_unequal_numbers_of_steps_differ_from_fedavg(any_toy):
+    actual, plain = (weights(any_toy, m, unequal=True) for m in (FedNova(), FedAvg()))
+    assert digest(actual.to_bytes()) != digest(plain.to_bytes())
 
 
-def test_a_site_that_takes_more_steps_does_not_pull_further():
-    """Both pull by 1 a step, in opposite directions, the second for three steps: nothing is left, and FedAvg moves."""
+def test_a_site_with_more_steps_does_not_have_more_influence():
+    """Both change by 1 per step in opposite directions, the second for three steps: the sum is 0, but not in FedAvg."""
     assert FedNova().aggregate(state(), UPDATES)["w"].abs() < 1e-12
     assert FedAvg().aggregate(state(), UPDATES)["w"] == -1
 
 
-def test_the_momentum_is_that_of_sgd_which_starts_from_rest():
+def test_momentum_counts_only_for_sgd_with_reset_state():
     """With m = 0.5, one step has length 1 and three have 1 + 1.5 + 1.75 = 4.25: L = 2.625; 2.625 / 2 (1 - 3 / 4.25)."""
     moved = 2.625 / 2 * (1 - 3 / 4.25)
     from_rest = {"optimizer": "sgd", "momentum": 0.5, "optimizer_state": "reset"}
@@ -55,7 +55,7 @@ def test_the_momentum_is_that_of_sgd_which_starts_from_rest():
         assert FedNova().aggregate(state(**(from_rest | other)), UPDATES)["w"].abs() < 1e-12
 
 
-def test_a_run_hands_it_the_training_settings():
+def test_a_run_passes_the_training_settings():
     toy = ToySegmentation(training=Training(batch_size=4, optimizer="sgd", momentum=0.9, optimizer_state="reset"))
     engine = toy.engine(FedNova())
     done = next(federate(FedNova(), engine, toy.start(FedNova()), Federation(rounds=1), 0, toy.settings))
@@ -63,8 +63,8 @@ def test_a_run_hands_it_the_training_settings():
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_the_length_is_how_far_sgd_goes_with_equal_gradients(momentum):
-    """A gradient of -1 and a learning rate of 1, by PyTorch's own SGD."""
+def test_the_length_equals_the_distance_of_sgd_with_equal_gradients(momentum):
+    """PyTorch's SGD with a gradient of -1 and a learning rate of 1."""
     weight = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
     optimizer = torch.optim.SGD([weight], 1.0, momentum)
     for steps in range(1, 8):
@@ -73,8 +73,8 @@ def test_the_length_is_how_far_sgd_goes_with_equal_gradients(momentum):
         assert effective_steps(steps, momentum) == pytest.approx(weight.item())
 
 
-def test_a_config_of_before_is_told_where_the_momentum_is_read_now():
+def test_a_config_with_the_old_momentum_key_is_rejected_with_advice():
     text = "data: {name: prostate, root: x}\nnetwork: {name: unet}\nmethod: {name: fednova, momentum: 0.9}\n"
-    sentence = "^old.yaml: method.momentum: FedNova reads training.momentum now; leave it out$"
+    sentence = "^old.yaml: method.momentum: FedNova now reads training.momentum; remove this key$"
     with pytest.raises(UserError, match=sentence):
         schema.load_text(text, "old.yaml")

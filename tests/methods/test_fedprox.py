@@ -32,12 +32,12 @@ def started(toy) -> LocalRound:
                       toy.samples("a"), start_weights=start)  # fmt: skip
 
 
-def test_mu_zero_is_fedavg_to_the_bit(any_toy):
-    found, plain, other = (two_rounds(any_toy, m)[0] for m in (FedProx(mu=0.0), FedAvg(), FedProx(mu=1.0)))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
+def test_mu_zero_is_bit_identical_to_fedavg(any_toy):
+    actual, plain, other = (two_rounds(any_toy, m)[0] for m in (FedProx(mu=0.0), FedAvg(), FedProx(mu=1.0)))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
 
 
-def test_at_the_weights_that_came_the_term_and_its_gradient_are_zero(any_toy):
+def test_at_the_start_weights_the_term_and_its_gradient_are_zero(any_toy):
     method = FedProx(mu=3.0)
     local = started(any_toy)
     batch = any_toy.samples("north").batch(range(2))
@@ -47,8 +47,8 @@ def test_at_the_weights_that_came_the_term_and_its_gradient_are_zero(any_toy):
     assert term == 0 and all(not gradient.any() for gradient in gradients)
 
 
-def test_its_gradient_is_mu_times_the_drift(any_toy):
-    """Every weight moved by 0.5: the term is mu / 2 * 0.25 a weight, the gradient mu * 0.5."""
+def test_the_gradient_of_the_term_is_mu_times_the_change_of_the_weights(any_toy):
+    """Every weight has changed by 0.5: the term is mu / 2 * 0.25 per weight, its gradient mu * 0.5."""
     method = FedProx(mu=3.0)
     local = started(any_toy)
     weights = list(trainable_parameters(local.network).values())
@@ -63,7 +63,7 @@ def test_its_gradient_is_mu_times_the_drift(any_toy):
         assert torch.allclose(gradient, torch.full_like(gradient, 1.5))
 
 
-def test_a_large_mu_keeps_the_weights_near(toy):
+def test_a_large_mu_keeps_the_weights_close_to_the_start(toy):
     settings = Training(batch_size=4, optimizer="sgd", learning_rate=0.05)
     drifts = []
     for mu in (0.0, 10.0):
@@ -74,14 +74,14 @@ def test_a_large_mu_keeps_the_weights_near(toy):
     assert drifts[1] < drifts[0] / 2
 
 
-def test_nothing_of_it_stays_at_a_site(toy):
+def test_it_stores_nothing_at_a_site(toy):
     (_, engine), (_, plain) = two_rounds(toy, FedProx()), two_rounds(toy, FedAvg())
     for site, other in zip(engine.local_sites, plain.local_sites, strict=True):
         assert site.memory.keys() == other.memory.keys()
 
 
-def test_what_a_site_keeps_is_pulled_to_its_own_and_not_to_the_first_weights(any_toy, monkeypatch):
-    """With FedBN the message still holds the untrained BatchNorm; the second round must not be pulled back to that."""
+def test_local_entries_are_pulled_to_the_sites_own_start_values(any_toy, monkeypatch):
+    """With FedBN the message contains the untrained BatchNorm, which must not attract the weights later."""
     if any_toy.architecture.decoder_levels:
         pytest.skip("this network has no BatchNorm")
     both = Stack((FedProx(mu=1.0), FedBN()))
@@ -99,18 +99,18 @@ def test_what_a_site_keeps_is_pulled_to_its_own_and_not_to_the_first_weights(any
 
     monkeypatch.setattr(FedProx, "regulariser", watch)
     next(rounds)
-    found = next(entry for who, entry in seen if who == site.name)
-    assert torch.equal(found, own) and not torch.equal(own, any_toy.start(both).weights[name])
+    actual = next(entry for site_name, entry in seen if site_name == site.name)
+    assert torch.equal(actual, own) and not torch.equal(own, any_toy.start(both).weights[name])
 
 
-def test_a_negative_mu_is_refused():
+def test_a_negative_mu_is_rejected():
     with pytest.raises(ValueError, match="mu must be at least 0, got -1.0"):
         FedProx(mu=-1.0)
 
 
 @pytest.mark.parametrize("fedprox_first", [True, False])
-def test_in_a_stack_the_round_starts_when_every_method_has_filled_the_network(toy, fedprox_first):
-    """COPA puts the site's own head into the network: the term is 0 there, and not at the head that came."""
+def test_in_a_stack_the_start_weights_contain_what_other_methods_filled_in(toy, fedprox_first):
+    """COPA loads the site's own head into the network: the term is 0 there, and not at the received head."""
     methods = (FedProx(mu=1.0), COPA()) if fedprox_first else (COPA(), FedProx(mu=1.0))
     method = Stack(methods)
     local = started(toy)

@@ -37,21 +37,21 @@ def local_round(toy, method) -> LocalRound:
                       stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
 
 
-def test_without_its_terms_it_is_fedavg_to_the_bit(any_toy):
-    found, plain = (State(1, rounds(any_toy, m)[0].state.weights) for m in
+def test_without_its_terms_it_is_bit_identical_to_fedavg(any_toy):
+    actual, plain = (State(1, rounds(any_toy, m)[0].state.weights) for m in
                     (FedSR(l2=0.0, cmi=0.0, stochastic=False), FedAvg()))  # fmt: skip
-    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
 
 
 @pytest.mark.parametrize("settings", [{"l2": 0.1, "cmi": 0.0, "stochastic": False}, {"l2": 0.0, "cmi": 0.1},
                                       {"l2": 0.0, "cmi": 0.0}])  # fmt: skip
 def test_each_part_changes_the_training(toy, settings):
-    found, plain = rounds(toy, FedSR(**settings))[0].state.weights, rounds(toy, FedAvg())[0].state.weights
-    assert any(not torch.equal(found[name], entry) for name, entry in plain.items())
+    actual, plain = rounds(toy, FedSR(**settings))[0].state.weights, rounds(toy, FedAvg())[0].state.weights
+    assert any(not torch.equal(actual[name], entry) for name, entry in plain.items())
 
 
-def test_the_loss_is_the_papers_written_out(toy):
-    """Two classes with r of their own, C = 2: z, mu and sigma by hand, with the same noise."""
+def test_the_loss_equals_the_papers_formula(toy):
+    """Two classes with different r, and C = 2: z, mu and sigma are computed by hand with the same noise."""
     method = FedSR(l2=0.3, cmi=0.2)
     local, batch = local_round(toy, method), toy.samples("north").batch(range(6))
     private = getattr(local.network, PRIVATE)
@@ -78,21 +78,21 @@ def test_the_loss_is_the_papers_written_out(toy):
     assert torch.allclose(output.logits, plain.class_layers.out(z), atol=1e-5)
 
 
-def test_r_and_c_never_leave_a_site_and_are_kept_there(toy):
+def test_r_and_c_stay_in_the_memory_of_their_site(toy):
     method = FedSR(cmi=0.1)
     engine = toy.engine(method)
     done = rounds(toy, method, 2, engine)
     end = done[-1].state
     names = {row["name"] for one in done for row in one.ledger} | set(end.weights) | set(end.memory)
     assert not any(PRIVATE in str(name) for name in names)
-    kept = [{n: e for n, e in site.memory.items() if n.startswith(PRIVATE)} for site in engine.local_sites]
-    assert all(set(one) == {f"{PRIVATE}/{name}" for name in ("mean", "spread", "scale")} for one in kept)
-    means = [one[f"{PRIVATE}/mean"] for one in kept]
-    assert all(mean.abs().sum() > 0 for mean in means) and not torch.equal(means[0], means[1]), "trained, each its own"
+    private = [{n: e for n, e in site.memory.items() if n.startswith(PRIVATE)} for site in engine.local_sites]
+    assert all(set(one) == {f"{PRIVATE}/{name}" for name in ("mean", "spread", "scale")} for one in private)
+    means = [one[f"{PRIVATE}/mean"] for one in private]
+    assert all(mean.abs().sum() > 0 for mean in means) and not torch.equal(means[0], means[1]), "different sites"
 
 
-def test_a_site_goes_on_from_its_own_r_and_starts_afresh_without(toy):
-    """The sites of a process share a network: nobody may find there what another left."""
+def test_a_site_continues_from_its_own_r_or_starts_from_the_initial_one(toy):
+    """Sites of one process share a network, but must not use the parameters of another site."""
     method = FedSR(cmi=0.1)
     local = local_round(toy, method)
     private = getattr(local.network, PRIVATE)
@@ -106,14 +106,14 @@ def test_a_site_goes_on_from_its_own_r_and_starts_afresh_without(toy):
     assert (private.mean == 3.0).all()
 
 
-def test_a_prediction_is_the_same_each_time_and_of_many_samples(toy):
+def test_a_prediction_is_deterministic_and_averages_many_draws(toy):
     method = FedSR()
     network, image = toy.network(method).eval(), torch.rand(4, 3, 32, 32)
     with torch.no_grad():
-        found = network(image)
+        actual = network(image)
         torch.rand(5)
-        assert torch.equal(network(image), found)
-        assert torch.allclose(found.exp().sum(dim=1), torch.ones(4), atol=1e-5), "logs of probabilities"
+        assert torch.equal(network(image), actual)
+        assert torch.allclose(actual.exp().sum(dim=1), torch.ones(4), atol=1e-5), "logarithms of probabilities"
         assert torch.equal(toy.network(replace(method, n_samples=0)).eval()(image), toy.network(FedAvg()).eval()(image))
 
 
@@ -128,29 +128,29 @@ def test_a_small_or_negative_scale_stays_finite(toy):
     assert all(torch.isfinite(p.grad).all() for p in local.network.parameters() if p.grad is not None)
 
 
-def test_uniform_weights_count_sites_alike(toy):
-    """Two sites of 10 and 4 images send 0 and 1: 4/14, or 1/2."""
+def test_uniform_weights_are_equal_for_all_sites(toy):
+    """Two sites with 10 and 4 images send 0 and 1: the average is 4/14, or 1/2."""
     updates = {name: Message("train", {"w": torch.tensor([value])}, {}, {"examples": n})
                for name, value, n in (("a", 0.0, 10), ("b", 1.0, 4))}  # fmt: skip
-    found = [float(FedSR(site_weights=w).aggregate(State(0, {}), updates)["w"]) for w in ("examples", "uniform")]
-    assert found == pytest.approx([4 / 14, 0.5])
+    actual = [float(FedSR(site_weights=w).aggregate(State(0, {}), updates)["w"]) for w in ("examples", "uniform")]
+    assert actual == pytest.approx([4 / 14, 0.5])
 
 
-def test_it_stands_in_a_stack(toy):
+def test_it_works_in_a_stack(toy):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         weights = rounds(toy, Stack((FedSR(), JiGen())), 2)[-1].state.weights
     assert all(torch.isfinite(entry).all() for entry in weights.values()) and "jigsaw.weight" in weights
 
 
-def test_masks_and_half_a_distribution_are_refused(toy):
-    with pytest.raises(UserError, match="'fedsr' compares images with their classes"):
+def test_masks_and_cmi_without_a_distribution_are_rejected(toy):
+    with pytest.raises(UserError, match="'fedsr' needs one class per image"):
         FedSR().wrap_network(torch.nn.Module(), UNet())
     with pytest.raises(UserError, match="method.cmi"):
         toy.network(FedSR(stochastic=False))
 
 
-@pytest.mark.parametrize("wrong", [{"l2": -1.0}, {"cmi": -1.0}, {"n_samples": -1}, {"site_weights": "some"}])
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FedSR(**wrong)
+@pytest.mark.parametrize("invalid", [{"l2": -1.0}, {"cmi": -1.0}, {"n_samples": -1}, {"site_weights": "some"}])
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        FedSR(**invalid)

@@ -31,15 +31,15 @@ def share(method: FISC, samples, seed: int = 0) -> dict:
     return method.share(SiteData("a", samples, None, None, stream(seed, "share")), torch.nn.Linear(1, 1))
 
 
-def test_without_its_terms_it_is_fedavg_to_the_bit(any_toy):
+def test_without_its_terms_it_is_bit_identical_to_fedavg(any_toy):
     method = FISC(contrast=0.0, regularisation=0.0, **FEW)
-    found, plain = (State(1, first_round(any_toy, m).state.weights) for m in (method, FedAvg()))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+    actual, plain = (State(1, first_round(any_toy, m).state.weights) for m in (method, FedAvg()))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
     other = State(1, first_round(any_toy, FISC(margin=3.0, **FEW)).state.weights)
     assert digest(other.to_bytes()) != digest(plain.to_bytes())
 
 
-def test_vgg_styles_are_4096_bytes_once(tmp_path, any_toy):
+def test_vgg_styles_of_4096_bytes_are_sent_once(tmp_path, any_toy):
     settings = {"architecture": "vgg16"}
     torch.manual_seed(0)
     (tmp_path / "codec.safetensors").write_bytes(serialise_codec(build_codec(settings), settings))
@@ -53,9 +53,9 @@ def test_vgg_styles_are_4096_bytes_once(tmp_path, any_toy):
     assert len(styles[0]) == 6 and not styles[1], "mean and std of three sites, before the first round only"
 
 
-def test_blank_images_and_few_patients_say_nothing():
+def test_a_site_with_blank_images_or_few_patients_shares_nothing():
     blank = DiscImages(torch.full((4, 3, 32, 32), 0.5), torch.tensor([0, 1, 0, 1]))
-    with pytest.warns(UserWarning, match="all its training images are blank"):
+    with pytest.warns(UserWarning, match="all training images are blank"):
         assert share(FISC(**FEW), blank) == {}
     with pytest.warns(UserWarning, match="shares no style"):
         assert share(FISC(min_patients=99), DiscImages.of_site("north")) == {}
@@ -64,34 +64,34 @@ def test_blank_images_and_few_patients_say_nothing():
     assert torch.equal(share(FISC(**FEW), mixed)["style/mean"], share(FISC(**FEW), three)["style/mean"])
 
 
-def test_noise_is_of_the_stated_size_and_of_the_sites_own_stream():
-    plain, noisy, again = (share(FISC(**FEW, **extra), DiscImages.of_site("north")) for extra in
+def test_the_noise_has_the_given_size_and_comes_from_the_sites_generator():
+    plain, noisy, repeated = (share(FISC(**FEW, **extra), DiscImages.of_site("north")) for extra in
                            ({}, *[{"noise": 0.5, "noise_scale": 4.0}] * 2))  # fmt: skip
     difference = noisy["style/mean"] - plain["style/mean"]
     assert difference.std() == pytest.approx(2.0, rel=0.25), "128 draws of deviation 0.5 * 4"
-    assert torch.equal(noisy["style/mean"], again["style/mean"]) and noisy["style/std"].min() >= 0
+    assert torch.equal(noisy["style/mean"], repeated["style/mean"]) and noisy["style/std"].min() >= 0
     other = share(FISC(**FEW, noise=0.5, noise_scale=4.0), DiscImages.of_site("north"), seed=1)
     assert not torch.equal(other["style/mean"], noisy["style/mean"])
 
 
-def test_three_sites_are_one_cluster_and_a_reader_is_told(any_toy):
+def test_three_sites_are_one_cluster_with_a_warning(any_toy):
     method = FISC(**FEW)
-    with pytest.warns(UserWarning, match="one cluster of three or fewer"):
+    with pytest.warns(UserWarning, match="one cluster of up to three sites"):
         memory = first_round(any_toy, method).state.memory
     facts = method.facts(State(1, {}, memory))
     assert facts["clusters_of_sites"] == 1 and set(facts["clusters_of_images"]) == {"north", "south", "west"}
 
 
-def test_greyscale_is_trained_with_a_warning():
+def test_greyscale_images_train_with_a_warning():
     with pytest.warns(UserWarning, match="appendix C"):
         FISC().check(64, 1)
 
 
-def test_the_second_view_is_the_image_in_the_common_style_and_moves_with_it(any_toy):
+def test_the_second_view_is_in_the_common_style_and_moves_with_the_image(any_toy):
     samples = any_toy.samples("north")
     view = RestyledView(samples, VIEW, lambda image: 1 - image)
     batch = view.batch([3, 0])
-    assert torch.allclose(batch.views[VIEW], 1 - batch.image, atol=1e-3), "kept as float16"
+    assert torch.allclose(batch.views[VIEW], 1 - batch.image, atol=1e-3), "stored as float16"
     moved = any_toy.task.augment(batch, stream(0, "turns"))
     assert torch.allclose(moved.views[VIEW], 1 - moved.image, atol=2e-3)
     assert not torch.equal(moved.image, batch.image)
@@ -109,8 +109,8 @@ def batch_of(toy, label=None) -> Batch:
     return Batch(batch.image, batch.label if label is None else label, {VIEW: 1 - batch.image})
 
 
-def test_the_loss_is_the_papers_written_out(any_toy):
-    """Two classes of images: every sum as in eq. 5-8, with the embeddings tapped by hand."""
+def test_the_loss_equals_the_papers_formula(any_toy):
+    """Two classes of images: the sums of eq. 5-7, from embeddings that are computed separately."""
     if any_toy.architecture.decoder_levels:
         pytest.skip("segmentation has its own test")
     batch, method = batch_of(any_toy), FISC(**FEW)
@@ -134,7 +134,7 @@ def test_the_loss_is_the_papers_written_out(any_toy):
     assert low - 1e-4 <= total <= high + 1e-4 and high > low, "between the easiest and the hardest negatives"
 
 
-def test_of_one_class_there_is_no_contrast(any_toy):
+def test_a_batch_of_one_class_has_no_triplet_loss(any_toy):
     if any_toy.architecture.decoder_levels:
         pytest.skip("a mask always has a background")
     batch = batch_of(any_toy, torch.zeros(6, dtype=torch.int64))
@@ -142,8 +142,8 @@ def test_of_one_class_there_is_no_contrast(any_toy):
     assert torch.equal(with_it, without)
 
 
-def test_equal_views_leave_the_margin_less_the_distance_to_the_negative(any_toy):
-    """a = p: max(0, m - |a - n|); with a margin of 3 above any distance of unit vectors, the mean of 3 - |a - n|."""
+def test_with_equal_views_the_loss_is_the_margin_minus_the_distance_to_the_negative(any_toy):
+    """With a = p the loss is max(0, m - |a - n|): the mean of 3 - |a - n| for m = 3 and unit vectors."""
     batch = batch_of(any_toy)
     batch = replace(batch, views={VIEW: batch.image})
     method = FISC(regularisation=0.0, contrast=1.0, margin=3.0)
@@ -153,7 +153,7 @@ def test_equal_views_leave_the_margin_less_the_distance_to_the_negative(any_toy)
     assert 1.0 <= float(contrast.detach()) < 3.0
 
 
-def test_only_the_images_themselves_move_the_statistics_of_batch_norm(any_toy):
+def test_only_the_pass_on_the_images_changes_batch_norm_statistics(any_toy):
     buffers = []
     for method in (FISC(), FedAvg()):
         local = local_round(any_toy, method)
@@ -162,7 +162,7 @@ def test_only_the_images_themselves_move_the_statistics_of_batch_norm(any_toy):
     assert all(torch.equal(entry, buffers[1][name]) for name, entry in buffers[0].items())
 
 
-def test_the_second_pass_teaches_the_network(any_toy):
+def test_the_second_view_gives_gradients_to_the_network(any_toy):
     method = FISC(contrast=0.0, regularisation=1.0)
     gradients = []
     for view in (0.0, 0.9):
@@ -173,7 +173,7 @@ def test_the_second_pass_teaches_the_network(any_toy):
     assert not torch.allclose(*gradients)
 
 
-def test_without_a_value_the_regulariser_is_the_codes_for_classes_and_off_on_masks(any_toy):
+def test_the_default_regulariser_is_that_of_the_code_for_classes_and_off_for_masks(any_toy):
     def loss(method):
         return float(method.loss(local_round(any_toy, method), batch_of(any_toy))[0].detach())
 
@@ -190,7 +190,7 @@ def test_frozen_batch_norm_keeps_its_statistics(any_toy):
 
 
 def test_contrast_of_masks_compares_structures_with_rings(toy):
-    """Of an image with an empty mask nothing is compared; with one disc the anchor is its mean feature."""
+    """An image with an empty mask has no triplets; with one disc, the anchor is its mean feature."""
     batch = batch_of(toy)
     label = batch.label.clone()
     label[1:] = 0
@@ -199,20 +199,20 @@ def test_contrast_of_masks_compares_structures_with_rings(toy):
     assert kinds.tolist() == [0, 1] and anchors.tolist() == [True, False] and z.shape == second.shape == (2, 4)
 
 
-@pytest.mark.parametrize("wrong", [{"median": "upper"}, {"site_clusters": "all"}, {"margin": -1.0}, {"alpha": 2.0},
+@pytest.mark.parametrize("invalid", [{"median": "upper"}, {"site_clusters": "all"}, {"margin": -1.0}, {"alpha": 2.0},
                                    {"transfer": "paint"}, {"spread": "none"}])  # fmt: skip
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FISC(**wrong)
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        FISC(**invalid)
 
 
 @pytest.mark.filterwarnings("ignore:.*(method.k is|along the masks)")
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["fisc first", "ccst first"])
-def test_in_a_stack_with_ccst_its_terms_count_in_either_order(any_toy, order):
+def test_in_a_stack_with_ccst_its_terms_have_an_effect_in_either_order(any_toy, order):
     both = FISC(margin=3.0, **FEW), CCST(k=2, **FEW)
     stacked = first_round(any_toy, Stack(tuple(both[i] for i in order))).state.weights
-    alone = first_round(any_toy, Stack((both[1],))).state.weights
-    assert any(not torch.equal(entry, alone[name]) for name, entry in stacked.items())
+    single = first_round(any_toy, Stack((both[1],))).state.weights
+    assert any(not torch.equal(entry, single[name]) for name, entry in stacked.items())
 
 
 def test_no_round_stays_in_memory_with_the_restyled_images(any_toy):
@@ -220,5 +220,5 @@ def test_no_round_stays_in_memory_with_the_restyled_images(any_toy):
     engine = any_toy.engine(method)
     list(federate(method, engine, any_toy.start(method), Federation(rounds=2), 0))
     gc.collect()
-    kept = [found for found in gc.get_objects() if type(found) is LocalRound]
-    assert not kept, "each would hold a copy of the weights that the site was sent"
+    rounds_in_memory = [actual for actual in gc.get_objects() if type(actual) is LocalRound]
+    assert not rounds_in_memory, "each would keep a copy of the received weights in memory"

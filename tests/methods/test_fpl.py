@@ -32,17 +32,17 @@ def width(toy) -> int:
     return head.weight.shape[1]
 
 
-def test_without_its_terms_it_is_fedavg_to_the_bit_and_sends_nothing(any_toy):
+def test_without_its_terms_it_is_bit_identical_to_fedavg_and_sends_nothing(any_toy):
     method = FPL(contrast=0.0, consistency=0.0, **FEW)
-    found, plain = rounds(any_toy, method), rounds(any_toy, FedAvg())
-    assert digest(State(2, found[-1].state.weights).to_bytes()) == digest(State(2, plain[-1].state.weights).to_bytes())
-    assert found[-1].state.memory == {} and not any(PROTOTYPE in str(row["name"]) for row in found[0].ledger)
+    actual, plain = rounds(any_toy, method), rounds(any_toy, FedAvg())
+    assert digest(State(2, actual[-1].state.weights).to_bytes()) == digest(State(2, plain[-1].state.weights).to_bytes())
+    assert actual[-1].state.memory == {} and not any(PROTOTYPE in str(row["name"]) for row in actual[0].ledger)
 
 
-def test_the_first_round_is_fedavgs_and_the_second_is_not(any_toy):
-    found, plain = rounds(any_toy, FPL(**FEW)), rounds(any_toy, FedAvg())
+def test_the_first_round_is_fedavg_and_the_second_is_not(any_toy):
+    actual, plain = rounds(any_toy, FPL(**FEW)), rounds(any_toy, FedAvg())
     same = [digest(State(1, a.state.weights).to_bytes()) == digest(State(1, b.state.weights).to_bytes())
-            for a, b in zip(found, plain, strict=True)]  # fmt: skip
+            for a, b in zip(actual, plain, strict=True)]  # fmt: skip
     assert same == [True, False]
 
 
@@ -50,7 +50,7 @@ def test_a_prototype_is_the_mean_embedding_of_a_class_in_evaluation_mode(any_toy
     method = FPL(**FEW)
     local = local_round(any_toy, method)
     before = {name: entry.clone() for name, entry in local.network.named_buffers()}
-    told = method.on_round_end(local)
+    sent = method.on_round_end(local)
     assert local.network.training and all(torch.equal(before[n], e) for n, e in local.network.named_buffers())
     batch = local.training.batch(range(10))
     place = any_toy.architecture.embedding or "upcat_1"
@@ -64,11 +64,11 @@ def test_a_prototype_is_the_mean_embedding_of_a_class_in_evaluation_mode(any_toy
         means = [one[:, mask].mean(dim=1) for one, mask in zip(features, disc, strict=True)]
         by_hand = {0: torch.stack(means).mean(dim=0)}
     for kind, vector in by_hand.items():
-        assert torch.allclose(told[f"{PROTOTYPE}{kind}"], vector, atol=1e-5)
-    assert set(told) == {f"{PROTOTYPE}0", f"{PROTOTYPE}1"}, "both classes; or the disc, and the ground beside it"
+        assert torch.allclose(sent[f"{PROTOTYPE}{kind}"], vector, atol=1e-5)
+    assert set(sent) == {f"{PROTOTYPE}0", f"{PROTOTYPE}1"}, "both classes; or the disc, and the background around it"
 
 
-def test_a_site_sends_d_numbers_a_class_and_no_more(any_toy):
+def test_a_site_sends_exactly_d_numbers_per_class(any_toy):
     ledger = rounds(any_toy, FPL(**FEW), 1)[0].ledger
     up = [row for row in ledger if row["direction"] == "up" and PROTOTYPE in str(row["name"])]
     assert len(up) == 3 * 2 and {row["bytes"] for row in up} == {4 * width(any_toy)}
@@ -81,12 +81,12 @@ def test_classes_with_few_images_and_sites_with_few_patients_are_left_out(any_to
         assert set(FPL(min_images=3).on_round_end(rare)) == {f"{PROTOTYPE}0"}
         assert len(FPL(min_images=2).on_round_end(rare)) == 2
     assert FPL(min_images=11).on_round_end(local) == {} and len(FPL(min_images=3).on_round_end(local)) == 2
-    with pytest.warns(UserWarning, match="a: has 5 training patients and shares no prototypes"):
+    with pytest.warns(UserWarning, match="a: has 5 training patients, fewer than .* shares no prototypes"):
         assert FPL(min_patients=6).on_round_end(local) == {}
 
 
 def test_the_coordinator_clusters_each_class_over_the_sites_that_have_it():
-    """Sites a and b look one way, c and d another, in class 0; class 4 is at c alone."""
+    """In class 0, sites a and b are similar, and c and d; class 4 exists only at site c."""
     rows = {"a": [1.0, 0.1], "b": [1.0, 0.2], "c": [-0.1, 1.0], "d": [-0.2, 1.0]}
     updates = {site: Message("train", {}, {f"{PROTOTYPE}0": torch.tensor(row)}) for site, row in rows.items()}
     updates["c"].tensors[f"{PROTOTYPE}4"] = torch.tensor([5.0, 5.0])
@@ -99,8 +99,8 @@ def test_the_coordinator_clusters_each_class_over_the_sites_that_have_it():
     assert FPL().facts(state) == {"clusters_of_classes": {"0": 2, "4": 1, "7": 1}}
 
 
-def test_the_loss_is_the_papers_written_out(any_toy):
-    """Two clusters of class 1, none of 0 (ragged, and a class missing): each embedding by itself."""
+def test_the_loss_equals_the_papers_formula(any_toy):
+    """Class 1 has two clusters and class 0 none: the loss is computed for each embedding separately."""
     d, rng = width(any_toy), torch.Generator().manual_seed(1)
     clusters = {f"{CLUSTERS}1": torch.rand(2, d, generator=rng), f"{CLUSTERS}10": torch.rand(1, d, generator=rng)}
     method = FPL(contrast=0.5, consistency=0.25, temperature=0.1)
@@ -121,27 +121,27 @@ def test_the_loss_is_the_papers_written_out(any_toy):
     assert torch.allclose(total, by_hand.to(total), atol=1e-5) and torch.equal(output.logits, plain.logits)
 
 
-def test_with_no_class_in_common_the_loss_is_the_tasks(any_toy):
+def test_without_a_common_class_the_loss_is_the_tasks_loss(any_toy):
     method = FPL()
     clusters = {f"{CLUSTERS}9": torch.ones(1, width(any_toy))}
     batch = any_toy.samples("north").batch(range(6))
-    found, plain = (m.loss(local_round(any_toy, m, clusters), batch)[0] for m in (method, FedAvg()))
-    assert torch.equal(found, plain) and torch.isfinite(found)
+    actual, plain = (m.loss(local_round(any_toy, m, clusters), batch)[0] for m in (method, FedAvg()))
+    assert torch.equal(actual, plain) and torch.isfinite(actual)
 
 
-def test_one_pass_a_step_moves_the_statistics_as_fedavg_does(any_toy):
-    """One step in round 2 from equal weights: the same running statistics."""
+def test_running_statistics_change_as_in_fedavg(any_toy):
+    """One step in round 2 from equal weights gives equal running statistics."""
     clusters = {f"{CLUSTERS}1": torch.ones(1, width(any_toy))}
-    found = []
+    actual = []
     for method in (FPL(), FedAvg()):
         local = local_round(any_toy, method, clusters)
         method.loss(local, any_toy.samples("north").batch(range(6)))
         method.on_round_end(local)
-        found.append([norm.running_mean.clone() for norm in batch_norm_layers(local.network).values()])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        actual.append([norm.running_mean.clone() for norm in batch_norm_layers(local.network).values()])
+    assert all(torch.equal(a, b) for a, b in zip(*actual, strict=True))
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"contrast": -1.0}, {"min_images": 0}, {"ring_width": 0}])
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FPL(**wrong)
+@pytest.mark.parametrize("invalid", [{"temperature": 0.0}, {"contrast": -1.0}, {"min_images": 0}, {"ring_width": 0}])
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        FPL(**invalid)

@@ -23,7 +23,7 @@ FEW = {"min_patients": 1}
 
 @pytest.fixture
 def raw_toy(any_toy):
-    """The toys, but with images in [0, 1] as the network sees them."""
+    """A toy federation whose network receives images in [0, 1] without standardising."""
     if any_toy.architecture.decoder_levels:
         any_toy.task = Segmentation(("disc",), 1, 32, (0.0, 1.0), standardised=False)
     else:
@@ -41,22 +41,22 @@ def local_round(toy, method) -> LocalRound:
                       stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
 
 
-def test_without_both_halves_it_is_fedavg_to_the_bit(any_toy):
+def test_without_both_halves_it_is_bit_identical_to_fedavg(any_toy):
     method = HarmoFL(normalise=False, perturbation=0.0)
-    found, plain = (State(1, rounds_of(any_toy, m)[0].state.weights) for m in (method, FedAvg()))
-    assert digest(found.to_bytes()) == digest(plain.to_bytes())
+    actual, plain = (State(1, rounds_of(any_toy, m)[0].state.weights) for m in (method, FedAvg()))
+    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
     for half in ({"normalise": False}, {"perturbation": 0.0, **FEW}):
         other = rounds_of(any_toy, HarmoFL(**half))[0].state.weights
         assert any(not torch.equal(entry, other[name]) for name, entry in plain.weights.items())
 
 
-def test_the_gradient_is_that_at_the_perturbed_weights_and_the_weights_are_restored(raw_toy):
-    """By hand: add delta to the weights in place, take the gradient there."""
+def test_the_gradient_is_taken_at_the_perturbed_weights_and_the_weights_are_unchanged(raw_toy):
+    """Computed by hand: add delta to the weights in place and take the gradient there."""
     method, batch = HarmoFL(normalise=False, perturbation=0.05), raw_toy.samples("north").batch(range(6))
     local = local_round(raw_toy, method)
     before = {name: p.detach().clone() for name, p in local.network.named_parameters()}
     method.loss(local, batch)[0].backward()
-    found = {name: p.grad for name, p in local.network.named_parameters()}
+    actual = {name: p.grad for name, p in local.network.named_parameters()}
     assert all(torch.equal(p, before[name]) for name, p in local.network.named_parameters())
     by_hand = local_round(raw_toy, method).network
     names, weights = zip(*by_hand.named_parameters())
@@ -72,11 +72,11 @@ def test_the_gradient_is_that_at_the_perturbed_weights_and_the_weights_are_resto
     moved = torch.cat([(w - before[n]).flatten() for n, w in zip(names, weights)])
     assert float(moved.detach().norm()) == pytest.approx(0.05, rel=1e-3)
     for name, there in zip(names, gradients(), strict=True):
-        assert torch.allclose(found[name], there, atol=1e-5), name
-    assert not all(torch.allclose(found[name], here, atol=1e-5) for name, here in zip(names, g))
+        assert torch.allclose(actual[name], there, atol=1e-5), name
+    assert not all(torch.allclose(actual[name], here, atol=1e-5) for name, here in zip(names, g))
 
 
-def test_only_the_pass_at_the_weights_moves_the_statistics_of_batch_norm(raw_toy):
+def test_only_the_pass_at_the_weights_changes_batch_norm_statistics(raw_toy):
     buffers = []
     for perturbation in (0.05, 0.0):
         method = HarmoFL(normalise=False, perturbation=perturbation)
@@ -86,7 +86,7 @@ def test_only_the_pass_at_the_weights_moves_the_statistics_of_batch_norm(raw_toy
     assert all(torch.equal(entry, buffers[1][name]) for name, entry in buffers[0].items())
 
 
-def test_the_window_is_the_mean_over_sites_of_the_mean_over_images_and_stays(raw_toy):
+def test_the_window_is_the_mean_over_sites_of_the_mean_over_images_in_all_rounds(raw_toy):
     done = rounds_of(raw_toy, HarmoFL(**FEW), 3)
     alpha = alpha_for_half_width(3, 32)
     of_sites = [low_frequency_window(raw_toy.samples(site).batch(range(10)).image, alpha).double().mean(dim=0)
@@ -98,7 +98,7 @@ def test_the_window_is_the_mean_over_sites_of_the_mean_over_images_and_stays(raw
     assert torch.equal(windows[0], unpack_window(done[0].state.memory["amplitude"]))
 
 
-def test_the_amplitudes_cross_once_as_25_numbers_a_channel(raw_toy):
+def test_the_amplitudes_are_sent_once_as_25_numbers_per_channel(raw_toy):
     done = rounds_of(raw_toy, HarmoFL(**FEW), 2)
     crossed = [[row for row in one.ledger if row["name"] == "amplitude"] for one in done]
     assert [(row["direction"], row["bytes"]) for row in crossed[0]].count(("up", 100 * raw_toy.channels)) == 3
@@ -106,13 +106,13 @@ def test_the_amplitudes_cross_once_as_25_numbers_a_channel(raw_toy):
     assert not crossed[1]
 
 
-def test_a_site_that_joins_later_gets_the_window_with_the_weights(raw_toy):
+def test_a_site_that_joins_later_receives_the_window_with_the_weights(raw_toy):
     done = rounds_of(raw_toy, HarmoFL(**FEW), 4, clients_per_round=1)
     assert len(done[-1].state.took_part) > 1, "several sites have trained"
     assert len({digest(State(0, {ENTRY: one.state.weights[ENTRY]}).to_bytes()) for one in done}) == 1
 
 
-def test_an_unseen_site_is_normalised_as_it_is(raw_toy):
+def test_images_of_an_unseen_site_are_normalised(raw_toy):
     method = HarmoFL(**FEW)
     weights = rounds_of(raw_toy, method)[0].state.weights
     network = raw_toy.network(method)
@@ -125,14 +125,15 @@ def test_an_unseen_site_is_normalised_as_it_is(raw_toy):
     assert not torch.allclose(seen, image, atol=0.05)
 
 
-def test_few_patients_share_no_amplitudes_and_images_stay(raw_toy):
-    with pytest.warns(UserWarning, match="shares no amplitudes"), pytest.warns(UserWarning, match="leaves images as"):
+def test_sites_with_few_patients_share_nothing_and_images_stay_unchanged(raw_toy):
+    few_patients, unchanged = "shares no amplitudes", "images stay as they are"
+    with pytest.warns(UserWarning, match=few_patients), pytest.warns(UserWarning, match=unchanged):
         state = rounds_of(raw_toy, HarmoFL(min_patients=99))[0].state
     assert not state.memory and not state.weights[ENTRY].any()
 
 
-def test_standardised_images_are_refused_before_anything_is_read(tiny_config):
-    with pytest.raises(UserError, match="data.standardise is true, .*set it to false"):
+def test_standardised_images_are_rejected_before_anything_is_read(tiny_config):
+    with pytest.raises(UserError, match="data.standardise: is true, .*set it to false"):
         build_experiment(load(tiny_config, ["method.name=harmofl"]), None, True)
     for method in (HarmoFL(), Stack((FedAvg(), HarmoFL()))):
         method.check(64, 3, False)
@@ -141,13 +142,13 @@ def test_standardised_images_are_refused_before_anything_is_read(tiny_config):
     HarmoFL(normalise=False).check(64, 3, True)
 
 
-def test_a_window_larger_than_the_image_is_refused():
+def test_a_window_larger_than_the_image_is_rejected():
     with pytest.raises(UserError, match="method.half_width: 20 .*data.image_size is 32; choose at most 15"):
         HarmoFL(half_width=20).check(32, 1, False)
     HarmoFL(half_width=15).check(32, 1, False)
 
 
-@pytest.mark.parametrize("wrong", [{"half_width": -1}, {"perturbation": -0.1}, {"min_patients": 0}])
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        HarmoFL(**wrong)
+@pytest.mark.parametrize("invalid", [{"half_width": -1}, {"perturbation": -0.1}, {"min_patients": 0}])
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        HarmoFL(**invalid)

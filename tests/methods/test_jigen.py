@@ -31,19 +31,19 @@ def term(toy, method) -> tuple[torch.Tensor, LocalRound]:
     return method.regulariser(local, output), local
 
 
-def test_of_weight_0_it_is_fedavg_to_the_bit_but_for_a_head_that_stays_as_it_was(any_toy):
+def test_with_weight_0_it_is_bit_identical_to_fedavg_and_its_head_is_not_trained(any_toy):
     method = JiGen(weight=0.0, ordered=1.0)
-    start, found = any_toy.start(method).weights, first_round(any_toy, method).state.weights
+    start, actual = any_toy.start(method).weights, first_round(any_toy, method).state.weights
     plain = first_round(any_toy, FedAvg()).state.weights
-    assert digest(State(1, {n: found[n] for n in plain}).to_bytes()) == digest(State(1, plain).to_bytes())
-    head = found.keys() - plain.keys()
-    assert head == {f"{NAME}.weight", f"{NAME}.bias"} and all(torch.equal(found[n], start[n]) for n in head)
+    assert digest(State(1, {n: actual[n] for n in plain}).to_bytes()) == digest(State(1, plain).to_bytes())
+    head = actual.keys() - plain.keys()
+    assert head == {f"{NAME}.weight", f"{NAME}.bias"} and all(torch.equal(actual[n], start[n]) for n in head)
     other = first_round(any_toy, JiGen()).state.weights
     assert any(not torch.equal(other[name], entry) for name, entry in plain.items())
 
 
-def test_the_term_is_the_cross_entropy_of_the_orders(any_toy):
-    """With a head of zeros every order is as likely: weight * log 31."""
+def test_the_term_is_the_cross_entropy_of_the_permutations(any_toy):
+    """With a head of zeros all permutations are equally likely: the term is weight * log 31."""
     method = JiGen(weight=0.5)
     local = local_round(any_toy, method)
     torch.nn.init.zeros_(getattr(local.network, NAME).weight), torch.nn.init.zeros_(getattr(local.network, NAME).bias)
@@ -52,7 +52,7 @@ def test_the_term_is_the_cross_entropy_of_the_orders(any_toy):
 
 
 def test_the_head_sees_the_puzzles_embedding(any_toy):
-    """Ordered images, no grey: the term is the cross-entropy of order 0 at the raw images' own embedding."""
+    """For ordered colour images, the term is the cross-entropy of order 0 for the embedding of the raw images."""
     method = JiGen(weight=1.0, ordered=1.0, grey=0.0)
     image = any_toy.samples("north").batch(range(6)).image[..., 1:31, 1:31]  # 30 pixels: three tiles of 10
     image = torch.nn.functional.pad(image, (1, 1, 1, 1), mode="replicate")
@@ -65,8 +65,8 @@ def test_the_head_sees_the_puzzles_embedding(any_toy):
     assert torch.allclose(term(any_toy, method)[0], by_hand, atol=1e-5)
 
 
-def test_a_share_of_the_images_is_ordered_and_every_other_order_is_as_likely():
-    """Of 20,000 puzzles 0.7 ordered, +- 4 * 0.0032, and each other order 200 times, +- 4.5 * 14."""
+def test_the_given_fraction_is_ordered_and_all_other_permutations_are_equally_likely():
+    """Of 20,000 puzzles, 0.7 +- 4 * 0.0032 are ordered, and each other order occurs 200 +- 4.5 * 14 times."""
     image, order = draw_puzzles(
         torch.rand(1, 1, 6, 6).expand(20_000, -1, -1, -1), 3, 31, 0.7, 0.0, stream(0, "puzzles")
     )
@@ -74,16 +74,16 @@ def test_a_share_of_the_images_is_ordered_and_every_other_order_is_as_likely():
     assert counts[0] / 20_000 == pytest.approx(0.7, abs=0.013) and (counts[1:] - 200).abs().max() < 64
     original = image[counts.new_tensor([int((order == 0).nonzero()[0, 0])])].expand_as(image)
     puzzles = shuffle_tiles(original, tile_permutations()[order])
-    assert torch.equal(image, puzzles), "the tiles of each image are in the order of its label"
+    assert torch.equal(image, puzzles), "the tiles of each image have the order of its label"
 
 
-def test_tiles_are_grey_as_often_as_stated():
+def test_tiles_are_grey_with_the_given_probability():
     colour = torch.tensor([1.0, 0, 0])[:, None, None].expand(2000, 3, 3, 3)
     image, _ = draw_puzzles(colour, 3, 31, 0.7, 0.1, stream(0, "puzzles"))
     assert (image[:, 1] > 0).float().mean() == pytest.approx(0.1, abs=0.01)
 
 
-def test_the_puzzles_move_no_statistics_and_teach_the_network(any_toy):
+def test_the_puzzles_give_gradients_but_do_not_change_running_statistics(any_toy):
     _, plain = term(any_toy, JiGen(weight=0.0))
     value, local = term(any_toy, JiGen())
     before, after = dict(plain.network.named_buffers()), dict(local.network.named_buffers())
@@ -97,17 +97,17 @@ def test_predictions_do_not_use_the_head(any_toy):
     method, image = JiGen(), torch.rand(2, any_toy.channels, 32, 32)
     wrapped, plain = any_toy.network(method).eval(), any_toy.network(FedAvg()).eval()
     with torch.no_grad():
-        assert torch.equal(wrapped(image), plain(image)), "so an export leaves it out"
+        assert torch.equal(wrapped(image), plain(image)), "so an export does not contain it"
 
 
-def test_the_other_unet_has_a_place_for_it_too():
+def test_it_works_with_the_other_unet():
     network = JiGen().wrap_network(ElcfsUNet(width=2).build(1, 1), ElcfsUNet(width=2))
     assert getattr(network, NAME).in_features == 32
 
 
-@pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"ordered": 1.5}, {"grey": -0.1}, {"n_orders": 1}])
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        JiGen(**wrong)
+@pytest.mark.parametrize("invalid", [{"weight": -1.0}, {"ordered": 1.5}, {"grey": -0.1}, {"n_orders": 1}])
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        JiGen(**invalid)
     with pytest.raises(UserError, match="3 x 3 tiles"):
         JiGen().check(2, 1)

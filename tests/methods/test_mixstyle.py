@@ -24,48 +24,48 @@ def bits(toy, method) -> str:
 
 
 @pytest.mark.parametrize("neutral", [{"probability": 0.0}])
-def test_neutral_settings_are_fedavg_to_the_bit(any_toy, neutral):
+def test_neutral_settings_are_bit_identical_to_fedavg(any_toy, neutral):
     assert bits(any_toy, MixStyle(**neutral)) == bits(any_toy, FedAvg()) != bits(any_toy, MixStyle(probability=1.0))
 
 
-def test_with_probability_zero_dropout_draws_what_it_does_in_fedavg():
+def test_with_probability_zero_dropout_is_the_same_as_in_fedavg():
     toy = ToySegmentation(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3))
     assert bits(toy, MixStyle(probability=0.0)) == bits(toy, FedAvg())
 
 
-def test_its_layers_stand_behind_the_stages_that_are_named_with_its_settings(any_toy):
+def test_its_layers_follow_the_chosen_stages_with_its_settings(any_toy):
     network = any_toy.network(MixStyle(stages=(2,), probability=0.25, concentration=0.7))
-    found = {name: part for name, part in network.named_modules() if isinstance(part, Layer)}
-    layer = found.pop("mixstyle_2")
-    assert not found and layer.probability == 0.25 and layer.concentration == 0.7
+    actual = {name: part for name, part in network.named_modules() if isinstance(part, Layer)}
+    layer = actual.pop("mixstyle_2")
+    assert not actual and layer.probability == 0.25 and layer.concentration == 0.7
     hooks = network.get_submodule(any_toy.architecture.encoder_stages[1])._forward_hooks.values()
     assert [hook.layer for hook in hooks] == [layer]
 
 
-def test_nothing_beside_the_weights_is_shared(any_toy):
+def test_only_weights_are_shared(any_toy):
     done, plain = (first_round(any_toy, method).ledger for method in (MixStyle(), FedAvg()))
     assert [row["name"] for row in done] == [row["name"] for row in plain]
 
 
-def test_a_bundle_of_its_model_is_the_plain_network(any_toy):
+def test_a_bundle_contains_the_plain_network(any_toy):
     method = MixStyle(probability=1.0)
     weights = any_toy.start(method).weights
-    kept, wrap = select_inference_weights(method, any_toy.architecture, any_toy.task, weights)
-    assert wrap is None and kept.keys() == any_toy.start(FedAvg()).weights.keys()
+    exported, wrap = select_inference_weights(method, any_toy.architecture, any_toy.task, weights)
+    assert wrap is None and exported.keys() == any_toy.start(FedAvg()).weights.keys()
 
 
 @pytest.mark.filterwarnings("ignore:.*(method.k is|along the masks)")
-def test_in_a_stack_with_ccst_both_count(any_toy):
+def test_in_a_stack_with_ccst_both_methods_have_an_effect(any_toy):
     both = bits(any_toy, Stack((CCST(k=2, min_patients=1), MixStyle(probability=1.0))))
     assert both not in (bits(any_toy, Stack((CCST(k=2, min_patients=1),))), bits(any_toy, MixStyle(probability=1.0)))
 
 
-def test_a_stage_that_the_network_lacks_is_refused_with_a_sentence(toy):
+def test_a_stage_that_the_network_lacks_is_rejected(toy):
     with pytest.raises(UserError, match="method.stages: .*5 stages; leave out the later ones"):
         toy.network(MixStyle(stages=(1, 6)))
 
 
-@pytest.mark.parametrize("wrong", [{"concentration": 0.0}, {"stages": ()}, {"probability": -0.1}])
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        MixStyle(**wrong)
+@pytest.mark.parametrize("invalid", [{"concentration": 0.0}, {"stages": ()}, {"probability": -0.1}])
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        MixStyle(**invalid)

@@ -1,4 +1,4 @@
-"""The median, the trimmed mean and norm clipping, as methods; their mathematics is in test_robust.py."""
+"""The median, the trimmed mean and norm clipping as methods; tests/functional tests their mathematics."""
 
 import pytest
 import torch
@@ -40,45 +40,45 @@ def test_the_order_of_the_sites_does_not_matter(any_toy, method):
 
 
 @pytest.mark.parametrize("method", [*METHODS, TrimmedMean(0.0)], ids=repr)
-def test_it_is_the_rule_that_a_stack_uses(toy, method):
+def test_a_stack_uses_its_rule(toy, method):
     own = Stack((ELCFS(alpha=0.1, min_patients=1), method))
     assert own.aggregate(START, updates(1.0, 2.0, 9.0)) == \
         method.aggregate(START, updates(1.0, 2.0, 9.0))
     assert all(torch.isfinite(entry).all() for entry in last(toy, own, rounds=1).weights.values())
 
 
-def test_two_that_aggregate_do_not_stack():
+def test_two_methods_that_aggregate_cannot_be_stacked():
     with pytest.raises(ValueError, match="CoordinateMedian and TrimmedMean each define 'aggregate'"):
         Stack((CoordinateMedian(), TrimmedMean()))
 
 
-def test_nothing_clipped_is_fedavg_to_the_bit(any_toy):
+def test_without_clipping_it_is_bit_identical_to_fedavg(any_toy):
     start = any_toy.start(FedAvg())
-    found = last(any_toy, NormClipping(bound=1e9, times=1e9), start=start)
-    assert digest(found.to_bytes()) == digest(last(any_toy, FedAvg(), start=start).to_bytes())
+    actual = last(any_toy, NormClipping(bound=1e9, times=1e9), start=start)
+    assert digest(actual.to_bytes()) == digest(last(any_toy, FedAvg(), start=start).to_bytes())
 
 
-def test_clipping_by_the_median_shows(any_toy):
-    """The control of the test above."""
+def test_clipping_by_the_median_has_an_effect(any_toy):
+    """Counterpart of the test above, with clipping."""
     start = any_toy.start(FedAvg())
     assert digest(last(any_toy, NormClipping(), start=start).to_bytes()) != \
         digest(last(any_toy, FedAvg(), start=start).to_bytes())
 
 
-def test_a_site_of_its_own_is_clipped_by_nothing(any_toy):
+def test_a_single_site_is_not_clipped(any_toy):
     start = any_toy.start(FedAvg())
     one, other = (last(any_toy, method, ("north",), start) for method in (NormClipping(), FedAvg()))
     assert digest(one.to_bytes()) == digest(other.to_bytes())
 
 
-def test_no_trim_of_sites_of_one_size_is_fedavg_to_the_bit(any_toy):
+def test_trim_zero_is_bit_identical_to_fedavg_for_equal_sites(any_toy):
     """Each toy site has ten images."""
     start = any_toy.start(FedAvg())
     one, other = (last(any_toy, method, ("north", "south"), start) for method in (TrimmedMean(0.0), FedAvg()))
     assert digest(one.to_bytes()) == digest(other.to_bytes())
 
 
-def test_a_number_of_images_that_a_site_claims_gives_it_no_say():
+def test_a_reported_number_of_images_has_no_influence():
     state, claimed = START, [1, 1, 10**8]
     for method in (CoordinateMedian(), TrimmedMean(0.3), NormClipping(bound=1e9, site_weights="uniform")):
         plain = method.aggregate(state, updates(1.0, 2.0, 9.0))["w"]
@@ -87,17 +87,17 @@ def test_a_number_of_images_that_a_site_claims_gives_it_no_say():
 
 
 @pytest.mark.parametrize(("trim", "n", "cut"), [(0.2, 3, 1), (0.2, 5, 1), (0.2, 6, 2), (0.25, 4, 1), (0.1, 30, 3)])
-def test_what_is_cut_is_rounded_up(trim, n, cut):
-    """All are 0 but `cut` ones: as many as are cut at an end. One more would show."""
+def test_the_number_of_cut_sites_is_rounded_up(trim, n, cut):
+    """All values are 0 except as many ones as are cut at one end; one more would change the result."""
     state = START
     for ones, gone in ((cut, True), (cut + 1, False)):
-        found = TrimmedMean(trim).aggregate(state, updates(*[1.0] * ones, *[0.0] * (n - ones)))
-        assert (found["w"].item() == 0) is gone
+        actual = TrimmedMean(trim).aggregate(state, updates(*[1.0] * ones, *[0.0] * (n - ones)))
+        assert (actual["w"].item() == 0) is gone
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_too_few_sites_to_trim_are_told(n):
-    with pytest.raises(UserError, match=rf"method.trim: cuts 1 at each end of {n} sites \(s0.*let more sites take"):
+def test_too_few_sites_to_trim_are_rejected(n):
+    with pytest.raises(UserError, match=rf"method.trim: .* cuts 1 of {n} sites at each end \(s0.*let more sites take"):
         TrimmedMean().aggregate(State(0, {}), updates(*range(n)))
 
 
@@ -108,12 +108,12 @@ def test_too_few_sites_to_trim_are_told(n):
     (lambda: NormClipping(times=-1.0), "times must be above 0, got -1.0"),
     (lambda: NormClipping(site_weights="by size"), "site_weights must be one of examples, uniform, got 'by size'"),
 ])  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(make, sentence):
+def test_invalid_settings_are_rejected(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
 
 
-def test_where_sites_keep_batch_norm_the_rest_is_put_together(any_toy):
+def test_with_local_batch_norm_the_other_entries_are_aggregated(any_toy):
     for method in METHODS:
         engine = any_toy.engine(method, local_batch_norm=True)
         start = any_toy.start(method)
@@ -122,11 +122,11 @@ def test_where_sites_keep_batch_norm_the_rest_is_put_together(any_toy):
         assert all(torch.equal(done.state.weights[name], start.weights[name]) for name in local)
 
 
-def test_the_median_of_a_federation_is_that_of_its_updates(any_toy):
+def test_the_global_weights_are_the_median_of_the_updates(any_toy):
     engine, start = any_toy.engine(CoordinateMedian()), any_toy.start(CoordinateMedian())
     sent = engine.exchange("train", dict.fromkeys(engine.sites(), Message("train", start.weights, {}, {"round": 1})))
-    expected = coordinate_median([answer.weights for answer in sent.values()])
-    found = last(any_toy, CoordinateMedian(), start=start, rounds=1).weights
-    assert all(torch.equal(found[name], entry) for name, entry in expected.items())
-    parameters = {name: entry for name, entry in found.items() if name in start.parameters}
+    expected = coordinate_median([update.weights for update in sent.values()])
+    actual = last(any_toy, CoordinateMedian(), start=start, rounds=1).weights
+    assert all(torch.equal(actual[name], entry) for name, entry in expected.items())
+    parameters = {name: entry for name, entry in actual.items() if name in start.parameters}
     assert change_norm(start.weights, parameters) > 0

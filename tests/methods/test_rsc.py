@@ -40,15 +40,15 @@ def batch_of(toy, n: int = 6) -> Batch:
 
 @pytest.mark.parametrize("neutral", [{"position_share": 0.0, "channel_share": 0.0}, {"sample_shares": (0.0,)}],
                          ids=["nothing left out", "no sample"])  # fmt: skip
-def test_neutral_settings_are_fedavg_to_the_bit(any_toy, neutral):
+def test_neutral_settings_are_bit_identical_to_fedavg(any_toy, neutral):
     assert bits(any_toy, RSC(**neutral)) == bits(any_toy, FedAvg()) != bits(any_toy, RSC())
 
 
 @pytest.mark.parametrize("mask", ["positions", "channels"])
-def test_the_loss_is_that_of_features_masked_by_hand(mask):
-    """On a ResNet, the tail written out: mean over positions, then the linear head.
+def test_the_loss_equals_that_of_features_masked_by_hand(mask):
+    """On a ResNet, with mean over positions and linear head computed by hand.
 
-    Of six samples those two count whose confidence fell most."""
+    The second prediction counts for the two of six samples whose confidence decreased most."""
     toy, settings = ToySegmentation(), ResidualNetwork(depth=10, width=8)
     task = Classification(("x", "y", "z"), 3, 64)
     toy.n_logits = 3
@@ -58,7 +58,7 @@ def test_the_loss_is_that_of_features_masked_by_hand(mask):
     with capture_features(local.network, ("layer4",)) as seen:
         logits = local.network(task.standardise(batch.image))
     z, head = seen["layer4"].detach(), local.network.fc
-    weight = head.weight[batch.label]                                           # the gradient, times H W
+    weight = head.weight[batch.label]                                           # H W times the gradient
     if mask == "channels":
         n = 20                                                                  # 64 / 3.2
         keep = torch.ones(6, 64).scatter(1, weight.argsort(dim=1, descending=True)[:, :n], 0.0)
@@ -68,18 +68,18 @@ def test_the_loss_is_that_of_features_masked_by_hand(mask):
         seen_as = torch.einsum("bchw,bc->bhw", z, weight).flatten(1)
         keep = torch.ones(6, 4).scatter(1, seen_as.argsort(dim=1, descending=True)[:, :n], 0.0)
         pooled = (z * keep.view(6, 1, 2, 2)).mean(dim=(2, 3))
-    muted = head(pooled)
-    fall = (logits.softmax(dim=1) - muted.softmax(dim=1)).gather(1, batch.label[:, None])[:, 0]
-    counts = fall >= fall.sort(descending=True).values[1]
-    assert fall[counts].min() > 0
-    expected = torch.nn.functional.cross_entropy(torch.where(counts[:, None], muted, logits), batch.label)
-    found, _ = RSC(mask=mask).loss(local_round(toy, architecture=settings, task=task, channels=3), batch)
-    assert torch.allclose(found, expected, atol=1e-6)
-    assert found != torch.nn.functional.cross_entropy(logits, batch.label)
+    masked = head(pooled)
+    drop = (logits.softmax(dim=1) - masked.softmax(dim=1)).gather(1, batch.label[:, None])[:, 0]
+    counts = drop >= drop.sort(descending=True).values[1]
+    assert drop[counts].min() > 0
+    expected = torch.nn.functional.cross_entropy(torch.where(counts[:, None], masked, logits), batch.label)
+    actual, _ = RSC(mask=mask).loss(local_round(toy, architecture=settings, task=task, channels=3), batch)
+    assert torch.allclose(actual, expected, atol=1e-6)
+    assert actual != torch.nn.functional.cross_entropy(logits, batch.label)
 
 
-def test_behind_pooling_and_a_linear_head_the_mean_gradient_is_the_same_at_every_position():
-    """Why positions are ranked by features times gradient, not by the paper's mean of the gradient."""
+def test_before_pooling_and_a_linear_head_the_gradient_is_equal_at_all_positions():
+    """This is why positions are ranked by features times gradient, not by the paper's mean of the gradient."""
     toy, settings = ToySegmentation(), ResidualNetwork(depth=10, width=8)
     local = local_round(toy, architecture=settings, channels=3)
     with capture_features(local.network, ("layer4",)) as seen:
@@ -99,29 +99,29 @@ def of_truth(values: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 
 def by_hand(toy, batch, n: int, share: float):
-    """The loss of channels muted at the last features (of a U-Net: at the bottleneck), from two whole passes."""
+    """Return the loss with masked channels of the last features (U-Net: the bottleneck), from two complete passes."""
     local = local_round(toy)
     place = place_of(toy)
     raw = local.forward(batch, (place,))
     gradient = torch.autograd.grad(of_truth(raw.logits, batch.label).sum(), raw.features[place], retain_graph=True)[0]
     keep = channel_mask(gradient, share)
     with replace_output(local.network, {place: lambda z: z * keep}):
-        muted = local.forward(batch)
-    answer = torch.sigmoid if batch.label.ndim == 4 else lambda logits: logits.softmax(dim=1)
-    fall = of_truth(answer(raw.logits), batch.label) - of_truth(answer(muted.logits), batch.label)
-    counts = torch.zeros(len(fall), dtype=torch.bool)
-    counts[fall.topk(n).indices] = True
-    counts &= fall > 0
-    chosen = torch.stack([muted.logits[i] if count else raw.logits[i] for i, count in enumerate(counts)])
+        masked = local.forward(batch)
+    probabilities = torch.sigmoid if batch.label.ndim == 4 else lambda logits: logits.softmax(dim=1)
+    drop = of_truth(probabilities(raw.logits), batch.label) - of_truth(probabilities(masked.logits), batch.label)
+    counts = torch.zeros(len(drop), dtype=torch.bool)
+    counts[drop.topk(n).indices] = True
+    counts &= drop > 0
+    chosen = torch.stack([masked.logits[i] if count else raw.logits[i] for i, count in enumerate(counts)])
     local.task.loss(chosen, batch.label).backward()
     return local, counts
 
 
-def test_its_gradient_is_that_of_two_whole_passes(any_toy):
-    """What flows on from the first pass leaves one way back; the sum is the same."""
+def test_the_gradient_equals_that_of_two_complete_passes(any_toy):
+    """The second pass reuses the first one's features, so gradients flow back once; their sum is the same."""
     batch = batch_of(any_toy)
     expected, counts = by_hand(any_toy, batch, 3, 0.5)
-    assert 0 < counts.sum() < len(counts), "or the test would not see which samples count"
+    assert 0 < counts.sum() < len(counts), "otherwise the test would not depend on the selected samples"
     local = local_round(any_toy)
     RSC(mask="channels", channel_share=0.5, sample_shares=(0.5,)).loss(local, batch)[0].backward()
     for (name, one), other in zip(local.network.named_parameters(), expected.network.parameters(), strict=True):
@@ -129,7 +129,7 @@ def test_its_gradient_is_that_of_two_whole_passes(any_toy):
 
 
 @pytest.mark.parametrize("mask", ["positions", "channels"])
-def test_only_the_first_pass_moves_the_statistics_of_batch_norm_and_hooks_are_gone(any_toy, mask):
+def test_only_the_first_pass_changes_batch_norm_statistics_and_hooks_are_removed(any_toy, mask):
     buffers = []
     for method in (RSC(mask=mask, **ALL), FedAvg()):
         local = local_round(any_toy)
@@ -139,59 +139,59 @@ def test_only_the_first_pass_moves_the_statistics_of_batch_norm_and_hooks_are_go
     assert all(torch.equal(entry, buffers[1][name]) for name, entry in buffers[0].items())
 
 
-def test_regularisers_see_the_first_answer(any_toy):
+def test_regularisers_receive_the_first_output(any_toy):
     _, output = RSC(**ALL).loss(local_round(any_toy), batch_of(any_toy))
     _, plain = FedAvg().loss(local_round(any_toy), batch_of(any_toy))
     assert torch.equal(output.logits, plain.logits) and output.logits.requires_grad
 
 
-def test_the_share_of_samples_grows_as_released():
+def test_the_fraction_of_samples_grows_as_in_the_released_code():
     method = RSC(**RSC.presets["released"])
     assert [method._sample_share(number) for number in (1, 10, 11, 20, 21, 99)] == [0.3, 0.3, 0.5, 0.5, 0.7, 0.7]
     assert {RSC()._sample_share(number) for number in (1, 50)} == {1 / 3}
 
 
-def test_positions_and_channels_take_turns_evenly(toy):
-    """400 coins: 200 +- 4 * 10; with a mask set, none is thrown."""
+def test_positions_and_channels_are_masked_equally_often(toy):
+    """400 draws: 200 +- 4 * 10 of each; a fixed mask draws nothing."""
     local = local_round(toy)
-    drawn = [RSC()._sample_mask(local) for _ in range(400)]
-    assert abs(drawn.count(("positions", 1 / 3)) - 200) < 40
-    assert set(drawn) == {("positions", 1 / 3), ("channels", 1 / 3.2)}
+    masks = [RSC()._sample_mask(local) for _ in range(400)]
+    assert abs(masks.count(("positions", 1 / 3)) - 200) < 40
+    assert set(masks) == {("positions", 1 / 3), ("channels", 1 / 3.2)}
     before = local.rng.get_state()
     assert RSC(mask="channels")._sample_mask(local) == ("channels", 1 / 3.2)
     assert torch.equal(local.rng.get_state(), before)
 
 
-def test_domainbeds_mask_of_pooled_features_is_the_mask_of_channels():
-    """Behind average pooling and a linear head: a pooled feature's gradient is its channel's mean one times H W."""
+def test_domainbeds_mask_of_pooled_features_equals_the_mask_of_channels():
+    """Before pooling and a linear head, a pooled feature's gradient is H W times its channel's mean gradient."""
     z = torch.rand(4, 12, 3, 3, dtype=torch.float64, generator=stream(0, "z")).requires_grad_()
     weight = torch.randn(3, 12, dtype=torch.float64, generator=stream(0, "weight"))
     label = torch.tensor([0, 1, 2, 0])
     pooled = z.mean(dim=(2, 3))
     logit = (pooled * weight[label]).sum()
     of_pooled, of_map = torch.autograd.grad(logit, (pooled, z))
-    domainbed = of_pooled < of_pooled.sort(dim=1).values[:, [8]]  # above the 66.7th percentile goes: 4 of 12
+    domainbed = of_pooled < of_pooled.sort(dim=1).values[:, [8]]  # masks 4 of 12, above percentile 66.7
     settings = {**RSC.presets["domainbed"]}
     keep = channel_mask(of_map, settings["channel_share"])
     assert torch.equal(keep[..., 0, 0], domainbed.double())
     assert torch.allclose((z * keep).mean(dim=(2, 3)), pooled * domainbed)
 
 
-def test_an_image_without_structures_counts_with_its_first_answer(toy):
+def test_an_image_without_structures_uses_its_first_prediction(toy):
     batch = batch_of(toy)
     batch = Batch(batch.image, torch.zeros_like(batch.label))
-    muted, plain = (method.loss(local_round(toy), batch)[0] for method in (RSC(**ALL), FedAvg()))
-    assert torch.equal(muted, plain)
+    masked, plain = (method.loss(local_round(toy), batch)[0] for method in (RSC(**ALL), FedAvg()))
+    assert torch.equal(masked, plain)
 
 
-def test_stages_that_mix_styles_may_stand_before_it(any_toy):
+def test_it_works_after_stages_that_mix_styles(any_toy):
     method = Stack((RSC(), MixStyle(probability=1.0)))
     assert bits(any_toy, method) not in (bits(any_toy, RSC()), bits(any_toy, MixStyle(probability=1.0)))
 
 
 @pytest.mark.parametrize("stages", [(1, 2), (3, 4)])
-def test_what_was_mixed_in_the_first_pass_is_not_mixed_again(any_toy, stages):
-    """Where nothing is muted, the second pass says what the first did, to the bit."""
+def test_styles_are_not_mixed_again_in_the_second_pass(any_toy, stages):
+    """If nothing is masked, the second pass is bit-identical to the first."""
     architecture = any_toy.architecture if any_toy.architecture.decoder_levels else ResidualNetwork(depth=10)
     torch.manual_seed(0)
     network = architecture.build(any_toy.channels, any_toy.n_logits)
@@ -203,14 +203,14 @@ def test_what_was_mixed_in_the_first_pass_is_not_mixed_again(any_toy, stages):
     assert torch.equal(RSC()._second_pass(local, batch, raw.features).logits, raw.logits)
 
 
-def test_dropout_behind_the_features_does_no_harm():
+def test_it_works_with_dropout_after_the_features():
     toy = ToySegmentation(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3))
     assert bits(toy, RSC()) == bits(toy, RSC())
 
 
-@pytest.mark.parametrize("wrong", [{"mask": "both"}, {"position_share": 1.2}, {"channel_share": -0.1},
+@pytest.mark.parametrize("invalid", [{"mask": "both"}, {"position_share": 1.2}, {"channel_share": -0.1},
                                    {"rounds_each": 0},
                                    {"sample_shares": ()}, {"sample_shares": (0.3, 2.0)}])  # fmt: skip
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        RSC(**wrong)
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        RSC(**invalid)

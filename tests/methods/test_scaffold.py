@@ -23,14 +23,14 @@ def controls(memory) -> dict:
     return {name: entry for name, entry in memory.items() if name.startswith("control/")}
 
 
-def test_the_first_round_is_fedavg_to_the_bit_and_the_second_is_not(any_toy):
-    found, plain = (rounds_of(any_toy, method) for method in (SCAFFOLD(), FedAvg()))
-    one, other = ([State(done.state.round, done.state.weights).to_bytes() for done in two] for two in (found, plain))
+def test_the_first_round_is_bit_identical_to_fedavg_and_the_second_is_not(any_toy):
+    actual, plain = (rounds_of(any_toy, method) for method in (SCAFFOLD(), FedAvg()))
+    one, other = ([State(done.state.round, done.state.weights).to_bytes() for done in two] for two in (actual, plain))
     assert digest(one[0]) == digest(other[0]) and digest(one[1]) != digest(other[1])
 
 
 def test_the_mean_gradient_is_the_papers_control_for_plain_sgd(any_toy):
-    """c_k+ = c_k - c + (x - y) / (steps * learning rate), in a round whose correction is not 0."""
+    """c_k+ = c_k - c + (x - y) / (steps * learning rate), in a round with a correction."""
     any_toy.settings = PLAIN_SGD
     engine = any_toy.engine(SCAFFOLD())
     site = engine.local_sites[0]
@@ -42,17 +42,17 @@ def test_the_mean_gradient_is_the_papers_control_for_plain_sgd(any_toy):
     )
     site.memory = {"control/" + name: entry.clone() for name, entry in own.items()}
     start = any_toy.start(method).weights
-    answer = site.reply(Message("train", start, {"control/" + n: entry for n, entry in common.items()}, {"round": 1}))
-    assert answer.facts["steps"] == 3
+    update = site.reply(Message("train", start, {"control/" + n: entry for n, entry in common.items()}, {"round": 1}))
+    assert update.facts["steps"] == 3
     for name in names:
-        expected = own[name] - common[name] + (start[name] - answer.weights[name]) / (3 * 0.05)
+        expected = own[name] - common[name] + (start[name] - update.weights[name]) / (3 * 0.05)
         assert torch.allclose(site.memory["control/" + name], expected, atol=1e-4), name
-        assert torch.allclose(answer.tensors["change/" + name], expected - own[name], atol=1e-4)
+        assert torch.allclose(update.tensors["change/" + name], expected - own[name], atol=1e-4)
     assert not [name for name in site.memory if name.startswith(("sum/", "correction/"))]
 
 
-def test_every_step_takes_the_gradient_minus_the_sites_control_plus_the_common_one(any_toy):
-    """One step of plain SGD, so that the corrected and the plain one differ by lr (c - c_k) exactly."""
+def test_every_step_uses_the_gradient_minus_the_sites_plus_the_global_control(any_toy):
+    """After one step of plain SGD, the weights with and without correction differ by exactly lr (c - c_k)."""
     any_toy.settings = Training(batch_size=10, optimizer="sgd", learning_rate=0.5)
     start, answers = any_toy.start(FedAvg()).weights, []
     for corrected in (True, False):
@@ -62,30 +62,30 @@ def test_every_step_takes_the_gradient_minus_the_sites_control_plus_the_common_o
             site.memory = {"control/" + name: torch.full_like(start[name], 0.25) for name in names}
         tensors = {"control/" + name: torch.full_like(start[name], 1.0) for name in names} if corrected else {}
         answers.append(site.reply(Message("train", start, tensors, {"round": 1})))
-    found, plain = answers
+    actual, plain = answers
     for name in start:
         step = -0.5 * 0.75 if name in names else 0
-        change = found.weights[name].double() - plain.weights[name].double()
+        change = actual.weights[name].double() - plain.weights[name].double()
         assert torch.allclose(change, torch.full_like(change, step), atol=1e-5), name
-    assert found.facts["loss"] == pytest.approx(plain.facts["loss"]), "the term adds nothing to what people read"
+    assert actual.facts["loss"] == pytest.approx(plain.facts["loss"]), "the term does not change the reported loss"
 
 
 def test_the_control_of_any_optimiser_is_the_mean_gradient(any_toy):
-    """One step of Adam: (x - y) / lr would be plus or minus 1; the control is the gradient itself."""
+    """After one step of Adam, (x - y) / lr would be 1 or -1; the control is the gradient itself."""
     any_toy.settings = Training(batch_size=10, optimizer="adam")
     site = any_toy.engine(SCAFFOLD()).local_sites[0]
-    answer = site.reply(Message("train", any_toy.start(SCAFFOLD()).weights, {}, {"round": 1}))
+    update = site.reply(Message("train", any_toy.start(SCAFFOLD()).weights, {}, {"round": 1}))
     gradients = {
         name: entry.grad for name, entry in trainable_parameters(site.network).items() if entry.grad is not None
     }
     assert gradients and all(torch.equal(site.memory["control/" + n], gradient) for n, gradient in gradients.items())
-    assert all(torch.equal(answer.tensors["change/" + n], gradient) for n, gradient in gradients.items())
+    assert all(torch.equal(update.tensors["change/" + n], gradient) for n, gradient in gradients.items())
 
 
 @pytest.mark.parametrize("weighing", ["examples", "uniform"])
 @pytest.mark.parametrize("per_round", [0, 2])
-def test_the_common_control_is_the_mean_of_the_sites(any_toy, weighing, per_round):
-    """Over all sites, those that never took part at 0: |S| / K of the mean change of those that did."""
+def test_the_global_control_is_the_mean_of_the_sites_controls(any_toy, weighing, per_round):
+    """The mean is over all sites, with 0 for those that never took part."""
     method = SCAFFOLD(site_weights=weighing)
     engine = any_toy.engine(method)
     north = engine.local_sites[0]
@@ -99,7 +99,7 @@ def test_the_common_control_is_the_mean_of_the_sites(any_toy, weighing, per_roun
         assert torch.allclose(entry, mean, atol=1e-6), name
 
 
-def test_uniform_weights_count_every_site_once(any_toy):
+def test_uniform_weights_are_equal_for_all_sites(any_toy):
     updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
                for site, w, n in (("a", 1.0, 1), ("b", 4.0, 5))}  # fmt: skip
     state = State(0, {"w": torch.zeros(1)})
@@ -107,7 +107,7 @@ def test_uniform_weights_count_every_site_once(any_toy):
     assert SCAFFOLD().aggregate(state, updates)["w"] == pytest.approx(3.5)
 
 
-def test_gradients_left_over_from_another_site_do_not_count(any_toy):
+def test_gradients_of_another_site_are_not_used(any_toy):
     method = SCAFFOLD()
     memories = []
     for spoiled in (True, False):
@@ -131,12 +131,12 @@ def test_batch_norm_that_stays_at_the_sites_is_not_corrected():
     assert len(sent) == len(expected)
 
 
-def test_the_checkpoint_holds_the_common_control(any_toy):
+def test_the_checkpoint_contains_the_global_control(any_toy):
     last = rounds_of(any_toy, SCAFFOLD())[-1].state
-    again = State.from_bytes(last.to_bytes())
-    assert controls(again.memory) and all(torch.equal(e, again.memory[n]) for n, e in last.memory.items())
+    restored = State.from_bytes(last.to_bytes())
+    assert controls(restored.memory) and all(torch.equal(e, restored.memory[n]) for n, e in last.memory.items())
 
 
-def test_an_unknown_weighing_is_refused():
+def test_unknown_site_weights_are_rejected():
     with pytest.raises(ValueError, match="site_weights"):
         SCAFFOLD(site_weights="all")

@@ -26,10 +26,10 @@ def first_round(toy, method):
 
 
 @pytest.mark.parametrize("neutral", [{"probability": 0.0}, {"style": False}], ids=["never", "without style"])
-def test_without_either_half_it_is_fedavg_to_the_bit(any_toy, neutral):
+def test_without_both_halves_it_is_bit_identical_to_fedavg(any_toy, neutral):
     method = StableFDG(attention=False, **SMALL, **neutral)
-    found, plain = (first_round(any_toy, one).state.weights for one in (method, FedAvg()))
-    assert digest(State(1, found).to_bytes()) == digest(State(1, plain).to_bytes())
+    actual, plain = (first_round(any_toy, one).state.weights for one in (method, FedAvg()))
+    assert digest(State(1, actual).to_bytes()) == digest(State(1, plain).to_bytes())
 
 
 def styles(n: int, channels: int = 3) -> dict:
@@ -37,42 +37,44 @@ def styles(n: int, channels: int = 3) -> dict:
                       enumerate(("mean", "std", "mean_spread", "std_spread"))} for i in range(n)}  # fmt: skip
 
 
-def givers(method: StableFDG, shared: dict, seed: int) -> dict[str, list[int]]:
-    """For each site the numbers of the sites whose styles it got."""
+def received_from(method: StableFDG, shared: dict, seed: int) -> dict[str, list[int]]:
+    """Return, for each site, the numbers of the sites whose styles it receives."""
     memory = method.combine(State(0, {}), shared, stream(seed, "combine"))
     return {n.split("/")[1]: [round(float(row[0]) / 10) for row in entry]
             for n, entry in memory.items() if n.endswith("/mean")}  # fmt: skip
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
-def test_styles_go_one_to_one_and_never_home(n):
+def test_each_site_receives_one_style_and_never_its_own(n):
     for seed in range(30):
-        got = givers(StableFDG(), styles(n), seed)
-        assert sorted(found[0] for found in got.values()) == list(range(n))
-        assert all(site != f"s{found[0]}" for site, found in got.items())
+        senders = received_from(StableFDG(), styles(n), seed)
+        assert sorted(actual[0] for actual in senders.values()) == list(range(n))
+        assert all(site != f"s{actual[0]}" for site, actual in senders.items())
 
 
-def test_each_other_site_is_as_likely_a_giver():
-    """Of four sites s0 hears of each other in a third of 3000 draws: 1000 +- 4 * 26."""
-    heard = torch.tensor([givers(StableFDG(), styles(4), seed)["s0"][0] for seed in range(3000)]).bincount(minlength=4)
-    assert heard[0] == 0 and (heard[1:] - 1000).abs().max() < 104
+def test_every_other_site_is_an_equally_likely_sender():
+    """With four sites, s0 receives from each other site in a third of 3000 draws: 1000 +- 4 * 26."""
+    senders = torch.tensor([received_from(StableFDG(), styles(4), seed)["s0"][0] for seed in range(3000)])
+    counts = senders.bincount(minlength=4)
+    assert counts[0] == 0 and (counts[1:] - 1000).abs().max() < 104
 
 
-def test_several_styles_are_of_different_sites_and_a_silent_site_gets_some_too():
+def test_several_styles_come_from_different_sites_also_for_a_site_without_style():
     shared = {**styles(4), "silent": {}}
-    got = givers(StableFDG(received=2), shared, 0)
-    assert all(len(set(found)) == 2 for found in got.values()) and len(got) == 5
-    everyone = givers(StableFDG(received=9), shared, 0)["s1"]
+    senders = received_from(StableFDG(received=2), shared, 0)
+    assert all(len(set(actual)) == 2 for actual in senders.values()) and len(senders) == 5
+    everyone = received_from(StableFDG(received=9), shared, 0)["s1"]
     assert everyone != [] and 1 not in everyone
-    assert givers(StableFDG(), {"s0": styles(1)["s0"], "silent": {}}, 0) == {"silent": [0]}, "s0 has nobody to hear of"
+    shared = {"s0": styles(1)["s0"], "silent": {}}
+    assert received_from(StableFDG(), shared, 0) == {"silent": [0]}, "s0 has no other site to receive from"
 
 
-def test_the_farthest_style_may_go_to_several_sites():
-    got = givers(StableFDG(sharing="farthest"), styles(4), 0)
-    assert got == {"s0": [3], "s1": [3], "s2": [0], "s3": [0]}
+def test_the_farthest_style_may_be_sent_to_several_sites():
+    senders = received_from(StableFDG(sharing="farthest"), styles(4), 0)
+    assert senders == {"s0": [3], "s1": [3], "s2": [0], "s3": [0]}
 
 
-def test_a_site_is_sent_what_it_receives_and_no_more():
+def test_a_site_is_sent_only_the_styles_that_it_receives():
     method = StableFDG()
     memory = method.combine(State(0, {}), styles(3), stream(0, "combine"))
     sent = method.broadcast(State(0, {}, memory), "s1")
@@ -80,7 +82,7 @@ def test_a_site_is_sent_what_it_receives_and_no_more():
     assert torch.equal(sent["mean"], memory[f"{RECEIVED}s1/mean"])
 
 
-def test_resnet18_shares_1024_bytes_a_round():
+def test_a_resnet18_site_sends_1024_bytes_per_round():
     settings = ResidualNetwork(depth=18)
     samples = DiscImages(torch.rand(4, 3, 64, 64, generator=stream(0, "images")), torch.tensor([0, 1, 0, 1]), 4)
     data = SiteData("a", samples, Classification(("x", "y"), 3, 64), settings, stream(0, "share"))
@@ -88,15 +90,15 @@ def test_resnet18_shares_1024_bytes_a_round():
     assert sum(4 * entry.numel() for entry in shared.values()) == 1024
 
 
-def test_a_style_is_shared_every_round_and_of_the_networks_own_features(any_toy):
+def test_styles_of_the_networks_features_are_shared_in_every_round(any_toy):
     method = StableFDG(attention=False, **SMALL)
     rounds = list(federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=2), 0))
     up = [[row["name"] for row in done.ledger if row["direction"] == "up"] for done in rounds]
-    assert [names.count("mean_spread") for names in up] == [3, 3], "of three sites, in both rounds"
+    assert [names.count("mean_spread") for names in up] == [3, 3], "from three sites, in both rounds"
     assert not torch.equal(rounds[0].state.memory["received/north/mean"], rounds[1].state.memory["received/north/mean"])
 
 
-def test_few_patients_share_no_style(any_toy):
+def test_a_site_with_few_patients_shares_no_style(any_toy):
     method = StableFDG(attention=False, stages=(1, 2), min_patients=99)
     with pytest.warns(UserWarning, match="shares no style"):
         assert not first_round(any_toy, method).state.memory
@@ -111,7 +113,7 @@ def local_round(toy, method, architecture=None, tensors=None) -> LocalRound:
                       stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
 
 
-def test_added_samples_even_out_the_classes_and_bring_their_labels(any_toy):
+def test_added_images_balance_the_classes_and_keep_their_labels(any_toy):
     samples = any_toy.samples("north")
     batch = samples.batch(range(6))
     method = StableFDG(probability=1.0, attention=not any_toy.architecture.decoder_levels, **SMALL)
@@ -127,8 +129,8 @@ def test_added_samples_even_out_the_classes_and_bring_their_labels(any_toy):
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["stable_fdg first", "dsu first"])
-def test_attention_reads_the_map_that_was_changed(order):
-    """ResNet's last stage is the attention's map: what shifts or mixes there comes first, whoever was named first."""
+def test_attention_reads_the_changed_feature_map(order):
+    """The attention reads ResNet's last stage after all changes of styles there, in any order of the methods."""
     toy, settings = ToyClassification(), ResidualNetwork(depth=10)
     stable = StableFDG(probability=1.0, stages=(4,), min_patients=1)
     method = Stack(tuple((stable, DSU(stages=(4,), probability=1.0))[i] for i in order))
@@ -140,17 +142,18 @@ def test_attention_reads_the_map_that_was_changed(order):
     assert len(pooled[0]) == 12 and torch.equal(read[0], pooled[0])
 
 
-def test_in_a_network_with_skips_samples_are_added_before_the_first_skip(toy):
-    """Stage 1 is inactive: without replication there its skip would hold half of the images."""
+def test_with_skip_connections_images_are_added_before_the_first_skip(toy):
+    """Stage 1 is inactive: without the added images there, its skip connection would have half of the images."""
     method = StableFDG(attention=False, probability=1.0, stages=(2, 3), min_patients=1)
     local = local_round(toy, method, UNet(features=(4, 4, 4, 8, 8, 4)))
     _, output = method.loss(local, toy.samples("north").batch(range(4)))
     assert len(output.logits) == 8
 
 
-def test_level_zero_without_mixing_or_shift_only_repeats_samples(toy):
-    """Exploration of level 0 keeps each style, and with ratios of 1 (concentration near 0: 0 or 1) mixing swaps whole
-    styles; of equal images both change nothing, so the added ones are predicted as the originals are."""
+def test_level_zero_without_mixing_or_shift_only_repeats_images(toy):
+    """Level 0 keeps each style. With ratios of 0 or 1 (concentration near 0), mixing exchanges complete styles.
+
+    Neither changes anything for equal images, so added images have the predictions of their originals."""
     image = toy.samples("north").batch([0])
     batch = Batch(image.image.repeat(4, 1, 1, 1), image.label.repeat(4, 1, 1, 1))
     method = StableFDG(attention=False, probability=1.0, level=3.0, **SMALL)
@@ -158,7 +161,7 @@ def test_level_zero_without_mixing_or_shift_only_repeats_samples(toy):
     assert torch.allclose(output.logits, output.logits[:1].expand_as(output.logits), atol=1e-4)
 
 
-def test_a_received_style_moves_half_of_the_batch(toy):
+def test_a_received_style_changes_half_of_the_batch(toy):
     width = 4
     entries = {"mean": torch.full((1, width), 5.0), "std": torch.ones(1, width)}
     spread = {name: torch.zeros(1, width) for name in ("mean_spread", "std_spread")}
@@ -171,33 +174,33 @@ def test_a_received_style_moves_half_of_the_batch(toy):
     handle.remove()
     shifted = changes["conv_0"](seen["before"])
     near = ((shifted.mean(dim=(2, 3)) - 5).abs().amax(dim=1) < 2.6).sum()
-    assert near >= 3, "three of six took the mean of 5, and mixing may pull others towards it"
+    assert near >= 3, "three of six have the mean 5, and mixing may move others towards it"
 
 
-def test_attention_on_masks_is_refused_with_a_sentence(toy):
-    with pytest.raises(UserError, match="method.attention: .*draws masks; set it to false"):
+def test_attention_on_masks_is_rejected(toy):
+    with pytest.raises(UserError, match="method.attention: .*predicts masks; set it to false"):
         toy.network(StableFDG(stages=(1, 2)))
 
 
-def test_a_stage_that_the_network_lacks_is_refused(toy):
+def test_a_stage_that_the_network_lacks_is_rejected(toy):
     with pytest.raises(UserError, match="method.stages: .*5 stages"):
         toy.network(StableFDG(attention=False, stages=(1, 7)))
 
 
-@pytest.mark.parametrize("wrong", [{"sharing": "nearest"}, {"stages": ()}, {"stages": (1, 1)}, {"probability": 1.5},
+@pytest.mark.parametrize("invalid", [{"sharing": "nearest"}, {"stages": ()}, {"stages": (1, 1)}, {"probability": 1.5},
                                    {"concentration": 0.0}, {"level": -1.0}, {"received": 0}])  # fmt: skip
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        StableFDG(**wrong)
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(ValueError, match=next(iter(invalid))):
+        StableFDG(**invalid)
 
 
-def test_a_layer_between_pooling_and_head_is_refused_before_training():
+def test_a_layer_between_pooling_and_head_is_rejected_before_training():
     settings = ResidualNetwork(depth=10, width=8, embedding_size=16)
     with pytest.raises(UserError, match="method.attention: .*set network.embedding_size to 0"):
         StableFDG().wrap_network(settings.build(3, 2), settings)
 
 
-def test_silent_sites_do_not_all_hear_of_the_same_one():
+def test_sites_without_a_style_receive_styles_of_different_sites():
     shared = {**styles(4), "silent_1": {}, "silent_2": {}}
-    got = givers(StableFDG(), shared, 0)
-    assert got["silent_1"] != got["silent_2"]
+    senders = received_from(StableFDG(), shared, 0)
+    assert senders["silent_1"] != senders["silent_2"]

@@ -1,4 +1,4 @@
-"""The pairs that papers combine, and those that cannot be."""
+"""Combinations of methods that published papers use, and combinations that are not possible."""
 
 import warnings
 
@@ -37,7 +37,7 @@ def stack(parts):
 
 
 @pytest.mark.parametrize("parts", RUN.values(), ids=RUN.keys())
-def test_what_papers_combine_runs(any_toy, parts):
+def test_combinations_of_published_papers_run(any_toy, parts):
     method = stack(parts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -46,25 +46,25 @@ def test_what_papers_combine_runs(any_toy, parts):
 
 
 @pytest.mark.parametrize(("parts", "why"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_combined_says_why(parts, why):
+def test_combinations_that_are_not_possible_give_a_reason(parts, why):
     with pytest.raises(ValueError, match=why):
         stack(parts)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["fedprox first", "fedsr first"])
-def test_what_fills_the_network_comes_first_in_any_order(order):
-    """FedProx holds to the weights of the round's start; FedSR's own r and C are no business of it or another site."""
+def test_methods_that_fill_the_network_come_first_in_any_order(order):
+    """FedProx uses the weights at the start of the round; FedSR's r and C belong neither to it nor to other sites."""
     toy = ToyClassification()
     parts = [("fedprox", {"mu": 1.0}), ("fedsr", {})]
     method = stack([parts[i] for i in order])
-    letter = Message("train", toy.start(method).weights, {}, {"round": 1})
-    alone, after_another = toy.engine(method).local_sites, toy.engine(method).local_sites
-    after_another[0].reply(letter)
-    assert digest(alone[1].reply(letter).to_bytes()) == digest(after_another[1].reply(letter).to_bytes())
+    request = Message("train", toy.start(method).weights, {}, {"round": 1})
+    separate, after_another = toy.engine(method).local_sites, toy.engine(method).local_sites
+    after_another[0].reply(request)
+    assert digest(separate[1].reply(request).to_bytes()) == digest(after_another[1].reply(request).to_bytes())
 
 
 @pytest.mark.parametrize("aggregation", [("fednova", {}), ("fedgma", {"step": 2.0})], ids=["fednova", "fedgma"])
-def test_the_common_amplitudes_are_not_taken_for_learned_weights(toy, aggregation):
+def test_the_common_amplitudes_are_not_treated_as_trained_weights(toy, aggregation):
     method = stack([("harmofl", FEW), aggregation])
     engine = toy.engine(method)
     engine.local_sites[0].training = toy.samples("north", 20)
@@ -74,13 +74,13 @@ def test_the_common_amplitudes_are_not_taken_for_learned_weights(toy, aggregatio
     assert torch.allclose(window, sent, atol=1e-6)
 
 
-def test_what_stays_at_a_site_stays_there_under_scaffold_and_epi_fcr():
+def test_local_entries_stay_at_a_site_with_scaffold_and_epi_fcr():
     toy = ToyClassification()
     for name, settings in (("scaffold", {}), ("epi_fcr", FEW)):
         method = resolve("methods", name)(**settings)
         engine = toy.engine(method, local_batch_norm=True)
         if name == "epi_fcr":
-            with pytest.raises(UserError, match="must stay at its site"):
+            with pytest.raises(UserError, match="keeps BatchNorm at the sites"):
                 next(federate(method, engine, toy.start(method), Federation(rounds=1), 0))
             continue
         done = next(federate(method, engine, toy.start(method), Federation(rounds=1), 0))

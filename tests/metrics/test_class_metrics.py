@@ -1,4 +1,4 @@
-"""Scores of predicted classes, held against brute force, MONAI and values made by hand."""
+"""Metrics of classified images, compared with brute force, MONAI and values computed by hand."""
 
 import warnings
 
@@ -34,29 +34,29 @@ def expected_calibration_error(probabilities, labels):
 
 
 def two(*of_class_1):
-    """(N, 2) from the probabilities of class 1."""
+    """Return probabilities (N, 2) from those of class 1."""
     second = np.array(of_class_1, dtype=np.float64)
     return np.stack([1 - second, second], axis=1)
 
 
 def random_images(n, n_classes, seed=0, levels=8):
-    """Coarse probabilities, so that many tie."""
+    """Return rounded probabilities, so that there are many ties."""
     rng = np.random.default_rng(seed)
     raw = rng.integers(1, levels, (n, n_classes)).astype(np.float64)
     return raw / raw.sum(axis=1, keepdims=True), rng.integers(0, n_classes, n)
 
 
 def pairs(score, positive):
-    """The share of pairs of a positive and a negative image that stand in the right order; ties one half."""
-    found = [(p > n) + (p == n) / 2 for p in score[positive] for n in score[~positive]]
-    return np.mean(found)
+    """Return the fraction of pairs of a positive and a negative image in the right order; ties count one half."""
+    result = [(p > n) + (p == n) / 2 for p in score[positive] for n in score[~positive]]
+    return np.mean(result)
 
 
 def area(curve):
     return np.trapezoid(curve[1], curve[0])
 
 
-def test_accuracy_is_a_share_of_images_and_balanced_accuracy_the_mean_recall_of_classes():
+def test_accuracy_is_the_fraction_of_images_and_balanced_accuracy_the_mean_recall():
     """Three of class 0 all right, one of class 1 wrong: 3/4; recalls 1 and 0: 1/2."""
     probabilities, labels = two(0.1, 0.2, 0.3, 0.4), np.array([0, 0, 0, 1])
     assert accuracy(probabilities, labels) == 0.75
@@ -81,7 +81,7 @@ def test_auroc_agrees_with_monai(seed):
     assert auroc(probabilities, labels) == pytest.approx(float(theirs), abs=1e-12)
 
 
-def test_auroc_of_several_classes_is_the_mean_of_one_against_the_rest():
+def test_auroc_of_several_classes_is_the_mean_of_one_versus_rest():
     probabilities, labels = random_images(50, 4)
     expected = np.mean([pairs(probabilities[:, k], labels == k) for k in range(4)])
     assert auroc(probabilities, labels) == pytest.approx(expected, abs=1e-12)
@@ -100,7 +100,7 @@ def test_a_class_without_images_is_left_out_of_the_mean_where_monai_has_nan():
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_one_class_alone_has_no_auroc_and_no_curve(n_classes):
+def test_a_single_class_has_no_auroc_and_no_curve(n_classes):
     probabilities, labels = random_images(9, n_classes)[0], np.full(9, 1)
     assert auroc(probabilities, labels) is None
     assert macro_roc_curve(probabilities, labels) is None
@@ -108,7 +108,7 @@ def test_one_class_alone_has_no_auroc_and_no_curve(n_classes):
         roc_curve(probabilities[:, 1], labels == 1)
 
 
-def test_without_images_nothing_is_known():
+def test_without_images_all_values_are_unknown():
     for score in (accuracy, balanced_accuracy, auroc, expected_calibration_error):
         assert score(np.zeros((0, 2)), np.zeros(0, dtype=int)) is None
 
@@ -126,14 +126,14 @@ def test_calibration_error_by_hand():
     assert share == pytest.approx([1, 1, 0.5])
 
 
-def test_errors_of_opposite_sign_in_one_bin_cancel_and_certainty_that_is_right_has_none():
+def test_calibration_errors_of_opposite_sign_in_one_bin_cancel():
     """Confidence 0.75 four times, three right: accuracy is the confidence."""
     assert expected_calibration_error(two(0.75, 0.75, 0.75, 0.75), np.array([1, 1, 1, 0])) == 0
     assert expected_calibration_error(two(1.0, 0.0), np.array([1, 0])) == 0
 
 
 def test_the_roc_curve_by_hand():
-    """Scores 0.9+, 0.5+, 0.5-, 0.1-: one step up, one slant over the tie, one step right."""
+    """Scores 0.9+, 0.5+, 0.5-, 0.1-: one step up, one diagonal at the tie, one step to the right."""
     false, true = roc_curve(np.array([0.5, 0.9, 0.1, 0.5]), np.array([1, 1, 0, 0]))
     assert list(zip(false, true)) == [(0, 0), (0, 0.5), (0.5, 1), (1, 1)]
 
@@ -147,7 +147,7 @@ def test_the_area_under_the_drawn_curve_is_the_auroc(n_classes):
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_a_weight_of_two_is_the_image_twice(n_classes):
+def test_weight_two_equals_having_the_image_twice(n_classes):
     probabilities, labels = random_images(30, n_classes)
     times = np.random.default_rng(1).integers(0, 4, (3, 30))
     weighted = compute_class_metrics(METRICS, probabilities, labels, times)
@@ -169,6 +169,6 @@ def test_a_weight_of_two_is_the_image_twice(n_classes):
         (two(np.nan), [1], r"in \[0, 1\]"),
     ],
 )
-def test_wrong_arguments_are_refused(probabilities, labels, words):
+def test_wrong_arguments_are_rejected(probabilities, labels, words):
     with pytest.raises(ValueError, match=words):
         accuracy(probabilities, np.array(labels))

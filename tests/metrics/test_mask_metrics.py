@@ -1,4 +1,4 @@
-"""Scores of one patient: against brute force, MONAI and medpy, and what happens to empty masks."""
+"""Metrics of one patient, compared with brute force, MONAI and medpy, and their values for empty masks."""
 
 import math
 import warnings
@@ -22,7 +22,7 @@ SPACINGS = [None, (1.0, 1.0, 1.0), (0.6, 0.6, 0.6), (0.5, 0.75, 3.0)]
 
 
 def score(prediction, reference, spacing):
-    """The row of all metrics of segmentation, its columns as attributes."""
+    """Return all segmentation metrics of two masks, with the columns as attributes."""
     return SimpleNamespace(**score_row(MASK_METRICS, prediction, reference, spacing))
 
 
@@ -65,16 +65,16 @@ PAIRS = {
 
 
 def edge_voxels(mask):
-    """Set voxels with a neighbour, straight along an axis, that is not set or outside the image."""
-    found = []
+    """Return the set voxels with a neighbour along an axis that is not set or outside the image."""
+    scores = []
     for where in np.argwhere(mask):
         for axis, step in [(a, s) for a in range(mask.ndim) for s in (-1, 1)]:
-            beside = where.copy()
-            beside[axis] += step
-            if beside[axis] < 0 or beside[axis] >= mask.shape[axis] or not mask[tuple(beside)]:
-                found.append(where)
+            neighbour = where.copy()
+            neighbour[axis] += step
+            if neighbour[axis] < 0 or neighbour[axis] >= mask.shape[axis] or not mask[tuple(neighbour)]:
+                scores.append(where)
                 break
-    return np.array(found, dtype=float)
+    return np.array(scores, dtype=float)
 
 
 def brute_force(prediction, reference, spacing):
@@ -164,8 +164,8 @@ def test_cropping_to_the_masks_changes_no_distance(name):
     assert result.assd_px == pytest.approx(np.concatenate([there, back]).mean(), abs=1e-5)
 
 
-def test_a_picture_is_measured_in_its_plane():
-    """In 3-D every pixel of a one-slice mask would be an edge: a disc inside a disc would be at distance 0 all over."""
+def test_a_single_image_is_measured_in_its_plane():
+    """In 3-D every pixel of a one-slice mask would be an edge, and two discs would have distance 0."""
     small, large = filled((9, 9, 1), S[3:6, 3:6, 0]), filled((9, 9, 1), S[1:8, 1:8, 0])
     assert score(small, large, (1.0, 1.0, 50.0)).assd_mm >= 2.0
 
@@ -175,7 +175,7 @@ def test_swapping_prediction_and_reference_changes_nothing():
     assert score(first, second, (0.5, 0.75, 3.0)) == score(second, first, (0.5, 0.75, 3.0))
 
 
-def test_missed_and_false_alarm_are_the_worst_case_and_absent_is_nothing():
+def test_missed_and_false_alarm_get_the_worst_value_and_absent_gets_none():
     """10 x 20 x 2 voxels of 3 x 2 x 15 mm: sides 30, 40, 30 mm."""
     organ, nothing = filled((10, 20, 2), S[2:5, 2:5, 0]), empty(10, 20, 2)
     mm, vx = math.sqrt(30**2 + 40**2 + 30**2), math.sqrt(10**2 + 20**2 + 2**2)
@@ -190,18 +190,18 @@ def test_missed_and_false_alarm_are_the_worst_case_and_absent_is_nothing():
     assert score(nothing, nothing, None) == row(*[None] * 8, "absent")
 
 
-def test_a_picture_that_was_missed_is_as_bad_as_its_diagonal_in_the_plane():
+def test_a_missed_structure_of_a_single_image_counts_as_the_diagonal_in_the_plane():
     result = score(empty(30, 40, 1), filled((30, 40, 1), S[3, 3, 0]), (1.0, 1.0, 99.0))
     assert result.hd95_mm == result.hd95_pooled_vx == 50.0
 
 
 def test_no_prediction_is_worse_than_a_missed_one():
-    """Opposite corners are as far apart as two voxels can be; the diagonal is longer still."""
+    """Opposite corners have the largest possible distance of two voxels; the diagonal is even longer."""
     corner, other = PAIRS["one voxel each"]
-    found, missed = score(corner, other, (0.5, 0.75, 3.0)), score(empty(*BOX), other, (0.5, 0.75, 3.0))
-    assert found.dice >= missed.dice
+    scores, missed = score(corner, other, (0.5, 0.75, 3.0)), score(empty(*BOX), other, (0.5, 0.75, 3.0))
+    assert scores.dice >= missed.dice
     for name in ("hd_mm", "hd95_mm", "assd_mm", "hd95_pooled_vx"):
-        assert getattr(found, name) < getattr(missed, name)
+        assert getattr(scores, name) < getattr(missed, name)
 
 
 @pytest.mark.parametrize("kind", [bool, np.uint8, np.float32, np.int64])
@@ -212,7 +212,7 @@ def test_arrays_and_tensors_of_any_kind_score_alike(kind):
     assert score(torch.from_numpy(first), MetaTensor(torch.from_numpy(second)), None) == expected
 
 
-def test_scoring_warns_of_nothing():
+def test_computing_metrics_gives_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for prediction, reference in PAIRS.values():
@@ -242,6 +242,6 @@ def test_diagonal_of_three_by_four_is_five():
         (empty(3, 3, 1), empty(3, 3, 1), (1.0, math.nan, 1.0), "three positive numbers"),
     ],
 )
-def test_a_wrong_argument_is_named(prediction, reference, spacing, words):
+def test_a_wrong_argument_is_rejected_by_name(prediction, reference, spacing, words):
     with pytest.raises(ValueError, match=words):
         score(prediction, reference, spacing)

@@ -29,9 +29,9 @@ def test_a_missed_disc_counts_as_ratio_zero_and_an_absent_one_as_unknown():
 def test_means_are_over_patients_then_over_sites():
     rows = [ratio_row(site, "seen", str(i), 0.5, value)
             for site, values in (("a", (0.4, 0.6)), ("b", (0.9,))) for i, value in enumerate(values)]  # fmt: skip
-    found = summarise_ratios(rows)
-    assert found["seen"]["sites"]["a"] == {"n": 2, "mean_error": pytest.approx(0.1)}
-    assert found["seen"]["mean_error"] == pytest.approx(0.25) and found["unseen"]["mean_error"] is None
+    result = summarise_ratios(rows)
+    assert result["seen"]["sites"]["a"] == {"n": 2, "mean_error": pytest.approx(0.1)}
+    assert result["seen"]["mean_error"] == pytest.approx(0.25) and result["unseen"]["mean_error"] is None
     assert summarise_ratios([]) == {}
 
 

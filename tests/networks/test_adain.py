@@ -1,4 +1,4 @@
-"""The style codec: published weights in and out, any size, grey, frozen; and the small one that comes along."""
+"""The style codec: loading published weights, images of any size, grey images; and medfed's own small codec."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def image_of(*shape, seed=0):
 
 @pytest.fixture(scope="module")
 def codec():
-    """Exact, though untrained."""
+    """The shapes must be exact, although the weights are random."""
     codec = build_codec({"architecture": "small"})
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -36,15 +36,15 @@ def codec():
 
 
 def test_vgg19_has_the_published_layers():
-    """31 modules; 9 convolutions and the 1x1: 3,505,740 numbers, the decoder 3,505,219."""
+    """31 modules; 9 convolutions and the 1x1 one have 3,505,740 weights, the decoder has 3,505,219."""
     encoder = VGGEncoder("vgg19")
     assert (len(encoder.layers), count(encoder), count(Decoder("vgg19"))) == (31, 3_505_740, 3_505_219)
-    shapes = [tuple(found.shape[1:]) for found in encoder(image_of(1, 3, 40, 36))]
+    shapes = [tuple(result.shape[1:]) for result in encoder(image_of(1, 3, 40, 36))]
     assert shapes == [(64, 40, 36), (128, 20, 18), (256, 10, 9), (512, 5, 5)]     # ceil(9 / 2) = 5
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_public_names_load_and_later_layers_are_left_aside(tmp_path, suffix):
+def test_published_names_are_loaded_and_later_layers_ignored(tmp_path, suffix):
     encoder = VGGEncoder("vgg19")
     public = {name.removeprefix("layers."): entry for name, entry in encoder.state_dict().items()}
     assert {"0.weight", "2.weight", "29.bias"} <= set(public) and len(public) == 20
@@ -69,12 +69,12 @@ def test_the_vgg16_file_loads_and_takes_rgb_to_caffes_bgr():
     encoder = load_encoder(VGG16)
     grey = encoder.layers[0](torch.full((1, 3, 4, 4), 0.5))[0, :, 0, 0]
     torch.testing.assert_close(grey, 127.5 - torch.tensor([103.939, 116.779, 123.68]), atol=1e-3, rtol=0)
-    assert [found.shape[1] for found in encoder(image_of(1, 3, 32, 32))] == [64, 128, 256, 512]
+    assert [result.shape[1] for result in encoder(image_of(1, 3, 32, 32))] == [64, 128, 256, 512]
 
 
-def test_a_wrong_file_is_one_sentence(tmp_path):
+def test_a_wrong_file_is_rejected_with_one_sentence(tmp_path):
     path = tmp_path / "weights.pth"
-    with pytest.raises(UserError, match="weights.pth: is missing"):
+    with pytest.raises(UserError, match="weights.pth: not found"):
         load_encoder(path)
     path.write_bytes(b"no weights")
     with pytest.raises(UserError, match="weights.pth: cannot be read as a state dict"):
@@ -87,11 +87,11 @@ def test_a_wrong_file_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"'5.weight' is \(64, 32, 3, 3\); expected \(64, 64, 3, 3\) of 20 entries"):
         load_encoder(path)
     torch.save([1, 2], path)
-    with pytest.raises(UserError, match="no plain state dict"):
+    with pytest.raises(UserError, match="not a plain state dict"):
         load_encoder(path)
 
 
-def test_a_file_that_would_run_code_is_refused(tmp_path):
+def test_a_file_that_would_run_code_is_rejected(tmp_path):
     class Trap:
         def __reduce__(self):
             return (open, (str(tmp_path / "sprung"), "w"))
@@ -104,7 +104,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path):
 
 @pytest.mark.parametrize("size", [(32, 32), (33, 50), (9, 11), (96, 41)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_any_size_comes_back_as_it_went_in_range(codec, size, channels):
+def test_any_size_is_decoded_to_the_same_size_in_range(codec, size, channels):
     images = image_of(2, channels, *size)
     out = codec.stylise(images, *codec.style(image_of(2, 3, 40, 40, seed=1)))
     assert out.shape == images.shape and out.min() >= 0 and out.max() <= 1
@@ -112,14 +112,14 @@ def test_any_size_comes_back_as_it_went_in_range(codec, size, channels):
 
 @pytest.mark.parametrize("size", [(60, 48), (33, 50), (9, 17)])
 def test_before_training_nothing_is_lost_at_alpha_zero(codec, size):
-    """A wavelet and its inverse, to the last pixel of the border."""
+    """The encoder is a wavelet transform and the decoder its inverse, up to the last pixel at the border."""
     images = image_of(2, 3, *size)
     out = codec.stylise(images, torch.zeros(128), torch.ones(128), 0.0)
     torch.testing.assert_close(out, images, atol=1e-5, rtol=0)
 
 
-def test_the_wavelet_has_no_steps_between_blocks(codec):
-    """Of a slope the finer bands are 0, so that scaling them changes nothing; Haar would make stairs."""
+def test_the_wavelet_gives_no_visible_blocks(codec):
+    """The fine bands of a linear slope are 0, so scaling them changes nothing; a Haar wavelet would give steps."""
     slope = torch.linspace(0.2, 0.8, 48).expand(1, 3, 48, 48).contiguous()
     features = codec.encode(slope)
     colours, bands = 3, 16
@@ -138,31 +138,31 @@ def test_scaling_the_channels_changes_no_image():
     assert ((sizes - 1).abs() < 1e-4).logical_or(sizes < 1e-3).all()
 
 
-def test_too_few_channels_for_the_pixels_are_refused():
+def test_too_few_channels_are_rejected():
     codec = build_codec({"architecture": "small", "channels": [16, 32, 64, 128]})
     with pytest.raises(ValueError, match="at least \\(12, 24, 96, 96\\)"):
         init_identity(codec.encoder, codec.decoder)
 
 
-def test_own_style_changes_nothing(codec):
+def test_the_own_style_changes_nothing(codec):
     images = image_of(2, 3, 32, 32)
     torch.testing.assert_close(codec.stylise(images, *codec.style(images)), images, atol=1e-4, rtol=0)
 
 
-def test_a_grey_image_equals_its_colour_twin(codec):
+def test_a_grey_image_gives_the_same_as_its_rgb_version(codec):
     grey, style = image_of(1, 1, 24, 24), codec.style(image_of(1, 3, 32, 32, seed=2))
-    twin = codec.stylise(grey.expand(-1, 3, -1, -1), *style)
-    torch.testing.assert_close(codec.stylise(grey, *style), twin.mean(1, keepdim=True))
+    from_colour = codec.stylise(grey.expand(-1, 3, -1, -1), *style)
+    torch.testing.assert_close(codec.stylise(grey, *style), from_colour.mean(1, keepdim=True))
 
 
-def test_a_batch_equals_one_by_one(codec):
+def test_a_batch_equals_image_by_image(codec):
     images, style = image_of(3, 3, 32, 32), codec.style(image_of(3, 3, 32, 32, seed=2))
     both = codec.stylise(images, *style, 0.5)
     each = [codec.stylise(images[i : i + 1], style[0][i], style[1][i], 0.5)[0] for i in range(3)]
     torch.testing.assert_close(both, torch.stack(each), atol=1e-5, rtol=0)
 
 
-def test_the_style_of_a_site_is_a_style(codec):
+def test_the_pixel_moments_of_a_site_are_a_style(codec):
     site = image_of(4, 3, 32, 32)
     moments = PixelMoments.from_features(codec.encode(site[:3])).add(codec.encode(site[3:]))
     assert codec.stylise(site, moments.mean, moments.std).dtype == torch.float32
@@ -174,7 +174,7 @@ def test_a_codec_is_frozen_and_stays_in_evaluation(codec):
     assert codec.encoder_levels(image_of(1, 3, 16, 16).requires_grad_())[0].requires_grad
 
 
-def test_wrong_images_are_refused(codec):
+def test_wrong_images_are_rejected(codec):
     for images in (image_of(1, 2, 32, 32), image_of(3, 32, 32), torch.ones(1, 3, 32, 32, dtype=torch.uint8)):
         with pytest.raises(ValueError, match="images must be floating point"):
             codec.encode(images)
@@ -182,7 +182,7 @@ def test_wrong_images_are_refused(codec):
         codec.encode(image_of(1, 3, 8, 32))
 
 
-def test_a_codec_survives_its_file(codec, tmp_path):
+def test_a_codec_is_equal_after_saving_and_loading(codec, tmp_path):
     data = serialise_codec(codec, {"architecture": "small", "channels": [16, 32, 96, 128]})
     assert data == serialise_codec(codec, {"architecture": "small", "channels": [16, 32, 96, 128]})
     (tmp_path / adain.CODEC_FILE_NAME).write_bytes(data)
@@ -191,15 +191,15 @@ def test_a_codec_survives_its_file(codec, tmp_path):
         assert torch.equal(load_codec(place).encode(images), codec.encode(images))
 
 
-def test_what_is_no_codec_is_one_sentence(codec, tmp_path):
+def test_a_file_that_is_no_codec_is_rejected_with_one_sentence(codec, tmp_path):
     path = tmp_path / adain.CODEC_FILE_NAME
-    with pytest.raises(UserError, match="there is no codec here; expected 'small'"):
+    with pytest.raises(UserError, match="no codec found; expected 'small'"):
         load_codec(tmp_path / "nowhere")
     path.write_bytes(serialise_codec(codec, {"architecture": "small"})[:-9])
-    with pytest.raises(UserError, match="codec.safetensors: is no whole codec"):
+    with pytest.raises(UserError, match="codec.safetensors: the codec's file is damaged"):
         load_codec(path)
     safetensors.torch.save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(UserError, match="is no codec of medfed"):
+    with pytest.raises(UserError, match="is not a codec of medfed"):
         load_codec(path)
     path.write_bytes(serialise_codec(codec, {"architecture": "small", "channels": [16, 32, 64, 128]}))
     with pytest.raises(UserError, match="expected"):
@@ -213,8 +213,8 @@ def test_what_is_no_codec_is_one_sentence(codec, tmp_path):
         load_codec(tmp_path / "nan")
 
 
-def test_the_codec_that_comes_along_is_small_and_good():
-    """On a picture that it has not seen: stripes, a disc and an edge, in colour."""
+def test_the_bundled_codec_is_small_and_accurate():
+    """The test image is not from the training: stripes, a disc and an edge, in colour."""
     codec = load_codec("small")
     assert SMALL_CODEC_FILE.stat().st_size < 3e6 and SMALL_CODEC_FILE.with_suffix(".json").is_file()
     rows, columns = torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="ij")
@@ -227,8 +227,8 @@ def test_the_codec_that_comes_along_is_small_and_good():
     assert after < before / 2
 
 
-def test_a_normalised_vgg_tells_the_same_up_to_scale():
-    """Each map is the old one over one number, and has mean 1."""
+def test_a_normalised_vgg_gives_the_same_features_up_to_scale():
+    """Each feature map is divided by one number and has mean 1."""
     from medfed.networks.vgg import VGGEncoder
 
     torch.manual_seed(0)

@@ -27,27 +27,27 @@ def bundle(folder, definition, network=None):
 @pytest.mark.parametrize(
     "settings", [UNet(features=(4, 4, 8, 8, 8, 4), norm="batch"), DenseNetwork(8, 4, (2, 2)), ResidualNetwork(10, 8)]
 )
-def test_our_own_definitions_come_back(tmp_path, settings):
-    found = Bundle(bundle(tmp_path / "b", settings.network_def(1, 2)))
-    assert found.without_weights() == settings
-    assert (found.head, found.encoder_stages) == (settings.head, settings.encoder_stages)
-    assert found.network_def(1, 2) == settings.network_def(1, 2)
+def test_exported_definitions_are_read_back_as_the_same_settings(tmp_path, settings):
+    result = Bundle(bundle(tmp_path / "b", settings.network_def(1, 2)))
+    assert result.without_weights() == settings
+    assert (result.head, result.encoder_stages) == (settings.head, settings.encoder_stages)
+    assert result.network_def(1, 2) == settings.network_def(1, 2)
 
 
-def test_a_bundle_of_others_may_leave_monais_defaults_out(tmp_path):
+def test_a_foreign_bundle_may_omit_monais_default_arguments(tmp_path):
     theirs = BasicUNet(**{key: value for key, value in SMALL.items() if key != "_target_"})
-    found = Bundle(bundle(tmp_path / "b", SMALL, theirs))
-    ours = found.build(1, 2)
-    found.load_pretrained(ours)
+    result = Bundle(bundle(tmp_path / "b", SMALL, theirs))
+    ours = result.build(1, 2)
+    result.load_pretrained(ours)
     image = torch.randn(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(ours.eval()(image), theirs.eval()(image))
 
 
-def test_other_classes_start_the_head_fresh(tmp_path):
+def test_with_other_classes_the_last_layer_keeps_random_weights(tmp_path):
     theirs = DenseNet(2, 3, 5, init_features=8, growth_rate=4, block_config=(2, 2))
-    found = Bundle(bundle(tmp_path / "b", DenseNetwork(8, 4, (2, 2)).network_def(3, 5), theirs))
-    with pytest.warns(UserWarning, match="starts fresh"):
-        found.load_pretrained(found.build(3, 2))
+    result = Bundle(bundle(tmp_path / "b", DenseNetwork(8, 4, (2, 2)).network_def(3, 5), theirs))
+    with pytest.warns(UserWarning, match="keeps its random weights"):
+        result.load_pretrained(result.build(3, 2))
 
 
 REFUSED = {
@@ -63,26 +63,26 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_nothing_in_a_bundle_runs_and_what_is_not_known_is_refused(tmp_path, monkeypatch, case):
+def test_nothing_in_a_bundle_is_executed_and_unknown_networks_are_rejected(tmp_path, monkeypatch, case):
     monkeypatch.chdir(tmp_path)
     definition, expected = REFUSED[case]
-    with pytest.raises(ValueError, match="configs") as told:
+    with pytest.raises(ValueError, match="configs") as caught:
         Bundle(bundle(tmp_path / "b", definition))
-    assert expected in str(told.value) and not (tmp_path / "ran").exists()
+    assert expected in str(caught.value) and not (tmp_path / "ran").exists()
 
 
-def test_a_folder_that_is_no_bundle_and_a_bundle_without_weights_are_told(tmp_path):
-    with pytest.raises(ValueError, match="is no MONAI bundle"):
+def test_a_folder_that_is_no_bundle_and_a_bundle_without_weights_are_rejected(tmp_path):
+    with pytest.raises(ValueError, match="is not a MONAI bundle"):
         Bundle(str(tmp_path))
-    found = Bundle(bundle(tmp_path / "b", SMALL))
+    result = Bundle(bundle(tmp_path / "b", SMALL))
     with pytest.raises(Exception, match="has no models/model.safetensors or models/model.pt"):
-        found.load_pretrained(found.build(1, 2))
+        result.load_pretrained(result.build(1, 2))
 
 
-def test_weights_that_could_run_code_are_refused(tmp_path, monkeypatch):
+def test_weights_that_could_run_code_are_rejected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = Bundle(bundle(tmp_path / "b", SMALL))
+    result = Bundle(bundle(tmp_path / "b", SMALL))
     (tmp_path / "b" / "models" / "model.pt").write_bytes(b"cos\nsystem\n(S'touch ran'\ntR.")
     with pytest.raises(Exception, match="cannot be read as a state dict"):
-        found.load_pretrained(found.build(1, 2))
+        result.load_pretrained(result.build(1, 2))
     assert not (tmp_path / "ran").exists()

@@ -23,7 +23,7 @@ def test_batch_statistics_have_neither_weights_nor_buffers():
     assert count(network) == 6_872_258 and not list(network.buffers())
 
 
-def test_its_definition_builds_the_same_entries():
+def test_the_bundle_definition_builds_the_same_entries():
     from monai.bundle import ConfigParser
 
     small = DenseNetwork(8, 4, (2, 2))
@@ -32,7 +32,7 @@ def test_its_definition_builds_the_same_entries():
     assert DenseNetwork(norm="batch_statistics").network_def(3, 2) is None
 
 
-def test_named_places_are_there():
+def test_named_submodules_exist():
     small = DenseNetwork(8, 4, (2, 2))
     network = small.build(3, 5)
     assert [network.get_submodule(stage) is not None for stage in small.encoder_stages] == [True, True]
@@ -53,7 +53,7 @@ def test_the_pooled_features_are_the_embedding_and_the_head_turns_it_into_logits
 
 
 def test_nothing_but_pooling_comes_after_the_last_features():
-    """A negative map arrives at the head as it is: the rectifier is before the tap, not behind it."""
+    """A negative map reaches the last layer unchanged: the ReLU comes before the named module's output."""
     small = DenseNetwork(8, 4, (2, 2))
     network = small.build(3, 5)
     lowered = replace_output(network, {small.last_features: lambda features: features - 5})
@@ -62,10 +62,10 @@ def test_nothing_but_pooling_comes_after_the_last_features():
     assert (seen[small.embedding] < -1).any()
 
 
-def test_too_small_images_are_refused():
+def test_too_small_images_are_rejected():
     with pytest.raises(UserError, match="at least 64 pixels"):
         DenseNetwork().check_image_size(63)
 
 
-def test_it_is_found_by_its_file():
+def test_the_settings_are_registered_by_their_file_name():
     assert resolve("networks", "densenet") is DenseNetwork

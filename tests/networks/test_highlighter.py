@@ -18,13 +18,13 @@ def highlighter() -> Highlighter:
     return Highlighter(6, 3, dimension=4).double()
 
 
-def test_a_constant_map_is_looked_at_evenly_and_gives_the_average_pool(highlighter):
+def test_a_constant_map_gets_uniform_attention_and_gives_the_average_pool(highlighter):
     features = maps(2, 6, 1, 1).expand(-1, -1, 3, 5)
     assert torch.allclose(highlighter.scores(features), torch.full((2, 3, 5), 1 / 15, dtype=torch.float64))
     assert torch.allclose(highlighter(features), highlighter.classifier(features.mean(dim=(2, 3))))
 
 
-def test_scores_are_the_papers_written_out(highlighter):
+def test_attention_equals_the_paper_s_equations(highlighter):
     """S (HW x HW) formed in full, its mean over the query positions, and a softmax over the keys."""
     features, partners = maps(3, 6, 2, 4), torch.tensor([1, 0, 2])
     query, key = (conv(features).flatten(2) for conv in (highlighter.query, highlighter.key))
@@ -33,10 +33,10 @@ def test_scores_are_the_papers_written_out(highlighter):
     expected = products.mean(dim=1).softmax(dim=1).reshape(3, 2, 4)
     with highlighter.use_partners(partners):
         assert torch.allclose(highlighter.scores(features), expected)
-    assert not torch.allclose(highlighter.scores(features), expected), "alone, it looks at itself"
+    assert not torch.allclose(highlighter.scores(features), expected), "without partners, each image attends to itself"
 
 
-def test_weights_are_counted_as_in_the_paper_less_what_its_code_never_uses():
+def test_the_number_of_weights_is_the_paper_s_without_the_unused_ones():
     """2 (512 * 30 + 30) + 512 * 7 = 34,364 of ResNet18's 11,180,103: 0.307 %; with the unused ones 49,756, 0.445 %."""
     network = ResidualNetwork(depth=18).build(3, 7)
     plain = sum(p.numel() for p in network.parameters())
@@ -73,7 +73,7 @@ def test_logits_are_those_of_a_classifier_of_twice_the_width(settings):
     assert torch.allclose(logits, both @ wide.T + head.bias, atol=1e-6)
 
 
-def test_a_copy_has_an_attention_of_its_own():
+def test_a_copy_has_its_own_attention():
     network = wrapped(SMALL[0])
     image = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     before, other = network(image), copy.deepcopy(network)

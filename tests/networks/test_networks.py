@@ -16,7 +16,7 @@ def test_the_paper_network_has_the_published_number_of_parameters(n_in, n_out, e
 
 
 @pytest.mark.parametrize("settings", [UNet(features=(4, 4, 8, 8, 8, 4)), ElcfsUNet(width=2)])
-def test_named_places_exist_and_shapes_are_as_said(settings):
+def test_named_submodules_exist_and_have_the_documented_shapes(settings):
     network, image = settings.build(3, 2), torch.zeros(2, 3, 32, 48)
     names = settings.decoder_levels + settings.encoder_stages + (settings.head,)
     with capture_features(network, names) as seen:
@@ -35,7 +35,7 @@ def test_the_head_turns_the_finest_decoder_level_into_logits(settings):
     assert torch.equal(network.get_submodule(settings.head)(seen[settings.last_features]), logits)
 
 
-def test_the_last_two_decoder_levels_of_the_paper_network_have_32_and_64_channels():
+def test_the_last_two_decoder_levels_of_elcfs_unet_have_32_and_64_channels():
     settings = ElcfsUNet()
     with capture_features(network := settings.build(1, 1), settings.decoder_levels[:2]) as seen:
         network(torch.zeros(1, 1, 32, 32))
@@ -51,13 +51,13 @@ def test_the_bundle_definition_builds_a_network_with_the_same_entries():
 
 
 @pytest.mark.parametrize("size", [20, 16, 100])
-def test_a_size_that_the_levels_cannot_halve_is_refused(size):
+def test_a_size_that_the_levels_cannot_halve_is_rejected(size):
     with pytest.raises(UserError, match=f"data.image_size is {size}.*multiple of 16"):
         UNet().check_image_size(size)
     UNet().check_image_size(96)
 
 
-def test_wrong_settings_are_refused():
+def test_wrong_settings_are_rejected():
     with pytest.raises(ValueError, match=r"features: expected a list of 6 \(.*\), got 2: \[4, 4\]"):
         UNet(features=(4, 4))
     with pytest.raises(ValueError, match="norm must be"):

@@ -1,4 +1,4 @@
-"""Weights from a file. torchvision is not needed: its names are written out here, from its published layout."""
+"""Pretrained weights from files. torchvision is not needed: its entry names are written out here."""
 
 import re
 import warnings
@@ -71,7 +71,7 @@ def body(network: nn.Module, head: str) -> dict[str, Tensor]:
 
 def test_torchvision_resnet18_fills_everything_but_a_head_of_other_classes(tmp_path):
     theirs = torchvision_resnet18()
-    head = r"'fc.weight' is \(1000, 512\) there and \(7, 512\) here"
+    head = r"'fc.weight' is \(1000, 512\) in the file and \(7, 512\) in the network"
     with pytest.warns(UserWarning, match=head):
         network = load(ResidualNetwork(), theirs, tmp_path)
     ours = body(network, "fc")
@@ -79,7 +79,7 @@ def test_torchvision_resnet18_fills_everything_but_a_head_of_other_classes(tmp_p
     assert all(torch.equal(entry, theirs[name].to(entry.dtype)) for name, entry in ours.items())
 
 
-def test_a_head_of_as_many_classes_is_taken_and_nothing_is_said(tmp_path):
+def test_a_last_layer_with_the_same_classes_is_loaded_without_a_warning(tmp_path):
     theirs = torchvision_resnet18(7)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -103,35 +103,35 @@ def test_torchvision_densenet121_fills_everything_but_the_head(tmp_path, dot):
     "settings", [SMALL, DenseNetwork(8, 4, (2, 2)), UNet(features=(4, 4, 8, 8, 8, 4)), ElcfsUNet(2)]
 )
 @pytest.mark.parametrize("ending", ["safetensors", "pt", "pth"])
-def test_its_own_names_are_taken_from_every_kind_of_file(tmp_path, settings, ending):
+def test_the_network_s_own_weights_load_from_every_file_format(tmp_path, settings, ending):
     path, donor, network = tmp_path / f"w.{ending}", settings.build(3, 2), settings.build(3, 2)
-    kept = {name: entry for name, entry in donor.state_dict().items() if "num_batches_tracked" not in name}
-    safetensors.torch.save_file(kept, path) if ending == "safetensors" else torch.save(kept, path)
+    entries_to_save = {name: entry for name, entry in donor.state_dict().items() if "num_batches_tracked" not in name}
+    safetensors.torch.save_file(entries_to_save, path) if ending == "safetensors" else torch.save(entries_to_save, path)
     type(settings)(**{**vars(settings), "weights": str(path)}).load_pretrained(network)
     assert all(torch.equal(entry, donor.state_dict()[name]) for name, entry in network.state_dict().items())
 
 
-def test_without_weights_nothing_happens():
+def test_without_weights_nothing_is_loaded():
     network = SMALL.build(3, 2)
     before = {name: entry.clone() for name, entry in network.state_dict().items()}
     SMALL.load_pretrained(network)
     assert all(torch.equal(entry, before[name]) for name, entry in network.state_dict().items())
 
 
-def test_a_published_head_is_no_embedding_and_a_run_of_ours_has_both(tmp_path):
+def test_published_weights_lack_the_embedding_and_our_own_have_it(tmp_path):
     plain, embedded = SMALL.build(3, 1000).state_dict(), ResidualNetwork(10, 4, 6)
-    with pytest.warns(UserWarning) as said:
+    with pytest.warns(UserWarning) as caught:
         load(embedded, plain, tmp_path)
-    assert len(said) == 2 and "'fc.embedding.weight' is not there" in str(said[0].message)
+    assert len(caught) == 2 and "'fc.embedding.weight' is missing in the file" in str(caught[0].message)
     ours = embedded.build(3, 5)
-    with pytest.warns(UserWarning, match="fc.head.weight") as said:
+    with pytest.warns(UserWarning, match="fc.head.weight") as caught:
         network = load(embedded, ours.state_dict(), tmp_path)
-    assert len(said) == 1 and torch.equal(network.fc.embedding.weight, ours.fc.embedding.weight)
+    assert len(caught) == 1 and torch.equal(network.fc.embedding.weight, ours.fc.embedding.weight)
 
 
-def test_colour_weights_see_a_grey_image_as_they_would_in_three_channels(tmp_path):
+def test_colour_weights_process_a_grey_image_as_in_three_channels(tmp_path):
     colour, image = SMALL.build(3, 2).eval(), torch.rand(2, 1, 64, 64)
-    with pytest.warns(UserWarning, match="'conv1.weight' is for colour; summed"):
+    with pytest.warns(UserWarning, match="'conv1.weight' is for colour images; it was summed"):
         grey = load(SMALL, colour.state_dict(), tmp_path, n_in=1, n_out=2).eval()
     torch.testing.assert_close(grey(image), colour(image.expand(2, 3, 64, 64)))
 
@@ -147,7 +147,7 @@ def test_colour_weights_see_a_grey_image_as_they_would_in_three_channels(tmp_pat
         (lambda entries: entries.clear(), r"'conv1.weight' is missing; .* and \d+ more; found 0 entries, expected"),
     ],
 )
-def test_a_file_of_another_network_is_refused_and_changes_nothing(tmp_path, spoil, sentence):
+def test_a_file_of_another_network_is_rejected_and_changes_nothing(tmp_path, spoil, sentence):
     network, entries = SMALL.build(3, 2), SMALL.build(3, 2).state_dict()
     spoil(entries)
     safetensors.torch.save_file(entries, tmp_path / "w.safetensors")
@@ -158,7 +158,7 @@ def test_a_file_of_another_network_is_refused_and_changes_nothing(tmp_path, spoi
 
 
 class Code:
-    """What a pickle can hide: something that runs when it is read."""
+    """An object in a pickle that runs code when it is read."""
 
     def __reduce__(self):
         return print, ("this must never run",)
@@ -167,15 +167,15 @@ class Code:
 @pytest.mark.parametrize(
     ("name", "write", "sentence"),
     [
-        ("w.pt", lambda path: None, "is no file; name a state dict"),
-        ("w.pt", lambda path: path.mkdir(), "is no file; name a state dict"),
+        ("w.pt", lambda path: None, "is not a file; name a state dict"),
+        ("w.pt", lambda path: path.mkdir(), "is not a file; name a state dict"),
         ("w.pth", lambda path: torch.save({"conv1.weight": Code()}, path), "cannot be read as a state dict"),
         ("w.pt", lambda path: torch.save(SMALL.build(3, 2), path), "cannot be read as a state dict"),
-        ("w.pt", lambda path: torch.save({"state_dict": {}}, path), "holds no plain state dict"),
+        ("w.pt", lambda path: torch.save({"state_dict": {}}, path), "is not a plain state dict"),
         ("w.pt", lambda path: path.write_bytes(b""), "cannot be read as a state dict"),
     ],
 )
-def test_what_is_no_state_dict_is_refused_in_a_sentence(tmp_path, capsys, name, write, sentence):
+def test_a_file_that_is_no_state_dict_is_rejected_with_one_sentence(tmp_path, capsys, name, write, sentence):
     write(tmp_path / name)
     with pytest.raises(UserError, match=sentence) as refused:
         ResidualNetwork(10, 4, weights=str(tmp_path / name)).load_pretrained(SMALL.build(3, 2))
@@ -183,7 +183,7 @@ def test_what_is_no_state_dict_is_refused_in_a_sentence(tmp_path, capsys, name, 
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "pt"])
-def test_a_file_that_is_cut_short_is_refused(tmp_path, ending):
+def test_a_truncated_file_is_rejected(tmp_path, ending):
     path, entries = tmp_path / f"w.{ending}", SMALL.build(3, 2).state_dict()
     safetensors.torch.save_file(entries, path) if ending == "safetensors" else torch.save(entries, path)
     path.write_bytes(path.read_bytes()[:-1000])

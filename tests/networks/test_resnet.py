@@ -17,8 +17,8 @@ from medfed.networks.resnet import ResidualNetwork
     ],
 )
 def test_with_seven_classes_it_has_the_published_number_of_parameters(settings, expected):
-    """torchvision's 11,689,512 and 25,557,032 for 1000 classes, less 993 heads of 512 or 2048 weights and a bias; FISC
-    adds 2048 * 2048 + 2048."""
+    """torchvision's 11,689,512 and 25,557,032 for 1000 classes, minus 993 classes of 512 or 2048 weights and a bias;
+    FISC adds 2048 * 2048 + 2048."""
     with torch.device("meta"):
         network = settings.build(3, 7)
     assert sum(parameter.numel() for parameter in network.parameters()) == expected
@@ -40,7 +40,7 @@ def test_the_head_turns_the_embedding_into_logits(depth, embedding_size):
     torch.testing.assert_close(pooled, seen[settings.embedding].flatten(1))
 
 
-def test_its_definition_builds_the_same_network():
+def test_the_bundle_definition_builds_the_same_network():
     from monai.bundle import ConfigParser
 
     settings = ResidualNetwork(18, 4)
@@ -51,7 +51,7 @@ def test_its_definition_builds_the_same_network():
     assert torch.equal(built(images), ours(images))
 
 
-def test_monai_alone_cannot_build_an_embedding_but_torchscript_holds_it():
+def test_a_network_with_an_embedding_is_exported_as_torchscript_only():
     from monai.networks.utils import convert_to_torchscript
 
     settings = ResidualNetwork(10, 4, 5)
@@ -60,14 +60,14 @@ def test_monai_alone_cannot_build_an_embedding_but_torchscript_holds_it():
     torch.testing.assert_close(convert_to_torchscript(network)(images), network(images))
 
 
-def test_an_image_of_which_one_pixel_is_left_is_refused():
+def test_an_image_size_that_leaves_one_pixel_is_rejected():
     with pytest.raises(UserError, match="image_size is 32.*at least 33"):
         ResidualNetwork().check_image_size(32)
     ResidualNetwork().check_image_size(33)
     assert ResidualNetwork(10, 4).build(3, 2)(torch.rand(1, 3, 33, 33)).shape == (1, 2)
 
 
-def test_wrong_settings_are_refused():
+def test_wrong_settings_are_rejected():
     with pytest.raises(ValueError, match="one of 10, 18, 34, 50, got 20"):
         ResidualNetwork(depth=20)
     with pytest.raises(ValueError, match="at least 1"):
@@ -76,5 +76,5 @@ def test_wrong_settings_are_refused():
         ResidualNetwork(embedding_size=-1)
 
 
-def test_it_is_found_by_its_file():
+def test_the_settings_are_registered_by_their_file_name():
     assert resolve("networks", "resnet") is ResidualNetwork

@@ -31,41 +31,42 @@ def logits(network, training: bool = False) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=["densenet", "resnet", "resnet with embedding", "efficientnet"])
-def test_it_stands_on_every_network(settings):
+def test_every_classification_network_can_be_made_stochastic(settings):
     network = build(settings)
     assert set(build(settings, wrap=False).state_dict()) < set(network.state_dict())
     assert not torch.equal(logits(network), logits(build(settings, wrap=False)))
     assert torch.equal(logits(build(settings, 0)), logits(build(settings, wrap=False))), "no samples: mu alone"
-    found, batch = logits(network), IMAGES[1:2]
+    result, batch = logits(network), IMAGES[1:2]
     with torch.no_grad():
-        assert torch.allclose(network(batch), found[1:2], atol=1e-5), "an image has one answer, whatever is beside it"
+        single = network(batch)
+        assert torch.allclose(single, result[1:2], atol=1e-5), "a prediction does not depend on the batch"
 
 
-def test_beside_a_linear_embedding_rho_is_of_the_same_input():
+def test_with_a_linear_embedding_rho_is_computed_from_the_same_input():
     network = build(KINDS[2])
     assert getattr(network, NAME).spread.weight.shape == network.fc.embedding.weight.shape
 
 
-def test_the_answer_is_the_mean_softmax_over_the_fixed_draws():
+def test_the_prediction_is_the_mean_softmax_over_the_fixed_draws():
     network = build(SMALL, 5).eval()
     layer, head = getattr(network, NAME), network.class_layers.out
     seen = {}
     network.class_layers.flatten.register_forward_hook(lambda m, i, o: seen.update(mu=o))
-    found = logits(network).softmax(dim=1)
+    result = logits(network).softmax(dim=1)
     sigma = functional.softplus(layer.spread(seen["mu"]))
     z = [seen["mu"] + sigma * e for e in layer.draws]
     each = torch.stack([functional.linear(one, head.weight, head.bias).softmax(1) for one in z])
-    assert torch.allclose(found, each.mean(dim=0), atol=1e-6) and layer.draws.shape == (5, head.in_features)
+    assert torch.allclose(result, each.mean(dim=0), atol=1e-6) and layer.draws.shape == (5, head.in_features)
     assert torch.equal(logits(network), logits(network))
 
 
-def test_draws_are_normal_the_same_everywhere_and_in_no_state_dict():
+def test_evaluation_draws_are_normal_reproducible_and_not_in_the_state_dict():
     one, other = (getattr(build(s, 200), NAME) for s in (SMALL, SMALL))
     assert torch.equal(one.draws, other.draws) and "draws" not in one.state_dict()
     assert abs(float(one.draws.mean())) < 0.06 and float(one.draws.std()) == pytest.approx(1, abs=0.05)
 
 
-def test_training_draws_of_the_stated_distribution():
+def test_training_draws_follow_the_stated_distribution():
     """sigma set to softplus(0) = 0.6931: 3 x 2000 passes of an embedding of 12; mean mu, deviation 0.69."""
     network = build(SMALL)
     layer = getattr(network, NAME).train()
@@ -76,27 +77,27 @@ def test_training_draws_of_the_stated_distribution():
     assert torch.allclose(z.mean(dim=0), mu, atol=0.08) and float((z - mu).std()) == pytest.approx(0.6931, rel=0.02)
 
 
-def test_a_pass_that_stopped_before_the_head_leaves_nothing_for_training():
-    """Evaluated up to the embedding alone, then trained: the head answers for its own input, as ever."""
+def test_an_evaluation_pass_that_stopped_before_the_last_layer_does_not_affect_training():
+    """After an evaluation pass that ends at the embedding, training uses its own input."""
     network = build(SMALL)
     with torch.no_grad():
         features_at(network.eval(), "class_layers.flatten", IMAGES[:1])
     torch.manual_seed(1)
-    found = logits(network, training=True)
+    result = logits(network, training=True)
     fresh = build(SMALL)
     torch.manual_seed(1)
-    assert torch.equal(found, logits(fresh, training=True))
+    assert torch.equal(result, logits(fresh, training=True))
 
 
-def test_a_copy_runs_on_its_own_layer():
+def test_a_copy_uses_its_own_layer():
     network = build(SMALL)
-    twin = copy.deepcopy(network)
-    torch.nn.init.constant_(getattr(twin, NAME).spread.bias, 3.0)
-    assert not torch.equal(logits(twin), logits(network))
+    copied = copy.deepcopy(network)
+    torch.nn.init.constant_(getattr(copied, NAME).spread.bias, 3.0)
+    assert not torch.equal(logits(copied), logits(network))
     assert torch.equal(logits(network), logits(build(SMALL)))
 
 
-def test_it_is_traced_for_a_bundle():
+def test_the_network_can_be_traced_for_a_bundle():
     script = _to_torchscript(build(SMALL).eval(), torch.rand(2, 3, 32, 32))
     assert torch.allclose(script(IMAGES), logits(build(SMALL)), atol=1e-5)
 
@@ -115,7 +116,7 @@ def test_the_divergence_is_the_closed_form_and_0_for_equal_distributions():
     assert torch.allclose(same, torch.zeros(5).double(), atol=1e-7)
 
 
-def test_the_classes_distributions_are_trained_and_in_no_state_dict():
+def test_the_class_gaussians_are_trained_and_not_in_the_state_dict():
     gaussians = torch.nn.ModuleDict({"private": ClassGaussians(2, 4), "open": torch.nn.Linear(4, 2)})
     assert set(gaussians.state_dict()) == {"open.weight", "open.bias"} and len(list(gaussians.parameters())) == 5
     gaussians.load_state_dict(gaussians.state_dict())

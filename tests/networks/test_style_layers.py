@@ -26,7 +26,7 @@ def seeded(layer, features):
 
 
 @every
-def test_in_evaluation_with_probability_zero_and_for_one_image_it_returns_its_very_input(layer):
+def test_in_evaluation_with_probability_zero_or_one_image_the_input_itself_is_returned(layer):
     features = maps()
     assert layer(1.0).eval()(features) is features
     assert layer(0.0).train()(features) is features
@@ -34,7 +34,7 @@ def test_in_evaluation_with_probability_zero_and_for_one_image_it_returns_its_ve
 
 
 @every
-def test_with_probability_zero_and_in_evaluation_it_draws_nothing(layer):
+def test_with_probability_zero_and_in_evaluation_nothing_is_drawn(layer):
     for quiet in (layer(0.0).train(), layer(1.0).eval(), layer(1.0).train()):
         before = torch.get_rng_state()
         quiet(maps() if not quiet.training or quiet.probability == 0 else maps(1))
@@ -49,14 +49,14 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(layer):
 
 
 @every
-def test_it_acts_as_often_as_its_probability_says(layer):
+def test_the_layer_acts_with_its_probability(layer):
     """400 draws at 0.3: 120 +- 4 * 9.2."""
     torch.manual_seed(0)
     one, features = layer(0.3).train(), maps(2)
     assert abs(sum(one(features) is not features for _ in range(400)) - 120) < 37
 
 
-def test_each_applies_its_own_mathematics():
+def test_each_layer_equals_its_function():
     features = maps()
 
     def draws(function):
@@ -69,8 +69,8 @@ def test_each_applies_its_own_mathematics():
         draws(lambda rng: mix_histograms(features, *draw_mixing_partners(4, 0.1, rng))),
         draws(lambda rng: add_style_noise(features, rng)),
     ]
-    for layer, found in zip(LAYERS, expected, strict=True):
-        assert torch.equal(seeded(layer(1.0).train(), features), found), layer
+    for layer, result in zip(LAYERS, expected, strict=True):
+        assert torch.equal(seeded(layer(1.0).train(), features), result), layer
 
 
 def test_mixed_styles_lie_between_those_of_two_images():
@@ -90,7 +90,7 @@ NETWORKS = [DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2)), UNet(fe
 
 @every
 @pytest.mark.parametrize("settings", NETWORKS, ids=["densenet", "unet"])
-def test_a_network_with_it_has_the_entries_and_in_evaluation_the_answers_of_the_plain_one(layer, settings):
+def test_a_network_with_a_style_layer_has_the_same_entries_and_evaluation_outputs(layer, settings):
     torch.manual_seed(0)
     plain = settings.build(1, 2).eval()
     network = wrapped(lambda: layer(1.0), settings)
@@ -102,7 +102,7 @@ def test_a_network_with_it_has_the_entries_and_in_evaluation_the_answers_of_the_
 
 @every
 @pytest.mark.parametrize("settings", NETWORKS, ids=["densenet", "unet"])
-def test_a_copy_and_a_trace_of_the_network_answer_as_it_does(layer, settings):
+def test_a_copy_and_a_trace_of_the_network_predict_the_same(layer, settings):
     network = wrapped(lambda: layer(1.0), settings).eval()
     copied, image = copy.deepcopy(network), torch.rand(2, 1, 32, 32)
     traced = torch.jit.trace(network, torch.rand(2, 1, 32, 32))
@@ -110,20 +110,20 @@ def test_a_copy_and_a_trace_of_the_network_answer_as_it_does(layer, settings):
     name = f"{layer.__name__.lower()}_1"
     getattr(copied.train(), name).probability = getattr(copied, f"{layer.__name__.lower()}_2").probability = 0.0
     image = torch.rand(3, 1, 32, 32)
-    assert torch.equal(copied(image), copied(image)), "the copy runs its own layers, which are off"
-    assert not torch.equal(network.train()(image), network(image)), "and the original still runs its own"
+    assert torch.equal(copied(image), copied(image)), "the copy uses its own layers, which are in evaluation mode"
+    assert not torch.equal(network.train()(image), network(image)), "and the original still uses its own layers"
 
 
 @every
-def test_it_trains_through(layer):
+def test_gradients_reach_all_parameters(layer):
     network = wrapped(lambda: layer(1.0), NETWORKS[1]).train()
     network(torch.rand(3, 1, 32, 32)).square().mean().backward()
     assert all(torch.isfinite(p.grad).all() for p in network.parameters())
     assert network.conv_0.conv_0.conv.weight.grad.abs().sum() > 0
 
 
-def test_a_stage_that_is_not_there_and_one_named_twice_are_refused_with_a_sentence():
+def test_a_missing_stage_and_a_stage_listed_twice_are_rejected():
     with pytest.raises(UserError, match="method.stages: .*has 2 stages; leave out"):
         wrapped(DSU, NETWORKS[0], (1, 3))
-    with pytest.raises(UserError, match="MixStyle stands behind stage 1 twice"):
+    with pytest.raises(UserError, match="MixStyle is inserted after stage 1 twice"):
         insert_after_stages(wrapped(MixStyle, NETWORKS[0]), NETWORKS[0].encoder_stages, (1,), MixStyle)

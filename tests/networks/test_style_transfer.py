@@ -1,4 +1,4 @@
-"""Redrawing through the codec: the formula written out, at any size of the transfer, in parts that bound the memory."""
+"""Redrawing images with the codec: against the formula, at any transfer size, in batches that limit the memory."""
 
 import pytest
 import torch
@@ -11,14 +11,14 @@ from medfed.networks.style_transfer import StyleTransfer
 SIDE = 32
 
 
-def pictures(count: int, side: int = SIDE, channels: int = 3, seed: int = 0) -> torch.Tensor:
-    """Soft blotches between 0.25 and 0.75, of other colours with every seed, so that little is cut at 0 and 1."""
+def random_images(count: int, side: int = SIDE, channels: int = 3, seed: int = 0) -> torch.Tensor:
+    """Smooth blobs between 0.25 and 0.75, with other colours for each seed, so that little is clipped at 0 and 1."""
     coarse = torch.rand(count, channels, 5, 5, generator=torch.Generator().manual_seed(seed))
     return 0.25 + 0.5 * functional.interpolate(coarse, (side, side), mode="bilinear") ** (1 + seed)
 
 
 def styles(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return load_codec("small").style(pictures(count, seed=1))
+    return load_codec("small").style(random_images(count, seed=1))
 
 
 def scaled(images: torch.Tensor, side: int) -> torch.Tensor:
@@ -39,7 +39,7 @@ def by_hand(image: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, alpha: f
 
 @pytest.fixture
 def batches(monkeypatch):
-    """How many images the codec encodes and decodes at a time."""
+    """Record how many images the codec encodes and decodes at a time."""
     seen: dict[str, list[int]] = {"encode": [], "decode": []}
     for name, counts in seen.items():
         whole = getattr(StyleCodec, name)
@@ -55,83 +55,83 @@ def batches(monkeypatch):
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_each_image_is_redrawn_in_its_own_style_as_the_formula_says(alpha, channels):
-    images, (mean, std) = pictures(2, channels=channels), styles(2)
-    found = StyleTransfer("codec", "small", alpha, 0).restyle(images, mean, std)
+    images, (mean, std) = random_images(2, channels=channels), styles(2)
+    result = StyleTransfer("codec", "small", alpha, 0).restyle(images, mean, std)
     wanted = torch.cat([by_hand(*one, alpha) for one in zip(images[:, None], mean, std)])
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(result, wanted, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_one_image_is_redrawn_in_several_styles(alpha, batches):
-    image, (mean, std) = pictures(1), styles(3)
-    found = StyleTransfer("codec", "small", alpha, 0).restyle(image, mean, std)
+    image, (mean, std) = random_images(1), styles(3)
+    result = StyleTransfer("codec", "small", alpha, 0).restyle(image, mean, std)
     assert batches["encode"].count(1) == 1
     wanted = torch.cat([by_hand(image, *one, alpha) for one in zip(mean, std)])
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(result, wanted, atol=1e-5, rtol=0)
 
 
-def test_these_styles_would_tell_if_anything_were_mistaken():
-    """The tests above can fail: strength, style and the order of mean and deviation all move pixels by far more."""
-    image, (mean, std) = pictures(1), styles(2)
+def test_the_test_styles_change_the_images_noticeably():
+    """The tests above can fail: alpha, style, and swapping mean and deviation all change pixels by far more."""
+    image, (mean, std) = random_images(1), styles(2)
     half, whole, other = (by_hand(image, mean[i], std[i], alpha) for i, alpha in ((0, 0.5), (0, 1.0), (1, 1.0)))
     for one in (by_hand(image, mean[0], std[0], 0.0), half, other, by_hand(image, std[0], mean[0], 1.0)):
         assert (one - whole).abs().mean() > 0.01
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_a_larger_transfer_enlarges_redraws_and_brings_back(alpha):
-    image, (mean, std) = pictures(1), styles(2)
-    found = StyleTransfer("codec", "small", alpha, 2 * SIDE).restyle(image, mean, std)
-    drawn = torch.cat([by_hand(scaled(image, 2 * SIDE), *one, alpha) for one in zip(mean, std)])
-    assert found.shape == (2, 3, SIDE, SIDE)
-    torch.testing.assert_close(found, scaled(drawn, SIDE), atol=1e-5, rtol=0)
+def test_with_a_transfer_size_images_are_enlarged_redrawn_and_resized_back(alpha):
+    image, (mean, std) = random_images(1), styles(2)
+    result = StyleTransfer("codec", "small", alpha, 2 * SIDE).restyle(image, mean, std)
+    redrawn = torch.cat([by_hand(scaled(image, 2 * SIDE), *one, alpha) for one in zip(mean, std)])
+    assert result.shape == (2, 3, SIDE, SIDE)
+    torch.testing.assert_close(result, scaled(redrawn, SIDE), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
     ("side", "size", "at_once"), [(96, 0, 32), (48, 0, 128), (16, 192, 8), (16, 200, 7), (16, 1024, 1)]
 )
-def test_as_many_images_are_encoded_at_once_as_32_of_96_pixels(side, size, at_once):
-    """32 * 96 * 96 = 294,912 pixels: 8 images of 192 x 192, 7 of 200 x 200, and one of 1024 x 1024 all the same."""
-    assert StyleTransfer("codec", "small", 1.0, size)._at_once(torch.zeros(1, 3, side, side)) == at_once
+def test_the_batch_size_keeps_the_number_of_pixels_of_32_images_of_96(side, size, at_once):
+    """32 * 96 * 96 = 294,912 pixels: 8 images of 192 x 192, 7 of 200 x 200, and at least one of 1024 x 1024."""
+    assert StyleTransfer("codec", "small", 1.0, size)._batch_size(torch.zeros(1, 3, side, side)) == at_once
 
 
-def test_features_come_in_parts_equal_to_each_image_alone(batches):
-    images, transfer = pictures(20), StyleTransfer("codec", "small", 1.0, 192)
+def test_features_in_batches_equal_features_image_by_image(batches):
+    images, transfer = random_images(20), StyleTransfer("codec", "small", 1.0, 192)
     whole = torch.cat(list(transfer.features(images)))
     assert batches["encode"] == [8, 8, 4]
-    alone = torch.cat([load_codec("small").encode(scaled(image[None], 192)) for image in images])
-    torch.testing.assert_close(whole, alone, atol=1e-6, rtol=1e-6)
+    one_by_one = torch.cat([load_codec("small").encode(scaled(image[None], 192)) for image in images])
+    torch.testing.assert_close(whole, one_by_one, atol=1e-6, rtol=1e-6)
 
 
-def test_the_next_part_is_encoded_when_it_is_asked_for(batches):
-    """Else all maps would be in memory together."""
-    parts = StyleTransfer("codec", "small", 1.0, 192).features(pictures(20))
+def test_the_next_batch_is_encoded_only_when_requested(batches):
+    """Otherwise all feature maps would be in memory together."""
+    parts = StyleTransfer("codec", "small", 1.0, 192).features(random_images(20))
     for number in (1, 2, 3):
         next(parts)
         assert len(batches["encode"]) == number
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_images_are_redrawn_in_parts_equal_to_each_alone(batches, monkeypatch, count):
+def test_images_redrawn_in_batches_equal_images_redrawn_one_by_one(batches, monkeypatch, count):
     monkeypatch.setattr(style_transfer, "MAX_PIXELS", 2 * SIDE**2)
-    images, (mean, std) = pictures(count), styles(5)
+    images, (mean, std) = random_images(count), styles(5)
     before = len(batches["encode"])
-    found = StyleTransfer("codec", "small", 1.0, 0).restyle(images, mean, std)
+    result = StyleTransfer("codec", "small", 1.0, 0).restyle(images, mean, std)
     assert batches["decode"] == [2, 2, 1] and batches["encode"][before:] == ([1] if count == 1 else [2, 2, 1])
     wanted = torch.cat([by_hand(images[i % count][None], mean[i], std[i], 1.0) for i in range(5)])
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(result, wanted, atol=1e-5, rtol=0)
 
 
-def test_the_error_of_the_codec_is_that_of_encoding_and_decoding_in_small_parts(batches):
-    images = pictures(3)
-    found = StyleTransfer("codec", "small", 1.0, 64).reconstruction_error(images)
+def test_the_reconstruction_error_is_that_of_encoding_and_decoding(batches):
+    images = random_images(3)
+    result = StyleTransfer("codec", "small", 1.0, 64).reconstruction_error(images)
     assert max(batches["encode"] + batches["decode"]) == 1
     style = torch.zeros(2, 128)
     again = torch.cat([scaled(by_hand(scaled(image[None], 64), *style, 0.0), SIDE) for image in images])
-    assert float(found) == pytest.approx(float((again - images).abs().mean()), abs=1e-6)
+    assert float(result) == pytest.approx(float((again - images).abs().mean()), abs=1e-6)
 
 
-def test_images_and_styles_that_do_not_match_are_refused():
+def test_images_and_styles_of_different_numbers_are_rejected():
     for transfer in ("codec", "moments"):
-        with pytest.raises(ValueError, match="3 images need as many styles, got 2"):
-            StyleTransfer(transfer, "small", 1.0, 0).restyle(pictures(3), torch.zeros(2, 3), torch.ones(2, 3))
+        with pytest.raises(ValueError, match="one style for each of 3 images, got 2"):
+            StyleTransfer(transfer, "small", 1.0, 0).restyle(random_images(3), torch.zeros(2, 3), torch.ones(2, 3))

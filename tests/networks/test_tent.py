@@ -1,4 +1,4 @@
-"""Tent: only BatchNorm's weights move, one step a batch, and answers come from before it."""
+"""Tent: only BatchNorm's weights change, with one step per batch, and predictions come from before the step."""
 
 import copy
 import math
@@ -26,7 +26,7 @@ def images() -> torch.Tensor:
     return torch.rand(6, 3, 10, 10, generator=torch.Generator().manual_seed(1))
 
 
-def test_only_the_weights_of_batch_norm_move_and_the_original_does_not(network, images):
+def test_only_batch_norm_weights_change_and_the_original_network_does_not(network, images):
     before = copy.deepcopy(network.state_dict())
     tent = Tent(network, 0.1)
     tent(images)
@@ -35,7 +35,7 @@ def test_only_the_weights_of_batch_norm_move_and_the_original_does_not(network, 
     assert all(torch.equal(entry, before[name]) for name, entry in network.state_dict().items())
 
 
-def test_the_first_answer_is_that_of_batch_statistics(network, images):
+def test_the_first_prediction_uses_batch_statistics(network, images):
     reference = copy.deepcopy(network)
     reference[1].track_running_stats, reference[1].running_mean, reference[1].running_var = False, None, None
     assert torch.equal(Tent(network.eval(), 0.1)(images), reference.eval()(images))
@@ -61,12 +61,12 @@ def test_pixels_of_structures_have_binary_entropies():
 
 
 @pytest.mark.parametrize("network", [UNet(features=(4, 4, 4, 8, 8, 4)), DenseNetwork(8, 4, (1, 1), "batch_statistics")])
-def test_networks_without_weights_in_batch_norm_are_refused(network):
+def test_networks_without_batch_norm_weights_are_rejected(network):
     with pytest.raises(UserError, match="no BatchNorm with weights"):
         Tent(network.build(3, 2))
 
 
-def test_it_predicts_under_no_grad_and_eval(network, images):
+def test_tent_works_under_no_grad_and_after_eval(network, images):
     tent = Tent(network, 0.1)
     with torch.no_grad():
         one, two = tent.eval()(images), tent.eval()(images)

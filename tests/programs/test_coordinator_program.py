@@ -120,7 +120,7 @@ def test_a_hospital_that_only_validates_is_one_of_the_sites(tmp_path, tiny_phant
 
 @pytest.mark.parametrize(("keys", "sites", "sentence"), [
     ({"validation_site": "UCL"}, ["BMC", "HK"], "federation.validation_site: 'UCL' is not among --sites (BMC, HK)"),
-    ({"validation_site": "UCL"}, ["BMC", "UCL"], "at least two hospitals, got BMC, UCL, and UCL only validates"),
+    ({"validation_site": "UCL"}, ["BMC", "UCL"], "two hospitals that train, got BMC, UCL, of which UCL only validates"),
     ({"selection": "validation_site"}, SITES,
      "federation.selection: 'validation_site' needs federation.validation_site"),
 ])  # fmt: skip
@@ -166,9 +166,9 @@ def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_bet
 
 
 @pytest.mark.parametrize(("sites", "sentence"), [
-    (["HK"], "a federation has at least two hospitals, got HK"),
-    (["HK", "HK"], "'HK' is there twice"),
-    (["HK", "../HK"], "may not hold /"),
+    (["HK"], "a federation needs at least two hospitals that train, got HK"),
+    (["HK", "HK"], "'HK' is listed twice"),
+    (["HK", "../HK"], "must not contain /"),
     (["HK", "a b"], "NVIDIA FLARE cannot name a site 'a b'"),
 ])  # fmt: skip
 def test_names_that_are_none_are_refused(config, tmp_path, capsys, sites, sentence):
@@ -179,7 +179,7 @@ def test_names_that_are_none_are_refused(config, tmp_path, capsys, sites, senten
 def test_a_federation_is_never_written_over(prepared, config, capsys):
     before = (prepared / "start.state").read_bytes()
     assert run("prepare", config, "--out", prepared, "--seed", 9) == 2
-    assert "holds a federation already" in capsys.readouterr().err and (prepared / "start.state").read_bytes() == before
+    assert "already holds a federation" in capsys.readouterr().err and (prepared / "start.state").read_bytes() == before
 
 
 @pytest.mark.parametrize("gone", ["plan.yaml", "start.state"])
@@ -189,13 +189,13 @@ def test_running_what_is_no_federation_is_refused(prepared, tmp_path, capsys, go
         if path.is_file() and path.name != gone:
             (tmp_path / path.name).write_bytes(path.read_bytes())
     assert run("run", tmp_path) == 2
-    assert "holds no federation; make one with python -m medfed.coordinator prepare" in capsys.readouterr().err
+    assert "holds no federation; prepare one with python -m medfed.coordinator prepare" in capsys.readouterr().err
 
 
 def test_running_without_kits_says_how_to_make_them(prepared, capsys):
     pytest.importorskip("nvflare")
     assert run("run", prepared) == 2
-    sentence = "expected the kits of one server and of a console, found none; make them with nvflare provision"
+    sentence = "expected the kits of one server and of an admin console, found none; make them with nvflare provision"
     assert sentence in capsys.readouterr().err
     assert not (prepared / "run").exists()
 
@@ -216,9 +216,9 @@ def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp
     other = (prepared / "plan.yaml").read_text().replace("learning_rate: 0.01", "learning_rate: 0.02")
     folder.write_text("config.yaml", other)
     assert run("run", tmp_path) == 2
-    assert "holds a run that has finished round 1; go on with --resume" in capsys.readouterr().err
+    assert "holds a run that has finished round 1; continue with --resume" in capsys.readouterr().err
     assert run("run", tmp_path, "--resume") == 2
-    assert "is not the plan that the run began with (training.learning_rate: 0.02 -> 0.01)" in capsys.readouterr().err
+    assert "the plan with which the run started (training.learning_rate: 0.02 -> 0.01)" in capsys.readouterr().err
 
 
 def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
@@ -240,21 +240,21 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
             said_goodbye.append((kind, set(letters)))
             return {"BMC": Message("end"), "HK": failed_reply("is gone")}
 
-    with pytest.warns(UserWarning, match="HK: did not get the final model"):
+    with pytest.warns(UserWarning, match="HK: did not receive the final model"):
             _finish(plan, Heard, folder, last)
     assert said_goodbye == [("end", set(SITES))]
     onlooked = replace(plan, federation=replace(plan.federation, validation_site="VUMC"))
-    with pytest.warns(UserWarning, match="HK: did not get the final model"):
+    with pytest.warns(UserWarning, match="HK: did not receive the final model"):
         _finish(onlooked, Heard, folder, last)
     assert said_goodbye[1:] == [("end", {*SITES, "VUMC"})]
     assert folder.read_json("summary.json")["validation_site"] == "VUMC"
-    with pytest.warns(UserWarning, match="HK: did not get the final model"):
+    with pytest.warns(UserWarning, match="HK: did not receive the final model"):
         _finish(plan, Heard, folder, last)
     bundle = export(folder.path)
     found = torch.load(bundle / "models" / "model.pt", weights_only=True)
     assert all(torch.equal(entry, last.weights[name]) for name, entry in found.items()) and found
     card = (bundle / "docs" / "README.md").read_text()
-    assert "the origin of its images is not stated" in card and "BMC, HK, UCL" in card
+    assert "the origin of the training images is not stated" in card and "BMC, HK, UCL" in card
 
 
 def test_methods_that_leave_entries_at_the_sites_are_refused(tmp_path, tiny_phantom, capsys):

@@ -99,7 +99,7 @@ def test_a_hospital_that_only_validates_sends_scores_and_agrees_to_no_statistic(
     found = shown(text)
     assert {kind for kind, _ in found} == {"validate"} and ("validate", "score") in found
     assert {row[1] for row in found.values()} == {"fact"}
-    assert " images stay):" in text and "It validates alone: nothing is trained here." in text and joined == ["HK"]
+    assert " images do not leave):" in text and "This site only validates" in text and joined == ["HK"]
 
 
 def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(tiny_phantom, tmp_path, with_validation_site):
@@ -115,7 +115,7 @@ def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(tiny_phan
     desk = GuardedSite(build_local_site(config, "HK"), tmp_path, Agreement())
     assert desk.reply(letter) == expected and len(desk.site.samples) == len(simulation.engine.validation_site.samples)
     for kind in ("train", "share"):
-        with pytest.raises(Refused, match=f"was asked to '{kind}'; agreed to validate, end and nothing else"):
+        with pytest.raises(Refused, match=f"was asked to '{kind}', but agreed to validate, end only"):
             desk.reply(Message(kind, simulation.start.weights, {}, {"round": 1}))
     desk.reply(Message("validate", simulation.start.weights, {}, {"round": 1, "last": 1}))
     assert desk.reply(Message("end", simulation.start.weights, {}, {"round": 2})) == Message("end")
@@ -126,7 +126,7 @@ def test_a_site_that_is_not_there_to_validate_is_told(with_validation_site, tmp_
     path = with_validation_site("UCL")
     path.write_text(path.read_text().replace("site: HK", "site: UCL"))
     assert run(path, "--yes") == 2 and joined == []
-    assert "no site 'UCL' here, which is to validate" in capsys.readouterr().err
+    assert "has no folder of the validation site 'UCL'" in capsys.readouterr().err
 
 
 def test_where_another_hospital_validates_this_one_trains_without_its_folder(with_validation_site, tmp_path):
@@ -142,7 +142,7 @@ def test_what_was_not_agreed_to_is_shown_and_refused(hospital, capsys, joined):
     assert run(hospital(), "--yes") == 2
     out, err = capsys.readouterr()
     assert ("share", "windows") in shown(out)
-    assert "agrees.sends: a round would send 'windows', not in it; add it if you agree that it leaves" in err
+    assert "agrees.sends: a round would send the statistics 'windows', which are not in the list; add them" in err
     assert not joined
 
 
@@ -153,7 +153,7 @@ def test_a_pattern_is_an_agreement_too(hospital, joined, sends):
 
 def test_more_than_the_agreed_megabytes_is_refused(hospital, capsys, joined):
     assert run(hospital("windows", megabytes_per_round="0.01"), "--yes") == 2
-    assert "agrees.megabytes_per_round: 0.01, but a round sends " in capsys.readouterr().err and not joined
+    assert "agrees.megabytes_per_round: is 0.01, but a round would send " in capsys.readouterr().err and not joined
 
 
 def test_a_missing_plan_is_told_and_no_other_hospitals_file_proposed(hospital, tmp_path, capsys, joined):
@@ -162,7 +162,7 @@ def test_a_missing_plan_is_told_and_no_other_hospitals_file_proposed(hospital, t
     (tmp_path / "BMC.yaml").write_text("site: BMC\n")
     assert run(path) == 2 and not joined
     said = capsys.readouterr().err
-    assert "plan.yaml is missing; the coordinator sends it" in said and "BMC" not in said
+    assert "plan.yaml is missing; the coordinator sends this file" in said and "BMC" not in said
 
 
 @pytest.mark.parametrize("answer", ["no", "", "y", "yes please"])
@@ -191,11 +191,11 @@ def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, ca
     monkeypatch.setattr(program, "build_local_site", None)  # calling it would fail
     next(p for p in sorted((tmp_path / "data" / "HK").iterdir()) if "egmentation" in p.name).unlink()
     assert run(path, "--yes") == 2
-    assert "problems in the data; mend them and come back, nothing was sent" in capsys.readouterr().err and not joined
+    assert "problems in the data; correct them and repeat the command" in capsys.readouterr().err and not joined
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [
-    ({"rounds": "1"}, "agrees.rounds: 1, but the plan has 2 rounds"),
+    ({"rounds": "1"}, "agrees.rounds: is 1, but the plan has 2 rounds"),
     ({"site": "nobody"}, "no site 'nobody' trains here"),
     ({"root": "elsewhere"}, "elsewhere"),
     ({"plan": "other.yaml"}, "other.yaml"),
@@ -217,7 +217,7 @@ def test_the_old_name_of_an_agreements_key_is_refused_with_the_new_one(hospital,
     path = hospital("windows")
     path.write_text(path.read_text() + "  answers_per_round: 3\n")
     assert run(path, "--yes") == 2 and not joined
-    assert "agrees.answers_per_round: this key is now called replies_per_round" in capsys.readouterr().err
+    assert "agrees.answers_per_round: is now called agrees.replies_per_round; use that name" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def with_kit(hospital, tmp_path, monkeypatch):
 def test_a_client_that_ends_early_is_told(with_kit, tmp_path, capsys):
     assert run(with_kit, "--yes") == 2
     err = capsys.readouterr().err
-    assert "FLARE's client ended before the federation did; see " in err and "medfed_HK/flare.log" in err
+    assert "FLARE's client ended before the federation; see " in err and "medfed_HK/flare.log" in err
 
 
 def test_a_second_program_with_the_same_kit_is_refused(with_kit, tmp_path, capsys, monkeypatch):
@@ -243,7 +243,7 @@ def test_a_second_program_with_the_same_kit_is_refused(with_kit, tmp_path, capsy
     monkeypatch.setattr(Kit, "write", None)
     with lock_kit(tmp_path / "kit"):
         assert run(with_kit, "--yes") == 2
-    assert re.search(r"kit: process \d+, or a FLARE client that it started, takes part", capsys.readouterr().err)
+    assert re.search(r"kit: process \d+, or a FLARE client that it started, uses this kit", capsys.readouterr().err)
 
 
 HOLDER = """
@@ -261,7 +261,7 @@ def test_the_lock_of_a_process_that_was_killed_does_not_block(tmp_path):
     command = [sys.executable, "-c", HOLDER, tmp_path / LOCK]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    sentence = "process 1, or a FLARE client that it started, takes part"
+    sentence = "process 1, or a FLARE client that it started, uses this kit already"
     with pytest.raises(UserError, match=sentence), lock_kit(tmp_path):
         pass
     holder.kill()

@@ -1,4 +1,4 @@
-"""A codec of one's own in a federation: it travels beside the plan, and every hospital has the same, to the byte."""
+"""A user's codec in a federation: it is sent with the plan, and every site has the same bytes."""
 
 import shutil
 from pathlib import Path
@@ -24,14 +24,14 @@ def written(path, note: str):
 
 
 def prepare(folder: Path) -> int:
-    """What is in `fed.yaml`, for two hospitals, in the folder `fed`."""
+    """Write `fed.yaml` for two sites in the folder `fed`."""
     config, out = str(folder / "fed.yaml"), str(folder / "fed")
     return coordinator.main(["prepare", config, "--sites", "BMC", "HK", "--out", out])
 
 
 @pytest.fixture(params=["alone", "in a stack"])
 def prepared(tmp_path, tiny_phantom, request):
-    """What a coordinator prepared with a codec of its own, and HK's folder with what it was sent of that."""
+    """A coordinator's folder prepared with its own codec, and the folder of site HK with what HK was sent."""
     codec = written(tmp_path / "ours" / "codec.safetensors", "ours").parent
     ccst = f"{{name: ccst, codec: {codec}, min_patients: 1}}"
     method = ccst if request.param == "alone" else f"{{name: stack, methods: [{{name: fedavg}}, {ccst}]}}"
@@ -44,32 +44,32 @@ def prepared(tmp_path, tiny_phantom, request):
     return tmp_path, sent
 
 
-def test_the_plan_names_a_codec_by_what_is_in_it_and_not_where_it_lay(prepared):
+def test_the_plan_identifies_a_codec_by_its_content_and_not_by_its_path(prepared):
     tmp_path, sent = prepared
     plan = (tmp_path / "fed" / "plan.yaml").read_text()
     assert sent.name in plan and str(tmp_path / "ours") not in plan
     assert (sent.parent / "plan.yaml").read_text() == plan
 
 
-def test_a_hospital_redraws_with_the_file_beside_its_plan(prepared):
+def test_a_site_uses_the_codec_file_next_to_its_plan(prepared):
     tmp_path, sent = prepared
     _, config = join.read_site_file(sent.parent / "HK.yaml")
     method = getattr(config.method, "methods", (config.method,))[-1]
     assert method.codec == str(sent) and load_codec(method.codec).facts == {"note": "ours"}
 
 
-def test_a_missing_codec_and_another_one_are_refused_before_anything_is_sent(prepared):
+def test_a_missing_and_a_different_codec_are_rejected_before_anything_is_sent(prepared):
     tmp_path, sent = prepared
     sent.unlink()
-    with pytest.raises(UserError, match=f"{sent.name}: is missing; .*put the coordinator's file there"):
+    with pytest.raises(UserError, match=f"{sent.name}: is missing; .*copy the coordinator's file there"):
         join.read_site_file(sent.parent / "HK.yaml")
     written(sent, "another")
     with pytest.raises(UserError, match=f"{sent.name}: is not the codec that the plan names"):
         join.read_site_file(sent.parent / "HK.yaml")
 
 
-def test_a_plan_that_points_elsewhere_is_refused(prepared):
-    """A hospital reads nothing of its own disk because a plan says so."""
+def test_a_plan_with_a_path_outside_its_folder_is_rejected(prepared):
+    """A plan cannot make a site read a file of its own disk."""
     tmp_path, sent = prepared
     plan = sent.parent / "plan.yaml"
     plan.write_text(plan.read_text().replace(sent.name, "../../../ours/codec.safetensors"))

@@ -1,4 +1,4 @@
-"""The MONAI transforms on styles, held to MONAI's own conventions."""
+"""The MONAI style transforms follow MONAI's conventions."""
 
 import pickle
 import warnings
@@ -50,7 +50,7 @@ def intensity_bank(count=4):
 
 
 @pytest.mark.parametrize("kind", [torch.as_tensor, MetaTensor, torch.Tensor.numpy], ids=["torch", "meta", "numpy"])
-def test_they_equal_the_functions_below(codec, bank, kind):
+def test_transforms_equal_the_functions(codec, bank, kind):
     image = image_of()
     redrawn = AdaINStyle(codec, *bank[1], 0.7)(kind(image))
     matched = MomentMatch(*intensity_bank()[1], 0.7)(kind(image))
@@ -138,7 +138,7 @@ def test_survives_pickling_and_composes(codec, bank):
     assert torch.equal(again(data)["image"], composed(data)["image"])
 
 
-def test_names_and_backend_are_as_monai_has_them():
+def test_names_and_backend_follow_monai():
     assert adain_style.RandAdaINStyleD is adain_style.RandAdaINStyleDict is RandAdaINStyled
     assert adain_style.RandMomentMatchD is adain_style.RandMomentMatchDict is RandMomentMatchd
     for transform in (AdaINStyle, MomentMatch, RandAdaINStyle, RandMomentMatch, RandAdaINStyled, RandMomentMatchd):
@@ -155,13 +155,30 @@ def test_an_image_out_of_range_warns_and_one_in_range_does_not():
 
 @pytest.mark.parametrize(("build", "message"), [
     (lambda codec, bank: AdaINStyle(codec, *bank[0], alpha=1.5), "alpha must be in"),
-    (lambda codec, bank: AdaINStyle(codec, *intensity_bank()[0]), "as the codec has channels"),
+    (lambda codec, bank: AdaINStyle(codec, *intensity_bank()[0]), "must have 128 channels, as the codec has"),
     (lambda codec, bank: RandAdaINStyle(codec, []), "one or more"),
     (lambda codec, bank: RandAdaINStyle(codec, bank, alpha=(0.6, 0.2)), "alpha must be in"),
     (lambda codec, bank: RandMomentMatch([(torch.ones(3), torch.ones(1))]), "one or more"),
+    (lambda codec, bank: RandMomentMatch([(torch.ones(3), torch.ones(3)), (torch.ones(1), torch.ones(1))]), "the same"),
+    (lambda codec, bank: AdaINStyle(codec, *codec.style(torch.rand(2, 1, 32, 32))), "of one style"),
     (lambda codec, bank: MomentMatch(*intensity_bank()[0])(image_of((1, 8, 8))), "mean must be"),
     (lambda codec, bank: AdaINStyle(codec, *bank[0])(image_of((2, 8, 8))), "images must be"),
 ])  # fmt: skip
-def test_wrong_arguments_are_refused(codec, bank, build, message):
+def test_wrong_arguments_are_rejected(codec, bank, build, message):
     with pytest.raises(ValueError, match=message):
         build(codec, bank)
+
+
+def test_the_styles_of_a_batch_are_an_entry_of_a_bank(codec):
+    """`codec.style` of four images is one entry with four styles; one entry for each image gives the same draws."""
+    images = torch.stack([image_of(seed=seed) / (seed + 1) for seed in range(4)])
+    one_entry = RandAdaINStyle(codec, [codec.style(images)], 1.0).set_random_state(seed=2)
+    entries = RandAdaINStyle(codec, [codec.style(image[None]) for image in images], 1.0).set_random_state(seed=2)
+    assert len(one_entry.bank) == len(entries.bank) == 4
+    for _ in range(3):
+        torch.testing.assert_close(one_entry(image_of()), entries(image_of()), atol=1e-5, rtol=0)
+
+
+def test_the_style_of_one_image_is_an_argument_of_the_transform(codec):
+    mean, std = codec.style(image_of(seed=1)[None])
+    assert torch.equal(AdaINStyle(codec, mean, std)(image_of()), AdaINStyle(codec, mean[0], std[0])(image_of()))

@@ -1,4 +1,4 @@
-"""The MONAI transforms on the frequency exchange, held to MONAI's own conventions."""
+"""The MONAI amplitude transforms follow MONAI's conventions."""
 
 import pickle
 import warnings
@@ -29,7 +29,7 @@ def bank_of(shape, count=4):
 
 @pytest.mark.parametrize("shape", SIZES)
 @pytest.mark.parametrize("kind", [torch.as_tensor, MetaTensor, torch.Tensor.numpy], ids=["torch", "meta", "numpy"])
-def test_equals_the_function_below_in_2d_and_3d(shape, kind):
+def test_transform_equals_the_function_in_2d_and_3d(shape, kind):
     image, window = image_of(shape), bank_of(shape)[0]
     out = AmplitudeMix(window, 0.7, ALPHA)(kind(image))
     expected = fourier.exchange_amplitude(image[None], window[None], torch.tensor([0.7]), ALPHA)[0]
@@ -86,7 +86,7 @@ def test_draws_every_donor_and_ratios_within_the_range():
     assert 0.2 <= min(ratios) < 0.25 and 0.55 < max(ratios) <= 0.6
 
 
-def test_a_single_ratio_means_from_zero():
+def test_a_single_number_as_ratio_range_starts_at_zero():
     assert RandAmplitudeMix(bank_of(FIRST), ratio_range=0.4).amounts == (0.0, 0.4)
 
 
@@ -114,7 +114,7 @@ def test_all_keys_share_one_draw_and_the_label_is_untouched():
 
 
 def test_dictionary_version_equals_the_array_version():
-    """The dictionary version draws its own coin, then asks the array version for one draw, as MONAI's do."""
+    """The dictionary version draws whether to act, then lets the array version draw once, as MONAI's do."""
     image, bank = image_of(FIRST), bank_of(FIRST)
     dictionary = RandAmplitudeMixd("image", bank, 1.0, ALPHA).set_random_state(seed=3)
     array = RandAmplitudeMix(bank, 1.0, ALPHA).set_random_state(seed=3)
@@ -134,26 +134,26 @@ def test_survives_pickling_and_composes():
     assert torch.equal(again(data)["image"], composed(data)["image"])
 
 
-def test_names_and_backend_are_as_monai_has_them():
+def test_names_and_backend_follow_monai():
     assert amplitude_mix.RandAmplitudeMixD is amplitude_mix.RandAmplitudeMixDict is RandAmplitudeMixd
     assert AmplitudeMix.backend == RandAmplitudeMix.backend == RandAmplitudeMixd.backend == [TransformBackends.TORCH]
 
 
-def test_a_window_of_one_number_warns_with_the_alpha_that_would_do():
+def test_a_window_of_one_number_warns_and_names_a_sufficient_alpha():
     """1 / 64 is 0.015625; to 4 digits, 0.0157."""
     image = image_of((1, 64, 80))
-    with pytest.warns(UserWarning, match="64 x 80 leaves a window of one number.*alpha=0.0157 or more"):
+    with pytest.warns(UserWarning, match="64 x 80 gives a window of one number.*alpha to at least 0.0157"):
         AmplitudeMix(torch.ones(1, 1, 1), 0.5, alpha=0.01)(image)
     assert fourier.window_half_width((64, 80), 0.0157) == 1
 
 
-def test_alpha_zero_is_meant_and_does_not_warn():
+def test_alpha_zero_does_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         AmplitudeMix(torch.ones(1, 1, 1), 0.5, alpha=0.0)(image_of((1, 64, 80)))
 
 
-def test_a_signed_image_warns():
+def test_an_image_with_negative_intensities_warns():
     with pytest.warns(UserWarning, match="negative intensities"):
         AmplitudeMix(bank_of(FIRST)[0], 0.5, ALPHA)(image_of(FIRST) - 100)
 
@@ -170,6 +170,6 @@ def test_a_signed_image_warns():
         (lambda bank: AmplitudeMix(bank[0], 0.5, alpha=0.2)(image_of(FIRST)), "window must be"),
     ],
 )
-def test_wrong_arguments_are_refused(build, message):
+def test_wrong_arguments_are_rejected(build, message):
     with pytest.raises(ValueError, match=message):
         build(bank_of(FIRST))

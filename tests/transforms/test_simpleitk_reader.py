@@ -14,7 +14,7 @@ SHAPE = (7, 6, 5)
 
 @pytest.fixture
 def image() -> sitk.Image:
-    """Anisotropic, oblique, off the origin: nothing is right by luck."""
+    """An anisotropic, oblique image off the origin, so that no error can cancel."""
     voxels = np.random.default_rng(0).integers(-300, 900, SHAPE[::-1]).astype(np.int16)
     image = sitk.GetImageFromArray(voxels)
     image.SetSpacing((0.5, 0.625, 3.6))
@@ -29,15 +29,15 @@ def image() -> sitk.Image:
 def test_array_and_affine_are_those_that_nibabel_reads(image, tmp_path, name):
     sitk.WriteImage(image, str(tmp_path / "twin.nii.gz"))
     sitk.WriteImage(image, str(tmp_path / name))
-    twin = nib.load(tmp_path / "twin.nii.gz")
-    found = LoadImage(reader=SimpleITKReader(), image_only=True, dtype=None)(tmp_path / name)
-    assert found.shape == SHAPE
-    np.testing.assert_array_equal(found.numpy(), np.asarray(twin.dataobj))
-    np.testing.assert_allclose(found.affine.numpy(), twin.affine, atol=1e-5)
+    nifti = nib.load(tmp_path / "twin.nii.gz")
+    result = LoadImage(reader=SimpleITKReader(), image_only=True, dtype=None)(tmp_path / name)
+    assert result.shape == SHAPE
+    np.testing.assert_array_equal(result.numpy(), np.asarray(nifti.dataobj))
+    np.testing.assert_allclose(result.affine.numpy(), nifti.affine, atol=1e-5)
 
 
 def test_the_affine_takes_itks_point_to_ras(image):
-    """ITK's own arithmetic is the second opinion: x and y change sign from LPS to RAS."""
+    """Compared with ITK's own computation: x and y change sign from LPS to RAS."""
     x, y, z = image.TransformIndexToPhysicalPoint((3, 1, 4))
     np.testing.assert_allclose(affine_matrix(image) @ [3, 1, 4, 1], [-x, -y, z, 1], atol=1e-12)
 
@@ -59,7 +59,7 @@ def test_colour_comes_last_and_becomes_the_first_axis_on_request(tmp_path):
     np.testing.assert_array_equal(first.numpy(), values.transpose(2, 1, 0))
 
 
-def test_files_of_one_list_become_channels(image, tmp_path):
+def test_several_files_become_channels(image, tmp_path):
     for name, part in (("a.mha", image), ("b.mha", image + 1)):
         sitk.WriteImage(part, str(tmp_path / name))
     both = LoadImage(reader=SimpleITKReader(), image_only=True)([tmp_path / "a.mha", tmp_path / "b.mha"])
@@ -67,14 +67,14 @@ def test_files_of_one_list_become_channels(image, tmp_path):
     assert torch.equal(both[1] - both[0], torch.ones(SHAPE))
 
 
-def test_files_that_lie_elsewhere_are_not_stacked(image):
+def test_files_with_different_affines_are_rejected(image):
     moved = sitk.Image(image)
     moved.SetOrigin((0, 0, 0))
-    with pytest.raises(ValueError, match="same affine"):
+    with pytest.raises(ValueError, match="same shape and affine"):
         SimpleITKReader().get_data([image, moved])
 
 
-def test_it_says_which_files_it_reads():
+def test_supported_suffixes_are_recognised():
     reader = SimpleITKReader()
     assert reader.verify_suffix("A.MHA") and reader.verify_suffix(["a.mhd", "b.nii.gz"])
     assert not reader.verify_suffix(["a.mha", "b.png"])

@@ -1,4 +1,9 @@
-"""The round loop's connection to `FlareController`: a FLARE job carries messages, and a broken one is replaced."""
+"""The round loop's connection to a FLARE job that carries its messages.
+
+FLARE ends a whole job when one of its processes fails. `FlareConnection` therefore treats a job as replaceable: if a
+job ends, it starts another one and sends again the requests that have no reply yet. A site that receives the same
+training request twice returns its stored reply, so that no round is trained or counted twice.
+"""
 
 from __future__ import annotations
 
@@ -18,174 +23,187 @@ from pathlib import Path
 from typing import Protocol
 
 from medfed.engines.flare.job import NO_REPLY
+from medfed.federation.engine import OnReply
 from medfed.federation.message import Message, failed_reply
 
-MAX_JOBS = 3  # that may break in one exchange before it is given up
+MAX_JOBS = 3  # an exchange is given up after this many jobs have failed
 POLL_S = 0.2
-NOTE = b"\0"  # how a frame begins that is a note for the user, where one might begin with a site's name
+WARNING = b"\0"  # first byte of a frame with a warning for the user; any other frame begins with the name of a site
 
 
 class Job(Protocol):
-    """A FLARE job that runs."""
+    """Interface of a FLARE job that runs."""
 
-    def ended(self) -> str | None:
-        """How it ended, as a clause; None while it runs."""
+    def end_reason(self) -> str | None:
+        """Return why the job ended, as a clause; None while it runs."""
         ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """End the job; called after the connection to it was closed."""
+        ...
 
 
 @dataclass
 class FlareConnection:
-    """Letters to sites and answers back, over FLARE jobs.
+    """Sends requests to sites and receives their replies through FLARE jobs.
 
     Args:
-        start: begins a job whose `FlareController` finds the given words (`address` and `key`) in its local folder.
-        join_timeout_s: how long a job may take until its `FlareController` is there.
-        grace_s: how long after a site's time the `FlareController` may take to say so, and how long it may take
-            no byte.
+        start: function that starts a job. Its argument is a dict with `address` and `key`, which must be stored in the
+            local folder of the job's server, where `FlareController` reads it.
+        join_timeout_s: seconds until the job's `FlareController` must have connected.
+        grace_s: seconds after a timeout until the `FlareController` must have reported it, and seconds without
+            progress after which a transfer is given up.
     """
 
     start: Callable[[dict[str, str]], Job]
     join_timeout_s: float = 120.0
     grace_s: float = 60.0
     _job: Job | None = field(default=None, init=False)
-    _line: Connection | None = field(default=None, init=False)
-    _broken: int = field(default=0, init=False)
+    _connection: Connection | None = field(default=None, init=False)
+    _n_failed_jobs: int = field(default=0, init=False)
     _is_idle: bool = field(default=False, init=False)
-    _notes: list[bytes] = field(default_factory=list, init=False)
+    _warnings: list[bytes] = field(default_factory=list, init=False)
 
     def exchange(
-        self, kind: str, messages: Mapping[str, Message], seconds: float,
-        on_reply: Callable[[str, str, int, int], None] | None = None,
+        self, kind: str, messages: Mapping[str, Message], timeout_s: float, on_reply: OnReply | None = None
     ) -> dict[str, Message]:
-        """An answer a site, `failed` where there is none; a job that breaks is started again for the sites left.
+        """Send one request to each site and return the replies.
 
-        Of an answer that nobody waits for any more a warning says whose it is; it is not among these.
+        If the job ends, another one is started for the sites without a reply, up to `MAX_JOBS` jobs. A reply that is
+        received late or twice is not returned; a warning names the site.
 
         Args:
-            seconds: how long a site may take; 0 waits as long as the job runs.
-            on_reply: told the kind, the site, and how many of how many sites have answered.
-        """
-        answers: dict[str, Message] = {}
-        self._broken = 0
-        try:
-            self._exchange(kind, messages, seconds, answers, on_reply)
-        finally:
-            self._tell()
-        return dict(sorted(answers.items()))
+            kind: the kind of the requests.
+            messages: the requests by the name of the site.
+            timeout_s: seconds until a site must have replied; 0 waits as long as the job runs.
+            on_reply: function that is called after each reply (`OnReply`); None calls nothing.
 
-    def _exchange(self, kind: str, messages: Mapping[str, Message], seconds: float, answers: dict[str, Message],
-                  on_reply: Callable[[str, str, int, int], None] | None) -> None:
-        while left := {site: message for site, message in messages.items() if site not in answers}:
+        Returns:
+            One reply for each site, sorted by name; of kind "failed" where a site did not reply.
+        """
+        replies: dict[str, Message] = {}
+        self._n_failed_jobs = 0
+        try:
+            self._exchange(kind, messages, timeout_s, replies, on_reply)
+        finally:
+            self._show_warnings()
+        return dict(sorted(replies.items()))
+
+    def _exchange(self, kind: str, messages: Mapping[str, Message], timeout_s: float, replies: dict[str, Message],
+                  on_reply: OnReply | None) -> None:
+        while left := {site: message for site, message in messages.items() if site not in replies}:
             try:
                 self._connect()
-                for site, answer in self._ask(kind, left, seconds):
-                    is_first = site not in answers
-                    answers[site] = answer
+                for site, reply in self._ask(kind, left, timeout_s):
+                    is_first = site not in replies
+                    replies[site] = reply
                     if on_reply and is_first:
-                        on_reply(kind, site, len(answers), len(messages))
+                        on_reply(kind, site, len(replies), len(messages))
             except (EOFError, OSError) as error:
-                self._give_up_or_again(left, answers, str(error))
+                self._handle_failed_job(left, replies, str(error))
 
     def close(self) -> None:
-        """End the job."""
-        if self._line:
+        """Close the connection and end the job."""
+        if self._connection:
             with suppress(EOFError, OSError):
-                while self._is_idle and self._line.poll():
-                    self._notes.append(self._line.recv_bytes())
-            self._line.close()
+                while self._is_idle and self._connection.poll():
+                    self._warnings.append(self._connection.recv_bytes())
+            self._connection.close()
         if self._job:
             self._job.stop()
-        self._job = self._line = None
-        self._tell()
+        self._job = self._connection = None
+        self._show_warnings()
 
-    def _tell(self) -> None:
-        """Not while the line is in use: what goes wrong in showing a note is no fault of the line."""
-        notes, self._notes = self._notes, []
-        for note in notes:
-            warnings.warn(note.removeprefix(NOTE).decode(), stacklevel=2)
+    def _show_warnings(self) -> None:
+        """Show the collected warnings; called outside a transfer, so that an error in showing them ends no job."""
+        frames, self._warnings = self._warnings, []
+        for frame in frames:
+            warnings.warn(frame.removeprefix(WARNING).decode(), stacklevel=2)
 
     def _ask(
-        self, kind: str, messages: Mapping[str, Message], seconds: float
+        self, kind: str, messages: Mapping[str, Message], timeout_s: float
     ) -> Iterator[tuple[str, Message]]:
-        letters: list[tuple[Message, bytes]] = []
-        places: dict[str, int] = {}
+        # Sites with the same request object share one encoded request, which is sent once.
+        requests: list[tuple[Message, bytes]] = []
+        indices: dict[str, int] = {}
         for site, message in messages.items():
-            for index, (known, _) in enumerate(letters):
+            for index, (known, _) in enumerate(requests):
                 if known is message:
-                    places[site] = index
+                    indices[site] = index
                     break
             else:
-                places[site] = len(letters)
-                letters.append((message, message.to_bytes()))
+                indices[site] = len(requests)
+                requests.append((message, message.to_bytes()))
         self._is_idle = False
-        request = {"kind": kind, "sites": places, "n_letters": len(letters), "seconds": seconds}
-        _, line = self._running()
-        line.send_bytes(json.dumps(request).encode())
-        for _, letter in letters:
-            line.send_bytes(letter)
-        limit = seconds + self.grace_s if seconds else None
-        while frame := self._frame(limit):
-            if frame.startswith(NOTE):
-                self._notes.append(frame)
+        header = {"kind": kind, "sites": indices, "n_requests": len(requests), "timeout_s": timeout_s}
+        _, connection = self._running()
+        connection.send_bytes(json.dumps(header).encode())
+        for _, request in requests:
+            connection.send_bytes(request)
+        limit_s = timeout_s + self.grace_s if timeout_s else None
+        while frame := self._next_frame(limit_s):
+            if frame.startswith(WARNING):
+                self._warnings.append(frame)
             else:
-                yield frame.decode(), Message.from_bytes(self._frame(self.grace_s))
+                yield frame.decode(), Message.from_bytes(self._next_frame(self.grace_s))
         self._is_idle = True
 
-    def _frame(self, limit: float | None) -> bytes:
-        """What comes next on the line; EOFError if the job ends first, or nothing comes in time."""
-        until = None if limit is None else time.monotonic() + limit
-        job, line = self._running()
-        while not line.poll(POLL_S):
-            if job.ended():
+    def _next_frame(self, limit_s: float | None) -> bytes:
+        """Return the next frame; raise EOFError if the job ends first, or nothing is received for `limit_s` seconds."""
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        job, connection = self._running()
+        while not connection.poll(POLL_S):
+            if job.end_reason():
                 raise EOFError
-            if until is not None and time.monotonic() > until:
-                raise EOFError(f"its relay said nothing for {limit:g} s")
-        return line.recv_bytes()
+            if deadline is not None and time.monotonic() > deadline:
+                raise EOFError(f"its controller sent nothing for {limit_s:g} s")
+        return connection.recv_bytes()
 
     def _running(self) -> tuple[Job, Connection]:
-        """The job and the line to it; EOFError if there is none."""
-        if self._job is None or self._line is None:
-            raise EOFError("its line is closed")
-        return self._job, self._line
+        """Return the job and the connection to it; raise EOFError if there is none."""
+        if self._job is None or self._connection is None:
+            raise EOFError("its connection is closed")
+        return self._job, self._connection
 
     def _connect(self) -> None:
-        """Start a job, if none runs, and wait for its `FlareController`."""
-        if self._line is not None:
+        """Start a job, if none runs, and wait until its `FlareController` connects."""
+        if self._connection is not None:
             return
-        with tempfile.TemporaryDirectory(prefix="medfed_") as place:  # a socket's path must be short
+        with tempfile.TemporaryDirectory(prefix="medfed_") as folder:  # the path of a socket must be short
             key = secrets.token_bytes(32)
-            address = str(Path(place) / "line")
-            with socket.socket(socket.AF_UNIX) as door:
-                door.bind(address)
-                door.listen()
-                door.settimeout(POLL_S)
+            address = str(Path(folder) / "socket")
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(address)
+                listener.listen()
+                listener.settimeout(POLL_S)
                 self._job = job = self.start({"address": address, "key": key.hex()})
-                self._line = self._accepted(job, door, key)
+                self._connection = self._accept(job, listener, key)
 
-    def _accepted(self, job: Job, door: socket.socket, key: bytes) -> Connection:
-        """The `FlareController` that knows the key; not by `Listener`, whose `accept` knows no end."""
-        until = time.monotonic() + self.join_timeout_s
-        while time.monotonic() < until and job.ended() is None:
+    def _accept(self, job: Job, listener: socket.socket, key: bytes) -> Connection:
+        """Return the connection to the `FlareController` that knows the key.
+
+        `multiprocessing.connection.Listener` is not used, because its `accept` has no timeout.
+        """
+        deadline = time.monotonic() + self.join_timeout_s
+        while time.monotonic() < deadline and job.end_reason() is None:
             with suppress(TimeoutError):
-                end, _ = door.accept()
-                for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                    end.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", int(self.grace_s) + 1, 0))
-                line = Connection(end.detach())
+                end, _ = listener.accept()
+                for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                    end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(self.grace_s) + 1, 0))
+                connection = Connection(end.detach())
                 try:
-                    deliver_challenge(line, key)
-                    answer_challenge(line, key)
-                    return line
+                    deliver_challenge(connection, key)
+                    answer_challenge(connection, key)
+                    return connection
                 except (AuthenticationError, EOFError, OSError):
-                    line.close()
-        raise EOFError(f"its relay was not there within {self.join_timeout_s:g} s")
+                    connection.close()
+        raise EOFError(f"its controller did not connect within {self.join_timeout_s:g} s")
 
-    def _give_up_or_again(self, left: Mapping[str, Message], answers: dict[str, Message], how: str) -> None:
-        """The job broke: the next turn starts another, or its end is the answer of every site that is left."""
-        why = (self._job.ended() if self._job else None) or how or "its line broke"
+    def _handle_failed_job(self, left: Mapping[str, Message], replies: dict[str, Message], error: str) -> None:
+        """Close a job that failed; after `MAX_JOBS` of them, set a failed reply for each site without a reply."""
+        why = (self._job.end_reason() if self._job else None) or error or "its connection broke"
         self.close()
-        self._broken += 1
-        if self._broken >= MAX_JOBS:
+        self._n_failed_jobs += 1
+        if self._n_failed_jobs >= MAX_JOBS:
             reply = failed_reply(f"{NO_REPLY}: FLARE's job ended: {why}")
-            answers |= dict.fromkeys((site for site in left if site not in answers), reply)
+            replies |= dict.fromkeys((site for site in left if site not in replies), reply)

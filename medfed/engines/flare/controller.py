@@ -1,4 +1,8 @@
-"""The coordinator's half inside NVIDIA FLARE: it hands letters to sites and answers back, and decides nothing."""
+"""The part of the coordinator that runs inside NVIDIA FLARE: it passes requests to the sites and replies back.
+
+It makes no decisions. The round loop, its checkpoints and all checks are in the coordinator's own program, which holds
+the other end of the connection (`FlareConnection`); this FLARE job can therefore end and be replaced at any time.
+"""
 
 from __future__ import annotations
 
@@ -18,157 +22,193 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.apis.wf_comm_spec import WFCommSpec
 
-from medfed.engines.flare.connection import NOTE
+from medfed.engines.flare.connection import WARNING
 from medfed.engines.flare.job import CONNECTION_FILE, NO_REPLY
 from medfed.engines.flare.late_replies import LateReplies
-from medfed.engines.flare.messages import SECONDS, register, to_message, to_shareable
+from medfed.engines.flare.messages import TIMEOUT_HEADER, register, to_message, to_shareable
 from medfed.federation.message import Message, failed_reply
 
 POLL_S = 0.05
-GRACE_S = 5.0  # after its time is over, for a site to say that it stopped: it is there, then
-MAX_REASON_CHARACTERS = 300  # letters of a reason
+GRACE_S = 5.0  # after the timeout, for a site to report that it stopped; such a site is still connected
+MAX_REASON_CHARACTERS = 300
+
+ReplyQueue = queue.Queue[tuple[float, str, Message]]  # (time of receipt, site, reply)
 
 
 class FlareController(Controller):
-    """Runs in FLARE's server, beside whatever program of the coordinator holds the other end of the line.
+    """FLARE controller that carries requests and replies between the coordinator's program and the sites.
 
-    The round loop, its checkpoints and all decisions are in that program, so that this job may end and start again.
+    FLARE creates it by its class name, without arguments. The local folder of FLARE's server must hold the file
+    `CONNECTION_FILE` with the address and the key of the coordinator's program.
     """
 
     def __init__(self) -> None:
         super().__init__(task_check_period=POLL_S)
         register()
-        self._late = LateReplies()
+        self._late_replies = LateReplies()
 
     def set_communicator(self, communicator: WFCommSpec) -> None:
-        """A site asks, before it sends an answer, whether its task still stands, and sends none where it does not."""
+        """Set FLARE's communicator, and make it record the replies to tasks that are over.
+
+        Before a site sends a reply, it asks FLARE whether its task is still open, and sends nothing if it is not. That
+        question is the only trace of such a late reply.
+
+        Args:
+            communicator: FLARE's communicator.
+        """
         super().set_communicator(communicator)
         check = communicator.process_task_check
 
-        def checked(task_id: str, fl_ctx: FLContext) -> ClientTask | None:
+        def check_and_record(task_id: str, fl_ctx: FLContext) -> ClientTask | None:
             task = check(task_id, fl_ctx)
             if task is None:
-                self._late.came(task_id, fl_ctx.get_peer_context().get_identity_name())
+                self._late_replies.record_reply(task_id, fl_ctx.get_peer_context().get_identity_name())
             return task
 
-        communicator.process_task_check = checked
+        communicator.process_task_check = check_and_record
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing to prepare."""
+        """Do nothing; FLARE calls this method when the job starts.
+
+        Args:
+            fl_ctx: FLARE's context.
+        """
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing to tidy up."""
+        """Do nothing; FLARE calls this method when the job ends.
+
+        Args:
+            fl_ctx: FLARE's context.
+        """
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Carry letters until the other end of the line closes, or FLARE stops the job."""
-        where = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / CONNECTION_FILE
-        told = json.loads(where.read_text())
-        with Client(told["address"], "AF_UNIX", authkey=bytes.fromhex(told["key"])) as line:
+        """Carry requests and replies until the coordinator's program closes the connection, or FLARE stops the job.
+
+        Args:
+            abort_signal: FLARE's signal that the job must stop.
+            fl_ctx: FLARE's context.
+        """
+        path = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / CONNECTION_FILE
+        settings = json.loads(path.read_text())
+        with Client(settings["address"], "AF_UNIX", authkey=bytes.fromhex(settings["key"])) as connection:
             while not abort_signal.triggered:
                 try:
-                    self._tell(line)
-                    if not line.poll(POLL_S):
+                    self._send_warnings(connection)
+                    if not connection.poll(POLL_S):
                         continue
-                    request = json.loads(line.recv_bytes())
-                    letters = [line.recv_bytes() for _ in range(request["n_letters"])]
-                    self._carry(line, request, letters, abort_signal, fl_ctx)
-                except (EOFError, ConnectionError):  # the other end is done with this job
+                    header = json.loads(connection.recv_bytes())
+                    requests = [connection.recv_bytes() for _ in range(header["n_requests"])]
+                    self._carry(connection, header, requests, abort_signal, fl_ctx)
+                except (EOFError, ConnectionError):  # the coordinator's program has closed the connection
                     return
 
     def _carry(
-        self, line: Connection, request: dict, letters: list[bytes], abort_signal: Signal, fl_ctx: FLContext
+        self, connection: Connection, header: dict, requests: list[bytes], abort_signal: Signal, fl_ctx: FLContext
     ) -> None:
-        """One exchange: a task a site, all at once; each answer goes over the line as it comes, then an empty frame."""
-        answers: queue.Queue[tuple[float, str, Message]] = queue.Queue()
-        seconds, tasks = request["seconds"], self._tasks_of(request, letters, answers, fl_ctx)
-        for site in sorted(set(request["sites"]) - set(tasks)):
-            _send(line, site, failed_reply(f"{NO_REPLY}: it is not connected"))
-        began, open_sites, given_up = time.monotonic(), set(tasks), set()
+        """Carry one exchange: send a task to each site, forward each reply when it is received, then an empty frame."""
+        replies: ReplyQueue = queue.Queue()
+        timeout_s, tasks = header["timeout_s"], self._create_tasks(header, requests, replies, fl_ctx)
+        for site in sorted(set(header["sites"]) - set(tasks)):
+            _send(connection, site, failed_reply(f"{NO_REPLY}: it is not connected"))
+        start, open_sites, given_up = time.monotonic(), set(tasks), set()
         for site in sorted(tasks):
             self.broadcast(tasks[site], fl_ctx, targets=[site], min_responses=1)
-        while open_sites and not abort_signal.triggered and not _over(began, seconds):
-            self._tell(line)
-            if line.poll():  # nothing comes during an exchange but its end
+        while open_sites and not abort_signal.triggered and not _is_over(start, timeout_s):
+            self._send_warnings(connection)
+            if connection.poll():  # the coordinator's program sends nothing during an exchange, so it has closed
                 raise EOFError
             try:
-                came, site, message = answers.get(timeout=POLL_S)
+                received_at, site, message = replies.get(timeout=POLL_S)
             except queue.Empty:
-                came, (site, message) = began, _given_up(open_sites, tasks)
+                received_at, (site, message) = start, _given_up(open_sites, tasks)
                 given_up.add(site)
             if site in open_sites:
                 open_sites.discard(site)
-                _send(line, site, _in_time(message, came - began, seconds))
+                _send(connection, site, _reject_if_late(message, received_at - start, timeout_s))
         if abort_signal.triggered:
             raise ConnectionAbortedError("FLARE stops this job")
         self.cancel_all_tasks(fl_ctx=fl_ctx)
-        while not answers.empty():  # what came while the line was busy with others' answers
-            came, site, message = answers.get()
+        while not replies.empty():  # received in time, while other replies were being forwarded
+            received_at, site, message = replies.get()
             if site in open_sites:
                 open_sites.discard(site)
-                _send(line, site, _in_time(message, came - began, seconds))
-        self._late.over(open_sites | given_up)
+                _send(connection, site, _reject_if_late(message, received_at - start, timeout_s))
+        self._late_replies.close_requests(open_sites | given_up)
         for site in sorted(open_sites):
-            _send(line, site, failed_reply(f"{NO_REPLY} within {seconds:g} s"))
-        self._tell(line)
-        line.send_bytes(b"")
+            _send(connection, site, failed_reply(f"{NO_REPLY} within {timeout_s:g} s"))
+        self._send_warnings(connection)
+        connection.send_bytes(b"")
 
-    def _tasks_of(
-        self, request: dict, letters: list[bytes], answers: queue.Queue[tuple[float, str, Message]], fl_ctx: FLContext
+    def _create_tasks(
+        self, header: dict, requests: list[bytes], replies: ReplyQueue, fl_ctx: FLContext
     ) -> dict[str, Task]:
-        """FLARE's tasks by site, for those that are there; what is answered goes into `answers` with its time."""
-        messages = [Message.from_bytes(letter) for letter in letters]
+        """Return FLARE's tasks of the connected sites, by the name of the site; each reply is put into `replies`."""
+        messages = [Message.from_bytes(request) for request in requests]
         shareables = [to_shareable(message) for message in messages]
         for shareable in shareables:
-            shareable.set_header(SECONDS, request["seconds"])
+            shareable.set_header(TIMEOUT_HEADER, header["timeout_s"])
         number = messages[0].facts["round"] if messages else 0
 
-        def sent(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            self._late.sent(client_task.id, client_task.client.name, request["kind"], number)
+        def on_sent(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            self._late_replies.record_request(client_task.id, client_task.client.name, header["kind"], number)
 
-        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            answers.put((time.monotonic(), client_task.client.name, _read(client_task.result)))
-            client_task.result = None  # hundreds of megabytes, and nobody else wants them
+        def on_received(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            replies.put((time.monotonic(), client_task.client.name, _read(client_task.result)))
+            client_task.result = None  # frees hundreds of megabytes that are not needed any more
 
-        # After `_over`, which has the better reason.
-        timeout = int(request["seconds"] + GRACE_S) + 1 if request["seconds"] else 0
-        there = {client.name for client in fl_ctx.get_engine().get_clients()}
-        return {site: Task(request["kind"], shareables[index], timeout=timeout, after_task_sent_cb=sent,
-                           result_received_cb=received)
-                for site, index in request["sites"].items() if site in there}  # fmt: skip
+        # FLARE's own timeout is longer than `_is_over`, which reports a better reason.
+        timeout = int(header["timeout_s"] + GRACE_S) + 1 if header["timeout_s"] else 0
+        connected = {client.name for client in fl_ctx.get_engine().get_clients()}
+        return {site: Task(header["kind"], shareables[index], timeout=timeout, after_task_sent_cb=on_sent,
+                           result_received_cb=on_received)
+                for site, index in header["sites"].items() if site in connected}  # fmt: skip
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Every answer that is sent passes here, also one that FLARE then drops because its task is over."""
+        """Record every reply that a site sends, also those that FLARE then drops because their task is over.
+
+        Args:
+            event_type: FLARE's name of the event.
+            fl_ctx: FLARE's context.
+        """
         if event_type == EventType.BEFORE_PROCESS_SUBMISSION:
             key, result = fl_ctx.get_prop(FLContextKey.TASK_ID), fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             succeeded = result.get_return_code() == ReturnCode.OK
-            why = "" if succeeded else _read(result).facts["why"][:MAX_REASON_CHARACTERS]
-            self._late.came(key, fl_ctx.get_peer_context().get_identity_name(), why)
+            failure = "" if succeeded else _read(result).facts["why"][:MAX_REASON_CHARACTERS]
+            self._late_replies.record_reply(key, fl_ctx.get_peer_context().get_identity_name(), failure)
         super().handle_event(event_type, fl_ctx)
 
-    def _tell(self, line: Connection) -> None:
-        for note in self._late.notes():
-            line.send_bytes(NOTE + note.encode())
+    def _send_warnings(self, connection: Connection) -> None:
+        for text in self._late_replies.take_warnings():
+            connection.send_bytes(WARNING + text.encode())
 
     def process_result_of_unknown_task(
         self, client: Site, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """An answer to no letter of this job; one that is late has been told of."""
-        self.log_warning(fl_ctx, f"{client.name}: an answer came to no letter of this job; left out")
+        """Log a reply to a request that this job did not send; the reply is not used.
+
+        Args:
+            client: the site that sent it.
+            task_name: FLARE's name of the task.
+            client_task_id: FLARE's identifier of the task.
+            result: the reply.
+            fl_ctx: FLARE's context.
+        """
+        self.log_warning(fl_ctx, f"{client.name}: sent a reply to a request that this job did not send; it is not used")
 
 
-def _over(began: float, seconds: float) -> bool:
-    return bool(seconds) and time.monotonic() - began > seconds + GRACE_S
+def _is_over(start: float, timeout_s: float) -> bool:
+    return bool(timeout_s) and time.monotonic() - start > timeout_s + GRACE_S
 
 
-def _in_time(message: Message, took: float, seconds: float) -> Message:
-    """The answer, if it came in time; a reason may come a little later."""
-    if not seconds or took <= seconds or message.kind == "failed":
+def _reject_if_late(message: Message, duration_s: float, timeout_s: float) -> Message:
+    """Return the message, or a failed reply in its place if it is late; a failed reply itself is never too late."""
+    if not timeout_s or duration_s <= timeout_s or message.kind == "failed":
         return message
-    return failed_reply(f"its answer came late, after {took:.1f} s where it had {seconds:g} s")
+    return failed_reply(f"its reply was received after {duration_s:.1f} s, but only {timeout_s:g} s were allowed")
 
 
 def _given_up(sites: set[str], tasks: dict[str, Task]) -> tuple[str, Message]:
-    """A site that FLARE no longer waits for, as where it is dead, and the message that says so; no site else."""
+    """Return a site that FLARE no longer waits for, such as a dead one, and a failed reply; ("", ...) if none."""
     for site in sorted(sites):
         if (status := tasks[site].completion_status) not in (None, TaskCompletionStatus.OK):
             return site, failed_reply(f"{NO_REPLY}: FLARE says {getattr(status, 'value', status)}")
@@ -178,10 +218,10 @@ def _given_up(sites: set[str], tasks: dict[str, Task]) -> tuple[str, Message]:
 def _read(result: Shareable) -> Message:
     try:
         return to_message(result)
-    except Exception as error:  # whatever a site sends must not end the job of the others
-        return failed_reply(f"its answer cannot be read: {error}")
+    except Exception as error:  # no reply of one site may end the job of all sites
+        return failed_reply(f"its reply cannot be read: {error}")
 
 
-def _send(line: Connection, site: str, message: Message) -> None:
-    line.send_bytes(site.encode())
-    line.send_bytes(message.to_bytes())
+def _send(connection: Connection, site: str, message: Message) -> None:
+    connection.send_bytes(site.encode())
+    connection.send_bytes(message.to_bytes())

@@ -1,4 +1,10 @@
-"""Hospitals that joined a FLARE server of the coordinator's: letters go to them over mutual TLS."""
+"""The engine of a real federation: the sites are hospitals that joined the coordinator's FLARE server.
+
+Messages travel over mutual TLS. FLARE ends a job when one of its processes at a site crashes, and a site that comes
+back does not rejoin a running job. A job therefore only carries messages (`FlareConnection`): if it ends, it is started
+again for the requests that have no reply yet, and if a missing site has come back, it is started again before the next
+requests.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +23,27 @@ from medfed.engines.flare.connection import FlareConnection
 from medfed.engines.flare.job import CONNECTION_FILE, NO_REPLY, write_job
 from medfed.engines.flare.kit import Kit
 from medfed.federation.engine import OnReply, OnStep
-from medfed.federation.message import Message
+from medfed.federation.message import FAILED, Message
 from medfed.federation.settings import Federation
 
 POLL_S = 1.0
-STATUS_S = 10.0
+STATUS_INTERVAL_S = 10.0
 CONNECT_TIMEOUT_S = 60.0
+N_STOP_POLLS = 10
 
 
 @dataclass
 class FlareEngine:
-    """The engine of a coordinator: it has no site of its own.
-
-    FLARE fails a job when a process of a site dies, and leaves a site that comes back out of a job that runs. So a job
-    is but a pipe (`FlareConnection`): one that ends is started again for the letters that have no answer yet, and one
-    that a missing site has come back to is started again before the next letters.
+    """Engine of a coordinator whose sites run elsewhere and are reached through NVIDIA FLARE.
 
     Args:
-        names: the sites that are expected, the validation site (`federation.validation_site`) among them.
-        server, admin: the coordinator's startup kits; the server runs on this machine.
-        folder: for the job and FLARE's log.
-        join_timeout_s: how long to wait for sites to join before the first letters.
+        names: the names of the expected sites, including the validation site if there is one.
+        server: the startup kit of FLARE's server, which runs on this machine.
+        admin: the folder of the startup kit of FLARE's admin console.
+        folder: the folder for the job's files; FLARE's log is `server.log` in it.
+        settings: the `federation` block of the plan.
+        join_timeout_s: seconds to wait for the sites to join before the first requests.
+        on_reply: function that is called after each reply (`OnReply`); set it after the creation.
     """
 
     names: list[str]
@@ -47,7 +53,7 @@ class FlareEngine:
     settings: Federation
     join_timeout_s: float = 600.0
     on_reply: OnReply | None = field(default=None, init=False)
-    on_step: OnStep | None = field(default=None, init=False)  # never called: the sites train elsewhere
+    on_step: OnStep | None = field(default=None, init=False)  # never called, because the sites train elsewhere
     _flare: FlareConnection = field(init=False)
     _missing: set[str] = field(default_factory=set, init=False)
 
@@ -56,43 +62,62 @@ class FlareEngine:
         self._waited = False
 
     def sites(self) -> list[str]:
+        """Return the sorted names of the sites that train, without the validation site."""
         return sorted(set(self.names) - {self.settings.validation_site})
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Answers, `failed` where a site gave none in time or is not there."""
-        if self.server.ended():
+        """Deliver the requests to the hospitals and return their replies.
+
+        The first call waits until the sites have joined, at most `join_timeout_s` seconds.
+
+        Args:
+            kind: the kind of the requests.
+            messages: the requests by the name of the site.
+
+        Returns:
+            The replies by the name of the site; of kind "failed" where a site did not reply within
+            `federation.reply_timeout_s` or is not connected.
+
+        Raises:
+            UserError: if FLARE's server ended, or no site joined.
+        """
+        if self.server.has_ended():
             raise UserError(f"the FLARE server ended; see {self.folder / 'server.log'}")
         self._wait_for_sites()
         if self._missing and self._missing & self._connected():
             self._flare.close()
-        answers = self._flare.exchange(kind, messages, self.settings.reply_timeout_s, self.on_reply)
-        # A site that says why it has no answer is there.
-        silent = {site for site, answer in answers.items()
-                  if answer.kind == "failed" and answer.facts["why"].startswith(NO_REPLY)}  # fmt: skip
-        self._missing = (self._missing - set(answers)) | silent
-        return answers
+        replies = self._flare.exchange(kind, messages, self.settings.reply_timeout_s, self.on_reply)
+        # A site that gives a reason of its own is connected.
+        silent = {site for site, reply in replies.items()
+                  if reply.kind == FAILED and reply.facts["why"].startswith(NO_REPLY)}  # fmt: skip
+        self._missing = (self._missing - set(replies)) | silent
+        return replies
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """The sites go by what the letters say."""
+        """Do nothing: each request names the round from which a site continues.
+
+        Args:
+            took_part: not used.
+        """
 
     def close(self) -> None:
-        """End the job; the server is stopped by whoever started it."""
+        """End the FLARE job. The server keeps running until the caller stops it."""
         self._flare.close()
 
     def _wait_for_sites(self) -> None:
-        """Once, before the first letters; who is not there by then may come later."""
+        """Wait, before the first requests only, until all sites have joined; a missing site may join later."""
         if self._waited:
             return
-        until = time.monotonic() + self.join_timeout_s
+        deadline = time.monotonic() + self.join_timeout_s
         while missing := sorted(set(self.names) - self._connected()):
-            if self.server.ended():
+            if self.server.has_ended():
                 raise UserError(f"the FLARE server ended; see {self.folder / 'server.log'}")
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 if len(missing) == len(self.names):
                     raise UserError(f"no site joined within {self.join_timeout_s:g} s; ask the hospitals whether "
-                                    "python -m medfed.site runs there, and whether they reach this machine")
-                warnings.warn(f"{', '.join(missing)} did not join within {self.join_timeout_s:g} s; going on without",
-                              stacklevel=2)
+                                    "python -m medfed.site is running there, and whether they can reach this machine")
+                warnings.warn(f"{', '.join(missing)} did not join within {self.join_timeout_s:g} s; the run starts "
+                              "without", stacklevel=2)  # fmt: skip
                 break
             time.sleep(POLL_S)
         self._waited = True
@@ -105,50 +130,51 @@ class FlareEngine:
             session.close()
 
     def _session(self) -> Session:
-        """A fresh one each time: FLARE closes those that idle."""
-        until = time.monotonic() + CONNECT_TIMEOUT_S
+        """Return a new session with FLARE's server; one for each use, because FLARE closes idle sessions."""
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
         while True:
             try:
-                with redirect_stdout(io.StringIO()):  # it says that it connects
+                with redirect_stdout(io.StringIO()):  # FLARE prints that it connects
                     return new_secure_session(self.admin.name, str(self.admin), timeout=5.0)
-            except Exception as error:  # FLARE raises many kinds while its server starts
-                if time.monotonic() > until or self.server.ended():
+            except Exception as error:  # FLARE raises many types of errors while its server starts
+                if time.monotonic() > deadline or self.server.has_ended():
                     log = self.folder / "server.log"
-                    raise UserError(f"no answer from the FLARE server ({error}); see {log}") from error
+                    raise UserError(f"the FLARE server does not reply ({error}); see {log}") from error
                 time.sleep(POLL_S)
 
-    def _submit(self, line: dict[str, str]) -> _Submitted:
-        self.server.write(CONNECTION_FILE, line)
+    def _submit(self, connection_settings: dict[str, str]) -> _SubmittedJob:
+        self.server.write(CONNECTION_FILE, connection_settings)
         session = self._session()
         try:
-            there = sorted({client.name for client in session.get_system_info().client_info} & set(self.names))
-            path = write_job(self.folder / "job", there or self.names)
-            return _Submitted(session, session.submit_job(str(path.resolve())), self._session)
-        except Exception as error:  # FLARE raises many kinds; the line tries again
+            connected = sorted({client.name for client in session.get_system_info().client_info} & set(self.names))
+            path = write_job(self.folder / "job", connected or self.names)
+            return _SubmittedJob(session, session.submit_job(str(path.resolve())), self._session)
+        except Exception as error:  # FLARE raises many types of errors; `FlareConnection` tries again
             session.close()
-            raise ConnectionError(f"FLARE takes no job: {error}") from error
+            raise ConnectionError(f"FLARE does not accept the job: {error}") from error
 
 
 @dataclass
-class _Submitted:
-    """A job at the server."""
+class _SubmittedJob:
+    """A job at FLARE's server; a `Job` of `FlareConnection`."""
 
     session: Session
     job_id: str
-    another: Callable[[], Session]
-    _looked: float = 0.0
+    new_session: Callable[[], Session]
+    _checked_at: float = 0.0
 
-    def ended(self) -> str | None:
-        if time.monotonic() - self._looked < STATUS_S:
+    def end_reason(self) -> str | None:
+        """Return why the job ended, as a clause; None while it runs. Asks the server every `STATUS_INTERVAL_S` only."""
+        if time.monotonic() - self._checked_at < STATUS_INTERVAL_S:
             return None
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         status = self._status()
         return f"FLARE says {status}" if status.startswith("FINISHED") else None
 
     def stop(self) -> None:
-        """It ends by itself as its line is closed; whatever is left of it is aborted."""
+        """Wait until the job ends, as it does when its connection is closed; abort it if it does not."""
         with suppress(Exception):
-            for _ in range(10):
+            for _ in range(N_STOP_POLLS):
                 if self._status().startswith("FINISHED"):
                     break
                 time.sleep(POLL_S)
@@ -160,8 +186,8 @@ class _Submitted:
     def _status(self) -> str:
         try:
             return str(self.session.get_job_meta(self.job_id).get("status"))
-        except Exception:  # FLARE closes a session that idles
+        except Exception:  # FLARE closes idle sessions
             with suppress(Exception):
                 self.session.close()
-            self.session = self.another()
+            self.session = self.new_session()
             return str(self.session.get_job_meta(self.job_id).get("status"))

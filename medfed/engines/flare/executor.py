@@ -1,4 +1,4 @@
-"""A site's half inside NVIDIA FLARE: it hands letters to the site's own process, and its answers back."""
+"""The part of a site that runs inside NVIDIA FLARE: it passes each request to the site's own process."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from medfed.engines.flare.job import SITE_FILE
-from medfed.engines.flare.messages import SECONDS, register, to_message, to_shareable
+from medfed.engines.flare.messages import TIMEOUT_HEADER, register, to_message, to_shareable
 from medfed.engines.site_process import SiteFailed, SiteProcess
 from medfed.federation.message import Message, failed_reply
 
 
 class SiteExecutor(Executor):
-    """Takes no arguments: what runs here is said by a file of the site, not by the coordinator.
+    """FLARE executor that lets a site reply to the coordinator's requests.
 
-    The site works in a process of its own (`SiteProcess`), because FLARE ends the whole job where one of its processes
-    dies; whatever happens there becomes a reply.
+    FLARE creates it by its class name, without arguments: which site runs is set by a file on the site's machine, not
+    by the coordinator. The site runs in a process of its own (`SiteProcess`), because FLARE ends the whole job if one
+    of its own processes crashes; every error at the site becomes a reply of kind "failed".
     """
 
     def __init__(self) -> None:
@@ -31,29 +32,44 @@ class SiteExecutor(Executor):
         self._process: SiteProcess | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """The site's process ends with the job."""
+        """Stop the site's process when FLARE ends the job.
+
+        Args:
+            event_type: FLARE's name of the event.
+            fl_ctx: FLARE's context.
+        """
         if event_type == EventType.END_RUN and self._process:
             self._process.close()
         super().handle_event(event_type, fl_ctx)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """The site's answer; never raises."""
+        """Return the site's reply to a request. This method never raises; an error becomes a failed reply.
+
+        Args:
+            task_name: FLARE's name of the task, which is the kind of the request.
+            shareable: the request, as `to_shareable` writes it.
+            fl_ctx: FLARE's context.
+            abort_signal: FLARE's signal that the task was cancelled.
+
+        Returns:
+            The reply, as `to_shareable` writes it.
+        """
         try:
-            letter = to_message(shareable).to_bytes()
-            limit = shareable.get_header(SECONDS) or None  # after which nobody waits: it must not go on for ever
-            answer = self._started(fl_ctx).ask(letter, limit, lambda: abort_signal.triggered)
-            return to_shareable(Message.from_bytes(answer))
-        except SiteFailed as why:
-            return to_shareable(failed_reply(str(why)))
-        except Exception as error:  # an error reply, for a dead job is worse
-            self.log_exception(fl_ctx, "no answer")
+            request = to_message(shareable).to_bytes()
+            timeout_s = shareable.get_header(TIMEOUT_HEADER) or None  # later the coordinator no longer waits
+            reply = self._site_process(fl_ctx).ask(request, timeout_s, lambda: abort_signal.triggered)
+            return to_shareable(Message.from_bytes(reply))
+        except SiteFailed as error:
+            return to_shareable(failed_reply(str(error)))
+        except Exception as error:  # a failed reply costs one round, an exception would end the job of all sites
+            self.log_exception(fl_ctx, "the site could not reply")
             return to_shareable(failed_reply(f"{type(error).__name__}; the site's own log says more"))
 
-    def _started(self, fl_ctx: FLContext) -> SiteProcess:
+    def _site_process(self, fl_ctx: FLContext) -> SiteProcess:
         if self._process is None:
             local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
             jobs = json.loads((local / SITE_FILE).read_text())
             name = fl_ctx.get_prop(FLContextKey.CLIENT_NAME)
-            # A simulator has one local folder for all sites of this machine.
-            self._process = SiteProcess(jobs[name], on_note=lambda text: self.log_warning(fl_ctx, text))
+            # By name, because FLARE's simulator has one local folder for all sites.
+            self._process = SiteProcess(jobs[name], on_warning=lambda text: self.log_warning(fl_ctx, text))
         return self._process

@@ -1,4 +1,7 @@
-"""A hospital's own privacy filters of FLARE, read as FLARE will read them, before anything is sent."""
+"""Checks a hospital's own FLARE privacy filters before anything is sent.
+
+The filters are read with FLARE's own code, because FLARE silently ignores much of what it does not understand.
+"""
 
 from __future__ import annotations
 
@@ -18,44 +21,53 @@ from medfed.core.errors import UserError
 
 ENCRYPTOR = "HEModelEncryptor"
 RESULT, DATA = "task_result_filters", "task_data_filters"
-IN_A_SCOPE, AROUND = {"name", "properties", RESULT, DATA}, {"format_version", "scopes", "default_scope", "components"}
+SCOPE_KEYS = {"name", "properties", RESULT, DATA}
+FILE_KEYS = {"format_version", "scopes", "default_scope", "components"}
 
 
 def check_filters(path: Path) -> None:
-    """UserError unless FLARE would apply what is in the `privacy.json` of a kit's `local` folder, to every job alike.
+    """Check that FLARE will apply the filters of a kit's `local/privacy.json` to every job.
 
-    FLARE passes over keys that it does not know, and filters nothing then; among several scopes the coordinator's job
-    chooses; a filter that cannot be made, and an encrypted update, end the job at all sites, again and again.
+    FLARE ignores keys that it does not know, and then filters nothing. If there are several scopes, the coordinator's
+    job may choose among them. A filter that cannot be created, and an encrypted update, end the job at all sites.
+
+    Args:
+        path: the `privacy.json` file.
+
+    Raises:
+        UserError: if a filter encrypts, cannot be created or would not be applied, if there is not exactly one scope,
+            or if a key is unknown.
     """
     if ENCRYPTOR in path.read_text(errors="replace"):
-        raise UserError(f"{path}: {ENCRYPTOR} encrypts what leaves, and medfed's coordinator must see an update to "
-                        "check it and to average it; take it out")
+        raise UserError(f"{path}: the filter {ENCRYPTOR} encrypts updates, but medfed's coordinator must read an "
+                        "update to check and average it; remove the filter")
     try:
-        manager = _made(path.parent)
-        written = json.loads(path.read_text())
-    except Exception as error:  # FLARE raises many kinds, and a hospital's own class may raise any
-        raise UserError(f"{path}: FLARE cannot make its filters ({error}); mend it, or join without it") from error
+        manager = _create_manager(path.parent)
+        document = json.loads(path.read_text())
+    except Exception as error:  # FLARE raises many types of errors, and a hospital's own class may raise any
+        raise UserError(f"{path}: FLARE cannot create the filters ({error}); correct the file, or join without it") \
+            from error
     scope, names = manager.default_scope, ", ".join(sorted(manager.name_to_scopes)) or "none"
     if scope is None or len(manager.name_to_scopes) != 1:
-        raise UserError(f"{path}: has the scopes {names}, the default_scope {scope.name if scope else 'none'}; "
-                        "expected one scope that is default_scope too, as a coordinator's job may choose among several")
-    own = written["scopes"][0]
-    if strange := sorted((set(own) - IN_A_SCOPE) | (set(written) - AROUND)):
-        raise UserError(f"{path}: has '{strange[0]}', which FLARE passes over; expected {RESULT} and {DATA}, in the "
-                        "scope")
-    results, data = scope.task_result_filters[FilterKey.OUT], scope.task_data_filters[FilterKey.IN]
-    for key, made in ((RESULT, results), (DATA, data)):
-        if len(made or ()) != (n := len(own.get(key) or ())):
-            raise UserError(f"{path}: of {n} {key} FLARE would apply {len(made or ())} on the way; expected them "
-                            "without a 'direction'")
-    if not own.get(RESULT) and not own.get(DATA):
-        raise UserError(f"{path}: scope '{scope.name}' filters nothing; expected filters under {RESULT}")
+        raise UserError(f"{path}: the scopes are {names} and the default_scope is {scope.name if scope else 'none'}; "
+                        "expected exactly one scope that is also the default_scope, because a coordinator's job may "
+                        "choose among several")
+    block = document["scopes"][0]
+    if unknown := sorted((set(block) - SCOPE_KEYS) | (set(document) - FILE_KEYS)):
+        raise UserError(f"{path}: FLARE ignores the key '{unknown[0]}'; expected {RESULT} and {DATA} inside the scope")
+    applied_results, applied_data = scope.task_result_filters[FilterKey.OUT], scope.task_data_filters[FilterKey.IN]
+    for key, applied in ((RESULT, applied_results), (DATA, applied_data)):
+        if len(applied or ()) != (n := len(block.get(key) or ())):
+            raise UserError(f"{path}: FLARE would apply only {len(applied or ())} of the {n} {key}; remove the "
+                            "'direction' of each filter")
+    if not block.get(RESULT) and not block.get(DATA):
+        raise UserError(f"{path}: the scope '{scope.name}' has no filters; expected filters under {RESULT}")
 
 
-def _made(local: Path) -> PrivacyManager:
-    """By FLARE itself, which also looks for classes in a folder of the site's."""
+def _create_manager(local: Path) -> PrivacyManager:
+    """Let FLARE read the file; it also looks for filter classes in the folder `custom` of the kit."""
     sys.path.append(str(local / "custom"))
-    logging.disable()  # of a traceback, before the same error comes
+    logging.disable()  # FLARE would log a traceback in addition to the error
     try:
         with redirect_stdout(io.StringIO()):
             return create_privacy_manager(Workspace(str(local.parent)), names_only=False)

@@ -1,4 +1,8 @@
-"""A FLARE job of medfed: two class names and no code, so that nothing a coordinator sends runs at a site."""
+"""The FLARE job of a federation, and the permissions that a hospital gives to it.
+
+The job names two classes of medfed and contains no code, so that nothing that a coordinator sends is executed at a
+site.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,20 @@ from medfed.core.errors import UserError
 CONTROLLER, EXECUTOR = "medfed.engines.flare.controller.FlareController", "medfed.engines.flare.executor.SiteExecutor"
 TASKS = ("share", "train", "validate", "end")
 CONNECTION_FILE, SITE_FILE = "medfed_coordinator.json", "medfed_site.json"  # in the local folders of server and site
-NO_REPLY = "did not reply"  # how the reason begins where a site said nothing itself
+NO_REPLY = "did not reply"  # the reason in a failed reply begins with it if the site itself reported nothing
 TASK_REQUEST_INTERVAL_S = 0.1  # how often a site asks for work; FLARE's 2 s would be most of a short round
 
 
 def allow_list() -> dict[str, object]:
-    """What a participant's `local/resources.json` says of the classes that a job may name."""
+    """Return the content of a participant's `local/resources.json`, with the classes that a job may use."""
     return {"format_version": 2, "class_allow_list": ["nvflare.", CONTROLLER, EXECUTOR]}
 
 
 def coordinator_permissions() -> dict[str, object]:
-    """What a hospital's `local/authorization.json` lets a coordinator do: start jobs and end them.
+    """Return the content of a hospital's `local/authorization.json`: the coordinator may start and end jobs only.
 
-    By default FLARE lets it send code along with a job (no list of classes counts then), and read files.
+    FLARE's default would also let the coordinator send code with a job (which is not restricted by the list of allowed
+    classes), download files and run shell commands.
     """
     denied = ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr")
     return {"format_version": "1.0", "permissions": {
@@ -32,23 +37,35 @@ def coordinator_permissions() -> dict[str, object]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """UserError for a site that FLARE's command lines and certificates could not name."""
+    """Check that NVIDIA FLARE can use the names of the sites in its command lines and certificates.
+
+    Args:
+        names: the names of the sites.
+
+    Raises:
+        UserError: if a name has other characters than the letters A to Z and a to z, digits, "_", "." and "-".
+    """
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-            raise UserError(f"NVIDIA FLARE cannot name a site {ascii(name)}; it takes letters from A to Z, digits, _ . "
-                            "and -, so rename the site's folder")
+            raise UserError(f"NVIDIA FLARE cannot name a site {ascii(name)}; rename the site's folder, using only the "
+                            "letters A to Z, digits, _ . and -")
 
 
 def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
-    """Write the job's folder; what it comes to is the same for every federation.
+    """Write the FLARE job of a federation; apart from the sites it is the same for all federations.
 
     Args:
-        min_sites: FLARE does not start the job with fewer.
+        folder: the folder of the job, which is created.
+        sites: the names of the sites.
+        min_sites: FLARE does not start the job if fewer sites are connected.
+
+    Returns:
+        The folder.
     """
     server = {"format_version": 2, "server": {"task_request_interval": TASK_REQUEST_INTERVAL_S},
-              "workflows": [{"id": "relay", "path": CONTROLLER, "args": {}}], **_nothing_else()}  # fmt: skip
+              "workflows": [{"id": "relay", "path": CONTROLLER, "args": {}}], **_empty_lists()}  # fmt: skip
     site = {"format_version": 2, "executors": [{"tasks": list(TASKS), "executor": {"path": EXECUTOR, "args": {}}}],
-            **_nothing_else()}  # fmt: skip
+            **_empty_lists()}  # fmt: skip
     meta = {"name": "medfed", "resource_spec": {}, "min_clients": min_sites,
             "deploy_map": {"app_server": ["server"], "app_site": list(sites)}}  # fmt: skip
     for name, content in (
@@ -62,5 +79,5 @@ def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
     return folder
 
 
-def _nothing_else() -> dict[str, list]:
+def _empty_lists() -> dict[str, list]:
     return {"components": [], "task_data_filters": [], "task_result_filters": []}

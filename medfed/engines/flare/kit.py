@@ -1,4 +1,4 @@
-"""FLARE startup kits on disk, as `nvflare provision` makes them: what medfed writes into one, and starting it."""
+"""Startup kits of NVIDIA FLARE, as `nvflare provision` makes them: check a kit, write files into it, and start it."""
 
 from __future__ import annotations
 
@@ -17,50 +17,65 @@ STOP_TIMEOUT_S = 20
 
 @dataclass
 class Kit:
-    """One participant's kit: a folder with `startup` and `local`.
+    """The startup kit of one participant: a folder with the subfolders `startup` and `local`.
 
     Args:
         path: the folder.
-        allowed: names of the classes that a job may use here; no other, whatever FLARE's own list says.
-        rights: what others may do here, in the words of FLARE's `authorization.json`; empty leaves what the kit has.
+        allowed: names of the classes that a FLARE job may use at this participant; all others are refused, whatever the
+            kit's own list allows.
+        permissions: the content of FLARE's `authorization.json`, which says what others may do at this participant;
+            empty keeps the kit's own file.
     """
 
     path: Path
     allowed: tuple[str, ...] = ()
-    rights: dict[str, object] = field(default_factory=dict)
+    permissions: dict[str, object] = field(default_factory=dict)
     _process: subprocess.Popen | None = field(default=None, init=False)
 
     def check(self) -> None:
-        """UserError unless it is a participant's kit, and its own filters are such that FLARE applies them."""
-        if not (self.path / "startup" / "sub_start.sh").is_file():
-            raise UserError(f"{self.path}: is no startup kit of NVIDIA FLARE (no startup/sub_start.sh); name the "
-                            "folder that the coordinator sent, unpacked")
-        if (own := self.path / "local" / "privacy.json").is_file():
-            from medfed.engines.flare.filters import check_filters  # late: it needs FLARE, and a dry run does not
+        """Check that the folder is a startup kit, and that FLARE will apply its privacy filters, if there are any.
 
-            check_filters(own)
+        Raises:
+            UserError: if it is not a startup kit, or its `local/privacy.json` would not be applied as written.
+        """
+        if not (self.path / "startup" / "sub_start.sh").is_file():
+            raise UserError(f"{self.path}: is not a startup kit of NVIDIA FLARE, as startup/sub_start.sh is missing; "
+                            "give the folder that the coordinator sent, unpacked")
+        if (privacy_file := self.path / "local" / "privacy.json").is_file():
+            from medfed.engines.flare.filters import check_filters  # needs FLARE, which a dry run must not need
+
+            check_filters(privacy_file)
 
     def write(self, name: str, content: object) -> None:
-        """A file of the participant's own, for its eyes alone: FLARE never sends the `local` folder anywhere."""
+        """Write a JSON file into the kit's `local` folder, readable by its owner only; FLARE never sends that folder.
+
+        Args:
+            name: the name of the file.
+            content: JSON values.
+        """
         path = self.path / "local" / name
         path.touch(mode=0o600)
         path.write_text(json.dumps(content))
 
     def start(self, log: Path, lock: int | None = None) -> None:
-        """Start the participant; what it prints goes to the log. The rest of its own `resources.json` stays.
+        """Start the participant's FLARE processes.
+
+        Before, the list of allowed classes is written into `local/resources.json`; its other entries are kept.
 
         Args:
-            lock: a descriptor that all processes of the participant hold too, so that a lock on it ends with the last.
+            log: the file to which the processes' output is appended.
+            lock: file descriptor of a lock, which all processes of the participant inherit, so that the lock is held
+                until the last of them ends; None for no lock.
         """
         local = self.path / "local"
         own = local / "resources.json"
         resources = json.loads((own if own.is_file() else local / "resources.json.default").read_text())
-        # By default FLARE sends a site's error log, with its paths, to the coordinator.
-        ours = {"class_allow_list": list(self.allowed), "class_list_enforcement_mode": "enforce",
-                "allow_log_streaming": False}  # fmt: skip
-        self.write("resources.json", {**resources, **ours})
-        if self.rights:
-            self.write("authorization.json", self.rights)
+        # By default FLARE sends a site's error log, which holds paths of files, to the coordinator.
+        enforced = {"class_allow_list": list(self.allowed), "class_list_enforcement_mode": "enforce",
+                    "allow_log_streaming": False}  # fmt: skip
+        self.write("resources.json", {**resources, **enforced})
+        if self.permissions:
+            self.write("authorization.json", self.permissions)
         (self.path / "shutdown.fl").unlink(missing_ok=True)
         python = str(Path(sys.executable).parent)
         environment = {**os.environ, "PATH": python + os.pathsep + os.environ.get("PATH", "")}
@@ -72,11 +87,12 @@ class Kit:
                 pass_fds=() if lock is None else (lock,),
             )
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
+        """Return whether the participant was started and its process has ended by itself."""
         return self._process is not None and self._process.poll() is not None
 
     def stop(self) -> None:
-        """End the participant and whatever it started."""
+        """End the participant's FLARE processes; kill them if they do not end within `STOP_TIMEOUT_S` seconds."""
         if self._process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):

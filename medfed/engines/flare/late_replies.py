@@ -1,4 +1,8 @@
-"""Answers that come when nobody waits any more: FLARE drops them by itself, and here is what is told of them."""
+"""Finds replies that are received too late or twice, so that the user can be warned of them.
+
+FLARE drops such replies silently. `FlareController` reports every request and every reply to a `LateReplies`, which
+produces one warning for each request whose reply was not used.
+"""
 
 from __future__ import annotations
 
@@ -8,67 +12,88 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-MAX_REQUESTS = 10_000  # that are remembered; FLARE itself knows no more
+MAX_REQUESTS = 10_000  # requests that are remembered; FLARE itself does not remember more
 
 
 @dataclass
-class _Letter:
+class _Request:
     site: str
     kind: str
     round: int
-    sent: float
-    is_open: bool = True
-    came: float | None = None
-    why: str = ""
+    sent_at: float
+    is_open: bool = True  # whether the controller still waits for the reply
+    replied_at: float | None = None
+    failure: str = ""
 
 
 @dataclass
 class LateReplies:
-    """Which letters one waits for, and notes of whatever else comes in answer; of each letter one note at most.
+    """Record of open requests and their replies. All methods may be called by different threads.
 
-    FLARE's threads tell what is sent and what comes, and the relay's reads the notes.
+    A request is open from `record_request` until `close_requests`. The first reply to an open request causes no
+    warning; any other reply does, with at most one warning for each request.
     """
 
-    _letters: dict[str, _Letter] = field(default_factory=dict, init=False)
-    _notes: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue, init=False)
+    _requests: dict[str, _Request] = field(default_factory=dict, init=False)
+    _warnings: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def sent(self, key: str, site: str, kind: str, number: int) -> None:
-        """A letter of round `number` goes to a site, which will answer by this key; maybe not for the first time."""
-        with self._lock:
-            self._letters.setdefault(key, _Letter(site, kind, number, time.monotonic()))
-            if len(self._letters) > MAX_REQUESTS:
-                del self._letters[next(iter(self._letters))]
+    def record_request(self, key: str, site: str, kind: str, number: int) -> None:
+        """Record that a request is sent to a site; sending the same request again changes nothing.
 
-    def came(self, key: str, site: str, why: str = "") -> None:
-        """An answer from a site, or in its place why there is none."""
+        Args:
+            key: FLARE's identifier of the task, which is unique for each request.
+            site: the name of the site.
+            kind: the kind of the request.
+            number: the round of the request.
+        """
         with self._lock:
-            letter = self._letters.get(key)
-            if letter is None or letter.site != site:
+            self._requests.setdefault(key, _Request(site, kind, number, time.monotonic()))
+            if len(self._requests) > MAX_REQUESTS:
+                del self._requests[next(iter(self._requests))]
+
+    def record_reply(self, key: str, site: str, failure: str = "") -> None:
+        """Record that a reply was received; ignored if this request was not sent to this site.
+
+        Args:
+            key: FLARE's identifier of the task.
+            site: the name of the site that replied.
+            failure: the reason that the site gave, if it could not do what was requested.
+        """
+        with self._lock:
+            request = self._requests.get(key)
+            if request is None or request.site != site:
                 return
-            is_first = letter.came is None
+            is_first = request.replied_at is None
             if is_first:
-                letter.came, letter.why = time.monotonic(), why
-            if not (is_first and letter.is_open):
-                self._tell(key, "again" if not is_first else _late(letter))
+                request.replied_at, request.failure = time.monotonic(), failure
+            if not (is_first and request.is_open):
+                self._warn(key, "twice" if not is_first else _delay(request))
 
-    def over(self, sites: Collection[str]) -> None:
-        """Nobody waits any more for answers to the letters that were sent; what these sites answered came too late."""
+    def close_requests(self, unused: Collection[str]) -> None:
+        """Record that the controller no longer waits for the replies to the requests sent so far.
+
+        Args:
+            unused: names of the sites whose replies were not used, also if they have been received by now.
+        """
         with self._lock:
-            for key, letter in list(self._letters.items()):
-                if letter.is_open and letter.site in sites and letter.came is not None:
-                    self._tell(key, _late(letter))
-                letter.is_open = False
+            for key, request in list(self._requests.items()):
+                if request.is_open and request.site in unused and request.replied_at is not None:
+                    self._warn(key, _delay(request))
+                request.is_open = False
 
-    def notes(self) -> list[str]:
-        """Those that were not read yet."""
-        return [self._notes.get() for _ in range(self._notes.qsize())]
+    def take_warnings(self) -> list[str]:
+        """Return the warnings since the last call, each as a sentence."""
+        return [self._warnings.get() for _ in range(self._warnings.qsize())]
 
-    def _tell(self, key: str, how: str) -> None:
-        letter = self._letters.pop(key)
-        why = f" ({letter.why})" if letter.why else ""
-        self._notes.put(f"{letter.site}: its answer '{letter.kind}' of round {letter.round} came {how}{why}; left out")
+    def _warn(self, key: str, how: str) -> None:
+        request = self._requests.pop(key)
+        failure = f" ({request.failure})" if request.failure else ""
+        self._warnings.put(
+            f"{request.site}: its reply '{request.kind}' of round {request.round} was received {how}{failure}; it is "
+            "not used"
+        )
 
 
-def _late(letter: _Letter) -> str:
-    return "late" if letter.came is None else f"late, after {letter.came - letter.sent:.0f} s"
+def _delay(request: _Request) -> str:
+    return "late" if request.replied_at is None else f"late, after {request.replied_at - request.sent_at:.0f} s"

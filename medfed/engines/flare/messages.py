@@ -1,4 +1,8 @@
-"""A message as NVIDIA FLARE carries it: weights and statistics apart, so that a hospital's own filters know them."""
+"""Conversion between medfed's messages and the messages of NVIDIA FLARE.
+
+Weights and statistics are sent as separate parts with FLARE's own kinds, so that a hospital's privacy filters can
+recognise them.
+"""
 
 from __future__ import annotations
 
@@ -15,53 +19,63 @@ from torch import Tensor
 from medfed.federation.message import Message, failed_reply
 
 GROUPS = {"weights": DataKind.WEIGHTS, "tensors": DataKind.STATISTICS}
-HEADER = "medfed"  # the entry of the meta data that holds everything but tensors, as JSON
-SECONDS = "medfed_seconds"  # the header of a letter that says how long the site may take
-WHY = "medfed_why"  # the header of a reply that says in a clause why there is no answer
-FILTERED = {
-    ReturnCode.TASK_DATA_FILTER_ERROR: "a privacy filter of its own did not let the letter in; the site's log says why",
-    ReturnCode.TASK_RESULT_FILTER_ERROR: "a privacy filter of its own let nothing out; the site's log says why",
+META_KEY = "medfed"  # the entry of FLARE's meta data that holds everything but the tensors, as JSON
+TIMEOUT_HEADER = "medfed_seconds"  # the header of a request with the seconds until the site must have replied
+REASON_HEADER = "medfed_why"  # the header of a failed reply with the reason, as a clause
+FILTER_ERRORS = {
+    ReturnCode.TASK_DATA_FILTER_ERROR: "one of its privacy filters refused the request; the site's log says why",
+    ReturnCode.TASK_RESULT_FILTER_ERROR: "one of its privacy filters refused the reply; the site's log says why",
 }
 
 
 def register() -> None:
-    """Before the first task arrives, in every process: FLARE would not know arrays, and say nothing."""
+    """Register FLARE's conversion of NumPy arrays to bytes.
+
+    Every process must call this before it receives a task; otherwise FLARE loses the arrays without an error.
+    """
     numpy_decomposers.register()
 
 
 def to_shareable(message: Message) -> Shareable:
-    """Weights as a DXO of kind WEIGHTS, other tensors as STATISTICS, both in a COLLECTION; arrays by name."""
+    """Convert a message to a FLARE message.
+
+    Returns:
+        A DXO of kind COLLECTION with two parts: the weights as a DXO of kind WEIGHTS and the other tensors as one of
+        kind STATISTICS, both as NumPy arrays by name. A message of kind "failed" becomes a reply with FLARE's error
+        code EXECUTION_EXCEPTION and the reason in a header.
+    """
     if message.kind == "failed":
         reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
-        reply.set_header(WHY, message.facts["why"])
+        reply.set_header(REASON_HEADER, message.facts["why"])
         return reply
     groups = {group: getattr(message, group) for group in GROUPS}
     parts = {group: DXO(GROUPS[group], {name: _array(entry) for name, entry in tensors.items()})
              for group, tensors in groups.items() if tensors}  # fmt: skip
     order = {group: list(tensors) for group, tensors in groups.items()}
     header = json.dumps({"kind": message.kind, "facts": message.facts, "order": order}, allow_nan=False)
-    return DXO(DataKind.COLLECTION, parts, {HEADER: header}).to_shareable()
+    return DXO(DataKind.COLLECTION, parts, {META_KEY: header}).to_shareable()
 
 
 def to_message(shareable: Shareable) -> Message:
-    """The message again. What a filter took out is missing, what it changed is changed.
+    """Convert a FLARE message back to a message.
 
-    A reply that is none becomes `failed`, with the reason that it gives.
+    Tensors that a privacy filter removed are missing; tensors that it changed have the changed values. A FLARE message
+    with an error code becomes a message of kind "failed".
 
     Raises:
-        ValueError: if it is no message of ours.
+        ValueError: if it is not a message of medfed, or a filter packed or encrypted its tensors.
     """
     if (code := shareable.get_return_code()) != ReturnCode.OK:
-        return failed_reply(str(shareable.get_header(WHY) or FILTERED.get(code) or f"FLARE says {code}"))
+        return failed_reply(str(shareable.get_header(REASON_HEADER) or FILTER_ERRORS.get(code) or f"FLARE says {code}"))
     dxo = from_shareable(shareable)
-    if dxo.data_kind != DataKind.COLLECTION or not isinstance(dxo.get_meta_prop(HEADER), str):
-        raise ValueError(f"expected a collection with '{HEADER}' among its meta data, got {dxo.data_kind}")
+    if dxo.data_kind != DataKind.COLLECTION or not isinstance(dxo.get_meta_prop(META_KEY), str):
+        raise ValueError(f"expected a collection with '{META_KEY}' in its meta data, got {dxo.data_kind}")
     try:
-        header = json.loads(dxo.get_meta_prop(HEADER))
+        header = json.loads(dxo.get_meta_prop(META_KEY))
         groups = {group: _tensors(dxo.data.get(group), header["order"][group]) for group in GROUPS}
         return Message(header["kind"], groups["weights"], groups["tensors"], header["facts"])
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"'{HEADER}', or what it tells of, is not as medfed writes it ({error!r})") from error
+        raise ValueError(f"the meta data '{META_KEY}', or the tensors that it lists, are wrong ({error!r})") from error
 
 
 def _array(tensor: Tensor) -> np.ndarray:
@@ -70,7 +84,8 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 def _tensors(dxo: DXO | None, order: list[str]) -> dict[str, Tensor]:
     data = dxo.data if dxo else {}
-    if how := dxo and dxo.get_meta_prop(MetaKey.PROCESSED_ALGORITHM):  # from FLARE's own that encrypt or pack
-        raise ValueError(f"a filter of its own made '{how}' of it, and a coordinator must see an update to check it "
-                         "and to average it; take that filter out of its privacy.json")
+    # FLARE's filters that encrypt or pack tensors set this entry.
+    if algorithm := dxo and dxo.get_meta_prop(MetaKey.PROCESSED_ALGORITHM):
+        raise ValueError(f"a privacy filter of this site converted its tensors to '{algorithm}', but the coordinator "
+                         "must read an update to check and average it; remove that filter from its privacy.json")
     return {name: torch.from_numpy(np.array(data[name])) for name in order if name in data}

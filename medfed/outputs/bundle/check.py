@@ -1,8 +1,8 @@
-"""Is this folder, or zip, a MONAI bundle that cannot run code of its own? Nothing in it is executed to find out.
+"""Check that a folder or zip file is a MONAI bundle that cannot run arbitrary code. The check executes nothing.
 
-MONAI instantiates every `_target_` and evaluates every string that begins with `$`: a bundle's config is a program.
-Here it may name the classes below and no other, and an expression may do what the small grammar at the end allows.
-A TorchScript model runs in PyTorch's own interpreter, and `model.pt` is read by MONAI with `weights_only=True`.
+MONAI instantiates every `_target_` and evaluates every string that begins with `$`, so a bundle's config is a program.
+This check allows only the classes listed below, and only expressions of the small grammar at the end of this module.
+TorchScript models run in PyTorch's own interpreter, and MONAI reads `model.pt` with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ TARGETS = frozenset(
     + ["monai.handlers.CheckpointLoader", "monai.inferers.SimpleInferer", "monai.inferers.SliceInferer"]
     + ["torch.jit.load", INTERPOLATE]
 )
-# Two transforms could do more than a bundle needs: call anything, and delete or write a file of any name.
+# Allowed keys of some classes. Two of them could do more than a bundle needs: call any function (Lambdad), or write a
+# file with any name (SaveClassificationd).
 LAMBDA = "monai.transforms.Lambdad"
 KEYS_OF = {
     INTERPOLATE: {"_target_", "_mode_", "size", "mode", "align_corners", "antialias"},
@@ -58,8 +59,8 @@ KEYS_OF = {
     "monai.transforms.SaveClassificationd": {"_target_", "keys", "meta_keys", "output_dir", "filename"},
 }
 VALUE_OF = {"_mode_": "callable", "filename": PREDICTIONS}
-# `reader` and `writer` name a class that MONAI imports and calls without a `_target_`; the others start a debugger,
-# unpickle, or fetch weights from an address.
+# `reader` and `writer` name classes that MONAI imports and calls without a `_target_`. The other keys start a debugger,
+# unpickle a file, or download weights.
 FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
 
 IMPORTS = ("$import glob", "$import PIL.ImageOps as ImageOps")
@@ -69,14 +70,23 @@ _REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
 
 
 def check_bundle(path: Path) -> None:
-    """Raise UserError, naming the file or key, unless `path` (a folder or a zip) is such a bundle."""
+    """Raise an error unless a bundle has the expected files and its configs cannot run arbitrary code.
+
+    Args:
+        path: the bundle's folder, or a zip file of it.
+
+    Raises:
+        UserError: naming the file or key that is not allowed.
+    """
     with open_bundle(path) as files:
         for name in files.names:
             if name not in FILES:
-                raise UserError(f"{path}: holds '{name}', which no bundle of medfed has; expected {', '.join(FILES)}")
+                raise UserError(
+                    f"{path}: contains '{name}', which is not part of a medfed bundle; expected {', '.join(FILES)}"
+                )
         for name in REQUIRED:
             if name not in files.names:
-                raise UserError(f"{path}: has no {name}; copy the bundle again, or export it anew")
+                raise UserError(f"{path}: {name} is missing; copy the bundle again, or export it again")
         content = {name: files.json(f"configs/{name}.json") for name in CONFIGS}
         check_metadata(content["metadata"], f"{path}: configs/metadata.json")
         check_inference(content["inference"], f"{path}: configs/inference.json")
@@ -85,65 +95,92 @@ def check_bundle(path: Path) -> None:
 
 
 def _check_script(path: Path, files: BundleFiles, content: dict[str, Any]) -> None:
-    """MONAI Deploy runs the configs inside the TorchScript file: they must be the checked ones."""
+    """Check that the configs inside the TorchScript file, which MONAI Deploy runs, equal the checked ones."""
     for name in CONFIGS:
         if files.script_json("models/model.ts", f"{name}.json") != content[name]:
-            raise UserError(f"{path}: the {name}.json inside models/model.ts is not that of configs/; export it anew")
+            raise UserError(
+                f"{path}: {name}.json inside models/model.ts differs from the one in configs/; export it again"
+            )
 
 
 def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
-    """Raise UserError unless the metadata follow the schema, offline, and ask for nothing to be evaluated."""
+    """Raise an error unless the metadata follow the JSON Schema and contain nothing that MONAI could evaluate.
+
+    Args:
+        content: content of `configs/metadata.json`.
+        source: name of the file in error messages.
+        schema: the JSON Schema file.
+
+    Raises:
+        UserError: naming the key that is wrong.
+    """
     validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
     if fault := jsonschema.exceptions.best_match(validator.iter_errors(content)):
         key = ".".join(map(str, fault.absolute_path)) or "at the top"
-        raise UserError(f"{source}: {key}: {fault.message[:200]}; correct it there, or export the bundle anew")
+        raise UserError(f"{source}: {key}: {fault.message[:200]}; correct it there, or export the bundle again")
     changelog = content.get("changelog")
     if changelog is not None and content["version"] not in changelog:
         raise UserError(f"{source}: version {content['version']} is not in the changelog ({', '.join(changelog)})")
     for key, name, value in _walk(content):
         if name.endswith("_target_") or (isinstance(value, str) and value[:1] in ("$", "%")):
-            raise UserError(f"{source}: {key}: metadata are plain facts, found '{value}', which MONAI could evaluate")
+            raise UserError(
+                f"{source}: {key}: found '{value}', which MONAI could evaluate; metadata are plain values"
+            )
 
 
 def check_inference(content: Any, source: str) -> None:
-    """Raise UserError unless every `_target_` is in TARGETS and every expression in the grammar; a lexical walk."""
+    """Raise an error unless the inference config uses only allowed classes, keys and expressions.
+
+    Args:
+        content: content of `configs/inference.json`.
+        source: name of the file in error messages.
+
+    Raises:
+        UserError: naming the key that is not allowed.
+    """
     if not isinstance(content, dict):
         raise UserError(f"{source}: expected an object of keys and values")
     _check_keys(content, source)
     for key, name, value in _walk(content):
         if not name.isidentifier() and not name.isdecimal():
-            raise UserError(f"{source}: the key '{key}' is no plain word, and MONAI reads more into it; rename it")
+            raise UserError(f"{source}: the key '{key}' is not a plain word, and MONAI could interpret it; rename it")
         if name in FORBIDDEN_KEYS:
-            raise UserError(f"{source}: {key}: '{name}' is not allowed in a bundle, for it can run code; leave it out")
+            raise UserError(f"{source}: {key}: '{name}' is not allowed in a bundle, because it can run code; remove it")
         if name == "_target_" and not (isinstance(value, str) and value in TARGETS):
             allowed = ", ".join(sorted(TARGETS))
-            raise UserError(f"{source}: {key}: '{value}' is not allowed; a bundle may name {allowed}")
+            raise UserError(f"{source}: {key}: '{value}' is not allowed; a bundle may use {allowed}")
         if name in VALUE_OF and value != VALUE_OF[name]:
-            raise UserError(f"{source}: {key}: '{value}' is not allowed here; a bundle may say '{VALUE_OF[name]}' only")
+            raise UserError(f"{source}: {key}: '{value}' is not allowed here; expected '{VALUE_OF[name]}'")
         if isinstance(value, dict):
             _check_keys(value, f"{source}: {key}")
         if isinstance(value, str) and value.startswith("%"):
-            raise UserError(f"{source}: {key}: '{value}' copies from elsewhere; write the value itself")
+            raise UserError(f"{source}: {key}: '{value}' refers to another file; write the value itself")
         if isinstance(value, str) and value.startswith("$") and not is_allowed_expression(value):
             raise UserError(f"{source}: {key}: the expression '{value}' is not allowed; only references, paths, lists, "
                             f"{', '.join(sorted(CALLS))} and '{IMPORTS[0]}' are")
 
 
 def _check_keys(content: dict[str, Any], source: str) -> None:
-    """Hold the transforms of `KEYS_OF` to what a bundle needs of them; `_mode_` belongs to what `Lambdad` may call."""
+    """Check the keys of the classes in `KEYS_OF`, and that `_mode_` and `Lambdad` only serve the interpolation."""
     target = content.get("_target_")
     known = KEYS_OF.get(target) if isinstance(target, str) else None
-    if known and (strange := [key for key in content if key not in known]):
-        raise UserError(f"{source}: {target} has '{strange[0]}', expected only {', '.join(sorted(known))}")
+    if known and (unexpected := [key for key in content if key not in known]):
+        raise UserError(f"{source}: {target} has '{unexpected[0]}', expected only {', '.join(sorted(known))}")
     if (target == INTERPOLATE) != ("_mode_" in content):
-        raise UserError(f"{source}: '_mode_' is for {INTERPOLATE}, which needs it, and for nothing else")
+        raise UserError(f"{source}: '_mode_' is required by {INTERPOLATE} and is not allowed elsewhere")
     func = content.get("func")
     if target == LAMBDA and not (isinstance(func, dict) and func.get("_target_") == INTERPOLATE):
-        raise UserError(f"{source}: {LAMBDA} may call {INTERPOLATE} and nothing else, found '{func}'; export it anew")
+        raise UserError(f"{source}: {LAMBDA} may call {INTERPOLATE} only, found '{func}'; export the bundle again")
 
 
 def is_allowed_expression(text: str) -> bool:
-    """Whether a `$` expression only puts values together: no imports, no attributes or calls but the known ones."""
+    """Return whether an expression only combines values.
+
+    Allowed are constants, references, lists, dicts, sums, conditions, and the calls and imports listed in this module.
+
+    Args:
+        text: the expression, beginning with `$`.
+    """
     if text in (*IMPORTS, *CONVERTERS.values()):
         return True
     try:
@@ -153,6 +190,7 @@ def is_allowed_expression(text: str) -> bool:
 
 
 def _is_allowed(node: ast.expr, values: frozenset[str]) -> bool:
+    """Return whether a syntax tree belongs to the grammar; `values` are the names that it may use."""
     match node:
         case ast.Constant(value=value):
             return value is None or isinstance(value, (str, int, float))
@@ -179,9 +217,9 @@ def _is_allowed(node: ast.expr, values: frozenset[str]) -> bool:
 
 
 def _walk(content: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, str, Any]]:
-    """Every value with its dotted key and the last word of it."""
+    """Yield every nested value as (dotted key, last part of the key, value)."""
     if depth > MAX_DEPTH:
-        raise UserError(f"'{key[:60]}...' is nested deeper than {MAX_DEPTH} levels; no config of a bundle is")
+        raise UserError(f"'{key[:60]}...' is nested deeper than {MAX_DEPTH} levels, which no medfed bundle is")
     if isinstance(content, (dict, list)):
         for name, value in content.items() if isinstance(content, dict) else enumerate(content):
             here = f"{key}.{name}" if key else str(name)

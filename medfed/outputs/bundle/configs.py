@@ -1,7 +1,7 @@
-"""The two configs of a bundle: how to predict exactly as medfed does, and what the model is.
+"""Write the two configs of a bundle: `inference.json` (how to predict exactly as medfed does) and `metadata.json`.
 
-Both start from the files of the template in `bundles/`; only what depends on the run is replaced, by what the task
-declares (`medfed.tasks.bundle_template`).
+Both start from the template in `bundles/`. Only values that depend on the run are replaced, as the task defines them
+(`medfed.tasks.bundle_template`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ TORCHSCRIPT = {
 
 
 def inference_config(template: Path, bundle: BundleTemplate, network_def: Json | None) -> Json:
-    """`configs/inference.json`.
+    """Create the content of `configs/inference.json`.
 
     Args:
-        template: the folder of the template.
-        network_def: the network in MONAI's words; None loads the bundle's TorchScript instead.
+        template: folder of the bundle template.
+        bundle: the task's part of the template.
+        network_def: definition of the network for MONAI's config parser; None loads the bundle's TorchScript instead.
     """
     config = json.loads((template / "configs" / "inference.json").read_text())
     config["network_def"] = network_def or TORCHSCRIPT
@@ -33,7 +34,14 @@ def inference_config(template: Path, bundle: BundleTemplate, network_def: Json |
 
 
 def metadata(template: Path, bundle: BundleTemplate, provenance: Json, scores: Json) -> Json:
-    """`configs/metadata.json`; `scores` are plain numbers by name."""
+    """Create the content of `configs/metadata.json`.
+
+    Args:
+        template: folder of the bundle template.
+        bundle: the task's part of the template.
+        provenance: facts about the run, as plain JSON values.
+        scores: scores by name, for `eval_metrics`.
+    """
     content = json.loads((template / "configs" / "metadata.json").read_text())
     content |= {
         "monai_version": version("monai"),

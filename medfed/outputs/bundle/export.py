@@ -1,4 +1,4 @@
-"""Turn the folder of a finished run into a MONAI bundle."""
+"""Export a finished run as a MONAI bundle."""
 
 from __future__ import annotations
 
@@ -22,24 +22,34 @@ from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.factory import task_of_images
 from medfed.tasks.task import Task
 
-FACTS = (  # of summary.json, put into the bundle as they stand
+FACTS = (  # keys of summary.json whose values are copied to the bundle's metadata
     "unseen_site", "validation_site", "clients", "rounds", "selected_round", "selection", "seed", "data", "dataset",
     "patients", "versions", "config_sha256", "method_facts", "transductive", "transductive_by", "start_weights",
 )  # fmt: skip
 
 
 def export(run: Path, out: Path | None = None) -> Path:
-    """Write the bundle of a finished run and return its folder; the run's images need not be there.
+    """Write the MONAI bundle of a finished run. The images of the run are not needed.
+
+    Args:
+        run: folder of a finished run.
+        out: folder of the bundle, which must not exist; None for a folder inside `run`/bundle.
+
+    Returns:
+        The folder of the bundle.
 
     Raises:
-        UserError: if the run is not finished, is damaged, or has no single model to give.
+        UserError: if the run is not finished or damaged, if `out` exists, or if the network has no single set of
+            weights for prediction.
     """
     folder = RunFolder(run)
     if not (run / "config.yaml").is_file():
-        raise UserError(f"{run}: is no run, for it has no config.yaml; name the folder that medfed.train wrote")
+        raise UserError(
+            f"{run}: is not a run folder, because it has no config.yaml; name the folder that medfed.train wrote"
+        )
     if not folder.is_finished():
         resume = f"python -m medfed.train {run / 'config.yaml'} --out {run} --resume"
-        raise UserError(f"{run}: the run is not finished; go on with {resume}")
+        raise UserError(f"{run}: the run is not finished; continue it with {resume}")
     config, summary = load(run / "config.yaml"), folder.read_json("summary.json")
     images = summary["images"]
     task = task_of_images(images, config.data.image_size, config.evaluation)
@@ -60,7 +70,15 @@ def export(run: Path, out: Path | None = None) -> Path:
 
 
 def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
-    """Where the model comes from: method and settings, sites, rounds, the rule that chose the round, versions."""
+    """Collect facts about the origin of a model: method, settings, sites, rounds, selection rule and versions.
+
+    Args:
+        config: config of the run.
+        summary: content of `summary.json`.
+
+    Returns:
+        Plain JSON values for `medfed_provenance` in `configs/metadata.json`.
+    """
     name = config.method_name
     return {
         "method": name,
@@ -76,31 +94,50 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
 def select_inference_weights(
     method: Method, network: NetworkSettings, task: Task, weights: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], NetworkWrapper | None]:
-    """The weights without what the method added to the network, if that is for training only.
+    """Remove the layers that a method adds to the network for training only.
 
-    Otherwise (StableFDG's attention) all of them, and what adds it: the plain network would not show the results.
+    If the predictions are the same without the added layers, the weights of the plain network are enough. Otherwise
+    (for example the attention of StableFDG) all weights are needed, and the function that adds the layers.
+
+    Args:
+        method: the method, which may add layers (`Method.wrap_network`).
+        network: settings of the plain network.
+        task: the task, which defines the input and output channels.
+        weights: all weights of the trained network, by name.
+
+    Returns:
+        The weights for prediction, and the function that adds the method's layers to the plain network (None if they
+        are not needed).
+
+    Raises:
+        UserError: if the weights do not fit the network.
     """
     if type(method).wrap_network is Method.wrap_network:
         return weights, None
     wrap = partial(method.wrap_network, architecture=network)
     plain = network.build(task.channels, task.out_channels).eval()
     wrapped = wrap(network.build(task.channels, task.out_channels)).eval()
-    kept = {name: entry for name, entry in weights.items() if name in plain.state_dict()}
+    plain_weights = {name: entry for name, entry in weights.items() if name in plain.state_dict()}
     try:
         wrapped.load_state_dict(weights)
-        plain.load_state_dict(kept)
+        plain.load_state_dict(plain_weights)
     except RuntimeError as error:
-        raise UserError(f"the model does not fit its config ({str(error).splitlines()[-1].strip()})") from error
+        raise UserError(
+            f"the weights do not fit the network of the config ({str(error).splitlines()[-1].strip()})"
+        ) from error
     rng = torch.Generator().manual_seed(0)
     image = torch.rand(2, task.channels, task.image_size, task.image_size, generator=rng)
     with torch.no_grad():
-        return (kept, None) if torch.equal(plain(image), wrapped(image)) else (weights, wrap)
+        return (plain_weights, None) if torch.equal(plain(image), wrapped(image)) else (weights, wrap)
 
 
 def _read_model(path: Path) -> dict[str, Tensor]:
+    """Read `model.safetensors`; UserError if it is missing or damaged."""
     try:
         return safetensors.torch.load_file(path)
     except FileNotFoundError:
-        raise UserError(f"{path}: is missing; train again, or copy the whole folder of the run") from None
+        raise UserError(
+            f"{path}: is missing; copy the whole folder of the run again, or train again"
+        ) from None
     except safetensors.SafetensorError as error:
-        raise UserError(f"{path}: is damaged ({error}); copy it again from where the run was made") from error
+        raise UserError(f"{path}: is damaged ({error}); copy it again from the original run folder") from error

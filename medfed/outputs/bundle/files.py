@@ -1,4 +1,4 @@
-"""Looking into a bundle, a folder or a zip of one, without unpacking it or following a link."""
+"""Read the files of a bundle (a folder, or a zip of it) without unpacking the zip and without following links."""
 
 from __future__ import annotations
 
@@ -15,79 +15,111 @@ from typing import IO, Any
 
 from medfed.core.errors import UserError
 
-IMAGE_FOLDERS = ("input", "eval")  # what a hospital reads and writes there is not part of the bundle
+IMAGE_FOLDERS = ("input", "eval")  # the user's images and results; these folders are not part of the bundle
 MAX_CONFIG_BYTES = 1 << 20
 MAX_UNPACKED_BYTES, MAX_RATIO = 1 << 32, 200
 
 
 @dataclass(frozen=True)
 class BundleFiles:
-    """The files of a bundle; `names` opens each by its path within the bundle."""
+    """The files of a bundle.
+
+    Args:
+        path: the bundle's folder or zip file.
+        names: for each file, by its path within the bundle, a function that opens it.
+    """
 
     path: Path
     names: dict[str, Callable[[], IO[bytes]]]
 
     def json(self, name: str) -> Any:
-        """The content of a small JSON file; raises UserError if it is none."""
+        """Read a JSON file of at most 1 MiB.
+
+        Args:
+            name: path of the file within the bundle.
+
+        Raises:
+            UserError: if the file is larger or is not JSON.
+        """
         with self.names[name]() as file:
             return self._parse(name, file.read(MAX_CONFIG_BYTES + 1))
 
     def script_json(self, name: str, extra: str) -> Any:
-        """The content of an extra file inside a TorchScript file, or None if there is no such file."""
+        """Read a JSON file that is stored inside a TorchScript file.
+
+        Args:
+            name: path of the TorchScript file within the bundle.
+            extra: name of the JSON file inside it.
+
+        Returns:
+            The content; None if there is no such file.
+
+        Raises:
+            UserError: if the TorchScript file is not a zip file, or if the content is not JSON.
+        """
         try:
             with self.names[name]() as file, zipfile.ZipFile(file) as script:
-                found = [member for member in script.namelist() if member.endswith(f"/extra/{extra}")]
-                if len(found) != 1:
+                matches = [member for member in script.namelist() if member.endswith(f"/extra/{extra}")]
+                if len(matches) != 1:
                     return None
-                with script.open(found[0]) as content:
+                with script.open(matches[0]) as content:
                     return self._parse(f"{name}: {extra}", content.read(MAX_CONFIG_BYTES + 1))
         except zipfile.BadZipFile as error:
-            raise UserError(f"{self.path}: {name} is no TorchScript file ({error}); export the bundle anew") from error
+            raise UserError(
+                f"{self.path}: {name} is not a TorchScript file ({error}); export the bundle again"
+            ) from error
 
     def _parse(self, name: str, data: bytes) -> Any:
+        """Parse JSON; UserError if it is too large or damaged."""
         if len(data) > MAX_CONFIG_BYTES:
             raise UserError(f"{self.path}: {name} has more than {MAX_CONFIG_BYTES:,} bytes; expected a few thousand")
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{self.path}: {name} is not JSON ({error}); export the bundle anew") from error
+            raise UserError(f"{self.path}: {name} is not JSON ({error}); export the bundle again") from error
 
 
 @contextmanager
 def open_bundle(path: Path) -> Iterator[BundleFiles]:
-    """The bundle's files while the block lasts.
+    """Open a bundle; a context manager that yields its files.
+
+    Args:
+        path: the bundle's folder, or a zip file of it.
 
     Raises:
-        UserError: if `path` is neither folder nor zip, holds links, or is a zip that should not be unpacked.
+        UserError: if `path` is neither a folder nor a zip file, if it contains links, or if unpacking the zip file
+            would be dangerous.
     """
     if path.is_dir():
         yield BundleFiles(path, _in_folder(path))
         return
     if not (path.is_file() and zipfile.is_zipfile(path)):
-        raise UserError(f"{path}: is no bundle; expected the folder of one, or a zip of that folder")
+        raise UserError(f"{path}: is not a bundle; expected the folder of a bundle, or a zip file of that folder")
     with zipfile.ZipFile(path) as archive:
         yield BundleFiles(path, _in_zip(path, archive))
 
 
 def _in_folder(path: Path) -> dict[str, Callable[[], IO[bytes]]]:
+    """List the files of a bundle's folder; UserError if one of them is a link."""
     names: dict[str, Callable[[], IO[bytes]]] = {}
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path)
         if name.parts[0] in IMAGE_FOLDERS:
             continue
         if file.is_symlink():
-            raise UserError(f"{path}: '{name.as_posix()}' is a link; a bundle holds its files themselves")
+            raise UserError(f"{path}: '{name.as_posix()}' is a link; replace it by the file itself")
         if not file.is_dir():
             names[name.as_posix()] = partial(_open_file, file)
     return names
 
 
 def _open_file(path: Path) -> IO[bytes]:
+    """Open a file for reading."""
     return path.open("rb")
 
 
 def _in_zip(path: Path, archive: zipfile.ZipFile) -> dict[str, Callable[[], IO[bytes]]]:
-    """The members below the zip's one folder, or below its top."""
+    """List the files of a zipped bundle, below its top folder if there is only one."""
     for member in archive.infolist():
         _check_name(path, member)
     members = [member for member in archive.infolist() if not member.is_dir()]
@@ -100,20 +132,24 @@ def _in_zip(path: Path, archive: zipfile.ZipFile) -> dict[str, Callable[[], IO[b
     for member in members:
         name = member.filename.removeprefix(prefix)
         if name.casefold() in map(str.casefold, names):
-            raise UserError(f"{path}: holds '{name}' twice; do not unpack it")
+            raise UserError(f"{path}: contains '{name}' twice; do not unpack it")
         names[name] = partial(_open_member, path, archive, member)
     return names
 
 
 def _check_name(path: Path, member: zipfile.ZipInfo) -> None:
+    """Raise UserError if a member of a zip file is a link or would be unpacked outside the bundle's folder."""
     name = member.orig_filename
     parts = PurePosixPath(name).parts
     is_link = stat.S_ISLNK(member.external_attr >> 16)
     if is_link or not parts or name.startswith("/") or ".." in parts or any(sign in name for sign in "\\:\0"):
-        raise UserError(f"{path}: its member {name!a} is a link or lands outside the bundle's folder; do not unpack it")
+        raise UserError(
+            f"{path}: its member {name!a} is a link or would be written outside the bundle's folder; do not unpack it"
+        )
 
 
 def _open_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> IO[bytes]:
+    """Read a member of a zip file into memory; UserError if that fails."""
     try:
         return io.BytesIO(archive.read(member))
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError, EOFError) as error:

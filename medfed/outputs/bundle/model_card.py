@@ -1,4 +1,4 @@
-"""A bundle's `docs/README.md`: what the model is, how well it did at each site, and what it is not for."""
+"""Write a bundle's model card, `docs/README.md`: what the model is, its scores at each site, and its limitations."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import CARD, RUN_TABLE
 
-ROLES = {"unseen": "took no part", "seen": "took part"}
+ROLES = {"unseen": "did not train", "seen": "trained"}
 ORIGIN = {
     "phantom": "trained and tested on synthetic phantom data, not for clinical use",
     "real": "trained on real images, not for clinical use",
 }
-NO_ORIGIN = "the origin of its images is not stated, not for clinical use"
+NO_ORIGIN = "the origin of the training images is not stated, not for clinical use"
 UNKNOWN = "not stated"
-KEPT = "Sites that took part are scored with the entries that each keeps; the bundle has their average."
+OWN_ENTRIES_NOTE = (
+    "Sites that trained are scored with their own entries of the network. The bundle contains the average of these "
+    "entries, so its scores may differ."
+)
 TRANSDUCTIVE = {
-    "tent": "These scores are transductive: the network adapted to the test images of each site while predicting "
-    "(Tent). The bundle does not adapt, so it may score otherwise.",
-    "batch_stats": "Scores of sites that took no part are transductive: BatchNorm used the statistics of each batch of "
-    "their test images. The bundle has the average of the sites' statistics, so it may score otherwise.",
-    "nearest": "Scores of sites that took no part are transductive in a weak sense: they got the BatchNorm of the "
-    "source site whose statistics are nearest to those of their unlabelled test images. The bundle has the average, so "
-    "it may score otherwise.",
+    "tent": "These scores are transductive: the network was adapted to the test images of each site (Tent). The bundle "
+    "does not adapt the network, so its scores may differ.",
+    "batch_stats": "The scores of sites that did not train are transductive: BatchNorm used the statistics of each "
+    "batch of test images. The bundle uses the average of the sites' statistics, so its scores may differ.",
+    "nearest": "The scores of sites that did not train are transductive in a weak sense: they used the BatchNorm of "
+    "the source site whose statistics are nearest to those of the unlabelled test images. The bundle uses the average "
+    "of the source sites, so its scores may differ.",
 }
 
 
@@ -42,14 +45,21 @@ def model_card(
     image_size: int,
     has_script: bool,
 ) -> str:
-    """The template's text with its {placeholders} filled.
+    """Fill the placeholders of the model card template.
 
     Args:
+        template: folder of the bundle template, which contains `docs/README.md`.
+        bundle: the task's part of the template.
         module: the trained network.
-        provenance, summary: as `medfed.outputs.bundle.write.write_bundle` takes them. Of the summary, `transductive`,
-            `transductive_by`, `sites_kept_entries`, `method_facts` and `vertical_ratio` are told where they are there.
-        versions: what to install, by package.
-        has_script: whether there is a `models/model.ts`.
+        provenance: facts about the run, as given to `medfed.outputs.bundle.write.write_bundle`.
+        summary: content of `summary.json`. "transductive", "transductive_by", "sites_kept_entries", "start_weights",
+            "validation_site", "clients", "method_facts" and "vertical_ratio" are described if they are present.
+        versions: version to install of every required package.
+        image_size: height and width of the network's input in pixels.
+        has_script: whether the bundle contains `models/model.ts`.
+
+    Returns:
+        The model card as Markdown.
     """
     text = (template / "docs" / "README.md").read_text()
     sites, facts = provenance.get("sites") or [], summary.get("method_facts") or {}
@@ -68,61 +78,81 @@ def model_card(
         "facts": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {_fact(value)}" for name, value in facts.items()),
         "scores": scores_table(summary),
         "image_size": image_size,
-        "script": "" if has_script else "There is no `models/model.ts`: this network could not be scripted.\n\n",
+        "script": ""
+        if has_script
+        else "The bundle has no `models/model.ts`, because TorchScript cannot compile this network.\n\n",
         "requirements": " ".join(f"{name}=={number}" for name, number in versions.items()),
     }
     return text.format(**values, **bundle.card_values(module))
 
 
 def card_notes(summary: Mapping[str, Any]) -> str:
-    """What a reader of the scores must know beside them, a paragraph each, or nothing."""
+    """Return the remarks that a reader of the scores must know, one paragraph each; "" if there are none.
+
+    Args:
+        summary: content of `summary.json`.
+    """
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
-    found = [TRANSDUCTIVE[name] for name in by] + [KEPT] * bool(summary.get("sites_kept_entries"))
+    notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * bool(summary.get("sites_kept_entries"))
     if start := summary.get("start_weights"):
-        found.append(f"Training started from the weights in {start['file']} (SHA-256 {start['sha256']}).")
+        notes.append(f"Training started from the weights in {start['file']} (SHA-256 {start['sha256']}).")
     if name := summary.get("validation_site"):
-        chose = "the round was chosen on it" if summary.get("selection") == "validation_site" else "it was only scored"
-        found.append(f"{name} did not train; {chose}.")
+        selects = summary.get("selection") == "validation_site"
+        role = "the round was selected by its scores" if selects else "it was scored only"
+        notes.append(f"{name} did not train; {role}.")
     if clients := summary.get("clients"):
-        found.append(f"The sites' people were handed out to {clients['n']} clients ({clients['partition']}), "
-                     f"{clients['per_round']} of them a round.")
+        notes.append(f"The patients of the sites were divided among {clients['n']} simulated clients "
+                     f"({clients['partition']}). {clients['per_round']} clients took part in each round.")
     if ratio := summary.get("vertical_ratio"):
         inner, outer = ratio["of"]
         errors = [(words, ratio[role]["mean_error"]) for role, words in ROLES.items() if role in ratio]
-        told = ", ".join(f"{error:.3f} (sites that {words})" for words, error in errors if error is not None)
-        found += [f"Mean absolute error of the vertical {inner}-to-{outer} ratio: {told}."] * bool(told)
-    return "".join(f"\n\n{note}" for note in found)
+        texts = ", ".join(f"{error:.3f} (sites that {words})" for words, error in errors if error is not None)
+        notes += [f"Mean absolute error of the vertical {inner}-to-{outer} ratio: {texts}."] * bool(texts)
+    return "".join(f"\n\n{note}" for note in notes)
 
 
 def scores(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Means over sites by role, structure and metric, for `eval_metrics`; what is unknown is left out."""
+    """Return the mean scores over sites for `eval_metrics` in `configs/metadata.json`.
+
+    Args:
+        summary: content of `summary.json`.
+
+    Returns:
+        Scores by role ("unseen" or "seen"), structure and metric, for example {"unseen_prostate_dice": 0.85}. Unknown
+        scores are left out.
+    """
     scoring = scoring_of(summary)
     ratio = summary.get("vertical_ratio") or {}
-    found = {}
+    values = {}
     for role in ROLES:
         if (error := ratio.get(role, {}).get("mean_error")) is not None:
-            found[f"{role}_vertical_{'_to_'.join(ratio['of'])}_error"] = round(error, 6)
+            values[f"{role}_vertical_{'_to_'.join(ratio['of'])}_error"] = round(error, 6)
         for structure, group in summary.get(role, {}).get("mean", {}).items():
             prefix = f"{role}_{structure}" if scoring.has_structures else role
             for column in scoring.columns_in(CARD):
                 if (mean := group.get(column.key, {}).get("mean")) is not None:
-                    found[f"{prefix}_{column.key}"] = round(mean, 6)
-    return found
+                    values[f"{prefix}_{column.key}"] = round(mean, 6)
+    return values
 
 
 def scores_table(summary: Mapping[str, Any]) -> str:
-    """The table of the run with intervals, and what its columns are."""
+    """Return the scores of the run with 95 % intervals as a Markdown table, and the meaning of its columns.
+
+    Args:
+        summary: content of `summary.json`.
+    """
     scoring = scoring_of(summary)
     if not any(summary.get(role, {}).get("sites") for role in ROLES):
-        return "No scores were kept with this run."
+        return "This run has no scores."
     head, *rows = run_table.score_rows(scoring, summary, with_interval=True)
     n_texts = 1 + scoring.has_structures
     ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *rows]
     written = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled]
-    card_notes = " ".join(f"{note}." for note in (scoring.interval_note, *scoring.notes_in(RUN_TABLE)))
-    return "\n".join([*written, "", card_notes])
+    remarks = " ".join(f"{note}." for note in (scoring.interval_note, *scoring.notes_in(RUN_TABLE)))
+    return "\n".join([*written, "", remarks])
 
 
 def _fact(value: object) -> str:
+    """Format a fact of the method; a float with four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

@@ -1,4 +1,4 @@
-"""From trained weights to a MONAI bundle that a hospital runs without medfed, with the same masks or classes."""
+"""Write trained weights as a MONAI bundle, which gives the same predictions without medfed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from medfed.outputs.bundle.model_card import model_card, scores
 from medfed.tasks.task import Task
 
 PACKAGE = Path(__file__).parent.parent.parent
-SHOWN_DIFFERENCES = 5
+MAX_SHOWN_DIFFERENCES = 5
 
 NetworkWrapper = Callable[[nn.Module], nn.Module]
 
@@ -44,25 +44,31 @@ def write_bundle(
     input_is_2d: bool,
     wrap: NetworkWrapper | None = None,
 ) -> Path:
-    """Write the bundle's folder, whole or not at all, and return it.
+    """Write a bundle's folder, completely or not at all.
 
-    Where the network can be neither scripted nor traced, `models/model.ts` is missing, and a warning says why.
+    If the network can be neither scripted nor traced, the bundle has no `models/model.ts`, and a warning gives the
+    reason.
 
     Args:
-        out: a folder that does not exist yet; its name best ends in `_segmentation`, as MONAI Label infers the task
-            from it (`_classification` where whole pictures are told apart).
-        network, weights: the network and the state dict of what predicts.
-        task: gives preprocessing, threshold, names and the template (`Task.bundle`).
-        provenance: plain facts (JSON): sites, unseen_site, method, rounds, seed, data ("phantom" or "real") and so on.
-        summary: as `Scoring.summarise` returns it, with what else the card should tell of the run
-            (`medfed.outputs.bundle.model_card`).
-        input_is_2d: the hospital's images are PNG pictures rather than NIfTI volumes; always so for classification.
-        wrap: adds to the network what a method's predictions need (`Method.wrap_network`). MONAI cannot build that, so
-            the bundle runs its TorchScript.
+        out: folder to create; it must not exist. Its name should end in `_segmentation` or `_classification`, because
+            MONAI Label infers the task from it.
+        network: settings of the network.
+        weights: weights for prediction, by name.
+        task: the task, which defines preprocessing, threshold, names and the template (`Task.bundle`).
+        provenance: facts about the run, as plain JSON values: sites, unseen_site, method, rounds, seed, data ("phantom"
+            or "real") and others.
+        summary: content of `summary.json`, for the scores and the remarks of the model card.
+        input_is_2d: whether the input images are 2-D image files such as PNG; otherwise they are NIfTI volumes. Always
+            True for classification.
+        wrap: function that adds a method's layers to the network (`Method.wrap_network`); None for the plain network.
+            MONAI cannot build the added layers, so such a bundle runs its TorchScript.
+
+    Returns:
+        `out`.
 
     Raises:
-        UserError: if `out` exists, the weights do not fit or are not finite, or the result would not pass
-            `check_bundle`.
+        UserError: if `out` exists, if the weights do not fit the network or are not finite, or if the bundle does not
+            pass `check_bundle`.
     """
     if out.exists():
         raise UserError(f"{out}: exists already; remove it, or choose another folder with --out")
@@ -91,7 +97,16 @@ def write_bundle(
 
 
 def template_folder(name: str) -> Path:
-    """A template: in `bundles/` beside the package (a checkout), or in the package (an installed one)."""
+    """Return the folder of a bundle template.
+
+    The templates are in `bundles/` next to the package in a source checkout, and inside an installed package.
+
+    Args:
+        name: name of the template, for example "prostate_segmentation".
+
+    Raises:
+        UserError: if the template is missing.
+    """
     places = [PACKAGE.parent / "bundles" / name, PACKAGE / "bundles" / name]
     for place in places:
         if (place / "configs" / "inference.json").is_file():
@@ -105,50 +120,65 @@ def load_trained_network(
     task: Task,
     wrap: NetworkWrapper | None = None,
 ) -> nn.Module:
-    """The network with these weights, in evaluation mode, on the CPU; `wrap` as in `write_bundle`.
+    """Build the network on the CPU with the given weights, in evaluation mode.
+
+    Args:
+        network: settings of the network.
+        weights: weights by name.
+        task: the task, which defines the input and output channels.
+        wrap: function that adds a method's layers to the network; None for the plain network.
 
     Raises:
-        UserError: with the first differences if the weights are of another network; or if one is not finite.
+        UserError: if the weights do not fit the network (the first differences are listed), or if a weight is not
+            finite.
     """
     module = network.build(task.channels, task.out_channels)
     module = (wrap(module) if wrap else module).eval()
     expected = module.state_dict()
     if differences := list(_differences(expected, weights)):
-        more = "" if len(differences) <= SHOWN_DIFFERENCES else f" and {len(differences) - SHOWN_DIFFERENCES} more"
+        more = (
+            "" if len(differences) <= MAX_SHOWN_DIFFERENCES else f" and {len(differences) - MAX_SHOWN_DIFFERENCES} more"
+        )
         raise UserError(
             f"the weights do not fit {network} with {task.channels} channels in and {task.out_channels} out: "
-            f"{'; '.join(differences[:SHOWN_DIFFERENCES])}{more}; are model and config of the same run?"
+            f"{'; '.join(differences[:MAX_SHOWN_DIFFERENCES])}{more}; check that model and config belong to one run"
         )
     if name := first_non_finite(weights):
-        raise UserError(f"the weights are not finite (first in '{name}'): training diverged, and there is no model")
+        raise UserError(
+            f"the weights are not finite (first in '{name}'): training diverged, so there is no model to export"
+        )
     module.load_state_dict(dict(weights))
     return module
 
 
-def _differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> Iterator[str]:
+def _differences(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield a text for every weight that is missing, unknown, or has another shape."""
     for name in expected:
-        if name not in found:
+        if name not in actual:
             yield f"'{name}' is missing"
-        elif expected[name].shape != found[name].shape:
-            yield f"'{name}' is {tuple(found[name].shape)}, expected {tuple(expected[name].shape)}"
-    yield from (f"'{name}' is unknown" for name in found if name not in expected)
+        elif expected[name].shape != actual[name].shape:
+            yield f"'{name}' is {tuple(actual[name].shape)}, expected {tuple(expected[name].shape)}"
+    yield from (f"'{name}' is unknown" for name in actual if name not in expected)
 
 
 def _save_script(
     path: Path, module: nn.Module, task: Task, configs: dict[str, Any], needed: bool
 ) -> bool:
-    """TorchScript with the configs inside, as `monai.bundle ckpt_export` writes it; whether that worked."""
+    """Write TorchScript with the configs inside, as `monai.bundle ckpt_export` does; return whether that worked."""
     probe = torch.zeros(2, task.channels, task.image_size, task.image_size)
-    probe[0, ..., ::3], probe[1, ..., ::2] = 1, 1  # two, as statistics of a batch may need more than one
+    probe[0, ..., ::3], probe[1, ..., ::2] = 1, 1  # two images, because batch statistics need more than one
     try:
         script = _to_torchscript(module, probe)
-    except Exception as error:  # TorchScript raises whatever it meets: its own errors, NotSupportedError, OSError, ...
+    except Exception as error:  # TorchScript raises many types: its own errors, NotSupportedError, OSError, ...
         reason = str(error).strip().partition("\n")[0]
         if needed:
             raise UserError(
-                f"this network is not one of MONAI's and cannot be scripted ({reason}); choose another network.name"
+                f"MONAI does not have this network, and TorchScript cannot compile it ({reason}); choose another "
+                "network.name"
             ) from error
-        warnings.warn(f"the bundle has no models/model.ts: the network cannot be scripted ({reason})", stacklevel=3)
+        warnings.warn(
+            f"the bundle has no models/model.ts: TorchScript cannot compile the network ({reason})", stacklevel=3
+        )
         return False
     inside = {"inference.json": json.dumps(configs["inference"]).encode()}
     save_net_with_metadata(script, str(path), include_config_vals=False, meta_values=configs["metadata"],
@@ -158,22 +188,22 @@ def _save_script(
 
 @torch.no_grad()
 def _to_torchscript(module: nn.Module, probe: Tensor) -> torch.jit.ScriptModule:
-    """TorchScript of the same answers: scripted, or traced where layers hang on hooks, which cannot be scripted."""
+    """Compile the network: scripted, or traced if it has hooks, which cannot be scripted; then compare the outputs."""
     images = [probe, probe[:1], probe.mT.repeat(2, 1, 1, 1)]
     if has_hooks := any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", torch.jit.TracerWarning)  # the comparison below tells what went wrong
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)  # the comparison below detects a wrong trace
             script = torch.jit.trace(module, probe)
     else:
         script = convert_to_torchscript(module)
-    for image in images if has_hooks else images[:1]:  # a trace may have taken the number of images for a constant
+    for image in images if has_hooks else images[:1]:  # a trace may have fixed the batch size
         torch.testing.assert_close(script(image), module(image), rtol=1e-5, atol=1e-5)
     return script
 
 
 @contextmanager
 def _atomic_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name when the block ends well, and vanishes when it does not."""
+    """Yield a temporary folder that is renamed to `out` if the block succeeds and is deleted if it fails."""
     unfinished = out.with_name(f".{out.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -189,5 +219,6 @@ def _atomic_folder(out: Path) -> Iterator[Path]:
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a text file and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -1,78 +1,191 @@
-"""Box plots of the scores of each case."""
+"""Box plots of the scores of each case: of a run as a PNG file, and of runs and comparisons as SVG in the report."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medfed.outputs.figures.figure import BLACK, SEEN, UNSEEN, add_legend, new_figure, save_png, style_axes
+from medfed.outputs.figures.figure import BLACK, add_legend, new_figure, role_colour, save_png, style_axes
 from medfed.tasks.scoring import BoxPlotValue, Scoring
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROLES = ("seen", "validation", "unseen")
+WIDTH_IN, ROW_IN, AXIS_IN = 5.0, 0.56, 0.6  # of a panel, of a group in it, and of the axis below
+MAX_OUTLIERS = 30  # drawn of a group that has more cases than `max_points`
+LOG_TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000)
+WIDE = 12  # times the median: a largest value above this makes the axis logarithmic
+Limits = tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class BoxGroup:
+    """The values of one box.
+
+    Attributes:
+        name: stands above the box, with the number of values.
+        values: one value per case.
+        role: "seen", "validation" or "unseen"; decides the colour.
+        failed: for each value, whether the case is a failure, which is drawn as a cross.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    role: str
+    failed: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class BoxPanel:
+    """Boxes on a common axis.
+
+    Attributes:
+        label: the metric and its unit; the label of the axis.
+        groups: the boxes, from top to bottom.
+        limits: both ends of the axis; None takes them from the values, on a logarithmic scale if the range is wide.
+        title: the title of the panel in a figure of several panels.
+    """
+
+    label: str
+    groups: tuple[BoxGroup, ...]
+    limits: Limits = None
+    title: str = ""
 
 
 def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path, data_label: str) -> None:
-    """Draw the scores of every case by site, seen sites first; crosses are missed organs and false alarms.
+    """Write box plots of the scores of every case by site as PNG; crosses are missed structures and false alarms.
 
-    The distance of a failure is the diagonal of the image: where there are any, distances above 1 are on a logarithmic
-    scale.
+    The distance of a failure is the diagonal of the image, so the axis may become logarithmic.
+
+    Args:
+        rows: the rows of `cases.csv`.
+        scoring: the metrics of the run's task.
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
     """
     structures = list(dict.fromkeys(map(scoring.structure_of, rows))) or ["no case"]
-    sites = sorted({(row["role"], row["site"]) for row in rows})
-    measures = scoring.box_plot_values(rows)
-    width = max(7.5, 3.2 + 1.5 * len(sites)) / 2 * max(2, len(measures))
-    figure = new_figure(width, 0.7 + 3.1 * len(structures))
-    panels = figure.subplots(len(structures), len(measures), squeeze=False)
-    for line, structure in zip(panels, structures):
-        of_structure = [row for row in rows if scoring.structure_of(row) == structure]
-        for axes, measure in zip(line, measures, strict=True):
-            counts = []
-            for place, (role, site) in enumerate(sites):
-                known = [r for r in of_structure if r["site"] == site and measure.value(r) is not None]
-                counts.append(len(known))
-                _box(axes, place, known, measure, [scoring.has_cross(row) for row in known], role)
-            names = [f"{site}\n{role}, n={count}" for (role, site), count in zip(sites, counts)]
-            axes.set_xticks(range(len(sites)), names, fontsize=8)
-            axes.set(ylabel=measure.title, xlim=(-0.6, max(len(sites), 1) - 0.4))
-            axes.set_title(structure, fontsize=10)
-            style_axes(axes)
-            _scale(axes, measure, [measure.value(row) for row in of_structure if scoring.has_cross(row)])
-    add_legend(figure, [("s", SEEN, "seen"), ("s", UNSEEN, "unseen"), ("x", BLACK, "missed or false alarm")])
+    panels = [
+        [site_panel(rows, structure, measure, scoring) for measure in scoring.box_plot_values(rows)]
+        for structure in structures
+    ]
+    figure = box_figure(panels)
+    roles = [role for role in ROLES if any(row["role"] == role for row in rows)]
+    entries = [("s", role_colour(role), role) for role in roles]
+    add_legend(figure, [*entries, ("x", BLACK, "missed or false alarm")])
     save_png(figure, path, f"Scores of each case by site ({data_label})")
 
 
-def _scale(axes: Axes, measure: BoxPlotValue, failures: Sequence[float | None]) -> None:
+def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, scoring: Scoring) -> BoxPanel:
+    """Prepare the boxes of one structure and one measure: a box per site, seen sites first.
+
+    Args:
+        rows: the rows of `cases.csv`.
+        structure: the structure whose rows are used.
+        measure: the value of each row.
+        scoring: the metrics of the run's task.
+    """
+    sites = sorted({(ROLES.index(row["role"]), row["site"]) for row in rows})
+    groups = []
+    for place, site in sites:
+        of_site = [row for row in rows if row["site"] == site and scoring.structure_of(row) == structure]
+        groups.append(box_group(f"{site} ({ROLES[place]})", of_site, measure, scoring, ROLES[place]))
+    return BoxPanel(measure.title, tuple(groups), cut_limits(measure.limits, groups), structure)
+
+
+def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring: Scoring, role: str) -> BoxGroup:
+    """Prepare one box from the rows whose value is known.
+
+    Args:
+        name: the name of the box.
+        rows: rows of `cases.csv`.
+        measure: the value of each row.
+        scoring: says which rows are failures.
+        role: "seen", "validation" or "unseen".
+    """
+    known = [(value, scoring.has_cross(row)) for row in rows if (value := measure.value(row)) is not None]
+    return BoxGroup(name, tuple(value for value, _ in known), role, tuple(failed for _, failed in known))
+
+
+def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
+    """Raise the lower end of an axis to the last fifth of its range below all values: 0.73 on (0, 1) gives (0.6, 1).
+
+    Args:
+        limits: both ends of the axis; None stays None.
+        groups: the values that the axis shows.
+    """
+    values = [value for group in groups for value in group.values]
+    if limits is None or not values:
+        return limits
+    fifth = (limits[1] - limits[0]) / 5
+    n_empty = math.floor(round((min(values) - limits[0]) / fifth, 6))
+    return limits[0] + fifth * min(max(n_empty, 0), 4), limits[1]
+
+
+def box_figure(panels: Sequence[Sequence[BoxPanel]], max_points: int | None = None) -> Figure:
+    """Draw box plots: median and quartiles, whiskers to the last value within 1.5 boxes (Tukey), and single values.
+
+    Args:
+        panels: rows of panels; every row has the same number of panels, and every panel the same number of groups.
+        max_points: in groups with more values, only values outside the whiskers are drawn; None draws all values.
+    """
+    n_groups = max(1, *(len(panel.groups) for line in panels for panel in line))
+    with_titles = sum(map(len, panels)) > 1
+    height = (ROW_IN * n_groups + AXIS_IN + 0.3 * with_titles) * len(panels) + 0.6 * with_titles
+    figure = new_figure(WIDTH_IN * len(panels[0]), height)
+    for line, line_axes in zip(panels, figure.subplots(len(panels), len(panels[0]), squeeze=False)):
+        for panel, axes in zip(line, line_axes):
+            _draw_panel(axes, panel, max_points)
+            if with_titles:
+                axes.set_title(panel.title, fontsize=10)
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: BoxPanel, max_points: int | None) -> None:
     from matplotlib.ticker import ScalarFormatter
 
-    known = [value for value in failures if value is not None]
-    if measure.limits:
-        low, high = measure.limits
-        axes.set_ylim(low - 0.04 * (high - low), high + 0.04 * (high - low))
-    elif measure.is_distance:
-        if known:
-            axes.set_yscale("symlog", linthresh=1)
-            axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.set_ylim(0, 2 * max(known) if known else None)
+    values = [value for group in panel.groups for value in group.values]
+    low, high = panel.limits or (min([0.0, *values]), max([1.0, *values]))
+    label, margin = panel.label, 0.02 * (high - low)
+    if panel.limits is None and values and high > WIDE * max(float(np.median(values)), 1.0):
+        axes.set_xscale("symlog", linthresh=1)
+        axes.set_xticks([tick for tick in LOG_TICKS if low <= tick <= high])
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        label, margin = f"{label} (logarithmic)", 0.1 * high
+    else:
+        axes.locator_params(axis="x", nbins=6)
+    axes.set(xlim=(low - (margin if low or panel.limits else 0), high + margin), ylim=(len(panel.groups), 0), yticks=[])
+    axes.set_xlabel(label)
+    for place, group in enumerate(panel.groups):
+        axes.text(0, place + 0.26, f"{group.name}, n={len(group.values)}", fontsize=11, va="center",
+                  transform=axes.get_yaxis_transform())  # fmt: skip
+        if group.values:
+            _draw_group(axes, place + 0.66, group, max_points)
+    style_axes(axes, grid="x")
+    axes.spines["left"].set_visible(False)
 
 
-def _box(
-    axes: Axes, place: int, rows: Sequence[Mapping], measure: BoxPlotValue, crossed: Sequence[bool], role: str
-) -> None:
-    """A box at x = place, and its cases spread from left to right in the order of the rows."""
-    if not rows:
-        return
-    colour = UNSEEN if role == "unseen" else SEEN
-    values = np.array([measure.value(row) for row in rows], dtype=float)
-    axes.boxplot(
-        values, positions=[place], widths=0.6, showfliers=False, patch_artist=True, manage_ticks=False,
-        boxprops={"facecolor": colour + "33", "edgecolor": colour}, medianprops={"color": colour, "linewidth": 2},
-        whiskerprops={"color": colour}, capprops={"color": colour},
+def _draw_group(axes: Axes, y: float, group: BoxGroup, max_points: int | None) -> None:
+    values, failed, colour = np.array(group.values, dtype=float), np.array(group.failed), role_colour(group.role)
+    drawn = axes.boxplot(
+        values, positions=[y], widths=0.36, orientation="horizontal", showfliers=False, showcaps=False,
+        patch_artist=True, manage_ticks=False, boxprops={"facecolor": colour + "29", "edgecolor": colour},
+        medianprops={"color": colour, "linewidth": 2.5}, whiskerprops={"color": colour},
     )  # fmt: skip
-    across = place + np.linspace(-0.22, 0.22, len(values) + 2)[1:-1]
-    good = ~np.array(crossed, dtype=bool)
-    axes.plot(across[good], values[good], "o", color=colour, markersize=3, alpha=0.7)
-    axes.plot(across[~good], values[~good], "x", color=BLACK, markersize=5)
+    shown = np.arange(len(values))
+    if max_points is not None and len(values) > max_points:
+        ends = np.concatenate([line.get_xdata() for line in drawn["whiskers"]])
+        outside = np.flatnonzero((values < ends.min()) | (values > ends.max()))
+        shown = outside[np.linspace(0, len(outside) - 1, min(len(outside), MAX_OUTLIERS)).round().astype(int)]
+    across = y + (shown % 5 - 2) * 0.05  # five lines, so that equal values lie beside each other
+    good = ~failed[shown]
+    circle, cross = {"markersize": 3.5, "alpha": 0.75, "markeredgewidth": 0}, {"markersize": 5}
+    for which, marker, marker_colour, style in ((good, "o", colour, circle), (~good, "x", BLACK, cross)):
+        if which.any():  # an empty line would count in the layout as a point at the figure's corner
+            axes.plot(values[shown][which], across[which], marker, color=marker_colour, **style)

@@ -1,64 +1,191 @@
-"""Training curves of a run."""
+"""Training curves: of a run as a PNG file, and of runs and comparisons as SVG in the report."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import TYPE_CHECKING
 
-from medfed.outputs.figures.figure import BLACK, LINES, UNSEEN, new_figure, save_png, style_axes
+from medfed.outputs.figures.figure import BLACK, GREY, LINES, VERMILION, new_figure, save_png, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-MAX_NAMED = 12  # curves that a legend can name; of more clients all are grey
+MAX_NAMED = 12  # curves that a legend can name; more clients are drawn as the band that they fill
+MAX_MARKED = 30  # points of a curve that are marked
+MEASURES = {  # column of history.csv: the label of the axis
+    "train_loss": "training loss",
+    "validation_score": "validation score",
+    "boundary_distance": "feature distance, boundary to background",
+}
+PANEL_IN = (5.0, 3.2)  # 360 units wide in SVG, so that texts of 10 units can be read on a phone
+Points = Sequence[tuple[float, float]]
+History = Sequence[Mapping]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One curve of a panel.
+
+    Attributes:
+        name: the name in the legend.
+        points: (round, value), by round.
+        colour: the colour as "#RRGGBB".
+        dash: line style of matplotlib: "-", "--" or ":".
+        width: width of the line in points.
+    """
+
+    name: str
+    points: Points
+    colour: str
+    dash: str = "-"
+    width: float = 1.3
+
+
+@dataclass(frozen=True)
+class CurvePanel:
+    """The curves of one measure by round.
+
+    Attributes:
+        label: the measure; the label of the axis.
+        curves: the curves with a name.
+        clients: the points of each of many clients, drawn as one band from the lowest to the highest.
+    """
+
+    label: str
+    curves: tuple[Curve, ...]
+    clients: tuple[Points, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no point to draw."""
+        return not self.curves and not self.clients
+
+    @property
+    def band_name(self) -> str:
+        """The name of the band in the legend."""
+        return f"lowest to highest of {len(self.clients)} clients"
 
 
 def save_training_curves(
-    history: Sequence[Mapping], path: str | Path, data_label: str, ends: Mapping[str, tuple[int, float]] | None = None
+    history: History, path: str | Path, data_label: str, ends: Mapping[str, tuple[int, float]] | None = None
 ) -> None:
-    """Training loss and validation score by round, mean over sites, with a thin line a site where there is one.
+    """Write a run's training loss and validation score by round as PNG.
 
-    Where it was measured also how far the features of outlines are from those of the background beside them.
-
-    That of a validation site is dashed and in the colour of what took no part.
+    The boundary distance has a panel of its own where it was measured.
 
     Args:
-        history: rows {round, train_loss, validation_score (None where not validated)}, and `train_loss/SITE` and
-            `validation_score/SITE` where known; `validation_site_score` where there is a validation site; likewise
-            `boundary_distance`.
-        ends: (round, boundary distance) of each site that took no part: a point, as it is measured once.
+        history: the rows of `history.csv`, see `run_panels`.
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
+        ends: (round, boundary distance) of each site that did not train.
     """
-    shown = [("train_loss", "training loss"), ("validation_score", "validation score")]
-    if any(row.get("boundary_distance") is not None for row in history):
-        shown.append(("boundary_distance", "feature distance, boundary to background"))
-    figure = new_figure(4.75 * len(shown), 3.8)
-    for axes, (key, name) in zip(figure.subplots(1, len(shown)), shown):
-        sites = sorted({column for row in history for column in row if column.startswith(f"{key}/")})
-        if len(sites) > MAX_NAMED:
-            for column in sites:
-                _curve(axes, history, column, color="#999999", linewidth=0.5, alpha=0.5)
-        else:
-            for column, (colour, dash) in zip(sites, LINES * (len(sites) // len(LINES) + 1)):
-                _curve(axes, history, column, color=colour, linestyle=dash, linewidth=1, label=column.partition("/")[2])
-        over = f"clients (grey: {len(sites)})" if len(sites) > MAX_NAMED else "sites"
-        _curve(axes, history, key, color=BLACK, linewidth=2, label=f"mean over {over}")
+    *usual, boundary_distance = run_panels(history, ends or {})
+    panels = usual if boundary_distance.is_empty else [*usual, boundary_distance]
+    save_png(curve_figure(panels, with_legend=True), path, f"Training ({data_label})")
+
+
+def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[CurvePanel]:
+    """Prepare the curves of a run: for each of `MEASURES` the mean over sites and one curve per site.
+
+    Args:
+        history: rows with `round`, `train_loss`, `validation_score` (None where not validated), where known also
+            `boundary_distance`, `validation_site_score`, and each of `MEASURES` by site, as `train_loss/SITE`.
+        ends: (round, boundary distance) of each site that did not train. The distance was measured once, so it is one
+            point.
+
+    Returns:
+        One panel per measure, in the order of `MEASURES`; curves without points are left out.
+    """
+    panels = []
+    for key, label in MEASURES.items():
+        columns = sorted({column for row in history for column in row if column.startswith(f"{key}/")})
+        by_site = {column.partition("/")[2]: _points(history, column) for column in columns}
+        clients = tuple(by_site.values()) if len(by_site) > MAX_NAMED else ()
+        curves = [] if clients else _coloured(by_site)
         if key == "validation_score":
-            alone = {"color": UNSEEN, "linestyle": "--", "linewidth": 2, "label": "validation site"}
-            _curve(axes, history, "validation_site_score", **alone)
-        for (site, end), marker in zip((ends or {}).items() if key == "boundary_distance" else (), "D*"):
-            axes.plot(*end, marker, color=UNSEEN, markersize=8, label=f"{site}, took no part")
-        axes.set(xlabel="round", ylabel=name)
-        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-        style_axes(axes)
-        if axes.lines:
-            axes.legend(fontsize=8, frameon=False)
-        else:
+            validation = _points(history, "validation_site_score")
+            curves.append(Curve("validation site", validation, VERMILION, "--", 2.0))
+        if key == "boundary_distance":
+            for (site, end), dash in zip(ends.items(), ("-", "--")):
+                curves.append(Curve(f"{site}, did not train", [end], VERMILION, dash))
+        curves.append(Curve(f"mean over {'clients' if clients else 'sites'}", _points(history, key), BLACK, "-", 2.4))
+        panels.append(CurvePanel(label, tuple(curve for curve in curves if curve.points), clients))
+    return panels
+
+
+def comparison_panels(histories: Mapping[str, Sequence[History]]) -> list[CurvePanel]:
+    """Prepare the curves of a comparison: for each of `MEASURES` one curve per method, the mean over its runs.
+
+    Args:
+        histories: method: the history of each of its runs.
+
+    Returns:
+        One panel per measure, in the order of `MEASURES`; curves without points are left out.
+    """
+    panels = []
+    for key, label in MEASURES.items():
+        means = {method: _mean_points([_points(run, key) for run in runs]) for method, runs in histories.items()}
+        panels.append(CurvePanel(label, tuple(curve for curve in _coloured(means) if curve.points)))
+    return panels
+
+
+def curve_figure(panels: Sequence[CurvePanel], with_legend: bool) -> Figure:
+    """Draw panels side by side.
+
+    Args:
+        panels: what to draw; a panel without points says "none recorded".
+        with_legend: True draws a legend in each panel; False leaves it to the page.
+    """
+    figure = new_figure(PANEL_IN[0] * len(panels), PANEL_IN[1] + 0.6 * with_legend)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        _draw(axes, panel)
+        if panel.is_empty:
             axes.text(0.5, 0.5, "none recorded", ha="center", va="center", transform=axes.transAxes)
-    save_png(figure, path, f"Training ({data_label})")
+        elif with_legend:
+            axes.legend(fontsize=8, frameon=False)
+    return figure
 
 
-def _curve(axes: Axes, history: Sequence[Mapping], key: str, **style: Any) -> None:
-    points = [(row["round"], row[key]) for row in history if row.get(key) is not None]
-    if points:
-        axes.plot(*zip(*points), marker="o" if len(points) <= 30 else "", markersize=3, **style)
+def _draw(axes: Axes, panel: CurvePanel) -> None:
+    by_round: dict[float, list[float]] = {}
+    for points in panel.clients:
+        for number, value in points:
+            by_round.setdefault(number, []).append(value)
+    if by_round:
+        rounds = sorted(by_round)
+        low, high = ([end(by_round[number]) for number in rounds] for end in (min, max))
+        axes.fill_between(rounds, low, high, color=GREY, alpha=0.25, linewidth=0, label=panel.band_name)
+    for curve in panel.curves:
+        marker = "o" if len(curve.points) <= MAX_MARKED else ""
+        axes.plot(*zip(*curve.points), color=curve.colour, linestyle=curve.dash, linewidth=curve.width, marker=marker,
+                  markersize=4 if len(curve.points) > 1 else 7, markeredgewidth=0, label=curve.name)  # fmt: skip
+    axes.set(xlabel="round", ylabel=panel.label)
+    rounds = [number for points in (*panel.clients, *(curve.points for curve in panel.curves)) for number, _ in points]
+    if rounds:  # less than a round on both sides, so that no round 0 stands on the axis
+        margin = min(max(0.02 * (max(rounds) - min(rounds)), 0.2), 0.5)
+        axes.set_xlim(min(rounds) - margin, max(rounds) + margin)
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    style_axes(axes)
+
+
+def _coloured(points: Mapping[str, Points]) -> list[Curve]:
+    """Give each name a colour, and from the seventh name on also another dash."""
+    styles = LINES * (len(points) // len(LINES) + 1)
+    return [Curve(name, values, colour, dash) for (name, values), (colour, dash) in zip(points.items(), styles)]
+
+
+def _points(history: History, key: str) -> list[tuple[float, float]]:
+    known = (row for row in history if isinstance(row.get(key), (int, float)))
+    return [(row["round"], row[key]) for row in known if math.isfinite(row[key])]
+
+
+def _mean_points(curves: Sequence[Points]) -> list[tuple[float, float]]:
+    by_round: dict[float, list[float]] = {}
+    for number, value in (point for points in curves for point in points):
+        by_round.setdefault(number, []).append(value)
+    return [(number, fmean(by_round[number])) for number in sorted(by_round)]

@@ -1,18 +1,21 @@
-"""What all figures share: a sheet, its title and legend, colours, an image, and saving; matplotlib when needed.
+"""What all figures share: creating a figure, its title and legend, colours, images, and saving it as PNG.
 
-Each function of this package writes one PNG, the same bytes for the same input; `data_label` says in every title what
-the data are.
+Each `save_...` function of this package writes one PNG file, with the same bytes for the same input. Its argument
+`data_label` says which data the figure shows, for example "synthetic phantom data", and is part of the title.
+matplotlib is imported inside the functions, because the programs that draw nothing must start fast.
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from medfed.core.files import write_atomically
 
@@ -21,17 +24,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 130
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (  # Okabe and Ito: told apart with any colour vision
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (  # Okabe and Ito: distinct for any colour vision
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
+GREY, PALE = "#555555", "#DDDDDD"  # of the labels of axes; of grid lines
 LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY, GREEN, PURPLE, VERMILION, BLUE)]
-SEEN, UNSEEN = BLUE, VERMILION
-N_COLUMNS = 5
+ROLE_COLOURS = {"seen": BLUE, "validation": PURPLE, "unseen": VERMILION}
+MAX_COLUMNS = 5
 Site = tuple[str, str]  # (role, name)
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """An empty figure that makes room for its titles and legends. It opens no window and changes no global setting."""
+    """Create an empty figure that makes room for its titles and legends.
+
+    No window is opened and no global setting of matplotlib is changed.
+
+    Args:
+        width_in: width in inches.
+        height_in: height in inches.
+    """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -39,23 +50,56 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 
 def save_png(figure: Figure, path: str | Path, title: str) -> None:
-    """Write a PNG: the same bytes for the same figure."""
+    """Write a figure as PNG, with the same bytes for the same figure.
+
+    Args:
+        figure: the figure; gets the title.
+        path: the file to write.
+        title: the title above all panels.
+    """
     figure.suptitle(title, fontsize=11, fontweight="bold")
-    png = io.BytesIO()
-    figure.savefig(png, format="png", metadata={"Software": None})
-    write_atomically(Path(path), png.getvalue())
+    written, without_alpha = io.BytesIO(), io.BytesIO()
+    with texts_are_plain(figure):
+        figure.savefig(written, format="png", metadata={"Software": None})
+    Image.open(written).convert("RGB").save(without_alpha, "PNG", dpi=(DPI, DPI))  # a tenth smaller
+    write_atomically(Path(path), without_alpha.getvalue())
 
 
-def style_axes(axes: Axes) -> None:
-    """No frame where there is no scale, and a faint grid."""
+@contextmanager
+def texts_are_plain(figure: Figure) -> Iterator[None]:
+    """Draw every text as it is while the context lasts: a site named `a$b$` is no formula."""
+    import matplotlib
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    with matplotlib.rc_context({"text.parse_math": False}):  # for the tick labels that matplotlib creates later
+        yield
+
+
+def style_axes(axes: Axes, grid: str = "y") -> None:
+    """Give axes the common style: no frame at the top and right, no tick marks, small labels and pale grid lines.
+
+    Args:
+        axes: the axes to change.
+        grid: the axis whose ticks have grid lines, "x" or "y".
+    """
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axes.grid(axis=grid, color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=10, length=0, labelcolor=GREY)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set(color=GREY, fontsize=10)
 
 
 def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
-    """Below the panels: (line style or marker, colour, text); on dark ground for colours that are pale on white."""
+    """Add a legend in one line below the panels.
+
+    Args:
+        figure: the figure to change.
+        entries: (line style or marker, colour, text) of each entry.
+        dark: True gives the legend a dark background, for colours that are pale on white.
+    """
     from matplotlib.lines import Line2D
 
     handles = []
@@ -67,19 +111,35 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bo
 
 
 def show_image(axes: Axes, image: np.ndarray, aspect: float = 1.0) -> None:
-    """(C, rows, columns) in [0, 1]: three channels in colour, else the first in grey."""
+    """Show an image without axis labels.
+
+    Args:
+        axes: the axes to draw on.
+        image: (C, rows, columns) in [0, 1]. Three channels are shown in colour; otherwise the first channel in grey.
+        aspect: height of a pixel divided by its width.
+    """
     pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
     axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
     axes.set(xticks=[], yticks=[])
 
 
 def as_array(values: Any) -> np.ndarray:
-    """A tensor, of any device, or what numpy takes, as an array."""
+    """Convert a tensor on any device, or anything that numpy converts, to a numpy array."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
 def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
-    """(C, H, W, ...) to (C, rows, columns, ...): W downwards to the back, H rightwards to the patient's left."""
+    """Turn an array the way radiologists look at it: front up, the patient's right side on the left.
+
+    Args:
+        array: (C, H, W, ...).
+        axes: the directions in the patient in which H and W increase, for example "RA" for right and anterior
+            (the letters of `nibabel.aff2axcodes`); None for images that are not from a scanner, such as photographs.
+
+    Returns:
+        (C, rows, columns, ...) where rows run along W to the back and columns along H to the patient's left. The array
+        itself if `axes` is None.
+    """
     if axes is None:
         return array
     flipped = tuple(place for place, towards in enumerate(axes, start=1) if towards in "RAS")
@@ -87,7 +147,7 @@ def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.
 
 
 def rows_by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
-    """The rows of each site, seen sites first."""
+    """Group rows of `cases.csv` by (role, site), seen sites first, then by name."""
     sites: dict[Site, list[Mapping]] = {}
     for row in sorted(rows, key=lambda row: (row["role"], row["site"])):
         sites.setdefault((row["role"], row["site"]), []).append(row)
@@ -95,8 +155,16 @@ def rows_by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
 
 
 def figure_with_panels(n: int, size_in: float) -> tuple[Figure, list[Axes]]:
-    """A figure with `n` panels in lines of five, and those panels."""
-    n_columns = min(N_COLUMNS, max(n, 1))
+    """Create a figure with `n` square panels, at most `MAX_COLUMNS` in a line.
+
+    Args:
+        n: number of panels; 0 gives a figure with one invisible panel and an empty list.
+        size_in: side of a panel in inches.
+
+    Returns:
+        The figure, and its `n` panels.
+    """
+    n_columns = min(MAX_COLUMNS, max(n, 1))
     n_lines = max(math.ceil(n / n_columns), 1)
     figure = new_figure(max(6.0, size_in * n_columns), (size_in + 0.5) * n_lines + 0.5)
     panels = list(figure.subplots(n_lines, n_columns, squeeze=False).flat)
@@ -106,4 +174,5 @@ def figure_with_panels(n: int, size_in: float) -> tuple[Figure, list[Axes]]:
 
 
 def role_colour(role: str) -> str:
-    return UNSEEN if role == "unseen" else SEEN
+    """Return the colour of a site's role: "seen", "validation" or "unseen"."""
+    return ROLE_COLOURS[role]

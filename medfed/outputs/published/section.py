@@ -1,4 +1,4 @@
-"""What papers printed about the data set of a comparison, to stand beside its own numbers and never among them."""
+"""Published tables of a comparison's dataset, which are shown in a section of their own next to the comparison."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from medfed.config import strict_yaml
 from medfed.outputs.published.tables import PublishedBlock, PublishedRow, PublishedTable, load_table, table_names
 from medfed.outputs.tables.comparison import PHANTOM
 
-DATASETS = {  # the data set of a config, or the real twin of a phantom, as the published blocks call it
+DATASETS = {  # name in the published tables of a config's dataset (for a phantom: of its real dataset)
     "prostate": "prostate MRI",
     "prostate_phantom": "prostate MRI",
     "fundus": "fundus, optic disc and cup",
@@ -20,7 +20,7 @@ DATASETS = {  # the data set of a config, or the real twin of a phantom, as the 
     "camelyon17": "Camelyon17",
     "camelyon17_phantom": "Camelyon17",
 }
-FOLDERS = {  # the last folder of `data.root`, small letters and digits alone, of `folder_classes`
+FOLDERS = {  # the same for `folder_classes`, by the last folder of `data.root` (lower-case letters and digits only)
     "pacs": "PACS",
     "officehome": "OfficeHome",
     "vlcs": "VLCS",
@@ -28,22 +28,23 @@ FOLDERS = {  # the last folder of `data.root`, small letters and digits alone, o
     "iwildcam": "IWildCam",
 }
 WARNING = (
-    "Numbers of different papers or protocols (network, split, rounds, who ran the baselines) are not to be ranked "
-    "together, nor with those of this comparison."
+    "Do not rank numbers of different papers or protocols together, and do not rank them with the numbers of this "
+    "comparison: networks, data splits, numbers of rounds, and who ran the baselines differ."
 )
 PHANTOM_WARNING = (
-    f"This comparison is of {PHANTOM.partition(':')[0]}: its numbers cannot be compared with any of these."
+    f"This comparison uses {PHANTOM.partition(':')[0]}: its numbers cannot be compared with any published number."
 )
 ALSO_RUN_HERE = " (also run here)"
 
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """What was run, to be found again among the published rows.
+    """A run of the comparison, which is compared with the published rows.
 
-    name: of the method in the config.
-    changes: dotted keys that were set for its row, beside the config that all rows share.
-    settings: every value of the config's `method`.
+    Args:
+        name: name of the method in the config.
+        changes: dotted keys whose values differ from the config that all rows of the comparison share.
+        settings: all values of the config's `method` block.
     """
 
     name: str
@@ -51,7 +52,11 @@ class CompletedRun:
     settings: Mapping[str, Any]
 
     def matches(self, row: PublishedRow) -> bool:
-        """Whether it has the settings that a published row names, and was changed in no other."""
+        """Return whether the run has the method and settings of a published row, and no other changed setting.
+
+        Args:
+            row: a row of a published table.
+        """
         name, _, written = row.method.partition(":")
         wanted = dict(setting.split("=", 1) for setting in written.split(",") if setting)
         same = all(
@@ -62,78 +67,120 @@ class CompletedRun:
 
 
 def published_name_of(data: Mapping[str, Any]) -> str | None:
-    """The name that published blocks have for a config's `data`; None if no paper's tables are known to be of it."""
+    """Return the name of a config's dataset in the published tables.
+
+    Args:
+        data: the config's `data` block.
+
+    Returns:
+        The name; None if there is no published table of this dataset.
+    """
     if data.get("name") == "folder_classes":
         return FOLDERS.get(re.sub("[^a-z0-9]", "", Path(str(data.get("root", ""))).name.lower()))
     return DATASETS.get(str(data.get("name")))
 
 
 def tables_of_dataset(dataset: str | None) -> list[PublishedTable]:
-    """The tables that have blocks of a data set, with these blocks alone."""
-    found = []
+    """Return the published tables of a dataset, without their blocks of other datasets.
+
+    Args:
+        dataset: name of the dataset, from `published_name_of`; None returns no tables.
+    """
+    tables = []
     for table in map(load_table, table_names()) if dataset else ():
         blocks = tuple(block for block in table.blocks if block.dataset == dataset)
         if blocks:
-            found.append(replace(table, blocks=blocks))
-    return found
+            tables.append(replace(table, blocks=blocks))
+    return tables
 
 
 def comparison_warnings(data: str) -> tuple[str, ...]:
-    """What stands above the tables; `data` is "phantom" or "real"."""
+    """Return the warnings to show above the published tables.
+
+    Args:
+        data: "phantom" or "real": the data of the comparison.
+    """
     return (WARNING, PHANTOM_WARNING) if data == "phantom" else (WARNING,)
 
 
 def table_facts(table: PublishedTable) -> tuple[str, ...]:
-    """Where a table is from, and how its numbers came about."""
+    """Return the source of a table and the protocol of its numbers: citation, network, split, and who ran it.
+
+    Args:
+        table: a published table.
+    """
     return (table.citation, f"network: {table.backbone}", f"split: {table.split}", f"who ran it: {table.baselines}",
             *table.notes)  # fmt: skip
 
 
 def block_title(block: PublishedBlock) -> str:
-    """The block's title, unit and direction, and what a column is."""
+    """Return the title of a block with metric, unit, direction, and the meaning of its columns.
+
+    Args:
+        block: a block of a published table.
+    """
     part = f", {block.part}" if block.part and block.part not in block.title.lower() else ""
     metric = "" if block.metric.lower() in block.title.lower().split() else f"{block.metric} "
-    return f"{block.title}{part} ({metric}{block.unit}), {block.direction} is better; a column: {block.column}"
+    return f"{block.title}{part} ({metric}{block.unit}), {block.direction} is better; each column: {block.column}"
 
 
-def block_rows(table: PublishedTable, block: PublishedBlock, ran: Iterable[CompletedRun]) -> list[list[str]]:
-    """Head and rows as text; a row that was also run says so, and a misprinted average has a mark."""
-    ran, wrong = list(ran), {misprint.method for misprint in table.misprints if misprint.block == block.title}
+def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[CompletedRun]) -> list[list[str]]:
+    """Format a block as rows of text: a header row, then one row for each method.
+
+    A row that was also run in the comparison is marked "(also run here)"; a misprinted average is marked with a dagger.
+
+    Args:
+        table: the table that contains the block.
+        block: a block of the table.
+        runs: the runs of the comparison.
+    """
+    runs, misprinted = list(runs), {misprint.method for misprint in table.misprints if misprint.block == block.title}
     averaged = any(row.average is not None for row in block.rows)
-    found = [["method", "printed as", *block.columns, *["average"] * averaged]]
+    rows = [["method", "printed as", *block.columns, *["average"] * averaged]]
     for row in block.rows:
-        here = ALSO_RUN_HERE if any(one.matches(row) for one in ran) else ""
-        mark = "†" if row.method in wrong else ""
+        here = ALSO_RUN_HERE if any(run.matches(row) for run in runs) else ""
+        mark = "†" if row.method in misprinted else ""
         average = "-" if row.average is None else _printed(row.average, row) + mark
         values = [_printed(value, row) for value in row.values]
-        found.append([row.method + here, row.printed, *values, *[average] * averaged])
-    return found
+        rows.append([row.method + here, row.printed, *values, *[average] * averaged])
+    return rows
 
 
 def footnotes(table: PublishedTable, block: PublishedBlock) -> tuple[str, ...]:
-    """Misprinted averages, and the long names of columns."""
+    """Return the footnotes of a block: misprinted averages, and the long names of its columns.
+
+    Args:
+        table: the table that contains the block.
+        block: a block of the table.
+    """
     printed = {row.method: row.printed for row in block.rows}
-    notes = [f"† {printed[wrong.method]}: printed {wrong.printed:.2f}, but the mean of the row is {wrong.mean:.2f}"
-             for wrong in table.misprints if wrong.block == block.title]  # fmt: skip
+    notes = [
+        f"† {printed[wrong.method]}: the printed average is {wrong.printed:.2f}, but the row's mean is {wrong.mean:.2f}"
+        for wrong in table.misprints
+        if wrong.block == block.title
+    ]
     if block.legend:
         notes.append(", ".join(f"{short}: {name}" for short, name in block.legend.items()))
     return tuple(notes)
 
 
-def to_published_markdown(data: Mapping[str, Any], kind: str, ran: Sequence[CompletedRun]) -> str:
-    """The section "As published", with an empty line before it; nothing where no table is known.
+def to_published_markdown(data: Mapping[str, Any], kind: str, runs: Sequence[CompletedRun]) -> str:
+    """Format the section "As published" as Markdown.
 
     Args:
-        data: the config's `data`.
-        kind: "phantom" or "real".
-        ran: what the comparison ran.
+        data: the config's `data` block.
+        kind: "phantom" or "real": the data of the comparison.
+        runs: the runs of the comparison.
+
+    Returns:
+        The section with an empty line before it; "" if there is no published table of the dataset.
     """
     tables = tables_of_dataset(published_name_of(data))
     parts = ["", "## As published", "  \n".join(comparison_warnings(kind))]
     for table in tables:
         parts += [f"### {table.paper}, Table {table.table}", _listed(table_facts(table))]
         for block in table.blocks:
-            head, *rows = block_rows(table, block, ran)
+            head, *rows = block_rows(table, block, runs)
             ruled = [head, ["---", "---", *["---:"] * (len(head) - 2)], *rows]
             parts += [f"#### {block_title(block)}", "\n".join(f"| {' | '.join(line)} |" for line in ruled)]
             parts += filter(None, [_listed(footnotes(table, block))])
@@ -141,8 +188,10 @@ def to_published_markdown(data: Mapping[str, Any], kind: str, ran: Sequence[Comp
 
 
 def _listed(notes: Iterable[str]) -> str:
+    """Format notes as a Markdown list."""
     return "\n".join(f"- {note}" for note in notes)
 
 
 def _printed(value: float, row: PublishedRow) -> str:
+    """Format a number with the decimals of the published table."""
     return f"{value:.{1 if row.rounded_to == 0.1 else 2}f}"

@@ -1,8 +1,9 @@
-"""The papers' own tables, as data: what was printed, where, and which printed averages are not those of their rows.
+"""Published result tables of the papers as data, including which printed averages are not the mean of their row.
 
-One YAML file a table, in `medfed/outputs/published`. Numbers of different papers are not to be ranked together:
-networks, splits, rounds and who ran the baselines differ (CCST on PACS is 86.52 in its own paper, 79.00 in StableFDG's,
-78.28 in FISC's). Of FISC's Table 6 only two wrong averages are known to us, so it is not here.
+Each table is one YAML file in `medfed/outputs/published`. Numbers of different papers must not be ranked together,
+because networks, data splits, numbers of rounds, and who ran the baselines differ. For example, the accuracy of CCST on
+PACS is 86.52 in its own paper, 79.00 in StableFDG's and 78.28 in FISC's. FISC's Table 6 is not included, because only
+two of its wrong averages are known.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from medfed.config import strict_yaml, validation
 
 FOLDER = Path(__file__).parent
 DIRECTIONS = ("higher", "lower")
-CENT = Decimal("0.01")  # to which averages are printed
+CENT = Decimal("0.01")  # precision of printed averages
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One method.
+    """Published numbers of one method.
 
-    method: as `python -m medfed.evaluate --methods` takes it, settings included (`ccst:style=single,k=1`), where medfed
-        has the method; otherwise the name in that spelling.
-    printed: as the paper calls it.
-    values: one a column.
-    average: as printed; None where the paper has none.
-    rounded_to: how finely it is printed, and so how far it may be from the mean: COPA's numbers have one decimal.
+    Args:
+        method: the method in the notation of `python -m medfed.evaluate --methods`, including settings, for example
+            `ccst:style=single,k=1`. A method that medfed does not have is written in the same style.
+        printed: name of the method in the paper.
+        values: one number for each column.
+        average: printed average; None if the paper has none.
+        rounded_to: precision of the printed numbers, and so the largest difference between the printed average and the
+            mean that rounding can explain. COPA's numbers have one decimal.
     """
 
     method: str
@@ -37,11 +40,11 @@ class PublishedRow:
     rounded_to: float = 0.01
 
     def mean(self) -> Decimal:
-        """What the average should be, from the printed decimals."""
+        """Return the exact mean of the printed numbers."""
         return sum((Decimal(repr(value)) for value in self.values), Decimal(0)) / len(self.values)
 
     def average_is_wrong(self) -> bool:
-        """Whether the printed average is further from the mean of the row than rounding explains."""
+        """Return whether the printed average differs from the mean of the row by more than rounding explains."""
         if self.average is None:
             return False
         return abs(Decimal(repr(self.average)) - self.mean()) > Decimal(repr(self.rounded_to))
@@ -49,13 +52,19 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedBlock:
-    """Rows that are comparable: one dataset, one measure.
+    """Comparable rows of a published table: one dataset and one metric.
 
-    unit: of every number; "%" of Dice and accuracy.
-    direction: whether "higher" or "lower" is better.
-    column: what a column is, such as "unseen site".
-    part: "validation" or "test" where two domains are left out.
-    legend: long names of the columns.
+    Args:
+        title: title of the block.
+        dataset: name of the dataset.
+        metric: name of the metric.
+        unit: unit of all numbers; "%" for Dice and accuracy.
+        direction: "higher" or "lower": which numbers are better.
+        column: meaning of the columns, for example "unseen site".
+        columns: names of the columns.
+        rows: one row for each method.
+        part: "validation" or "test" if two sites are left out; otherwise "".
+        legend: long names of the columns; may be empty.
     """
 
     title: str
@@ -78,13 +87,27 @@ class PublishedBlock:
                 raise ValueError(f"{self.title}: {row.printed} has {n} values, expected {expected}")
 
     def row(self, method: str) -> PublishedRow:
-        """The row of a method; KeyError if there is none."""
+        """Return the row of a method.
+
+        Args:
+            method: the method as in `PublishedRow.method`.
+
+        Raises:
+            KeyError: if the block has no such row.
+        """
         return {row.method: row for row in self.rows}[method]
 
 
 @dataclass(frozen=True)
 class Misprint:
-    """A printed average that is not the mean of its row, for a footnote."""
+    """A printed average that is not the mean of its row.
+
+    Args:
+        block: title of the block.
+        method: the method of the row, as in `PublishedRow.method`.
+        printed: printed average.
+        mean: mean of the printed numbers, rounded to two decimals.
+    """
 
     block: str
     method: str
@@ -96,8 +119,16 @@ class Misprint:
 class PublishedTable:
     """One table of one paper.
 
-    baselines: who ran the other methods.
-    notes: what else a reader must know.
+    Args:
+        paper: short name of the paper.
+        citation: full citation.
+        table: number of the table.
+        backbone: network of the experiments.
+        split: split of the data.
+        baselines: who ran the other methods.
+        blocks: parts of the table, one for each dataset and metric.
+        misprints: printed averages that are not the mean of their row.
+        notes: other remarks for the reader.
     """
 
     paper: str
@@ -111,11 +142,18 @@ class PublishedTable:
     notes: tuple[str, ...] = ()
 
     def block(self, title: str) -> PublishedBlock:
-        """The block of a title; KeyError if there is none."""
+        """Return the block with a title.
+
+        Args:
+            title: title of the block.
+
+        Raises:
+            KeyError: if the table has no such block.
+        """
         return {block.title: block for block in self.blocks}[title]
 
     def wrong_averages(self) -> tuple[Misprint, ...]:
-        """What `misprints` should list: every row's mean, recomputed and compared (`PublishedRow.is_wrong`)."""
+        """Recompute the mean of every row, and return all averages that are wrong; `misprints` should list the same."""
         return tuple(
             Misprint(block.title, row.method, row.average, float(row.mean().quantize(CENT, ROUND_HALF_UP)))
             for block in self.blocks
@@ -125,15 +163,18 @@ class PublishedTable:
 
 
 def table_names() -> tuple[str, ...]:
-    """Names of the tables, such as "ccst_table_1"."""
+    """Return the names of all published tables, for example "ccst_table_1", sorted."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
 def load_table(name: str) -> PublishedTable:
-    """A table by its name.
+    """Read a published table.
+
+    Args:
+        name: name of the table, from `table_names`.
 
     Raises:
-        UserError: if there is none of that name, or its file is not as it should be.
+        UserError: if there is no such table, or if its file is wrong.
     """
     path = FOLDER / f"{name}.yaml"
     document = strict_yaml.parse(strict_yaml.read(path), str(path))

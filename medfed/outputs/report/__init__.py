@@ -1,1 +1,4 @@
-"""The page that shows finished runs and comparisons: one HTML file that needs nothing else."""
+"""The report: one self-contained HTML page that shows finished runs and comparisons.
+
+The Python modules prepare plain data (`elements`); the templates in `templates/` hold the HTML.
+"""

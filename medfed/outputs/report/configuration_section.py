@@ -1,106 +1,122 @@
-"""The head of the page: which runs, which data, which rule, seeds and versions, and what the runs noticed."""
+"""The first section of the page: its runs, data, rule, seeds and versions, and the notices of the runs."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from medfed.outputs.report.blocks import table_block
-from medfed.outputs.report.markup import Markup, lines, tag
-from medfed.outputs.report.run_data import Comparison, Run
+from medfed.outputs.report.elements import Cell, Table, rows_of_cells
+from medfed.outputs.report.run_data import Run
 
-MANY = 12  # runs, or notices; more are folded up
-RULES = {
+MAX_UNFOLDED = 12  # runs, or notices; more are folded up
+RULES = {  # evaluation.selection: its description
     "last": "last: the last round, whatever its score",
     "source_validation": "source_validation: the round with the best mean validation score at the sites that train",
     "validation_site": "validation_site: the round with the best score at the validation site, which never trains",
 }
 
 
-def section(runs: Sequence[Run], comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Markup:
-    """Facts, a line a run, and notices.
+@dataclass(frozen=True)
+class Configuration:
+    """The content of the section.
+
+    Attributes:
+        facts: (name, value) of what the runs have in common or differ in.
+        runs: a table with one row per run.
+        runs_are_folded: whether the table is folded up.
+        notices: sentences that the runs recorded.
+        notices_are_folded: whether the notices are folded up.
+    """
+
+    facts: list[tuple[str, str]]
+    runs: Table
+    runs_are_folded: bool
+    notices: list[str]
+    notices_are_folded: bool
+
+
+def describe_configuration(runs: Sequence[Run], left_out: Sequence[str]) -> Configuration:
+    """Describe the configuration of runs.
 
     Args:
-        left_out: figures that the page does not hold, and why.
+        runs: every run of the page.
+        left_out: figures that are not in the page, with the reason; they become notices.
     """
-    table = _table(runs)
-    folded = tag("details", tag("summary", f"All {len(runs)} runs"), table) if len(runs) > MANY else table
-    notices = [*_notices(runs), *(f"{why} (a figure that is not in this page)" for why in left_out)]
-    heading = tag("h3", "Notices")
-    noticed = tag("ul", *(tag("li", notice) for notice in notices), class_="notes") if notices else tag("p", "None.")
-    noticed = tag("details", tag("summary", f"All {len(notices)} notices"), noticed) if len(notices) > MANY else noticed
-    return lines(_facts(runs), folded, heading, noticed)
+    notices = [*_notices(runs), *(f"figure not in this page: {reason}" for reason in left_out)]
+    return Configuration(
+        _facts(runs), _table(runs), len(runs) > MAX_UNFOLDED, notices, len(notices) > MAX_UNFOLDED
+    )  # fmt: skip
 
 
-def _facts(runs: Sequence[Run]) -> Markup:
-    found = [
-        ("Data", _each(f"{run.summary.get('dataset', 'unnamed')} ({run.data_label})" for run in runs)),
-        ("Method", _each(run.method for run in runs)),
-        ("Sites that trained", _all_sources(runs)),
-        ("Unseen site", _each(run.unseen for run in runs)),
-        ("Validation site", _each(run.summary.get("validation_site") or "none" for run in runs)),
-        ("Started from", _each(_start(run) for run in runs)),
-        ("Round chosen by", _each(RULES.get(run.summary["selection"], run.summary["selection"]) for run in runs)),
+def _facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    return [
+        ("Data", _distinct(f"{run.summary.get('dataset', 'unnamed')} ({run.data_label})" for run in runs)),
+        ("Method", _distinct(run.method for run in runs)),
+        ("Sites that trained", _sites_of_all(runs)),
+        ("Unseen site", _distinct(run.unseen for run in runs)),
+        ("Validation site", _distinct(run.summary.get("validation_site") or "none" for run in runs)),
+        ("Initial weights", _distinct(_initial_weights(run) for run in runs)),
+        ("Round chosen by", _distinct(RULES.get(run.summary["selection"], run.summary["selection"]) for run in runs)),
         ("Seeds", ", ".join(str(seed) for seed in sorted({run.summary["seed"] for run in runs}))),
-        ("Versions", _each(_versions(run) for run in runs)),
+        ("Versions", _distinct(_versions(run) for run in runs)),
     ]
-    rows = (tag("div", tag("dt", name), tag("dd", value)) for name, value in found)
-    return tag("dl", "\n", lines(*rows), "\n", class_="facts")
 
 
-def _each(values: Iterable[str]) -> str:
+def _distinct(values: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(values))
 
 
-def _all_sources(runs: Sequence[Run]) -> str:
-    found = list(dict.fromkeys(_sources(run) for run in runs))
-    if len(found) == 1 or len({run.summary.get("dataset") for run in runs}) > 1:
-        return "; ".join(found)
+def _sites_of_all(runs: Sequence[Run]) -> str:
+    by_run = list(dict.fromkeys(_training_sites(run) for run in runs))
+    if len(by_run) == 1 or len({run.summary.get("dataset") for run in runs}) > 1:
+        return "; ".join(by_run)
     sites = sorted({site for run in runs for site in run.summary.get("source_sites") or []})
-    return f"{', '.join(sites)}: not all in each run, which leaves out its unseen site"
+    return f"{', '.join(sites)}; each run leaves out its unseen site"
 
 
-def _sources(run: Run) -> str:
+def _training_sites(run: Run) -> str:
     sites, patients = run.summary.get("source_sites") or [], run.summary.get("patients") or {}
     if clients := run.summary.get("clients"):
-        return f"{clients['n']} clients of {len(sites)} sites, {clients['per_round']} a round ({clients['partition']})"
-    n_train = [f"{site} ({patients[site]['train']} cases)" if site in patients else site for site in sites]
-    return ", ".join(n_train)
+        number = f"{clients['n']} clients of {len(sites)} sites, {clients['per_round']} per round"
+        return f"{number} ({clients['partition']})"
+    return ", ".join(f"{site} ({patients[site]['train']} cases)" if site in patients else site for site in sites)
 
 
-def _start(run: Run) -> str:
-    found = run.summary.get("start_weights")
-    if found is None:
-        return "random weights" if "start_weights" in run.summary else "not recorded"
-    return f"{found['file']} (SHA-256 {found['sha256'][:12]})"
+def _initial_weights(run: Run) -> str:
+    start = run.summary.get("start_weights")
+    if start is None:
+        return "random" if "start_weights" in run.summary else "not recorded"
+    return f"{start['file']} (SHA-256 {start['sha256'][:12]})"
 
 
 def _versions(run: Run) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted((run.summary.get("versions") or {}).items()))
 
 
-def _table(runs: Sequence[Run]) -> Markup:
+def _table(runs: Sequence[Run]) -> Table:
     head = ("method", "unseen site", "validation site", "seed", "round", "rounds", "rule", "config (SHA-256)")
     body = [
         [
             run.method, run.unseen, run.summary.get("validation_site") or "none", run.summary["seed"],
             run.summary.get("selected_round"), run.summary.get("rounds"), run.summary["selection"],
-            tag("code", str(run.summary.get("config_sha256", "unknown"))[:12]),
+            Cell("", code=str(run.summary.get("config_sha256", "unknown"))[:12]),
         ]
         for run in runs
     ]  # fmt: skip
-    return table_block("The runs", _each(run.data_label for run in runs), head, body, texts=(0, 1, 2, 6, 7))
+    label = _distinct(run.data_label for run in runs)
+    return Table("The runs", label, head, rows_of_cells(body), text_columns=(0, 1, 2, 6, 7))
 
 
 def _notices(runs: Sequence[Run]) -> list[str]:
-    """What the runs noticed, once each, with how many said it."""
-    said = Counter(str(notice) for run in runs for notice in run.summary.get("notices") or [])
-    said.update(notice for run in runs for notice in _own_notices(run))
-    return [f"{notice} ({n} runs)" if n > 1 else notice for notice, n in said.items()]
+    """Return each notice of the runs once, with the number of runs that recorded it."""
+    counts = Counter(str(notice) for run in runs for notice in run.summary.get("notices") or [])
+    counts.update(notice for run in runs for notice in _config_notices(run))
+    return [f"{notice} ({n} runs)" if n > 1 else notice for notice, n in counts.items()]
 
 
-def _own_notices(run: Run) -> Iterable[str]:
-    digest = hashlib.sha256(run.config_text.encode()).hexdigest()
-    if run.summary.get("config_sha256") not in (None, digest):
-        yield f"{run.path / 'config.yaml'}: is not the config of this result; it was changed after the run"
+def _config_notices(run: Run) -> Iterable[str]:
+    sha256 = hashlib.sha256(run.config_text.encode()).hexdigest()
+    if run.summary.get("config_sha256") not in (None, sha256):
+        yield f"{run.path / 'config.yaml'}: was changed after the run and is not the config of this result"

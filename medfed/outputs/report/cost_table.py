@@ -1,23 +1,27 @@
-"""What the methods of a comparison cost, as a table of the page."""
+"""The table of a comparison that shows what each method costs."""
 
 from __future__ import annotations
 
-from medfed.outputs.report.blocks import Cell, table_block
-from medfed.outputs.report.markup import Markup, tag
+from medfed.outputs.report.elements import Cell, Table, rows_of_cells
 from medfed.outputs.report.run_data import Comparison
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.cost import HEAD, NOTE, cost_rows, mean_cost, read_cost
+from medfed.outputs.tables.cost import HEAD, NOTE, Cost, cost_rows, mean_cost, read_cost
 
 
-def section(comparison: Comparison) -> list[Markup]:
-    """A line a method, the mean over its runs; none for runs named one by one, perhaps of several machines."""
+def cost_table(comparison: Comparison) -> Table | None:
+    """Return a table with one row per method, the mean over its runs.
+
+    Returns:
+        The table, or None for runs that were named one by one: their times may be from several machines.
+    """
     if not comparison.is_a_folder:
-        return []
-    runs = comparison.runs
-    costs = {run.method: mean_cost([read_cost(RunFolder(other.path)) for other in runs if other.method == run.method])
-             for run in runs}  # fmt: skip
-    _, *body = cost_rows(costs)
-    rows = [[method, *(Cell(text, None if text == "-" else float(text)) for text in texts)] for method, *texts in body]
-    caption = "A client's seconds and bytes in a round, and what it does once"
-    table = table_block(caption, runs[0].data_label, ["method", *HEAD.values()], rows)
-    return [table, tag("ul", tag("li", f"{NOTE}."), class_="notes")]
+        return None
+    by_method: dict[str, list[Cost]] = {}
+    for run in comparison.runs:
+        by_method.setdefault(run.method, []).append(read_cost(RunFolder(run.path)))
+    costs = {method: mean_cost(of_method) for method, of_method in by_method.items()}
+    _, *rows = cost_rows(costs)
+    body = [[method, *(Cell(text, None if text == "-" else float(text)) for text in texts)] for method, *texts in rows]
+    caption = "Seconds and bytes of a client in a round, and of what it does once"
+    label, head = comparison.runs[0].data_label, ["method", *HEAD.values()]
+    return Table(caption, label, head, rows_of_cells(body), notes=[f"{NOTE}."])

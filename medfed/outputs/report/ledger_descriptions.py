@@ -1,90 +1,121 @@
-"""What the things in a ledger are, and what they could reveal of people, in a sentence each.
+"""Descriptions of the entries of a ledger: what each one is, and what it could reveal about patients.
 
-A table to be read by a data-protection officer, so it promises nothing that the code does not do: a name that is not
-here is told as unknown, and the same name of another method is another thing.
+A data-protection officer reads these sentences, so they promise nothing that the code does not do. An entry without a
+description here is reported as unknown. Descriptions are by method, because two methods may use the same name for
+different things.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from medfed.outputs.report.ledger_totals import ENTRY, NORMALISATION, SITE, WEIGHTS, Key
+from medfed.outputs.report.ledger_totals import ENTRY, NORMALISATION, SITE, WEIGHTS, LedgerKey
 
 
 @dataclass(frozen=True)
-class Words:
-    """title: what it is; reveals: what it could tell about people."""
+class EntryDescription:
+    """A description in words.
+
+    Attributes:
+        title: what the entry is.
+        reveals: what the entry could reveal about patients.
+    """
 
     title: str
     reveals: str
 
 
-UNKNOWN = Words(
+UNKNOWN = EntryDescription(
     "not known to this report",
-    "Unknown: this report has no sentence about it. Read in the method's file what it holds before you release it.",
+    "Unknown: this report has no description of it. Read in the method's file what it contains before you release it.",
 )
-_STYLE = Words(
+_STYLE = EntryDescription(
     "style: mean and spread of image features",
-    "Colour, contrast and texture, without position, so no shapes; of all images together, or, where the shape counts "
-    "several, of single images, which someone who has such an image could match to it.",
+    "Colour, contrast and texture without position, so no shapes. They are those of all images together or, if the "
+    "shape has a row for each image, of single images; someone who has such an image could match it to its row.",
 )
-_SITE_STYLE = Words(
+_SITE_STYLE = EntryDescription(
     "style of the site: mean and spread of image features",
-    "Colour, contrast and texture over the site's images, without position, so no shapes; it tells which equipment "
-    "made them. The fewer the images, the more it tells about each.",
+    "Colour, contrast and texture over the site's images, without position, so no shapes. It can show which equipment "
+    "the site uses. The fewer the images, the more it reveals about each.",
 )
-_SPREAD = Words("how much styles vary at the site", "How alike the site's images are; none of them stands out of it.")
-_WINDOWS = Words(
+_SPREAD = EntryDescription(
+    "how much styles vary at the site",
+    "How similar the site's images are, but no single image.",
+)
+_WINDOWS = EntryDescription(
     "low-frequency amplitude windows",
-    "Brightness and coarse contrast of single images, without phase, so no shapes. Their number tells how many images "
-    "there are; someone who has an image could match it to its window.",
+    "Brightness and coarse contrast of single images, without phase, so no shapes. Their number is the number of "
+    "images. Someone who has an image could match it to its window.",
 )
-_WEIGHTS = Words(
+_WEIGHTS = EntryDescription(
     "weights of the network",
-    "No image directly. Attacks on weights can tell whether a known image was trained on, and sometimes recover "
-    "a rough likeness of one; fewer images and more rounds make that easier.",
+    "No image directly. Attacks on weights can find out whether a known image was used for training, and can "
+    "sometimes reconstruct a rough copy of one. Fewer images and more rounds make this easier.",
 )
-_NORMALISATION = Words(
+_NORMALISATION = EntryDescription(
     "normalisation statistics, part of the network",
-    "Means and variances of the network's inner features over many training images: their overall look, no single one.",
+    "Means and variances of the network's features over many training images: their overall appearance, no single one.",
 )
 _FACTS = {
-    "examples": Words("number of training images", "How many training images the site has."),
-    "steps": Words("number of training steps", "How many images the site has, roughly, by its number of batches."),
-    "loss": Words("mean training loss", "How hard the site's images are for the network on the whole."),
-    "score": Words("mean validation score", "How well the network does on the site's validation images on the whole."),
-    "dice": Words("mean validation Dice", "How well the network does on the site's validation images on the whole."),
-    "boundary_distance": Words(
-        "mean distance of boundary from background features",
-        "How sharply the network draws outlines on the site's validation images on the whole.",
+    "examples": EntryDescription("number of training images", "How many training images the site has."),
+    "steps": EntryDescription(
+        "number of training steps",
+        "Roughly how many images the site has, from its number of batches.",
     ),
-    "round": Words("number of the round", "Nothing about people."),
+    "loss": EntryDescription("mean training loss", "How difficult the site's images are for the network on average."),
+    "score": EntryDescription(
+        "mean validation score",
+        "How well the network performs on the site's validation images on average.",
+    ),
+    "dice": EntryDescription(
+        "mean validation Dice",
+        "How well the network performs on the site's validation images on average.",
+    ),
+    "boundary_distance": EntryDescription(
+        "mean distance of boundary from background features",
+        "How clearly the network separates outlines from the background in the site's validation images on average.",
+    ),
+    "round": EntryDescription("number of the round", "Nothing about patients."),
+    "last": EntryDescription("number of the site's last accepted round", "Nothing about patients."),
 }
 _TENSORS = {
     ("ccst", "mean"): _STYLE,
     ("ccst", "std"): _STYLE,
-    ("ccst", "codec_error"): Words("error of the style codec", "How alike an image and its copy by the codec are."),
+    ("ccst", "codec_error"): EntryDescription(
+        "error of the style codec",
+        "How similar an image and its copy from the codec are.",
+    ),
     ("fisc", "style/mean"): _SITE_STYLE,
     ("fisc", "style/std"): _SITE_STYLE,
-    ("fisc", "n_clusters"): Words("number of clusters of styles", "How many kinds of look the site's images have."),
+    ("fisc", "n_clusters"): EntryDescription(
+        "number of clusters of styles",
+        "How many kinds of appearance the site's images have.",
+    ),
     ("stable_fdg", "mean"): _SITE_STYLE,
     ("stable_fdg", "std"): _SITE_STYLE,
     ("stable_fdg", "mean_spread"): _SPREAD,
     ("stable_fdg", "std_spread"): _SPREAD,
     ("elcfs", "windows"): _WINDOWS,
-    ("harmofl", "amplitude"): Words(
+    ("harmofl", "amplitude"): EntryDescription(
         "mean low-frequency amplitude window",
-        "Mean brightness and coarse contrast over the site's images, without phase, so no shapes; it tells which "
-        "equipment made them.",
+        "Mean brightness and coarse contrast over the site's images, without phase, so no shapes. It can show which "
+        "equipment the site uses.",
     ),
-    ("feddg_ga", "loss"): Words("loss of the network at the site", _FACTS["loss"].reveals),
+    ("feddg_ga", "loss"): EntryDescription("loss of the network at the site", _FACTS["loss"].reveals),
     ("scaffold", "examples"): _FACTS["examples"],
-    ("scaffold", f"change/{ENTRY}"): Words("change of the control variates (mean gradients)", _WEIGHTS.reveals),
-    ("scaffold", f"control/{ENTRY}"): Words("control variates (mean gradients of all sites)", _WEIGHTS.reveals),
-    ("epi_fcr", f"domain/{ENTRY}"): Words("weights of the site's own network", _WEIGHTS.reveals),
-    ("copa", ENTRY): Words("weights of the site's own head", _WEIGHTS.reveals),
+    ("scaffold", f"change/{ENTRY}"): EntryDescription(
+        "change of the control variates (mean gradients)",
+        _WEIGHTS.reveals,
+    ),
+    ("scaffold", f"control/{ENTRY}"): EntryDescription(
+        "control variates (mean gradients of all sites)",
+        _WEIGHTS.reveals,
+    ),
+    ("epi_fcr", f"domain/{ENTRY}"): EntryDescription("weights of the site's own network", _WEIGHTS.reveals),
+    ("copa", ENTRY): EntryDescription("weights of the site's own head", _WEIGHTS.reveals),
 }
-_OTHERS = {  # what comes down: its name when it went up, and whose it is
+_RECEIVED = {  # (method, name of what comes to a site): (its name when a site sent it, from which sites it is)
     ("ccst", f"style/{SITE}/mean"): ("mean", "of the other sites"),
     ("ccst", f"style/{SITE}/std"): ("std", "of the other sites"),
     ("elcfs", f"bank/{SITE}"): ("windows", "of the other sites"),
@@ -95,27 +126,29 @@ _OTHERS = {  # what comes down: its name when it went up, and whose it is
     ("harmofl", "amplitude"): ("amplitude", "mean over all sites"),
     **{("stable_fdg", name): (name, "of other sites") for name in ("mean", "std", "mean_spread", "std_spread")},
 }
-_PROTOTYPES = Words(
-    "prototypes: mean inner features of a class",
-    "What a typical image of a class looks like to the network; of a class with one image, that image's features.",
+_PROTOTYPES = EntryDescription(
+    "prototypes: mean features of a class",
+    "The features of a typical image of a class; if a class has one image, the features of that image.",
 )
-GROUPS = {"weights": "model weights", "tensor": "statistics", "fact": "facts"}
+GROUPS = {"weights": "model weights", "tensor": "statistics", "fact": "facts"}  # group of a key: its heading
 
 
-def words_for(key: Key, methods: list[str]) -> Words:
-    """Of a sum of the ledger.
+def describe_entry(key: LedgerKey, methods: list[str]) -> EntryDescription:
+    """Return the description of an entry of the ledger; `UNKNOWN` if there is none.
 
     Args:
-        methods: the run's method, or those of a stack in their order, whose tensors are called `0/NAME`, `1/NAME`, ...
+        key: the entry.
+        methods: the name of the run's method. For a stack of methods their names in order; the tensors of a stack are
+            named `0/NAME`, `1/NAME`, ...
     """
     if key.group == "weights" and key.name in (WEIGHTS, NORMALISATION):
         return {WEIGHTS: _WEIGHTS, NORMALISATION: _NORMALISATION}[key.name]
     if key.group == "fact":
         return _FACTS.get(key.name, UNKNOWN)
     method, name = _method_and_name(key.name, methods)
-    if key.direction == "down" and (method, name) in _OTHERS:
-        name, whose = _OTHERS[method, name]
-        return Words(f"{_TENSORS[method, name].title}, {whose}", _TENSORS[method, name].reveals)
+    if key.direction == "down" and (method, name) in _RECEIVED:
+        name, source = _RECEIVED[method, name]
+        return EntryDescription(f"{_TENSORS[method, name].title}, {source}", _TENSORS[method, name].reveals)
     if method == "fpl" and name.startswith(("prototype/", "clusters/")):
         return _PROTOTYPES
     return _TENSORS.get((method, name), UNKNOWN)

@@ -1,139 +1,174 @@
-"""The ledger as a part of the page that a data-protection officer can read."""
+"""The section about the ledger: what left each site and came to it, for a data-protection officer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from medfed.outputs.report.blocks import Cell, table_block
-from medfed.outputs.report.ledger_descriptions import GROUPS, UNKNOWN, words_for
-from medfed.outputs.report.ledger_totals import MOST_SHAPES, NORMALISATION, WEIGHTS, Key, Ledger, Sum
-from medfed.outputs.report.markup import Markup, lines, tag
+from medfed.outputs.report.elements import Cell, Table, rows_of_cells
+from medfed.outputs.report.ledger_descriptions import GROUPS, UNKNOWN, describe_entry
+from medfed.outputs.report.ledger_totals import MAX_SHAPES, NORMALISATION, WEIGHTS, Ledger, LedgerKey, LedgerTotal
 from medfed.outputs.report.run_data import Comparison, Run
 
-MOST_LISTED = 40  # sites with a line of their own
+MAX_LISTED_SITES = 40
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
+@dataclass(frozen=True)
+class RunLedger:
+    """The ledger of one run.
+
+    Attributes:
+        title: the run.
+        overview: the totals in one paragraph.
+        unknown: names of tensors that this version has no description of.
+        sent: what left the sites.
+        revealed: (what, what it could reveal about patients).
+        received: what came to the sites.
+        by_site: bytes by site.
+    """
+
+    title: str
+    overview: str
+    unknown: list[str]
+    sent: Table
+    revealed: list[tuple[str, str]]
+    received: Table
+    by_site: Table
+
+
+@dataclass(frozen=True)
+class ComparisonLedger:
+    """The ledgers of a comparison: the totals by method, and the first run of each method in full."""
+
+    totals: Table
+    runs: list[RunLedger]
+
+
+@dataclass(frozen=True)
+class Ledgers:
+    """The content of the section."""
+
+    runs: list[RunLedger]
+    comparisons: list[ComparisonLedger]
+
+
 def format_size(n_bytes: int) -> str:
-    """1234 as "1.23 kB": three digits, powers of 1000."""
+    """Format a number of bytes with three digits in powers of 1000: 1234 gives "1.23 kB"."""
     size, unit = float(n_bytes), 0
     while size >= 999.5 and unit < len(UNITS) - 1:
         size, unit = size / 1000, unit + 1
     return f"{n_bytes} bytes" if unit == 0 else f"{size:#.3g}".rstrip(".") + f" {UNITS[unit]}"
 
 
-def of_run(run: Run) -> Markup:
-    """What left each site of a run, what came down, and how much by site."""
-    ledger = run.ledger
-    up, down = (_by_direction(ledger, direction) for direction in ("up", "down"))
-    unknown = sorted({key.name for key, _ in up if words_for(key, _methods(run)) is UNKNOWN})
-    return lines(
-        tag("p", _in_all(run)),
-        tag("p", f"No sentence is known for: {', '.join(unknown)}. Find out what it holds before you release it.",
-            class_="warning") if unknown else None,
-        _crossing(run, up, "What left the hospitals", "what left"),
-        _revealed(run, up),
-        _crossing(run, down, "What came to the hospitals", "what came"),
-        _sites(run),
-    )
+def run_ledger(run: Run) -> RunLedger:
+    """Describe what left the sites of a run, what came to them, and how much of it by site."""
+    sent, received = (_totals(run.ledger, direction) for direction in ("up", "down"))
+    methods = _method_names(run)
+    unknown = sorted({key.name for key, _ in sent if describe_entry(key, methods) is UNKNOWN})
+    descriptions = dict.fromkeys(describe_entry(key, methods) for key, _ in sent)
+    return RunLedger(
+        run.title, _overview(run), unknown,
+        _crossing_table(run, sent, "What left the sites", "what left"),
+        [(description.title, description.reveals) for description in descriptions],
+        _crossing_table(run, received, "What came to the sites", "what came"),
+        _table_by_site(run),
+    )  # fmt: skip
 
 
-def of_comparison(comparison: Comparison) -> Markup:
-    """What left in all runs by method, then the first run of each method in full."""
-    first: dict[str, Run] = {}
+def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
+    """Describe what left the sites in all runs, by method, and the first run of each method in full."""
+    first_runs: dict[str, Run] = {}
     for run in comparison.runs:
-        first.setdefault(run.method, run)
+        first_runs.setdefault(run.method, run)
     body = []
-    for method in first:
+    for method in first_runs:
         runs = [run for run in comparison.runs if run.method == method]
-        up, down = (sum(run.ledger.total(direction) for run in runs) for direction in ("up", "down"))
-        names = sorted({key.name for run in runs for key in run.ledger.sums if key.direction == "up" and _is_own(key)})
-        body.append([method, ", ".join(names) or "none", len(runs), _size(up // len(runs)), _size(up), _size(down)])
-    head = ("method", "left besides weights and facts", "runs", "left, a run", "left, all runs", "came, all runs")
-    details = [
-        tag("details", tag("summary", f"Everything that crossed in one run: {run.title}"), of_run(run))
-        for run in first.values()
-    ]
-    caption = f"What left the hospitals by method, over {len(comparison.runs)} runs of {comparison.name}"
-    return lines(table_block(caption, comparison.runs[0].data_label, head, body, texts=(0, 1)), *details)
+        up, down = (sum(run.ledger.total_bytes(direction) for run in runs) for direction in ("up", "down"))
+        keys = [key for run in runs for key in run.ledger.totals if key.direction == "up"]
+        names = sorted({key.name for key in keys if _is_specific(key)})
+        sizes = (_size_cell(up // len(runs)), _size_cell(up), _size_cell(down))
+        body.append([method, ", ".join(names) or "none", len(runs), *sizes])
+    head = ("method", "left besides weights and facts", "runs", "left, per run", "left, all runs", "came, all runs")
+    caption = f"What left the sites by method, over {len(comparison.runs)} runs of {comparison.name}"
+    totals = Table(caption, comparison.runs[0].data_label, head, rows_of_cells(body), text_columns=(0, 1))
+    return ComparisonLedger(totals, [run_ledger(run) for run in first_runs.values()])
 
 
-def _in_all(run: Run) -> str:
+def _overview(run: Run) -> str:
     ledger, federation = run.ledger, run.config.get("federation") or {}
-    simulated = federation.get("engine", "in_process") == "in_process"
-    said = "This run simulated all sites on one machine: the ledger counts what crossed between them as bytes. "
-    up, down = (format_size(ledger.total(direction)) for direction in ("up", "down"))
+    simulated = (
+        "This run simulated all sites on one machine: the ledger counts what a message between them would contain. "
+        if federation.get("engine", "in_process") == "in_process"
+        else ""
+    )
+    up, down = (format_size(ledger.total_bytes(direction)) for direction in ("up", "down"))
     return (
-        f"{said if simulated else ''}In all {up} left {len(ledger.by_site)} sites and {down} came to them "
-        f"({ledger.n_rows:,} entries in ledger.csv, each with its name, shape and size; sizes are of the numbers "
-        "themselves). What is not listed here did not cross."
+        f"{simulated}In total {up} left {len(ledger.by_site)} sites and {down} came to them ({ledger.n_rows:,} entries "
+        "in ledger.csv, each with its name, shape and size; sizes are those of the numbers themselves). Nothing else "
+        "left a site."
     )
 
 
-def _by_direction(ledger: Ledger, direction: str) -> list[tuple[Key, Sum]]:
-    """Weights first, then statistics, then facts; the largest first."""
+def _totals(ledger: Ledger, direction: str) -> list[tuple[LedgerKey, LedgerTotal]]:
+    """Return the totals of a direction: weights first, then statistics, then facts; in each group the largest first."""
     order = list(GROUPS)
-    found = [(key, total) for key, total in ledger.sums.items() if key.direction == direction]
-    return sorted(found, key=lambda entry: (order.index(entry[0].group), -entry[1].n_bytes, entry[0].name))
+    totals = [(key, total) for key, total in ledger.totals.items() if key.direction == direction]
+    return sorted(totals, key=lambda entry: (order.index(entry[0].group), -entry[1].n_bytes, entry[0].name))
 
 
-def _crossing(run: Run, found: Sequence[tuple[Key, Sum]], title: str, column: str) -> Markup:
+def _crossing_table(run: Run, totals: Sequence[tuple[LedgerKey, LedgerTotal]], title: str, column: str) -> Table:
     body = []
-    for key, total in found:
-        words = words_for(key, _methods(run))
-        name = tag("code", key.name) if key.group == "fact" or _is_own(key) else None
+    for key, total in totals:
+        description = describe_entry(key, _method_names(run)).title
+        name = key.name if key.group == "fact" or _is_specific(key) else ""
         shape = f" ({_shapes(total)})" if key.group == "tensor" else ""
-        what = Cell(tag("span", words.title, tag("br") if name else None, name, shape), words.title)
-        body.append([what, _size(total.n_bytes), _when(total, run), GROUPS[key.group], len(total.sites)])
-    head = (column, "in all", "when", "group", "sites")
-    return table_block(f"{title}: {run.method}, unseen {run.unseen}", run.data_label, head, body, texts=(0, 2, 3))
+        what = Cell(description, description, code=name, note=shape)
+        body.append([what, _size_cell(total.n_bytes), _when(total, run), GROUPS[key.group], len(total.sites)])
+    head = (column, "in total", "when", "group", "sites")
+    caption = f"{title}: {run.method}, unseen {run.unseen}"
+    return Table(caption, run.data_label, head, rows_of_cells(body), text_columns=(0, 2, 3))
 
 
-def _shapes(total: Sum) -> str:
-    shown = list(total.shapes)[:MOST_SHAPES]
-    return " or ".join(shown) + (" or others" if len(total.shapes) > MOST_SHAPES else "")
+def _shapes(total: LedgerTotal) -> str:
+    shapes = list(total.shapes)
+    return " or ".join(shapes[:MAX_SHAPES]) + (" or others" if len(shapes) > MAX_SHAPES else "")
 
 
-def _revealed(run: Run, found: Sequence[tuple[Key, Sum]]) -> Markup:
-    """What each kind of thing could tell about people, once each."""
-    told = dict.fromkeys(words_for(key, _methods(run)) for key, _ in found)
-    rows = (tag("div", tag("dt", words.title), tag("dd", words.reveals)) for words in told)
-    return lines(tag("h4", "What it could reveal"), tag("dl", "\n", lines(*rows), "\n", class_="facts"))
-
-
-def _is_own(key: Key) -> bool:
-    """Whether the method sends it, beyond the weights and facts of every method."""
+def _is_specific(key: LedgerKey) -> bool:
+    """Return whether the method itself sends this, besides the weights and facts that every method sends."""
     return key.group == "tensor" or (key.group == "weights" and key.name not in (WEIGHTS, NORMALISATION))
 
 
-def _when(total: Sum, run: Run) -> Cell:
-    n, of = len(total.rounds), run.summary.get("rounds") or len(total.rounds)
+def _when(total: LedgerTotal, run: Run) -> Cell:
+    n, n_rounds = len(total.rounds), run.summary.get("rounds") or len(total.rounds)
     if n == 1:
-        text = f"once, round {min(total.rounds)}" if of > 1 else "once"
+        text = f"once, round {min(total.rounds)}" if n_rounds > 1 else "once"
     else:
-        text = "every round" if n == of else f"{n} of {of} rounds"
+        text = "every round" if n == n_rounds else f"{n} of {n_rounds} rounds"
     return Cell(text, n)
 
 
-def _sites(run: Run) -> Markup:
+def _table_by_site(run: Run) -> Table:
     by_site = run.ledger.by_site
-    groups = [("up", group) for group in GROUPS]
-    head = ("site", *(GROUPS[group] for _, group in groups), "left in all", "came in all")
     body = []
-    for site in sorted(by_site)[:MOST_LISTED]:
-        found = by_site[site]
-        sums = [sum(n for (way, _), n in found.items() if way == direction) for direction in ("up", "down")]
-        body.append([site, *(_size(found.get(group, 0)) for group in groups), *map(_size, sums)])
-    shown = f", the first {MOST_LISTED} of {len(by_site)}" if len(by_site) > MOST_LISTED else ""
-    caption = f"Bytes that left each hospital, and that came to it{shown}: {run.method}, unseen {run.unseen}"
-    return table_block(caption, run.data_label, head, body)
+    for site in sorted(by_site)[:MAX_LISTED_SITES]:
+        sizes = by_site[site]
+        sent = [sizes.get(("up", group), 0) for group in GROUPS]
+        up, down = (sum(n for (way, _), n in sizes.items() if way == direction) for direction in ("up", "down"))
+        body.append([site, *map(_size_cell, (*sent, up, down))])
+    listed = f", the first {MAX_LISTED_SITES} of {len(by_site)}" if len(by_site) > MAX_LISTED_SITES else ""
+    caption = f"Bytes that left each site and that came to it{listed}: {run.method}, unseen {run.unseen}"
+    head = ("site", *GROUPS.values(), "left in total", "came in total")
+    return Table(caption, run.data_label, head, rows_of_cells(body))
 
 
-def _methods(run: Run) -> list[str]:
+def _method_names(run: Run) -> list[str]:
+    """Return the name of the run's method, or the names of the methods of a stack."""
     method = run.config.get("method") or {}
     stacked = [part.get("name", "") for part in method.get("methods", []) if isinstance(part, dict)]
     return stacked or [str(run.summary["method"])]
 
 
-def _size(n_bytes: int) -> Cell:
+def _size_cell(n_bytes: int) -> Cell:
     return Cell(format_size(n_bytes), n_bytes)

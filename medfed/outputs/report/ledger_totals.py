@@ -1,4 +1,4 @@
-"""A run's ledger, summed while it is read: with many clients it has millions of rows."""
+"""The totals of a run's ledger, added up while the file is read: with many clients it has millions of rows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from medfed.federation.ledger import COLUMNS
 
 WEIGHTS, NORMALISATION = "model weights", "normalisation statistics"
 RUNNING = ("running_mean", "running_var", "num_batches_tracked")
-MOST_SHAPES = 3  # of a tensor, told; one more is kept, to know that there are more
+MAX_SHAPES = 3  # of a tensor that a report names; one more is stored, to know that there are others
 SITE, ENTRY = "SITE", "ENTRY"  # stand for the name of a site, or of a weight, in the name of a tensor
 
 
 @dataclass(frozen=True, order=True)
-class Key:
-    """What is summed together, in one direction: a group ("weights", "tensor", "fact"), and a name in it.
+class LedgerKey:
+    """What is added up under one name.
 
-    All weights share a name, and so do those that a method sends under names of its own (`control/ENTRY`).
+    Attributes:
+        direction: "up" from the sites to the coordinator, or "down".
+        group: "weights", "tensor" (a method's statistics) or "fact" (a plain value).
+        name: the name in the ledger. All weights of the network share the name `WEIGHTS`, its normalisation statistics
+            the name `NORMALISATION`. In names of tensors, `SITE` stands for the name of a site and `ENTRY` for the name
+            of a weight: `control/ENTRY` is one name for all control variates.
     """
 
     direction: str
@@ -33,47 +38,63 @@ class Key:
 
 
 @dataclass
-class Sum:
-    """Bytes over all sites and rounds, the rounds and sites it crossed in, and the first few shapes that it had."""
+class LedgerTotal:
+    """The total of one key over all sites and rounds.
+
+    Attributes:
+        n_bytes: the sum of the sizes.
+        rounds: the rounds in which it crossed.
+        sites: the sites that sent or received it.
+        shapes: the first `MAX_SHAPES` + 1 shapes, in the order of the ledger.
+    """
 
     n_bytes: int = 0
     rounds: set[int] = field(default_factory=set)
     sites: set[str] = field(default_factory=set)
-    shapes: dict[str, None] = field(default_factory=dict)  # in the order of their first row
+    shapes: dict[str, None] = field(default_factory=dict)
 
     def add(self, round_number: int, site: str, shape: str, n_bytes: int) -> None:
+        """Add one row of the ledger."""
         self.n_bytes += n_bytes
         self.rounds.add(round_number)
         self.sites.add(site)
-        if len(self.shapes) <= MOST_SHAPES:
+        if len(self.shapes) <= MAX_SHAPES:
             self.shapes[shape] = None
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """sums: by what crossed; by_site: site -> (direction, group) -> bytes; n_rows: entries read."""
+    """The totals of a ledger.
 
-    sums: dict[Key, Sum]
+    Attributes:
+        totals: by key.
+        by_site: site: {(direction, group): bytes}.
+        n_rows: number of rows that were read.
+    """
+
+    totals: dict[LedgerKey, LedgerTotal]
     by_site: dict[str, dict[tuple[str, str], int]]
     n_rows: int
 
-    def total(self, direction: str) -> int:
-        return sum(found.n_bytes for key, found in self.sums.items() if key.direction == direction)
+    def total_bytes(self, direction: str) -> int:
+        """Return the bytes that crossed in a direction, "up" or "down"."""
+        return sum(total.n_bytes for key, total in self.totals.items() if key.direction == direction)
 
 
 def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
-    """Sum `ledger.csv`; what is a weight is told by the names in `model.safetensors`.
+    """Add up the ledger of a run. The names in `model.safetensors` say which entries are weights.
 
     Args:
-        sites: names that are replaced where they are a part of a tensor's name (`bank/UCL` is `bank/SITE`); those in
-            `clients.json` are added.
+        run: the run's folder.
+        sites: names of sites. A site's name in the name of a tensor is replaced: `bank/UCL` becomes `bank/SITE`. The
+            names in `clients.json` are replaced as well.
 
     Raises:
-        UserError: if a file is damaged, or the ledger has another header.
+        UserError: if a file is damaged or the ledger has another header.
     """
     weights = _weight_names(run / "model.safetensors")
-    named = frozenset(sites) | frozenset(_client_names(run / "clients.json"))
-    sums: dict[Key, Sum] = {}
+    names = frozenset(sites) | frozenset(_client_names(run / "clients.json"))
+    totals: dict[LedgerKey, LedgerTotal] = {}
     by_site: dict[str, dict[tuple[str, str], int]] = {}
     n_rows = 0
 
@@ -83,15 +104,16 @@ def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
             return "fact", name
         if name in weights:
             return "weights", NORMALISATION if name.rpartition(".")[2] in RUNNING else WEIGHTS
-        shown = _without_sites(name, named)
-        place = next((i + 1 for i, sign in enumerate(shown) if sign == "/" and shown[i + 1 :] in weights), None)
+        shown = _without_sites(name, names)
+        slashes = (place for place, character in enumerate(shown) if character == "/")
+        place = next((slash + 1 for slash in slashes if shown[slash + 1 :] in weights), None)
         return ("tensor", shown) if place is None else ("weights", shown[:place] + ENTRY)
 
     path = run / "ledger.csv"
     with open(path, newline="", encoding="utf-8", errors="replace") as file:
         rows = csv.reader(file)
         if tuple(next(rows, ())) != COLUMNS:
-            raise UserError(f"{path}: the first line is not {','.join(COLUMNS)}; is this the ledger of a run?")
+            raise UserError(f"{path}: expected the first line {','.join(COLUMNS)}; copy the ledger of the run again")
         for n_rows, row in enumerate(rows, start=1):
             try:
                 round_text, site, direction, _, name, shape, dtype, size = row
@@ -100,14 +122,14 @@ def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
                 raise UserError(f"{path}: line {n_rows + 1} is damaged; copy the run again from where it was made") \
                     from error
             group, shown = group_and_name(name, dtype == "fact")
-            sums.setdefault(Key(direction, group, shown), Sum()).add(round_number, site, shape, n_bytes)
+            totals.setdefault(LedgerKey(direction, group, shown), LedgerTotal()).add(round_number, site, shape, n_bytes)
             of_site = by_site.setdefault(site, {})
             of_site[direction, group] = of_site.get((direction, group), 0) + n_bytes
-    return Ledger(sums, by_site, n_rows)
+    return Ledger(totals, by_site, n_rows)
 
 
 def _without_sites(name: str, sites: frozenset[str]) -> str:
-    """`style/north/mean` as `style/SITE/mean`, also where a site's name holds a slash."""
+    """Replace the name of a site: `style/north/mean` gives `style/SITE/mean`. The name may contain a slash."""
     parts = name.split("/")
     for first in range(len(parts)):
         for last in range(len(parts), first, -1):

@@ -1,8 +1,8 @@
 "use strict";
-// Sorting by a click on a head, a slider between the figures of two methods, and everything unfolded in print.
-// Without script the page shows the same, in its first order and one picture after the other.
+// Sort a table by a click on a heading, compare the figures of two methods with a slider, unfold everything for print.
+// Without this script the page has the same content, in its first order and one figure after the other.
 
-const made = (name, properties, ...children) => {
+const createElement = (name, properties, ...children) => {
   const element = Object.assign(document.createElement(name), properties);
   element.append(...children);
   return element;
@@ -10,11 +10,11 @@ const made = (name, properties, ...children) => {
 
 const valueOf = (row, column) => {
   const cell = row.cells[column];
-  const given = cell.dataset.value ?? cell.textContent.trim();
-  return { text: given, number: given === "" || Number.isNaN(Number(given)) ? null : Number(given) };
+  const shown = cell.dataset.value ?? cell.textContent.trim();
+  return { text: shown, number: shown === "" || Number.isNaN(Number(shown)) ? null : Number(shown) };
 };
 
-// Numbers before texts, dashes last in both directions.
+// Numbers come before texts, and dashes come last in both directions.
 const compare = (a, b, sign) => {
   if (a.text === "-" || b.text === "-") return (a.text === "-") - (b.text === "-");
   if (a.number !== null && b.number !== null) return sign * (a.number - b.number);
@@ -35,7 +35,7 @@ const sort = (table, head) => {
 for (const table of document.querySelectorAll("table.sortable")) {
   if (table.tBodies[0].rows.length < 2) continue;
   for (const head of table.tHead.rows[0].cells) {
-    const button = made("button", { type: "button", title: "Sort by this column" }, ...head.childNodes);
+    const button = createElement("button", { type: "button", title: "Sort by this column" }, ...head.childNodes);
     button.addEventListener("click", () => sort(table, head));
     head.append(button);
   }
@@ -43,17 +43,17 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
 const choice = (name, layers, chosen) => {
   const options = layers.map((layer, place) =>
-    made("option", { value: place, selected: place === chosen }, layer.dataset.method));
-  const select = made("select", {}, ...options);
-  return [select, made("label", {}, name + " ", select)];
+    createElement("option", { value: place, selected: place === chosen }, layer.dataset.method));
+  const select = createElement("select", {}, ...options);
+  return [select, createElement("label", {}, name + " ", select)];
 };
 
 for (const stack of document.querySelectorAll(".layers")) {
   const layers = [...stack.children];
   const [left, leftLabel] = choice("Left", layers, 0);
   const [right, rightLabel] = choice("Right", layers, 1);
-  const slider = made("input", { type: "range", min: 0, max: 100, value: 50 });
-  const label = made("label", { className: "slide" }, "How much of the left ", slider);
+  const slider = createElement("input", { type: "range", min: 0, max: 100, value: 50 });
+  const label = createElement("label", { className: "slide" }, "Share of the left figure ", slider);
   const show = () => {
     layers.forEach((layer, place) => {
       layer.classList.toggle("left", place === Number(left.value));
@@ -63,18 +63,18 @@ for (const stack of document.querySelectorAll(".layers")) {
     slider.setAttribute("aria-valuetext", slider.value + " % " + layers[Number(left.value)].dataset.method);
   };
   for (const control of [left, right, slider]) control.addEventListener("input", show);
-  stack.before(made("div", { className: "controls" }, leftLabel, rightLabel, label));
+  stack.before(createElement("div", { className: "controls" }, leftLabel, rightLabel, label));
   stack.classList.add("live");
   show();
 }
 
 const unfolded = [];
 addEventListener("beforeprint", () => {
-  for (const folded of document.querySelectorAll("details:not([open])")) {
-    folded.open = true;
-    unfolded.push(folded);
+  for (const details of document.querySelectorAll("details:not([open])")) {
+    details.open = true;
+    unfolded.push(details);
   }
 });
 addEventListener("afterprint", () => {
-  for (const folded of unfolded.splice(0)) folded.open = false;
+  for (const details of unfolded.splice(0)) details.open = false;
 });

@@ -1,8 +1,9 @@
-"""The part "As published" of a comparison: the papers' own tables of its data set, folded up."""
+"""The part "As published" of a comparison: the tables that papers printed about its data set."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from medfed.outputs.published.section import (
@@ -16,48 +17,72 @@ from medfed.outputs.published.section import (
     tables_of_dataset,
 )
 from medfed.outputs.published.tables import PublishedTable
-from medfed.outputs.report import markup
-from medfed.outputs.report.blocks import Cell, table_block
-from medfed.outputs.report.markup import Markup, tag
+from medfed.outputs.report.elements import Cell, Table, rows_of_cells
 from medfed.outputs.report.run_data import Comparison, Run
 
 LABEL = "PUBLISHED numbers, not of this comparison"
 
 
-def section(found: Comparison) -> list[Markup]:
-    """One folded block, or none where no published table is known to be of the data."""
-    dataset = published_name_of(_block(found.runs[0], "data"))
+@dataclass(frozen=True)
+class PublishedPaper:
+    """One table of a paper.
+
+    Attributes:
+        title: the paper and the number of the table.
+        facts: sentences about where the numbers are from.
+        tables: the parts of the table that are about the data set.
+    """
+
+    title: str
+    facts: tuple[str, ...]
+    tables: list[Table]
+
+
+@dataclass(frozen=True)
+class Published:
+    """The content of the part.
+
+    Attributes:
+        summary: the line that is shown while the part is folded up.
+        warnings: why the numbers must not be ranked together.
+        papers: the tables.
+    """
+
+    summary: str
+    warnings: tuple[str, ...]
+    papers: list[PublishedPaper]
+
+
+def published_tables(comparison: Comparison) -> Published | None:
+    """Return the published tables of a comparison's data set, or None if no table of the data set is known."""
+    first = comparison.runs[0]
+    dataset = published_name_of(_config_block(first, "data"))
     tables = tables_of_dataset(dataset)
     if not tables:
-        return []
-    ran = [CompletedRun(run.summary["method"], run.row.changes, _block(run, "method")) for run in found.runs]
-    said = [tag("p", sentence, class_="warning") for sentence in comparison_warnings(found.runs[0].summary["data"])]
-    count = f"{len(tables)} table{'s' if len(tables) > 1 else ''}"
-    summary = tag("summary", f"As published: {count} on {dataset}")
-    return [tag("details", summary, "\n", markup.lines(*said, *(_table(table, ran) for table in tables)))]
+        return None
+    runs = [
+        CompletedRun(run.summary["method"], run.row.changes, _config_block(run, "method")) for run in comparison.runs
+    ]
+    summary = f"As published: {len(tables)} table{'s' if len(tables) > 1 else ''} on {dataset}"
+    return Published(summary, comparison_warnings(first.summary["data"]), [_paper(table, runs) for table in tables])
 
 
-def _table(table: PublishedTable, ran: list[CompletedRun]) -> Markup:
-    parts = [tag("h4", f"{table.paper}, Table {table.table}"), _notes(table_facts(table))]
+def _paper(table: PublishedTable, runs: list[CompletedRun]) -> PublishedPaper:
+    title, parts = f"{table.paper}, Table {table.table}", []
     for block in table.blocks:
-        head, *rows = block_rows(table, block, ran)
-        body = [[*row[:2], *(Cell(text, _value(text)) for text in row[2:])] for row in rows]
-        caption = f"{table.paper}, Table {table.table}: {block_title(block)}"
-        parts.append(table_block(caption, LABEL, head, body, texts=(0, 1)))
-        parts.append(_notes(footnotes(table, block)))
-    return markup.lines(*parts)
+        head, *rows = block_rows(table, block, runs)
+        body = [[*row[:2], *(Cell(text, _number(text)) for text in row[2:])] for row in rows]
+        parts.append(Table(f"{title}: {block_title(block)}", LABEL, head, rows_of_cells(body), text_columns=(0, 1),
+                           notes=footnotes(table, block)))  # fmt: skip
+    return PublishedPaper(title, table_facts(table), parts)
 
 
-def _notes(notes: tuple[str, ...]) -> Markup | None:
-    return tag("ul", *(tag("li", note) for note in notes), class_="notes") if notes else None
-
-
-def _value(text: str) -> float | None:
-    """What a column is sorted by."""
+def _number(text: str) -> float | None:
+    """Return the number that a column is sorted by; None for a dash."""
     return None if text == "-" else float(text.rstrip("†"))
 
 
-def _block(run: Run, name: str) -> Mapping[str, Any]:
-    """A block of the run's config; empty where a page's reader has an odd one."""
-    found = run.config.get(name)
-    return found if isinstance(found, Mapping) else {}
+def _config_block(run: Run, name: str) -> Mapping[str, Any]:
+    """Return a block of the run's config; an empty one if the config has another value there."""
+    block = run.config.get(name)
+    return block if isinstance(block, Mapping) else {}

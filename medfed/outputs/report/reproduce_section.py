@@ -1,66 +1,92 @@
-"""How to repeat what the page shows: the command, and the configs that it needs."""
+"""The last section of the page: the commands and configs that repeat the runs."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from medfed.outputs.report.markup import Markup, lines, tag
 from medfed.outputs.report.run_data import Comparison, Run
 from medfed.outputs.tables.comparison_row import ComparisonRow
 
-SAME_BITS = (
-    "Save the config as config.yaml, with its data where data.root says. The same versions on the same machine with "
-    "the same number of threads (environment.json in the run's folder) give the same numbers."
+INTRODUCTION = (
+    "Save the config as config.yaml and put the data into the folder that its data.root names. The same versions on "
+    "the same machine with the same number of threads (see environment.json in the run's folder) give the same numbers."
 )
 
 
-def section(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> Markup:
-    """A command and a folded config a run; for a comparison one command, and the config of a run of each method."""
-    parts = [lines(tag("h3", run.title), *_of_run(run)) for run in runs]
-    parts += [_of_comparison(found) for found in comparisons if found.is_a_folder]
-    return lines(tag("p", SAME_BITS), *parts)
+@dataclass(frozen=True)
+class ConfigFile:
+    """The config of a run: its title, its SHA-256 and its text."""
+
+    title: str
+    sha256: str
+    text: str
 
 
-def _of_run(run: Run) -> list[Markup]:
+@dataclass(frozen=True)
+class Recipe:
+    """How to repeat a run or a comparison.
+
+    Attributes:
+        title: the run or the comparison.
+        command: the command line.
+        configs: the config of the run, or of one run of each method.
+        note: a sentence below the command; "" for none.
+    """
+
+    title: str
+    command: str
+    configs: list[ConfigFile]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """The content of the section."""
+
+    introduction: str
+    recipes: list[Recipe]
+
+
+def recipes_for(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> Recipes:
+    """Describe how to repeat runs, and comparisons that have a folder."""
     command = "python -m medfed.train config.yaml --out runs/again"
-    return [_code(command), _config(run)]
+    recipes = [Recipe(run.title, command, [_config(run)]) for run in runs]
+    recipes += [_comparison_recipe(comparison) for comparison in comparisons if comparison.is_a_folder]
+    return Recipes(INTRODUCTION, recipes)
 
 
-def _of_comparison(found: Comparison) -> Markup:
-    first: dict[str, Run] = {}
-    for run in found.runs:
-        first.setdefault(run.method, run)
-    seeds = sorted({run.summary["seed"] for run in found.runs})
-    two = all(run.summary.get("validation_site") for run in found.runs)
-    words = ["python", "-m", "medfed.evaluate", "config.yaml", f"--leave-{'two-sites' if two else 'one-site'}-out",
-             "--methods", *dict.fromkeys(run.row.method for run in found.runs), *_vary([run.row for run in found.runs]),
-             *_sites(found), "--seed", str(seeds[0]), "--seeds", str(len(seeds)),
-             "--out", "runs/again"]  # fmt: skip
-    said = "This trains and tests them all; any one run is repeated by its own config with python -m medfed.train."
-    return lines(tag("h3", found.name), _code(shlex.join(words)), tag("p", said), *map(_config, first.values()))
+def _comparison_recipe(comparison: Comparison) -> Recipe:
+    runs = comparison.runs
+    first_runs: dict[str, Run] = {}
+    for run in runs:
+        first_runs.setdefault(run.method, run)
+    seeds = sorted({run.summary["seed"] for run in runs})
+    two_sites = all(run.summary.get("validation_site") for run in runs)
+    words = [
+        "python", "-m", "medfed.evaluate", "config.yaml", f"--leave-{'two-sites' if two_sites else 'one-site'}-out",
+        "--methods", *dict.fromkeys(run.row.method for run in runs), *_vary_options([run.row for run in runs]),
+        *_sites_option(comparison), "--seed", str(seeds[0]), "--seeds", str(len(seeds)), "--out", "runs/again",
+    ]  # fmt: skip
+    note = "This trains and evaluates every method. To repeat one run, use its own config with python -m medfed.train."
+    return Recipe(comparison.name, shlex.join(words), [_config(run) for run in first_runs.values()], note)
 
 
-def _vary(rows: Sequence[ComparisonRow]) -> list[str]:
-    """`--vary KEY=V1,V2` for each varied setting."""
+def _vary_options(rows: Sequence[ComparisonRow]) -> list[str]:
+    """Return `--vary KEY=VALUE1,VALUE2` for each varied setting."""
     values: dict[str, dict[str, None]] = {}
-    for key, _, value in (one.partition("=") for row in rows for one in row.varied):
+    for key, _, value in (setting.partition("=") for row in rows for setting in row.varied):
         values.setdefault(key, {})[value] = None
-    return [word for key, found in values.items() for word in ("--vary", f"{key}={','.join(found)}")]
+    return [word for key, of_key in values.items() for word in ("--vary", f"{key}={','.join(of_key)}")]
 
 
-def _sites(found: Comparison) -> list[str]:
-    """`--sites`, where not every site was left out."""
-    left_out = {run.unseen for run in found.runs}
-    known = left_out | {site for run in found.runs for site in run.summary.get("source_sites") or []}
+def _sites_option(comparison: Comparison) -> list[str]:
+    """Return `--sites` with the unseen sites, or nothing if every site was left out once."""
+    left_out = {run.unseen for run in comparison.runs}
+    known = left_out | {site for run in comparison.runs for site in run.summary.get("source_sites") or []}
     return ["--sites", *sorted(left_out)] if left_out != known else []
 
 
-def _config(run: Run) -> Markup:
-    digest = f"SHA-256 {run.summary.get('config_sha256', 'unknown')}"
-    told = tag("p", tag("code", digest), class_="digest")
-    return tag("details", tag("summary", f"config of {run.title}"), told, _code(run.config_text))
-
-
-def _code(text: str) -> Markup:
-    return tag("pre", tag("code", text), tabindex="0")
+def _config(run: Run) -> ConfigFile:
+    return ConfigFile(run.title, run.summary.get("config_sha256", "unknown"), run.config_text)

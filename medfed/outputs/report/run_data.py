@@ -1,4 +1,4 @@
-"""Finished runs as the page needs them: read once, labelled so that no two look alike."""
+"""Reading the folders of finished runs and comparisons for the page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,20 @@ ROLES = ("seen", "validation", "unseen")
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: what its folder tells, and the label of its row as the page shows it."""
+    """The content of a finished run's folder.
+
+    Attributes:
+        path: the folder.
+        method: the run's name in tables; differs between two runs with the same method, unseen site and seed.
+        summary: `summary.json`.
+        config: `config.yaml`.
+        config_text: the text of `config.yaml`.
+        rows: the rows of `cases.csv`.
+        history: the rows of `history.csv`.
+        ledger: the totals of `ledger.csv`.
+        row: the run's row in the table of its comparison.
+        scoring: the metrics of the run's task.
+    """
 
     path: Path
     method: str
@@ -39,29 +52,36 @@ class Run:
 
     @property
     def transductive_by(self) -> list[str]:
-        """What looked at test images while predicting."""
+        """Names of what used the unlabelled test images while predicting, such as "tent"."""
         return self.summary.get("transductive_by") or ["tent"] * bool(self.summary.get("transductive"))
 
     @property
     def data_label(self) -> str:
-        """What every caption ends with."""
+        """The last words of every caption: "PHANTOM data" or "REAL data"."""
         return "PHANTOM data" if self.summary["data"] == "phantom" else f"{self.summary['data'].upper()} data"
 
     @property
     def title(self) -> str:
+        """The run's method, unseen site and seed in words."""
         return f"{self.method}, unseen {self.unseen}, seed {self.summary['seed']}"
 
     @property
     def unseen(self) -> str:
+        """The name of the unseen site, or "none"."""
         return self.summary.get("unseen_site") or "none"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs that share a table; one table a role.
+    """Runs that are compared with each other.
 
-    is_a_folder: whether medfed.evaluate made it, or it is of the runs that were named one by one.
-    why_no_table: a clause, where they cannot share one.
+    Attributes:
+        name: the comparison's folder, or another name.
+        runs: the runs, those of the baseline first.
+        tables: (role, table) for the roles "unseen" and, if all runs have a validation site, "validation".
+        is_a_folder: whether `medfed.evaluate` wrote the comparison; False for runs that were named one by one.
+        why_no_table: why the runs cannot share a table, as a clause; None if they share one.
+        n_unfinished: number of runs of the folder that are not finished.
     """
 
     name: str
@@ -73,87 +93,104 @@ class Comparison:
 
 
 def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
-    """Read a run's folder.
+    """Read the folder of a finished run.
 
     Args:
-        row: where the folder does not tell its row; None is that of its method alone.
+        path: the folder.
+        row: the run's row in the table of its comparison; None reads it from the folder.
 
     Raises:
-        UserError: if it is not finished, or a file of it is missing or damaged.
+        UserError: if the run is not finished, or if a file is missing or damaged.
     """
     folder = RunFolder(path)
     if not folder.is_finished():
         resume = f"python -m medfed.train {path / 'config.yaml'} --out {path} --resume"
-        raise UserError(f"{path}: the run is not finished; go on with {resume}")
+        raise UserError(f"{path}: the run is not finished; resume it with {resume}")
     for name in ("cases.csv", "ledger.csv", "model.safetensors"):
         if not (path / name).is_file():
-            raise UserError(f"{path / name}: is missing; copy the whole folder of the run")
-    found, text = _summary(path / "summary.json"), read(path / "config.yaml")
+            raise UserError(f"{path / name}: the file is missing; copy the whole folder of the run")
+    summary, text = _summary(path / "summary.json"), read(path / "config.yaml")
     config = parse(text, str(path / "config.yaml"))
     if not isinstance(config, dict):
-        raise UserError(f"{path / 'config.yaml'}: expected blocks of keys and values; copy the whole folder of the run")
-    scoring = scoring_of(found, path / "summary.json")
-    ledger = read_ledger(path, sites=found.get("source_sites") or ())
+        raise UserError(f"{path / 'config.yaml'}: expected blocks of settings; copy the whole folder of the run again")
+    scoring = scoring_of(summary, path / "summary.json")
+    ledger = read_ledger(path, sites=summary.get("source_sites") or ())
     rows = scoring.read_cases(path / "cases.csv")
-    row = row or read_row(path, found["method"])
-    return Run(path, row.label, found, config, text, rows, folder.history(), ledger, row, scoring)
+    row = row or read_row(path, summary["method"])
+    return Run(path, row.label, summary, config, text, rows, folder.history(), ledger, row, scoring)
 
 
 def _summary(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        summary = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: is not JSON ({error}); copy the run again from where it was made") from error
+        raise UserError(f"{path}: the file is not valid JSON ({error}); copy the folder of the run again") from error
     needed = ("data", "method", "selection", "seen", "unseen", "seed")
-    if not isinstance(found, dict) or (missing := [key for key in needed if key not in found]):
-        what = "an object" if not isinstance(found, dict) else f"'{missing[0]}'"
-        raise UserError(f"{path}: {what} was expected and is not there; is this the summary of a run?")
-    return found
+    if not isinstance(summary, dict):
+        raise UserError(f"{path}: expected a JSON object with the summary of a run; copy the folder of the run again")
+    if missing := [key for key in needed if key not in summary]:
+        raise UserError(f"{path}: expected the summary of a run with the key '{missing[0]}'; name another folder")
+    return summary
 
 
-def folds_of(path: Path) -> tuple[list[Path], int]:
-    """The finished runs of a comparison's folder, and how many there are that are not finished."""
-    found = sorted(fold for fold in path.glob(FOLDS) if (fold / "config.yaml").is_file())
-    finished = [fold for fold in found if (fold / "summary.json").is_file()]
-    return finished, len(found) - len(finished)
+def comparison_folders(path: Path) -> tuple[list[Path], int]:
+    """Find the runs of a comparison.
+
+    Args:
+        path: the comparison's folder.
+
+    Returns:
+        The folders of the finished runs, and the number of runs that are not finished.
+    """
+    folders = sorted(folder for folder in path.glob(FOLDS) if (folder / "config.yaml").is_file())
+    finished = [folder for folder in folders if (folder / "summary.json").is_file()]
+    return finished, len(folders) - len(finished)
 
 
 def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Run], list[Comparison]]:
-    """The runs named one by one, and the comparisons: those named, and one of the runs if they can share a table.
+    """Read the folders of runs and comparisons.
 
     Args:
-        progress: wraps the list of runs to read.
+        paths: the folders. A folder that is named twice is read once.
+        progress: wraps the list of runs to read, for a progress bar.
+
+    Returns:
+        The runs that were named one by one, and the comparisons. If the runs that were named one by one differ in
+        method, unseen site or seed, they are compared as well.
+
+    Raises:
+        UserError: if a folder is neither a run nor a comparison, no run is finished, or a file is damaged.
     """
     paths = list(dict.fromkeys(paths))
-    folds = {path: folds_of(path) for path in paths if not (path / "config.yaml").is_file()}
-    for path, (finished, n_unfinished) in folds.items():
+    folders = {path: comparison_folders(path) for path in paths if not (path / "config.yaml").is_file()}
+    for path, (finished, n_unfinished) in folders.items():
         if not finished and not n_unfinished:
-            raise UserError(f"{path}: is neither a run nor a comparison; name a folder that medfed.train or "
+            raise UserError(f"{path}: the folder is neither a run nor a comparison; name a folder that medfed.train or "
                             "medfed.evaluate wrote")
         if not finished:
-            raise UserError(f"{path}: none of its {n_unfinished} runs is finished; wait for medfed.evaluate, or go on "
-                            "with its --resume")
-    jobs = [(path, fold) for path in paths for fold in (folds[path][0] if path in folds else [path])]
-    read: dict[Path, list[Run]] = {path: [] for path in paths}
-    for path, fold in progress(jobs):
-        read[path].append(read_run(fold, _older_row(path, fold) if path in folds else None))
-    comparisons = [_comparison(str(path), read[path], True, n) for path, (_, n) in folds.items()]
-    single = _told_apart([run for path in paths if path not in folds for run in read[path]])
+            raise UserError(f"{path}: none of its {n_unfinished} runs is finished; wait for medfed.evaluate, or start "
+                            "it again with --resume")
+    jobs = [(path, folder) for path in paths for folder in (folders[path][0] if path in folders else [path])]
+    runs: dict[Path, list[Run]] = {path: [] for path in paths}
+    for path, folder in progress(jobs):
+        runs[path].append(read_run(folder, _row_from_path(path, folder) if path in folders else None))
+    comparisons = [_comparison(str(path), runs[path], True, n) for path, (_, n) in folders.items()]
+    single = _with_distinct_names([run for path in paths if path not in folders for run in runs[path]])
     if len({(run.method, run.unseen, run.summary["seed"]) for run in single}) > 1:
         comparisons.append(_comparison("the runs of this page", single, False))
     return single, comparisons
 
 
-def _older_row(comparison: Path, fold: Path) -> ComparisonRow | None:
-    """Of a fold that has no file to tell its row."""
-    return None if (fold / ROW_FILE).is_file() else row_from_folder_name(fold.relative_to(comparison).parts[0])
+def _row_from_path(comparison: Path, run: Path) -> ComparisonRow | None:
+    """Return the row of a run whose folder has no file that names it; None if it has one."""
+    return None if (run / ROW_FILE).is_file() else row_from_folder_name(run.relative_to(comparison).parts[0])
 
 
-def _told_apart(runs: list[Run]) -> list[Run]:
-    """Two runs of one method, unseen site and seed also show their folders."""
+def _with_distinct_names(runs: list[Run]) -> list[Run]:
+    """Add the folder to the name of runs that have the same method, unseen site and seed."""
     n = Counter((run.method, run.unseen, run.summary["seed"]) for run in runs)
-    twice = {method for (method, _, _), count in n.items() if count > 1}
-    return [replace(run, method=f"{run.method} ({run.path})") if run.method in twice else run for run in runs]
+    ambiguous = {method for (method, _, _), count in n.items() if count > 1}
+    return [replace(run, method=f"{run.method} ({run.path})") if run.method in ambiguous else run for run in runs]
 
 
 def _comparison(name: str, runs: list[Run], is_a_folder: bool, n_unfinished: int = 0) -> Comparison:
@@ -190,6 +227,11 @@ def _table(runs: list[Run], role: str) -> Table:
 
 
 def structures_of(runs: Iterable[Run], role: str | None = None) -> list[str]:
-    """The structures of the runs' rows, of one role or of all, in the order in which they come."""
+    """Return the structures of the runs' rows, in the order of the rows.
+
+    Args:
+        runs: the runs.
+        role: "seen", "validation" or "unseen"; None takes the rows of every role.
+    """
     rows = ((run.scoring, row) for run in runs for row in run.rows if role in (None, row["role"]))
     return list(dict.fromkeys(scoring.structure_of(row) for scoring, row in rows))

@@ -1,4 +1,4 @@
-"""The scores of a run by site, from its summary, and the comparison of methods, as tables of the page."""
+"""The scores of a run by site, and the comparison of methods, as tables of the page."""
 
 from __future__ import annotations
 
@@ -6,87 +6,96 @@ from collections.abc import Mapping
 from typing import Any
 
 from medfed.metrics.metric import Metric
-from medfed.outputs.report.blocks import Cell, table_block
-from medfed.outputs.report.markup import Markup, lines, tag
+from medfed.outputs.report.elements import Cell, Table, rows_of_cells
 from medfed.outputs.report.run_data import ROLES, Comparison, Run
+from medfed.outputs.tables import comparison as comparison_tables
 from medfed.outputs.tables import run_table
-from medfed.outputs.tables.comparison import Table
 from medfed.outputs.tables.table import block_rows, block_title
 from medfed.tasks.scoring import RUN_TABLE, Scoring
 
-SHOWN = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
+ROLE_LABELS = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
 
 
-def scores_of_run(run: Run) -> Markup:
-    """A line a site (and structure), the means over sites below, and what the columns mean."""
+def run_score_table(run: Run) -> Table:
+    """Return a run's scores: one row per site and structure, and below them the means over sites.
+
+    Scores come before the numbers of cases, so that a phone shows them without scrolling. If all rows have the same
+    structure, the caption names it and there is no column for it.
+    """
     scoring, summary = run.scoring, run.summary
-    head = run_table.header_row(scoring, ("site", "role"))
-    body = [
-        _line(scoring, site, role, *group)
+    sites = [
+        (site, role, structure, group)
         for role in ROLES
-        for site, of_site in summary.get(role, {}).get("sites", {}).items()
-        for group in of_site.items()
+        for site, structures in summary.get(role, {}).get("sites", {}).items()
+        for structure, group in structures.items()
     ]
-    foot = [
-        _line(scoring, "mean over sites", role, *group)
+    means = [
+        ("mean over sites", role, structure, group)
         for role in ROLES
-        for group in summary.get(role, {}).get("mean", {}).items()
+        for structure, group in summary.get(role, {}).get("mean", {}).items()
     ]
-    texts = range(2 + scoring.has_structures)
-    table = table_block(f"Scores by site: {run.method}, {_rule(run)}", run.data_label, head, body, foot, texts)
+    structures = {structure for _, _, structure, _ in sites}
+    has_column = scoring.has_structures and len(structures) > 1
+    names = ("site", "role", *["structure"] * has_column)
+    metrics = run_table.header_row(scoring, ())[scoring.has_structures + len(scoring.leading_counts) :]
+    n_metrics = len(scoring.metrics_in(RUN_TABLE))
+    counts = [heading for _, heading in (*scoring.leading_counts, *scoring.trailing_counts)]
+    of_structure = f", {min(structures)}" if scoring.has_structures and not has_column and structures else ""
     notes = [f"{note}." for note in (scoring.interval_note, *scoring.notes_in(RUN_TABLE))]
-    return lines(table, _notes((*notes, *run_table.weights_notes(summary))))
+    return Table(
+        f"Scores by site: {run.method}{of_structure}, {_selection(summary)}", run.data_label,
+        (*names, *metrics[:n_metrics], *counts),
+        [_row(scoring, *entry, has_column) for entry in sites], [_row(scoring, *entry, has_column) for entry in means],
+        range(len(names)), (*notes, *run_table.weights_notes(summary)),
+    )  # fmt: skip
 
 
-def compared(comparison: Comparison) -> list[Markup]:
-    """A table a role, structure and measure: best bold, second underlined, the test against the baseline."""
-    label, found = comparison.runs[0].data_label, []
+def comparison_tables_of(comparison: Comparison) -> list[Table]:
+    """Return the tables of a comparison: one per role of the sites, structure and metric.
+
+    The best score of a column is bold and the second best underlined. The notes of a role stand below its last table.
+    """
+    label, tables = comparison.runs[0].data_label, []
     for role, table in comparison.tables:
-        for block in table.blocks:
+        sites = "unseen sites" if role == "unseen" else "validation sites"
+        notes = ("Best of a column bold, second underlined.", *table.head[1:], *table.notes)
+        for place, block in enumerate(table.blocks, start=1):
             head, *body = block_rows(table, block)
-            caption = f"Methods on {'sites left out' if role == 'unseen' else 'validation sites'}: {block_title(block)}"
-            rows = [[Cell(text, _sorted_by(text), mark) for text, mark in row] for row in body]
-            found.append(table_block(f"{caption}; rule '{table.selection}', {_seeds(table)}", label,
-                                     [name for name, _ in head], rows))
-        found.append(_notes((*_after_the_first(table), *table.notes)))
-    return found
+            caption = f"Methods at {sites}: {block_title(block)}; rule '{table.selection}', {_seeds(table)}"
+            rows = [[Cell(text, _leading_number(text), mark) for text, mark in row] for row in body]
+            tables.append(Table(caption, label, [heading for heading, _ in head], rows,
+                                notes=notes if place == len(table.blocks) else ()))  # fmt: skip
+    return tables
 
 
-def _after_the_first(table: Table) -> tuple[str, ...]:
-    """The head of a table without its line on the kind of data, which each caption has."""
-    return ("Best of a column bold, second underlined.", *table.head[1:])
-
-
-def _seeds(table: Table) -> str:
+def _seeds(table: comparison_tables.Table) -> str:
     return f"seed{'s' if len(table.seeds) > 1 else ''} {', '.join(map(str, table.seeds))}"
 
 
-def _rule(run: Run) -> str:
-    found = run.summary
-    chosen = f"round {found.get('selected_round')} of {found.get('rounds')}"
-    return f"{chosen} by the rule '{found['selection']}', seed {found['seed']}"
+def _selection(summary: Mapping[str, Any]) -> str:
+    chosen = f"round {summary.get('selected_round')} of {summary.get('rounds')}"
+    return f"{chosen} by the rule '{summary['selection']}', seed {summary['seed']}"
 
 
-def _sorted_by(text: str) -> float | None:
-    """The number that a cell begins with; None for a name or a dash."""
+def _leading_number(text: str) -> float | None:
+    """Return the number at the beginning of a cell's text, by which the column is sorted; None for a name or a dash."""
     try:
         return float(text.lstrip("<").split(" ")[0].split("/")[0])
     except ValueError:
         return None
 
 
-def _notes(notes: tuple[str, ...]) -> Markup:
-    return tag("ul", *(tag("li", note) for note in notes), class_="notes")
-
-
-def _line(scoring: Scoring, site: str, role: str, structure: str, group: Mapping[str, Any]) -> list[object]:
-    before, after = ([group[key] for key, _ in counts] for counts in (scoring.leading_counts, scoring.trailing_counts))
+def _row(
+    scoring: Scoring, site: str, role: str, structure: str, group: Mapping[str, Any], with_structure: bool
+) -> list[Cell]:
+    counts = [group[key] for key, _ in (*scoring.leading_counts, *scoring.trailing_counts)]
     scores = [_score(scoring, metric, group) for metric in scoring.metrics_in(RUN_TABLE)]
-    return [site, SHOWN[role], *[structure] * scoring.has_structures, *before, *scores, *after]
+    (cells,) = rows_of_cells([[site, ROLE_LABELS[role], *[structure] * with_structure, *scores, *counts]])
+    return cells
 
 
 def _score(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Cell:
-    """The mean with its interval, or its spread."""
+    """Return the mean with its interval or its spread."""
     column = run_table.displayed_column(scoring, metric, group)
     if column is None:
         return Cell("-")

@@ -1,7 +1,7 @@
-"""The papers' leave-one-site-out table, as data: methods by unseen sites, over seeds, with a paired test.
+"""The leave-one-site-out table as data: methods by unseen sites, averaged over seeds, with a paired test.
 
-`medfed.outputs.tables.table` prints it. Every table carries whether the data are a phantom, which rule chose the round,
-over which seeds, and what its metrics mean (`medfed.tasks.scoring`).
+`medfed.outputs.tables.table` prints the table. Every table states whether the data are a phantom, which rule selected
+the round, which seeds were used, and what its metrics mean (`medfed.tasks.scoring`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ from medfed.outputs.tables.comparison_row import BASELINE
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import COMPARISON, Scoring
 
-COLUMN = {  # what a column is, by the role of its sites
-    "unseen": "the site left out",
-    "validation": "the validation site, which never trained either",
+COLUMN = {  # meaning of a column, by the role of its site
+    "unseen": "the unseen site",
+    "validation": "the validation site, which did not train either",
 }
 PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
 Key = tuple[str, str, int]  # (method, site, seed)
-Runs = dict[Key, list[dict]]  # the rows of each run
-Groups = Mapping[Key, Mapping[str, Mapping[str, Any]]]  # the scores of each run by structure, as its summary has them
+Runs = dict[Key, list[dict]]  # the scores of every case of each run
+Groups = Mapping[Key, Mapping[str, Mapping[str, Any]]]  # the scores of each run by structure, from its summary
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean over seeds of a site's score, and the standard deviation over seeds where there are several."""
+    """Score of one method at one site.
+
+    Args:
+        mean: mean over seeds.
+        sd: standard deviation over seeds; None for a single seed.
+        n_seeds: number of seeds.
+    """
 
     mean: float
     sd: float | None
@@ -38,9 +44,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One method: a cell a site, None where unknown; the paired test against the baseline over `n` unseen patients.
+    """Scores of one method for one structure and one metric.
 
-    n_missed: missed organs; where images are classified, those told wrong.
+    Args:
+        method: label of the method.
+        cells: score at each site; None if it is unknown.
+        average: mean over sites; None if a site's score is unknown.
+        p: p value of the paired test against the baseline; None without a test.
+        n: number of unseen patients in the test; None without a test.
+        reason: why there is no p value; None if there is one.
+        n_missed: number of failures over all sites and seeds: missed organs, or misclassified images.
+        n_cases: number of cases over all sites and seeds.
     """
 
     method: str
@@ -48,14 +62,24 @@ class Line:
     average: Cell | None
     p: float | None
     n: int | None
-    reason: str | None  # why there is no p
+    reason: str | None
     n_missed: int
-    n_cases: int  # over all sites and seeds
+    n_cases: int
 
 
 @dataclass(frozen=True)
 class Block:
-    """One structure and one metric in one unit."""
+    """Part of a table: one structure and one metric in one unit.
+
+    Args:
+        structure: name of the structure; "all" for classification.
+        metric: key of the metric's column, for example "hd95_mm".
+        name: name of the metric as shown, for example "HD95".
+        unit: unit of the numbers, for example "%" or "mm".
+        higher_is_better: whether larger numbers are better.
+        lines: one line for each method.
+        decimals: number of decimals to print.
+    """
 
     structure: str
     metric: str
@@ -68,9 +92,18 @@ class Block:
 
 @dataclass(frozen=True)
 class Table:
-    """A leave-one-site-out table; printed by `medfed.outputs.tables.table`.
+    """A leave-one-site-out table; `medfed.outputs.tables.table` prints it.
 
-    failed: the head of the column that counts failures.
+    Args:
+        data: "phantom" or "real".
+        selection: name of the rule that selected the round.
+        seeds: seeds of the runs, sorted.
+        sites: names of the columns, sorted.
+        baseline: label of the method that the others are tested against.
+        head: lines above the table: kind of data, meaning of the columns, meaning of the numbers.
+        blocks: one block for each structure, metric and unit.
+        notes: remarks below the table.
+        failed: heading of the column that counts failures.
     """
 
     data: str
@@ -87,24 +120,25 @@ class Table:
 def build_table(
     results: Sequence[dict], structures: Sequence[str], baseline: str = BASELINE, role: str = "unseen"
 ) -> Table:
-    """Compare methods over unseen sites, or over the validation sites of leaving two sites out.
+    """Build the table that compares methods over unseen sites, or over the validation sites of leave-two-sites-out.
+
+    A distance in mm and one in pixels are never averaged: each unit that occurs has its own block. A cell is None if
+    the site has cases in another unit or if the run is missing; then the average over sites is None too.
 
     Args:
-        results: one per run: {method, unseen_site, seed, rows (of the unseen site alone), selection, data} and
-            `summary`, whose task and metrics the table shows (default: segmentation), and whose scores fill in for
-            metrics that cannot be computed from rows. For validation sites: `validation_site`, and its rows. Of a
-            method with varied settings, `baseline`: the one of the same values, which it is tested against instead.
-        structures: in the order in which the table shows them; "all" for classification.
-        baseline: the method that the others are tested against.
-        role: "unseen" or "validation", whose sites are the columns.
-
-    A distance in mm and one in pixels are never averaged: each unit that occurs has its own block. A site where some
-    cases have another unit, and a fold that was not run, is None, and so is the average over sites.
+        results: one dict for each run: {"method", "unseen_site", "seed", "rows" (scores of the unseen site's cases),
+            "selection", "data", "summary"}. The task and the metrics of the summary are shown (default: segmentation),
+            and its scores are used for metrics that cannot be computed from rows. For `role="validation"`:
+            "validation_site", and the rows of that site. A method with varied settings may have "baseline": label of
+            the baseline with the same settings.
+        structures: names of the structures in the order of the table; ["all"] for classification.
+        baseline: label of the method that the others are tested against.
+        role: "unseen" or "validation": the sites that are the columns of the table.
 
     Raises:
-        UserError: if there is no result, one comes twice, or phantom and real data, two tasks or two selection rules
-            meet.
-        ValueError: if the rows are of another site, or of a seen one.
+        UserError: if there are no results, if a run occurs twice, or if phantom and real data, two tasks or two
+            selection rules are mixed.
+        ValueError: if a row belongs to another site or has another role.
     """
     scorings = [scoring_of(result.get("summary", {})) for result in results]
     tasks = [{"task": scoring.task} for scoring in scorings]
@@ -138,7 +172,7 @@ def build_table(
 
 
 def _joined(scorings: Sequence[Scoring]) -> Scoring:
-    """The metrics of all runs, those of the first run first."""
+    """Return a scoring with the metrics of all runs, those of the first run first."""
     metrics = {metric.name: metric for scoring in reversed(scorings) for metric in scoring.metrics}
     names = dict.fromkeys(metric.name for scoring in scorings for metric in scoring.metrics)
     chosen = dict.fromkeys(name for scoring in scorings for name in scoring.chosen)
@@ -146,41 +180,48 @@ def _joined(scorings: Sequence[Scoring]) -> Scoring:
 
 
 def _transductive(results: Sequence[dict]) -> list[str]:
-    """Which methods looked at the test images beside the one that they predicted."""
-    found = {result["method"]: result.get("transductive_by") for result in results}
+    """Return a note for each method whose predictions depend on other test images."""
+    kinds = {result["method"]: result.get("transductive_by") for result in results}
     return [f"{method}: TRANSDUCTIVE ({', '.join(by)}): predictions depend on other test images of the site, without "
-            "labels" for method, by in sorted(found.items()) if by]  # fmt: skip
+            "labels" for method, by in sorted(kinds.items()) if by]  # fmt: skip
 
 
 def data_label(data: str) -> str:
-    """The line that every result begins with."""
+    """Return the first line of every result, which states whether the data are a phantom.
+
+    Args:
+        data: "phantom" or "real".
+    """
     return PHANTOM if data == "phantom" else f"{data} data"
 
 
 def _one(results: Sequence[dict], key: str) -> str:
-    found = sorted({result[key] for result in results})
-    if not found:
-        raise UserError("there is no finished run to make a table of; run one first")
-    if len(found) > 1:
-        raise UserError(f"runs with {key} {' and '.join(map(repr, found))} cannot share a table; make one of each")
-    return found[0]
+    """Return the value of a key that all results share; UserError if they do not share one."""
+    values = sorted({result[key] for result in results})
+    if not values:
+        raise UserError("there is no finished run for a table; finish at least one run first")
+    if len(values) > 1:
+        raise UserError(f"runs with {key} {' and '.join(map(repr, values))} cannot share a table; make one of each")
+    return values[0]
 
 
 def _by_run(results: Sequence[dict], role: str) -> Runs:
+    """Return the rows of every run by method, site and seed, after checking that they belong to the site."""
     runs: Runs = {}
     for result in results:
         key = (result["method"], result[f"{role}_site"], result["seed"])
         if key in runs:
-            raise UserError(f"method {key[0]}, {role} site {key[1]}, seed {key[2]} comes twice; leave one out")
+            raise UserError(f"method {key[0]}, {role} site {key[1]}, seed {key[2]} comes twice; remove one of the runs")
         wrong = [row for row in result["rows"] if row["site"] != key[1] or row["role"] != role]
         if wrong:
-            found = f"{wrong[0]['role']} site {wrong[0]['site']!r}"
-            raise ValueError(f"a row of {found} is among those of the {role} site {key[1]!r}")
+            origin = f"{wrong[0]['role']} site {wrong[0]['site']!r}"
+            raise ValueError(f"a row of {origin} is among those of the {role} site {key[1]!r}")
         runs[key] = result["rows"]
     return runs
 
 
 def _of_structure(runs: Runs, scoring: Scoring, structure: str) -> Runs:
+    """Return the rows of one structure of every run."""
     return {key: [row for row in rows if scoring.structure_of(row) == structure] for key, rows in runs.items()}
 
 
@@ -188,11 +229,12 @@ def _line(
     runs: Runs, groups: Groups, method: str, sites: Sequence[str], structure: str, column: Column, baseline: str,
     scoring: Scoring,
 ) -> Line:
+    """Average and test the scores of one method."""
     own = {key: rows for key, rows in runs.items() if key[0] == method}
     means: dict[tuple[str, int], float] = {}
     for key, rows in own.items():
         value = scoring.overall_score(rows, column.key)
-        if value is None and not scoring.has_structures:  # a score of all images whose code is not here
+        if value is None and not scoring.has_structures:  # an outside metric whose code is missing here
             value = groups[key].get(structure, {}).get(column.key, {}).get("mean")
         if value is not None:
             means[key[1:]] = column.scale * value
@@ -202,7 +244,7 @@ def _line(
     if baseline not in {key[0] for key in runs}:
         test["reason"] = f"the baseline {baseline} was not run"
     elif method != baseline:
-        others = [row for key, found in runs.items() if key[0] == baseline for row in found]
+        others = [row for key, rows in runs.items() if key[0] == baseline for row in rows]
         test = scoring.paired_test(of_method, others, column.key)
     n_missed, n_cases = sum(map(scoring.is_failure, of_method)), sum(map(scoring.is_case, of_method))
     average = _average(cells, means, sites)
@@ -210,11 +252,12 @@ def _line(
 
 
 def _cell(means: Sequence[float]) -> Cell | None:
+    """Return mean and standard deviation over seeds; None without a mean."""
     return Cell(fmean(means), stdev(means) if len(means) > 1 else None, len(means)) if means else None
 
 
 def _average(cells: Sequence[Cell | None], means: dict[tuple[str, int], float], sites: Sequence[str]) -> Cell | None:
-    """Mean over sites, each weighing the same; its spread is that of the seeds that all sites have."""
+    """Average over sites with equal weights; the standard deviation is over the seeds that all sites have."""
     known = [cell for cell in cells if cell is not None]
     if len(known) < len(cells):
         return None
@@ -226,17 +269,18 @@ def _average(cells: Sequence[Cell | None], means: dict[tuple[str, int], float], 
 def _head(
     data: str, selection: str, seeds: Sequence[int], blocks: Sequence[Block], scoring: Scoring, role: str
 ) -> tuple[str, ...]:
+    """Return the lines above the table."""
     spread = ", ± sd over seeds" if len(seeds) > 1 else ""
     return (
         data_label(data),
-        f"a column is {COLUMN[role]}; round chosen by the rule '{selection}'; seeds: {', '.join(map(str, seeds))}",
+        f"each column is {COLUMN[role]}; round selected by the rule '{selection}'; seeds: {', '.join(map(str, seeds))}",
         f"mean over seeds of the {scoring.score_description}{spread}{_units(scoring, blocks)}",
         *scoring.notes_in(COMPARISON),
     )
 
 
 def _units(scoring: Scoring, blocks: Sequence[Block]) -> str:
-    """Such as: distances in: mm; nothing for a task without distances."""
+    """Return the units of the distances, for example "; distances in: mm"; "" for a task without distances."""
     if not any(metric.unit == DISTANCE for metric in scoring.metrics_in(COMPARISON)):
         return ""
     units = dict.fromkeys(block.unit for block in blocks if block.unit in DISTANCE_UNITS)
@@ -254,21 +298,22 @@ def _notes(
     scoring: Scoring,
     role: str,
 ) -> tuple[str, ...]:
+    """Return the notes below the table: missing runs, different patients, the test, and empty cells."""
     missing = [(m, s, seed) for m in methods for s in sites for seed in seeds if (m, s, seed) not in runs]
     notes = [f"not run: {m}, {role} {s}, seed {seed}" for m, s, seed in missing]
     for site in sites:
         patients = {frozenset(row["patient"] for row in rows) for key, rows in runs.items() if key[1] == site}
         if len(patients) > 1:
-            notes.append(f"{site}: the runs do not score the same patients; their means cannot be compared")
+            notes.append(f"{site}: the runs do not score the same patients, so their means cannot be compared")
     if any(other in methods and other != method for method, other in against.items()):
         same = " with the same varied settings" if len(set(against.values())) > 1 else ""
         notes.append(
-            f"p: Wilcoxon signed-rank against {baseline}{same}, two-sided, over {scoring.tested_population}, not "
+            f"p: two-sided Wilcoxon signed-rank test against {baseline}{same}, over {scoring.tested_population}, not "
             "corrected for the number of methods"
         )
     lines = [line for block in blocks for line in block.lines]
     reasons = {(line.method, line.reason) for line in lines if line.reason and line.n is not None}
-    notes += [f"{method}: no p for some measure: {reason}" for method, reason in sorted(reasons)]
+    notes += [f"{method}: no p for some metric: {reason}" for method, reason in sorted(reasons)]
     if any(None in line.cells for line in lines):
-        notes.append(f"-: not run, or {scoring.missing_score_reason}; then there is no average either")
+        notes.append(f"-: not run, or {scoring.missing_score_reason}; there is no average in this case")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""A row of a comparison's table: its label, what it is tested against, and the folder that its runs lie in."""
+"""A row of a comparison table: its label, its baseline, and the folder of its runs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from pathlib import Path
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 
-ROW_FILE = "row.json"  # in the folder of each of its runs
+ROW_FILE = "row.json"  # file in the folder of every run of a comparison
 BASELINE = "fedavg"
-LONGEST = 100  # of a folder's name; file systems take 255 bytes
+MAX_NAME_LENGTH = 100  # of a folder name in characters; file systems accept 255 bytes
 _SAFE = re.compile(r"\w[\w.,=+-]*", re.ASCII)
 _UNSAFE = re.compile(r"[^\w.,=+-]", re.ASCII)
 
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One method, with one value of each varied setting.
+    """One method with one value of each varied setting.
 
-    method: as `--methods` has it: `ccst:style=single`.
-    varied: as `--vary` has them, a value each: `federation.participating=2`.
+    Args:
+        method: the method as in `medfed.evaluate --methods`, for example `ccst:style=single`.
+        varied: the varied settings as in `medfed.evaluate --vary`, with one value each, for example
+            `federation.participating=2`.
     """
 
     method: str
@@ -31,56 +33,69 @@ class ComparisonRow:
 
     @property
     def label(self) -> str:
-        """`ccst:style=single, federation.participating=2`."""
+        """Return the row's text in the table, for example `ccst:style=single, federation.participating=2`."""
         return ", ".join([self.method, *self.varied])
 
     @property
     def baseline(self) -> str:
-        """The label of what it is tested against: FedAvg with the same values, those of methods left aside."""
-        return ComparisonRow(BASELINE, tuple(one for one in self.varied if not one.startswith("method."))).label
+        """Return the label of the baseline row: FedAvg with the same varied settings, except settings of the method."""
+        shared = tuple(setting for setting in self.varied if not setting.startswith("method."))
+        return ComparisonRow(BASELINE, shared).label
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """The dotted keys in which it differs from the comparison's config, beside the name of the method."""
+        """Return the dotted keys of all settings, except `method.name`, that differ from the comparison's config."""
         own = (f"method.{key}" for key in re.findall(r"[:,]([\w.]+)=", self.method))
-        return (*own, *(one.partition("=")[0] for one in self.varied))
+        return (*own, *(setting.partition("=")[0] for setting in self.varied))
 
     @property
     def folder(self) -> str:
-        """A name that is safe on every disk; where the label is not, with a part of its SHA-256."""
+        """Return the name of the row's folder, which is valid on every file system.
+
+        If the label is not a valid name, the folder name ends in the first 8 hexadecimal digits of its SHA-256.
+        """
         name = self.label.replace(":", "-").replace(", ", "--")
-        if _SAFE.fullmatch(name) and len(name) <= LONGEST and not name.endswith("."):
+        if _SAFE.fullmatch(name) and len(name) <= MAX_NAME_LENGTH and not name.endswith("."):
             return name
-        return f"{_UNSAFE.sub('_', name)[:LONGEST]}-{hashlib.sha256(self.label.encode()).hexdigest()[:8]}"
+        return f"{_UNSAFE.sub('_', name)[:MAX_NAME_LENGTH]}-{hashlib.sha256(self.label.encode()).hexdigest()[:8]}"
 
     def write(self, run: Path) -> None:
-        """Into the folder of one of its runs."""
+        """Write the row as `row.json` into the folder of one of its runs.
+
+        Args:
+            run: folder of the run.
+        """
         write_atomically(run / ROW_FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_row(run: Path, method: str) -> ComparisonRow:
-    """What `Row.write` left in the folder of a run.
+    """Read the row that a run belongs to.
 
     Args:
-        method: of a run that is part of no comparison.
+        run: folder of the run.
+        method: name of the run's method; the row's method if the run is not part of a comparison.
 
     Raises:
-        UserError: if the file is damaged.
+        UserError: if `row.json` is damaged.
     """
     path = run / ROW_FILE
     if not path.is_file():
         return ComparisonRow(method)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        row = ComparisonRow(found["method"], tuple(found["varied"]))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        row = ComparisonRow(content["method"], tuple(content["varied"]))
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: holds no row of a comparison ({error!r}); go on with medfed.evaluate --resume, which "
-                        "writes it again") from error
-    if not all(isinstance(word, str) for word in (row.method, *row.varied)):
-        raise UserError(f"{path}: expected texts; go on with medfed.evaluate --resume, which writes it again")
+        raise UserError(f"{path}: is not a row of a comparison ({error!r}); continue with medfed.evaluate --resume, "
+                        "which writes the file again") from error
+    if not all(isinstance(text, str) for text in (row.method, *row.varied)):
+        raise UserError(f"{path}: expected texts; continue with medfed.evaluate --resume, which writes the file again")
     return row
 
 
 def row_from_folder_name(name: str) -> ComparisonRow:
-    """Of a comparison whose runs have no file: `ccst-k=1` was `ccst:k=1`."""
+    """Restore the row of an older comparison, whose runs have no `row.json`, from the name of its folder.
+
+    Args:
+        name: name of the row's folder, for example `ccst-k=1` for the method `ccst:k=1`.
+    """
     return ComparisonRow("+".join(part.replace("-", ":", 1) for part in name.split("+")))

@@ -1,7 +1,7 @@
-"""What a method costs: seconds at a client and at the coordinator, and bytes on the wire, once and in every round.
+"""Cost of a method: computing time of a client and of the coordinator, and transferred bytes, once and in every round.
 
-StableFDG's Table 6 and FISC's Table 8 in one. Seconds are of the machine that ran, with whatever else it did; ratios
-between methods of one comparison say more than they do.
+The table combines Table 6 of StableFDG and Table 8 of FISC. Times depend on the machine and on its other load, so
+ratios between methods of one comparison are more meaningful than the times themselves.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from medfed.outputs.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Cost:
-    """A client's and the coordinator's cost under one method; None where it was not measured.
+    """Cost of one method for one client and for the coordinator. A time is None if it was not measured.
 
-    train_s: of a client in a round after its first; share_s: of what it shares in every round.
-    once_s: what a client does once: what it shares before the first round, and what its first round takes beyond the
-        others.
-    aggregate_s: of the coordinator in a round.
-    up, down: bytes of a client in a round, apart from validation; up_once, down_once: in what goes before the first.
+    Args:
+        train_s: training time of a client in one round, in seconds; the first round is not counted.
+        share_s: time for statistics that a client shares in every round, in seconds for each round.
+        once_s: time that a client needs only once, in seconds: for statistics that it shares before the first round,
+            and for the additional time of its first round.
+        aggregate_s: time of the coordinator in one round, in seconds.
+        up: bytes that a client sends in one round, without validation.
+        down: bytes that a client receives in one round, without validation.
+        up_once: bytes that a client sends before the first round.
+        down_once: bytes that a client receives before the first round.
     """
 
     train_s: float | None
@@ -40,16 +45,21 @@ class Cost:
 HEAD = {"train_s": "train s", "share_s": "share s", "once_s": "once s", "aggregate_s": "aggregate s", "up": "up MB",
         "down": "down MB", "up_once": "up once kB", "down_once": "down once kB"}  # fmt: skip
 SCALE = {"up": 1e-6, "down": 1e-6, "up_once": 1e-3, "down_once": 1e-3}
-NOTE = ("a client's seconds and bytes in a round, beside validation; once: before the first round, and what that takes "
-        "beyond the others; measured in this comparison, on a machine that may have been busy")  # fmt: skip
+NOTE = ("seconds and bytes of one client in one round, without validation; once: needed only once, before or in the "
+        "first round; measured during this comparison, on a machine that may have had other load")  # fmt: skip
+
 
 
 def read_cost(folder: RunFolder) -> Cost:
-    """From a run's `timings.csv` and `ledger.csv`."""
+    """Compute the cost of a run from its `timings.csv` and `ledger.csv`.
+
+    Args:
+        folder: folder of a finished run.
+    """
     timings = folder.timings()
     shares_every_round = sum(row["share"] is not None for row in timings) > 1
     volume, n_once = _bytes(folder, shares_every_round)
-    n_sharing = {row["round"]: row["n_clients"] if shares_every_round else n_once for row in timings}  # once: all sites
+    n_sharing = {row["round"]: row["n_clients"] if shares_every_round else n_once for row in timings}
     shared = [row["share"] / max(1, n_sharing[row["round"]]) for row in timings if row["share"] is not None]
     trained = [row["train"] / row["n_clients"] for row in timings if row["n_clients"]]
     train = median(trained[1:] or trained) if trained else None
@@ -65,9 +75,9 @@ def read_cost(folder: RunFolder) -> Cost:
 
 
 def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float], int]:
-    """Of a client, by direction; and how many shared before the first round."""
+    """Return the mean bytes of a client by direction, and the number of clients that share before the first round."""
     total = dict.fromkeys(("up", "down", "up_once", "down_once"), 0)
-    letters: set[tuple[str, str]] = set()
+    client_rounds: set[tuple[str, str]] = set()
     once_sites: set[str] = set()
     for row in folder.ledger():
         if row["kind"] == "validate":
@@ -77,28 +87,42 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float
         if once:
             once_sites.add(row["site"])
         else:
-            letters.add((row["round"], row["site"]))
-    counts = {name: max(1, len(once_sites) if name.endswith("once") else len(letters)) for name in total}
-    return {name: found / counts[name] for name, found in total.items()}, len(once_sites)
+            client_rounds.add((row["round"], row["site"]))
+    counts = {name: max(1, len(once_sites) if name.endswith("once") else len(client_rounds)) for name in total}
+    return {name: n_bytes / counts[name] for name, n_bytes in total.items()}, len(once_sites)
 
 
 def mean_cost(costs: Sequence[Cost]) -> Cost:
-    """Over the runs of one method."""
+    """Average the costs of several runs of one method.
+
+    Args:
+        costs: cost of each run, at least one. A field is None in the result if it is None in any run.
+    """
     columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(Cost)}
-    means: dict[str, Any] = {name: None if None in found else fmean(found) for name, found in columns.items()}
+    means: dict[str, Any] = {
+        name: None if None in values else fmean(values) for name, values in columns.items()
+    }
     return Cost(**means)
 
 
 def cost_rows(costs: Mapping[str, Cost]) -> list[list[str]]:
-    """Head and a line a method, as text."""
+    """Format costs as rows of text: a header row, then one row for each method.
+
+    Args:
+        costs: cost by label of the method.
+    """
     lines = [["method", *HEAD.values()]]
     for method, cost in costs.items():
-        lines.append([method, *(_told(name, value) for name, value in asdict(cost).items())])
+        lines.append([method, *(_format_value(name, value) for name, value in asdict(cost).items())])
     return lines
 
 
 def cost_csv(costs: Mapping[str, Cost]) -> str:
-    """A line a method; seconds and bytes."""
+    """Format costs as CSV with one line for each method, in seconds and bytes.
+
+    Args:
+        costs: cost by label of the method.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["method", *HEAD])
@@ -106,7 +130,8 @@ def cost_csv(costs: Mapping[str, Cost]) -> str:
     return text.getvalue()
 
 
-def _told(name: str, value: float | None) -> str:
+def _format_value(name: str, value: float | None) -> str:
+    """Format one value in the unit of its column; "-" if it is unknown."""
     if value is None:
         return "-"
     if name.endswith("_s"):

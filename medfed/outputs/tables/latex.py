@@ -1,4 +1,4 @@
-"""A comparison as LaTeX: a tabular a block, best bold and second underlined, to paste into a paper (needs booktabs)."""
+"""Format a comparison table as LaTeX, to paste into a paper that uses the package booktabs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ STYLES = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
 
 
 def to_latex(table: Table) -> str:
-    """What the data are, and how to read the numbers, stands in comments above and in each caption."""
+    """Format a comparison table as LaTeX: one `table` environment for each structure, metric and unit.
+
+    The best method of a column is bold, the second best is underlined. Comments above the tables contain the notes;
+    every caption states whether the data are a phantom.
+
+    Args:
+        table: the table, from `build_table`.
+    """
     parts = ["\n".join(f"% {line}" for line in (*table.head, *table.notes))]
     for block in table.blocks:
         head, *lines = block_rows(table, block)
@@ -28,9 +35,14 @@ def to_latex(table: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Text in which LaTeX finds no command."""
+    """Escape all characters that LaTeX would interpret as commands.
+
+    Args:
+        text: any text.
+    """
     return text.translate(SPECIAL)
 
 
-def _line(words: Sequence[MarkedText]) -> str:
-    return " & ".join(STYLES[mark].format(escape_latex(text)) for text, mark in words) + r" \\"
+def _line(cells: Sequence[MarkedText]) -> str:
+    """Format one row of a tabular environment."""
+    return " & ".join(STYLES[mark].format(escape_latex(text)) for text, mark in cells) + r" \\"

@@ -1,4 +1,4 @@
-"""The scores of one run as lines of text: what closes a run in the terminal, and what the model card shows."""
+"""Format the scores of one run as a table, for the terminal at the end of a run and for the model card."""
 
 from __future__ import annotations
 
@@ -16,39 +16,51 @@ MEANS = (("seen", "mean seen"), ("unseen", "mean UNSEEN"))
 
 
 def closing_table(summary: Mapping[str, Any]) -> str:
-    """What a run prints at its end: sites (seen first), their means and the gap, with notes.
+    """Format the table that a run prints at its end: scores by site, means over sites, and the gap, with notes.
 
     Args:
-        summary: of `Scoring.summarise`, with `data` ("phantom" or "real") and `selection` added; `method`,
-            `selected_round`, `rounds`, `clients` and `privacy` are printed where they are there.
+        summary: content of `summary.json`: the result of `Scoring.summarise` with "data" ("phantom" or "real") and
+            "selection" (name of the selection rule). "method", "selected_round", "rounds", "clients" and "privacy" are
+            printed if they are present.
     """
     scoring = scoring_of(summary)
-    found = [[(word, "") for word in line] for line in score_rows(scoring, summary, scoring.shows_interval)]
+    rows = [[(text, "") for text in row] for row in score_rows(scoring, summary, scoring.shows_interval)]
     notes = [*scoring.summary_notes(summary), *weights_notes(summary)]
-    table = align_columns(found, False, n_left=1 + scoring.has_structures)
+    table = align_columns(rows, False, n_left=1 + scoring.has_structures)
     return "\n".join([*_head(summary, scoring.spread_note), "", table, "", *notes])
 
 
 def score_rows(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool) -> list[tuple[str, ...]]:
-    """The head, a line per site and structure, the means over sites, and the gap.
+    """Format the scores of a run as rows of text.
 
     Args:
-        with_interval: whether a score has its 95 % interval, rather than its standard deviation.
+        scoring: scoring of the run's task, which defines the columns.
+        summary: content of `summary.json`.
+        with_interval: whether a score is shown with its 95 % interval; otherwise with its standard deviation.
+
+    Returns:
+        A header row, a row for each site and structure (sites that trained first), the means over sites, and the
+        difference between the means of seen and unseen sites.
     """
-    found = [header_row(scoring)]
+    rows = [header_row(scoring)]
     for role, words in SITES:
         for site, of_site in summary.get(role, {}).get("sites", {}).items():
-            found += [_line(scoring, words.format(site), name, group, with_interval) for name, group in of_site.items()]
+            rows += [_line(scoring, words.format(site), name, group, with_interval) for name, group in of_site.items()]
     for role, words in MEANS:
         means = summary.get(role, {}).get("mean", {})
-        found += [_line(scoring, words, name, group, with_interval) for name, group in means.items()]
+        rows += [_line(scoring, words, name, group, with_interval) for name, group in means.items()]
     first = scoring.columns[0].key
-    found += [_gap_line(scoring, name, gap) for name, gap in summary.get("gap", {}).items() if gap[first] is not None]
-    return found
+    rows += [_gap_line(scoring, name, gap) for name, gap in summary.get("gap", {}).items() if gap[first] is not None]
+    return rows
 
 
 def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
-    """The heads of the columns that `values` fills, after those of `first`."""
+    """Return the headings of the table's columns.
+
+    Args:
+        scoring: scoring of the run's task, which defines the columns.
+        first: headings of the first columns.
+    """
     metrics = (
         metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
         for metric in scoring.metrics_in(RUN_TABLE)
@@ -59,9 +71,15 @@ def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str,
 
 
 def format_score(scores: Mapping[str, Any], column: Column, with_interval: bool) -> str:
-    """The mean with its interval or its standard deviation, where they are known; "-" where the mean is unknown.
+    """Format a score as its mean with its interval or its standard deviation; "-" if the mean is unknown.
 
-    A distance has its unit, as it depends on the data; of other metrics the head of the column has it.
+    A distance is followed by its unit, because the unit depends on the data. The units of other metrics are in the
+    column's heading.
+
+    Args:
+        scores: {"mean", "sd", "low", "high"}; all may be None or missing.
+        column: the metric and its unit.
+        with_interval: whether to show the 95 % interval instead of the standard deviation, if it is known.
     """
     if scores.get("mean") is None:
         return "-"
@@ -77,7 +95,15 @@ def format_score(scores: Mapping[str, Any], column: Column, with_interval: bool)
 
 
 def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Column | None:
-    """The column of a metric in a group's line: a distance in the unit that all its cases (of a mean: sites) have."""
+    """Return the column of a metric to show in a row; None if no column has a value.
+
+    A distance is shown only if all cases of the site (all sites of a mean) have it in the same unit.
+
+    Args:
+        scoring: scoring of the run's task.
+        metric: the metric, which has several columns if it can have several units.
+        group: scores of one site and structure, by key of the column.
+    """
     main = group[scoring.columns[0].key]
     count = "n_sites" if "n_sites" in main else "n"
     for column in metric_columns(metric):
@@ -88,15 +114,20 @@ def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any])
 
 
 def weights_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Which weights scored which sites, and what looked at test images while predicting."""
+    """Return notes about the weights that were used for scoring, and about methods that use test images.
+
+    Args:
+        summary: content of `summary.json`.
+    """
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
-    unseen = "those of the source site nearest to it" if "nearest" in by else "their average"
-    kept = f"Source sites are scored with the entries that they keep, the unseen site with {unseen}."
+    unseen = "the entries of the nearest source site" if "nearest" in by else "the average of the source sites' entries"
+    own = f"Source sites are scored with their own entries of the network, the unseen site with {unseen}."
     adapted = [f"TRANSDUCTIVE: {TRANSDUCTIVE.get(name, name)}." for name in by]
-    return [kept] * bool(summary.get("sites_kept_entries")) + adapted
+    return [own] * bool(summary.get("sites_kept_entries")) + adapted
 
 
 def _head(summary: Mapping[str, Any], spread: str) -> list[str]:
+    """Return the lines above the table."""
     method = f"{summary['method']}; " if "method" in summary else ""
     which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
     chosen = f"{method}round{which} by the rule '{summary['selection']}'; {spread}"
@@ -104,23 +135,25 @@ def _head(summary: Mapping[str, Any], spread: str) -> list[str]:
 
 
 def _privacy(summary: Mapping[str, Any]) -> list[str]:
-    """Such as: noise on what left the sites: epsilon 12.3 for delta 1e-05, of all that a site holds."""
-    if not (found := summary.get("privacy")):
+    """Return the privacy guarantee, for example "noise on what left the sites: epsilon 12.3 for delta 1e-05, ..."."""
+    if not (privacy := summary.get("privacy")):
         return []
-    worth = "no bound" if found["epsilon"] == "none" else f"epsilon {found['epsilon']:.3g} for delta {found['delta']:g}"
-    return [f"noise on what left the sites: {worth}, of all that a site holds"]
+    epsilon = privacy["epsilon"]
+    bound = "no bound" if epsilon == "none" else f"epsilon {epsilon:.3g} for delta {privacy['delta']:g}"
+    return [f"noise on what left the sites: {bound}, of all that a site holds"]
 
 
 def _clients(summary: Mapping[str, Any]) -> list[str]:
-    """Such as: 30 clients of 3 sites, 10 a round, partition: dirichlet 0.5."""
-    if not (found := summary.get("clients")):
+    """Return the simulated clients, for example "30 clients of 3 sites, 10 per round, partition: dirichlet 0.5"."""
+    if not (clients := summary.get("clients")):
         return []
     n_sites = len(summary["source_sites"])
-    of = f"{found['n']} clients of {n_sites} site{'s' if n_sites > 1 else ''}"
-    return [f"{of}, {found['per_round']} a round, partition: {found['partition']}"]
+    of = f"{clients['n']} clients of {n_sites} site{'s' if n_sites > 1 else ''}"
+    return [f"{of}, {clients['per_round']} per round, partition: {clients['partition']}"]
 
 
 def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any], with_interval: bool) -> tuple:
+    """Format the row of one site and structure."""
     scores = []
     for metric in scoring.metrics_in(RUN_TABLE):
         column = displayed_column(scoring, metric, group)
@@ -132,6 +165,7 @@ def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any],
 
 
 def _gap_line(scoring: Scoring, structure: str, gap: Mapping[str, float | None]) -> tuple[str, ...]:
+    """Format the row of the differences between seen and unseen sites."""
     in_gap = scoring.metrics_in(GAP)
     words = [_gap_text(metric, gap) if metric in in_gap else "" for metric in scoring.metrics_in(RUN_TABLE)]
     before, after = ([""] * len(counts) for counts in (scoring.leading_counts, scoring.trailing_counts))
@@ -139,6 +173,7 @@ def _gap_line(scoring: Scoring, structure: str, gap: Mapping[str, float | None])
 
 
 def _gap_text(metric: Metric, gap: Mapping[str, float | None]) -> str:
+    """Format the difference of one metric; "-" if it is unknown."""
     for column in metric_columns(metric):
         value = gap.get(column.key)
         if value is not None:

@@ -1,4 +1,4 @@
-"""Printing the leave-one-site-out table: Markdown, text, CSV and JSON."""
+"""Format the leave-one-site-out table as Markdown, text, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from medfed.outputs.tables.comparison import PHANTOM, Block, Cell, Table
 from medfed.tasks.scoring import ALL
 
 TRANSDUCTIVE = {
-    "tent": "the network adapted to each site's test images (Tent), without their labels",
-    "batch_stats": "at sites that took no part BatchNorm used the statistics of each batch of test images",
-    "nearest": "in a weak sense, sites that took no part got the BatchNorm nearest to their unlabelled test images",
+    "tent": "the network was adapted to each site's test images (Tent), without their labels",
+    "batch_stats": "at sites that did not train, BatchNorm used the statistics of each batch of test images",
+    "nearest": "sites that did not train used the source site's BatchNorm that is nearest to their unlabelled test "
+    "images",
 }
-MarkedText = tuple[str, str]  # a cell's text; "best", "second" or ""
+MarkedText = tuple[str, str]  # (text of a cell, mark); the mark is "best", "second" or ""
 
 
 def to_markdown(table: Table) -> str:
-    """Best of a column bold, second underlined."""
+    """Format a table as Markdown. The best method of a column is bold, the second best is underlined.
+
+    Args:
+        table: the table, from `build_table`.
+    """
     styles = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
     parts = ["  \n".join(f"**{line}**" if line == PHANTOM else line for line in table.head)]
     for block in table.blocks:
@@ -33,7 +38,13 @@ def to_markdown(table: Table) -> str:
 
 
 def to_text(table: Table, isatty: bool = False) -> str:
-    """Aligned for the terminal; with bold and underline if that is what it is written to."""
+    """Format a table as text with aligned columns.
+
+    Args:
+        table: the table, from `build_table`.
+        isatty: whether to mark the best and the second best method with the terminal's escape codes for bold and
+            underline.
+    """
     parts = ["\n".join(table.head)]
     parts += [f"{block_title(block)}\n{align_columns(block_rows(table, block), isatty)}" for block in table.blocks]
     parts.append("\n".join(f"note: {note}" for note in table.notes))
@@ -41,7 +52,12 @@ def to_text(table: Table, isatty: bool = False) -> str:
 
 
 def to_csv(table: Table, role: str = "unseen") -> str:
-    """One value a line, each with what it is; unknown is empty. `role` as `build_table` had it."""
+    """Format a table as CSV with one line for each method, site, structure and metric. Unknown values are empty.
+
+    Args:
+        table: the table, from `build_table`.
+        role: "unseen" or "validation", as given to `build_table`.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = f"data selection structure metric unit method {role}_site mean sd n_seeds p n_pairs n_missed n_cases"
@@ -50,24 +66,37 @@ def to_csv(table: Table, role: str = "unseen") -> str:
         for line in block.lines:
             for site, cell in zip((*table.sites, "average"), (*line.cells, line.average)):
                 last = (line.p, line.n, line.n_missed, line.n_cases) if site == "average" else (None,) * 4
-                found = (cell.mean, cell.sd, cell.n_seeds) if cell else (None,) * 3
+                scores = (cell.mean, cell.sd, cell.n_seeds) if cell else (None,) * 3
                 facts = (table.data, table.selection, block.structure, block.metric, block.unit, line.method, site)
-                values = (*facts, *found, *last)
+                values = (*facts, *scores, *last)
                 writer.writerow([f"{value:.6f}" if isinstance(value, float) else value for value in values])
     return text.getvalue()
 
 
 def to_json_dict(table: Table) -> dict:
-    """The table as plain dicts and lists, None where unknown; Dice in %."""
+    """Convert a table to plain dicts and lists. Unknown values are None; Dice is in percent.
+
+    Args:
+        table: the table, from `build_table`.
+    """
     return json.loads(json.dumps(asdict(table), allow_nan=False))
 
 
 def to_json(table: Table) -> str:
-    """`to_json_dict` as text."""
+    """Format a table as JSON.
+
+    Args:
+        table: the table, from `build_table`.
+    """
     return json.dumps(to_json_dict(table), indent=2, ensure_ascii=False) + "\n"
 
 
 def block_title(block: Block) -> str:
+    """Return the title of a block: structure, metric, unit, and whether higher or lower is better.
+
+    Args:
+        block: one block of a table.
+    """
     better = "higher" if block.higher_is_better else "lower"
     name = block.name if block.structure == ALL else f"{block.structure}: {block.name}"
     unit = f" ({block.unit})" if block.unit else ""
@@ -75,7 +104,17 @@ def block_title(block: Block) -> str:
 
 
 def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
-    """Head and lines as texts with marks."""
+    """Format a block as rows of cells: a header row, then one row for each method.
+
+    The column of p values is left out if no method was tested.
+
+    Args:
+        table: the table that contains the block.
+        block: one block of the table.
+
+    Returns:
+        Rows of (text, mark); the mark is "best", "second" or "".
+    """
     head = ["method", *table.sites, "average", f"p against {table.baseline} (n)", table.failed]
     tested = any(line.n is not None for line in block.lines)
     columns = list(zip(*[(*line.cells, line.average) for line in block.lines]))
@@ -89,7 +128,10 @@ def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
 
 
 def _marked(column: Sequence[Cell | None], block: Block) -> list[MarkedText]:
-    """Best and second by the value as printed, so that equal print shares a mark; nothing to mark for one method."""
+    """Format a column and mark the best and the second best value.
+
+    Values are compared as printed, so equal texts have equal marks. A single value has no mark.
+    """
     printed = [None if cell is None else round(cell.mean, block.decimals) for cell in column]
     ranked = sorted({value for value in printed if value is not None}, reverse=block.higher_is_better)
     marks = dict(zip(ranked, ("best", "second"))) if len(column) - printed.count(None) > 1 else {}
@@ -100,19 +142,27 @@ def _marked(column: Sequence[Cell | None], block: Block) -> list[MarkedText]:
 
 
 def _printed(cell: Cell | None, decimals: int) -> str:
+    """Format mean and standard deviation; "-" if unknown."""
     if cell is None:
         return "-"
     return f"{cell.mean:.{decimals}f}" + (f" ± {cell.sd:.{decimals}f}" if cell.sd is not None else "")
 
 
 def _p(p: float | None) -> str:
+    """Format a p value; "-" if there is none."""
     if p is None:
         return "-"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def align_columns(lines: Sequence[Sequence[MarkedText]], ansi: bool, n_left: int = 1) -> str:
-    """Columns padded to their widest text; the first `n_left` to the left, numbers to the right."""
+    """Format rows as text in which every column has the width of its longest cell.
+
+    Args:
+        lines: rows of (text, mark) of equal length; the mark is "best", "second" or "".
+        ansi: whether to show marks with the terminal's escape codes for bold and underline.
+        n_left: number of left-aligned columns; the others are right-aligned.
+    """
     widths = [max(len(text) for text, _ in column) for column in zip(*lines)]
     codes = {"best": "\033[1m{}\033[0m", "second": "\033[4m{}\033[0m"} if ansi else {}
     written = []

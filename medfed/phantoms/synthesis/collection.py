@@ -1,4 +1,4 @@
-"""What makers of synthetic collections share: named random streams, and a folder written whole or not at all."""
+"""Shared tools of the phantom generators: named random streams, and writing a folder completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,25 +18,35 @@ from medfed.datasets.base import PHANTOM_MARK
 
 
 def stream(seed: int, *purpose: object) -> np.random.Generator:
-    """A generator named by what it is for, so that adding a case or a site moves nobody else's numbers."""
+    """Create a NumPy random generator whose seed depends on a number and a name.
+
+    Each purpose has its own stream, so adding a case or a site does not change the random numbers of the others.
+
+    Args:
+        seed: the phantom's seed.
+        purpose: words and numbers that name the purpose, for example "eye", the site's name and the case number.
+    """
     name = "/".join(map(str, (seed, *purpose))).encode()
     return np.random.default_rng(int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "big"))
 
 
 @contextmanager
 def atomic_collection(root: Path, **facts: object) -> Iterator[Path]:
-    """Give a draft folder to fill; it becomes `root`, with the mark in it, when all went well, and else it goes.
+    """Write a phantom's folder completely or not at all.
+
+    A context manager. It yields a temporary folder for the caller to fill. If the block succeeds, `PHANTOM.json` is
+    added and the folder is renamed to `root`. If the block raises, the temporary folder is deleted.
 
     Args:
-        root: a folder that does not exist yet, or is empty.
-        facts: what the mark says, beside that this is synthetic.
+        root: path of the folder to create; it must not exist, or must be empty.
+        facts: entries of `PHANTOM.json` besides `"synthetic": true`, as plain JSON values.
 
     Raises:
-        UserError: if `root` holds something already.
+        UserError: if `root` is a file or a folder that is not empty.
     """
     root = Path(root)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise UserError(f"{root}: holds something already, and the phantom needs a new or empty folder; name another")
+        raise UserError(f"{root}: is not empty; a phantom needs a new or empty folder, choose another one")
     root.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
     try:

@@ -1,6 +1,8 @@
-"""The synthetic four-camera collection of optic discs and cups, in the layout of the published one (Wang et al., DoFE).
+"""Generator of the fundus phantom: synthetic photographs of the optic disc and cup from four simulated cameras.
 
-Nothing in it comes from a patient. Scores on it say whether the code works, never how a method does in a clinic.
+The file layout is that of the dataset of Wang et al., "DoFE: Domain-oriented Feature Embedding for Generalizable Fundus
+Image Segmentation on Unseen Datasets", IEEE TMI 2020 (the dataset `fundus`). The images contain no patient
+data. Scores on them show whether the code works; they say nothing about the performance of a method in a clinic.
 """
 
 from __future__ import annotations
@@ -22,12 +24,18 @@ from medfed.phantoms.synthesis.shapes import regular_grid
 
 VERSION = 1
 CUP, RIM, OUTSIDE = 0, 128, 255  # grey values of a mask, as published
-GLAUCOMA_RATIO = 0.6  # cup-to-disc ratio from which a file's name says glaucoma
+GLAUCOMA_RATIO = 0.6  # cup-to-disc ratio from which an eye is named as glaucoma in its file name
 
 
 @dataclass(frozen=True, eq=False)
 class FundusCase:
-    """One simulated case: image (Y, X, 3) uint8, mask (Y, X) uint8 of `CUP`, `RIM` and `OUTSIDE`, and whose it is."""
+    """One simulated fundus photograph with its reference mask.
+
+    Args:
+        image: (Y, X, 3) uint8, RGB.
+        mask: (Y, X) uint8 with the values `CUP`, `RIM` and `OUTSIDE`.
+        eye: parameters of the simulated eye.
+    """
 
     image: ndarray
     mask: ndarray
@@ -37,14 +45,23 @@ class FundusCase:
 def simulate_photograph(
     site_name: str, number: int, size: int = 192, seed: int = 0, severity: float = 1.0
 ) -> FundusCase:
-    """Simulate one case of one site; see `make_fundus_phantom` for the arguments."""
+    """Simulate one photograph of one site.
+
+    Args:
+        site_name: a key of `fundus_sites.SITES`.
+        number: number of the case; the same numbers and seed always give the same photograph.
+        size: number of rows and of columns in pixels. The anatomy and the field of view do not depend on it.
+        seed: seed of the phantom.
+        severity: strength of the differences between cameras: 0 gives all sites the reference camera, 1 gives each
+            site its own camera, larger values exaggerate the differences.
+    """
     site, rng = SITES[site_name], stream(seed, "fundus camera", site_name, number)
     eye = Eye.sample(stream(seed, "eye", site_name, number), site.melanin_shift)
     camera = site.camera.interpolate_from(REFERENCE, severity).sample_session(rng)
     pixel_mm = camera.field_mm / size
     across = (np.arange(size) - (size - 1) / 2) * pixel_mm
-    right, down = rng.normal(0, 0.05 * camera.field_mm, 2).clip(-0.4, 0.4)  # crops are cut by a detector that errs
-    to_the_temple = 1 if eye.left else -1  # a left eye's temple is on the right of its picture
+    right, down = rng.normal(0, 0.05 * camera.field_mm, 2).clip(-0.4, 0.4)  # error of the detector that centres crops
+    to_the_temple = 1 if eye.left else -1  # in a photograph of a left eye the temple is on the right
     grid = regular_grid(np.zeros(1), across + down, (across + right) * to_the_temple, pixel_mm)
     x, y = grid.x[0], grid.y[0]
     shape = outlines(eye, x, y)
@@ -61,35 +78,39 @@ def make_fundus_phantom(
     progress: Callable[[int, int], None] | None = None,
     severity: float = 1.0,
 ) -> None:
-    """Write the collection to `root`, whole or not at all.
+    """Generate the fundus phantom and write it to a folder, completely or not at all.
 
     Args:
-        root: a folder that does not exist yet, or is empty.
-        images_per_site: at most; a site never has more than were published (101, 159, 400 and 400).
-        size: rows and columns of a picture. The anatomy and the field of view do not change with it.
-        seed: the same arguments give the same bytes.
-        progress: called with (cases done, cases in all).
-        severity: how far the cameras depart from the first: 0 all alike, 1 as the sites say.
+        root: path of the folder to create; it must not exist, or must be empty.
+        images_per_site: maximum number of images of each site, at least 1. A site never has more images than the
+            published dataset (101, 159, 400 and 400).
+        size: number of rows and of columns of an image in pixels, at least 32. The anatomy and the field of view do
+            not depend on it.
+        seed: seed of the phantom. The same arguments give identical files.
+        progress: called after each case with (number of finished cases, total number of cases).
+        severity: strength of the differences between cameras, at least 0: 0 gives all sites the reference camera, 1
+            gives each site its own camera, larger values exaggerate the differences.
 
     Raises:
-        UserError: if `root` holds something already.
-        ValueError: if a count is below 1 (size: 32), or severity is negative.
+        UserError: if `root` is not empty.
+        ValueError: if `images_per_site`, `size` or `severity` is out of range.
     """
     if images_per_site < 1 or size < 32 or severity < 0:
         given = f"{images_per_site}, {size} and {severity}"
         raise ValueError(f"need images_per_site >= 1, size >= 32 and severity >= 0, got {given}")
-    facts = {"what": "drawn eyes before simulated fundus cameras; no patient", "generator": "medfed fundus phantom",
-             "version": VERSION, "seed": seed, "size": size, "images_per_site": images_per_site,
-             "severity": severity}  # fmt: skip
+    facts = {"what": "synthetic photographs from simulated fundus cameras; no patient data",
+             "generator": "medfed fundus phantom", "version": VERSION, "seed": seed, "size": size,
+             "images_per_site": images_per_site, "severity": severity}  # fmt: skip
     cases = [(name, number) for name, site in SITES.items() for number in site.numbers[:images_per_site]]
-    with atomic_collection(root, **facts) as draft:
+    with atomic_collection(root, **facts) as folder:
         for done, (name, number) in enumerate(cases, 1):
-            _write(draft, name, number, simulate_photograph(name, number, size, seed, severity))
+            _write(folder, name, number, simulate_photograph(name, number, size, seed, severity))
             if progress:
                 progress(done, len(cases))
 
 
 def _write(root: Path, site_name: str, number: int, case: FundusCase) -> None:
+    """Write the image and the mask of one case as PNG files."""
     site = SITES[site_name]
     stem = site.file_stem(number, case.eye.cup_ratio >= GLAUCOMA_RATIO, case.eye.left)
     for kind, pixels in (("image", case.image), ("mask", case.mask)):

@@ -1,4 +1,4 @@
-"""A fundus camera: what flash, optics, sensor and file format make of an eye."""
+"""Simulated fundus camera: illumination, optics, sensor and JPEG compression."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from numpy import ndarray
 from PIL import Image
 from scipy import ndimage
 
-SIGNED = ("axis_mm", "glare", "colours")  # may be 0 or negative: change in proportion to the difference
+SIGNED = ("axis_mm", "glare", "colours")  # these may be 0 or negative, so they are interpolated linearly
 
 
 @dataclass(frozen=True)
 class Camera:
-    """One model with its usual settings. All numbers positive, except where 0 is said.
+    """Parameters of one camera model. All numbers are positive unless stated otherwise.
 
     Args:
-        field_mm: side of the crop on the retina; a wide field makes the disc small.
-        colours: (3, 3) rows: how red, green and blue of the eye reach each channel of the sensor, whose dyes overlap.
-        white_balance: gain of red, green and blue: colour of flash and film against the vendor's idea of white.
+        field_mm: side length of the square image on the retina, in mm. A wide field shows a small disc.
+        colours: (3, 3) matrix from the red, green and blue of the eye to the red, green and blue of the sensor.
+        white_balance: gain of the red, green and blue channel.
         exposure: gain of all channels.
         gamma: exponent of the display curve, about 1/2.2.
-        vignetting: share of light that is lost 6 mm from the optical axis.
-        axis_mm: how far to the temple of the disc the axis points; 0 where the disc is centred, about 4.5 where the
-            macula is. With vignetting it makes the nasal side darker.
-        gradient: share by which a flash that is not centred brightens one side, drawn anew for every photograph.
-        glare: light scattered by the objective, a share of white that covers everything; 0 without any.
-        blur_mm: sigma of the point spread.
-        sharpening: of edges in the camera, times the detail; 0 without any.
-        noise: sd at white, as a share of white, of the light's own noise, which grows with the root of the signal.
-        jpeg_quality: of the stored file, 1 to 95.
+        vignetting: fraction of the light that is lost 6 mm from the optical axis.
+        axis_mm: distance from the centre of the disc to the optical axis, in mm towards the temple: 0 if the disc is
+            centred, about 4.5 if the macula is centred. With vignetting, a large distance darkens the nasal side.
+        gradient: relative brightness change across the image caused by an off-centre flash. The direction is random
+            for every photograph.
+        glare: scattered light added to the whole image, as a fraction of white; may be 0.
+        blur_mm: standard deviation of the point spread function in mm.
+        sharpening: strength of the camera's unsharp masking; 0 for none.
+        noise: standard deviation of the shot noise at white, as a fraction of white. The noise grows with the square
+            root of the signal.
+        jpeg_quality: quality of the JPEG compression, 1 to 95.
     """
 
     field_mm: float
@@ -50,18 +52,33 @@ class Camera:
     jpeg_quality: float
 
     def interpolate_from(self, reference: Camera, severity: float) -> Camera:
-        """From the reference (severity 0) to this camera (1), and beyond; what has a sign or may be 0 linearly."""
+        """Interpolate between a reference camera and this camera.
+
+        Parameters that may be 0 or negative are interpolated linearly, the others geometrically.
+
+        Args:
+            reference: the camera that severity 0 returns.
+            severity: at least 0; 0 returns the reference, 1 this camera, larger values extrapolate beyond it.
+        """
         values: dict[str, Any] = {}
         for field in fields(self):
-            mine, theirs = (np.asarray(getattr(camera, field.name), float) for camera in (self, reference))
+            own, of_reference = (np.asarray(getattr(camera, field.name), float) for camera in (self, reference))
             linear = field.name in (*SIGNED, "sharpening")
-            blend = theirs + severity * (mine - theirs) if linear else theirs * (mine / theirs) ** severity
+            blend = (
+                of_reference + severity * (own - of_reference)
+                if linear
+                else of_reference * (own / of_reference) ** severity
+            )
             values[field.name] = _plain(blend.tolist())
         values |= {"jpeg_quality": min(values["jpeg_quality"], 95.0)}
         return Camera(**(values | {name: max(values[name], 0.0) for name in ("glare", "sharpening")}))
 
     def sample_session(self, rng: np.random.Generator) -> Camera:
-        """The same camera with another operator, focus and flash setting."""
+        """Return a copy with small random changes, as between two sessions with different operators and settings.
+
+        Args:
+            rng: source of the random changes.
+        """
         spread = {"field_mm": 0.04, "exposure": 0.16, "gamma": 0.03, "gradient": 0.3, "blur_mm": 0.2, "noise": 0.1}
         changed = {name: getattr(self, name) * float(np.exp(rng.normal(0, sd))) for name, sd in spread.items()}
         balance = np.asarray(self.white_balance) * np.exp(rng.normal(0, 0.03, 3))
@@ -70,23 +87,26 @@ class Camera:
 
 
 def take_photograph(light: ndarray, camera: Camera, x: ndarray, y: ndarray, rng: np.random.Generator) -> ndarray:
-    """A stored picture of what an eye sends back.
+    """Simulate the stored photograph of an eye.
 
     Args:
-        light: (Y, X, 3) linear, 0 to about 1.
-        x, y: (Y, X) place of every pixel in mm, x to the temple.
+        light: (Y, X, 3), linear RGB reflectance of the eye, 0 to about 1.
+        camera: parameters of the camera.
+        x: (Y, X), x position of every pixel in mm, positive towards the temple.
+        y: (Y, X), y position of every pixel in mm, positive downwards.
+        rng: source of the noise and of the direction of the illumination gradient.
 
     Returns:
-        (Y, X, 3) uint8.
+        (Y, X, 3) uint8, RGB.
     """
     pixel_mm = abs(float(x[0, 1] - x[0, 0]))
-    lit = light * _illumination(camera, x, y, rng)[..., None]
-    seen = ndimage.gaussian_filter(lit, (camera.blur_mm / pixel_mm, camera.blur_mm / pixel_mm, 0))
+    illuminated = light * _illumination(camera, x, y, rng)[..., None]
+    blurred = ndimage.gaussian_filter(illuminated, (camera.blur_mm / pixel_mm, camera.blur_mm / pixel_mm, 0))
     white_balance = np.asarray(camera.white_balance, np.float32)
-    raw = (seen @ np.asarray(camera.colours, np.float32).T).clip(0) * white_balance * camera.exposure
+    raw = (blurred @ np.asarray(camera.colours, np.float32).T).clip(0) * white_balance * camera.exposure
     raw = raw + np.float32(camera.glare) * white_balance
     noise = rng.standard_normal(raw.shape, dtype=np.float32) * np.sqrt(raw.clip(0) + 0.01)
-    noise = ndimage.gaussian_filter(noise, (0.5, 0.5, 0)) * 1.8  # demosaicing and scaling spread it
+    noise = ndimage.gaussian_filter(noise, (0.5, 0.5, 0)) * 1.8  # demosaicing and scaling correlate the noise
     displayed = _shoulder(raw + camera.noise * noise) ** np.float32(camera.gamma)
     if camera.sharpening:
         width = 0.03 / pixel_mm
@@ -95,7 +115,7 @@ def take_photograph(light: ndarray, camera: Camera, x: ndarray, y: ndarray, rng:
 
 
 def _illumination(camera: Camera, x: ndarray, y: ndarray, rng: np.random.Generator) -> ndarray:
-    """Share of the flash that lands, (Y, X)."""
+    """Compute the relative illumination of every pixel, (Y, X) float32."""
     away2 = (x - camera.axis_mm) ** 2 + y**2
     loss = camera.vignetting * (away2 - camera.axis_mm**2) / 36.0
     angle = rng.uniform(0, 2 * np.pi)
@@ -104,18 +124,19 @@ def _illumination(camera: Camera, x: ndarray, y: ndarray, rng: np.random.Generat
 
 
 def _shoulder(light: ndarray) -> ndarray:
-    """Linear up to 0.7, then bent, so that a bright disc nears white without a hard edge."""
+    """Compress highlights: linear up to 0.7, then an exponential approach to 1, so that the disc does not saturate."""
     over = np.clip(light - 0.7, 0, None)
     return np.clip(np.minimum(light, 0.7) + 0.3 * (1 - np.exp(-over / 0.3)), 0, 1).astype(np.float32)
 
 
-def _as_jpeg(picture: ndarray, quality: int) -> ndarray:
-    """Through the compression that the camera stores with."""
-    stored = io.BytesIO()
-    Image.fromarray(picture).save(stored, "JPEG", quality=quality)
-    with Image.open(stored) as again:
-        return np.asarray(again)
+def _as_jpeg(image: ndarray, quality: int) -> ndarray:
+    """Compress an image with JPEG and decode it again."""
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "JPEG", quality=quality)
+    with Image.open(file) as decoded:
+        return np.asarray(decoded)
 
 
 def _plain(values: object) -> object:
+    """Convert nested lists to nested tuples."""
     return tuple(map(_plain, values)) if isinstance(values, list) else values

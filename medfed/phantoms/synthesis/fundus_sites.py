@@ -1,7 +1,7 @@
-"""The four collections of DoFE: published names and numbers, and why their pictures differ.
+"""The four sites of the fundus phantom: names and counts of the published dataset, and parameters of the cameras.
 
-The papers give the cameras and the counts; dyes, exposures, point spreads and so on are plausible choices, each for a
-reason that stands beside it, and only as far apart as real collections are.
+The papers give the camera models and the numbers of images. All other parameters are plausible choices; the comment
+above each camera gives the reason. The differences between the cameras are about as large as in the real dataset.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from medfed.phantoms.synthesis.fundus_camera import Camera
 
 @dataclass(frozen=True)
 class Site:
-    """One collection.
+    """Layout, camera and population of one site of the fundus phantom.
 
     Args:
-        folder: its folder in the published layout.
-        train, test: pictures in the two published parts.
-        names: of an eye's file, without ending; {kind} is the letter for glaucoma or normal, {side} L or R.
+        folder: name of the site's folder in the published layout.
+        train: number of images in the published training part.
+        test: number of images in the published test part.
+        names: template of the file names without suffix. {kind} is replaced by the letter for glaucoma or normal,
+            {side} by L or R, {number} by the case number.
         kinds: the letters for glaucoma and for normal.
-        melanin_shift: a mild mix of people: how much darker (or fairer) the fundus is on average.
+        camera: parameters of the site's camera.
+        melanin_shift: difference of the mean fundus pigmentation from the other sites; positive is darker.
     """
 
     folder: str
@@ -33,36 +36,51 @@ class Site:
 
     @property
     def numbers(self) -> range:
+        """Return the case numbers of the site, from 1 to the number of published images."""
         return range(1, self.train + self.test + 1)
 
     def published_part(self, number: int) -> str:
-        """train or test, in the published proportion however few are made; one picture alone is for training."""
+        """Return the part of the published split, "train" or "test", that a case belongs to.
+
+        The parts are interleaved in the published proportion, so that a small phantom has both. The first case is a
+        training case.
+
+        Args:
+            number: case number, 1 or larger.
+        """
         total = self.train + self.test
         return "train" if -(-number * self.train // total) > -(-(number - 1) * self.train // total) else "test"
 
     def file_stem(self, number: int, has_glaucoma: bool, is_left: bool) -> str:
+        """Return the name of a case's files without suffix.
+
+        Args:
+            number: case number.
+            has_glaucoma: whether the eye is named as a glaucoma case.
+            is_left: whether the eye is a left eye.
+        """
         kind = self.kinds[0] if has_glaucoma else self.kinds[1]
         return self.names.format(number=number, kind=kind, side="L" if is_left else "R")
 
 
-# Aravind, India: the disc in the middle of a narrow field, halogen light of a warm colour on a soft film-like curve
+# Aravind, India: narrow field centred on the disc; warm halogen light and a soft, film-like display curve.
 DRISHTI = Camera(
     field_mm=3.9, colours=((0.92, 0.08, 0.0), (0.13, 0.84, 0.03), (0.05, 0.22, 0.73)),
     white_balance=(0.98, 0.98, 0.74), exposure=0.78, gamma=0.50, vignetting=0.35, axis_mm=0.0, gradient=0.10,
     glare=0.010, blur_mm=0.020, sharpening=0.0, noise=0.020, jpeg_quality=90)
-# Nidek AFC-210 with a Canon 5D body, Spain: a close look, long exposure latitude: dark, red, contrasty, little noise
+# Nidek AFC-210 with a Canon 5D body, Spain: narrow field; dark, reddish images with high contrast and little noise.
 NIDEK = Camera(
     field_mm=3.5, colours=((1.02, -0.02, 0.0), (0.05, 0.95, 0.0), (0.02, 0.10, 0.88)),
     white_balance=(0.98, 0.74, 0.62), exposure=0.62, gamma=0.56, vignetting=0.60, axis_mm=0.6, gradient=0.16,
     glare=0.002, blur_mm=0.022, sharpening=0.5, noise=0.012, jpeg_quality=92)
-# Zeiss Visucam 500, China: strong xenon flash, saturated dyes, crisp optics and sharpening; the axis between disc and
-# macula, so that the nasal side is dimmer
+# Zeiss Visucam 500, China: strong xenon flash, saturated colours, sharp optics and sharpening. The optical axis lies
+# between disc and macula, so the nasal side is darker.
 ZEISS = Camera(
     field_mm=4.2, colours=((1.10, -0.08, -0.02), (0.04, 1.00, -0.04), (0.0, 0.12, 0.88)),
     white_balance=(1.12, 0.95, 0.78), exposure=0.95, gamma=0.47, vignetting=0.30, axis_mm=2.2, gradient=0.08,
     glare=0.002, blur_mm=0.014, sharpening=0.8, noise=0.022, jpeg_quality=94)
-# Canon CR-2, non-mydriatic, China: low flash and high gain: noise; small pupils: glare and blur; fewer pixels and a
-# strong compression; dyes that overlap and a daylight balance make it pale and pink
+# Canon CR-2, non-mydriatic, China: low flash and high gain cause noise; small pupils cause glare and blur. Few pixels
+# and strong compression. Overlapping colour filters and a daylight white balance make the images pale and pink.
 CANON = Camera(
     field_mm=4.5, colours=((0.86, 0.14, 0.0), (0.17, 0.74, 0.09), (0.12, 0.28, 0.60)),
     white_balance=(1.02, 1.10, 1.36), exposure=0.98, gamma=0.46, vignetting=0.28, axis_mm=4.2, gradient=0.13,

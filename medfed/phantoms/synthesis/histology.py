@@ -1,6 +1,7 @@
-"""The synthetic twin of Camelyon17-WILDS: patches of lymph nodes of five hospitals, in the published layout.
+"""Generator of the histology phantom: synthetic lymph node patches in the file layout of Camelyon17-WILDS.
 
-Nothing in it comes from a patient. Scores on it say whether the code works, never how a method does in a hospital.
+The images contain no patient data. Scores on them show whether the code works; they say nothing about the performance
+of a method in a hospital.
 """
 
 from __future__ import annotations
@@ -22,17 +23,28 @@ from medfed.phantoms.synthesis.histology_section import make_section
 from medfed.phantoms.synthesis.histology_sites import SITES
 
 VERSION = 1
-SIDE = 96      # of a patch, in pixels
-MIDDLE = slice(32, 64)
-FINER = 2      # the section is drawn with so many pixels a pixel
+SIDE = 96      # height and width of a patch in pixels
+MIDDLE = slice(32, 64)  # rows and columns whose content decides the label of a patch
+FINER = 2      # the section is generated with this many times the resolution of the patch
 HEADER = ("", "patient", "node", "x_coord", "y_coord", "tumor", "slide", "center", "split")
-_PATIENTS_PUBLISHED = 20  # numbers a hospital has in the challenge: 000-019, 020-039, ...
-_VALIDATION_SHARE = 0.1
+_PATIENTS_PUBLISHED = 20  # the challenge numbers the patients of a hospital 000-019, 020-039, ...
+_VALIDATION_SHARE = 0.1  # fraction of the patches in the published validation split
 
 
 @dataclass(frozen=True)
 class PatchRow:
-    """One line of metadata.csv, but for its index."""
+    """One line of `metadata.csv`, without its index.
+
+    Args:
+        patient: number of the patient; each site has 20 consecutive numbers.
+        node: number of the lymph node, 0 to 4.
+        x: column of the patch in the slide, in pixels.
+        y: row of the patch in the slide, in pixels.
+        tumour: 1 if the middle of the patch shows tumour, else 0.
+        slide: number of the slide.
+        centre: number of the hospital, 0 to 4.
+        split: 1 for the published validation split, else 0.
+    """
 
     patient: int
     node: int
@@ -45,13 +57,19 @@ class PatchRow:
 
     @property
     def file(self) -> Path:
-        """Below `patches`."""
+        """Return the path of the patch's PNG file relative to the folder `patches`."""
         slide = f"patient_{self.patient:03d}_node_{self.node}"
         return Path(slide) / f"patch_{slide}_x_{self.x}_y_{self.y}.png"
 
 
 def patch_table(patches_per_site: int, patients_per_site: int, seed: int) -> Iterator[PatchRow]:
-    """What the collection holds, slide by slide. Every other patch of a slide has tumour."""
+    """Yield a description of every patch, slide by slide. Every second patch of a slide shows tumour.
+
+    Args:
+        patches_per_site: number of patches of each site.
+        patients_per_site: number of patients of each site, 1 to 20; each has one slide.
+        seed: seed of the phantom.
+    """
     for centre in range(len(SITES)):
         for k in range(patients_per_site):
             patient, slide = centre * _PATIENTS_PUBLISHED + k, centre * patients_per_site + k
@@ -67,40 +85,56 @@ def patch_table(patches_per_site: int, patients_per_site: int, seed: int) -> Ite
 def simulate_patch(
     patient: int, number: int, label: int, seed: int = 0, severity: float = 1.0
 ) -> tuple[ndarray, ndarray]:
-    """A patch of a patient, (96, 96, 3) uint8, and where its tumour is, (96, 96) bool; `label` as `rows` have it."""
-    hospital = SITES[f"hospital_{patient // _PATIENTS_PUBLISHED + 1}"].at_severity(severity)
-    person = _person(seed, patient, hospital.stain_spread)
-    section = make_section(person, label, stream(seed, "histology section", patient, number), SIDE * FINER,
-                  hospital.um_per_pixel / FINER)
-    strength = np.array([hospital.haematoxylin * person.haematoxylin, hospital.eosin * person.eosin, 1], np.float32)
-    light = transmittance(section.stain * strength, stain_vectors(hospital))
-    picture = scan_slide(_pixels(light).mean(axis=0), hospital, stream(seed, "histology camera", patient, number))
-    return picture, np.asarray(_pixels(section.tumour).any(axis=0))
+    """Simulate one patch.
+
+    Args:
+        patient: number of the patient, as in `PatchRow`; it determines the site.
+        number: index of the patch within the patient.
+        label: 1 if the middle of the patch shows tumour, else 0.
+        seed: seed of the phantom.
+        severity: strength of the differences between sites: 0 gives all sites the reference, 1 gives each site its own
+            stain and scanner, larger values exaggerate the differences.
+
+    Returns:
+        The patch, (96, 96, 3) uint8 RGB, and the mask of the tumour, (96, 96) bool.
+    """
+    site = SITES[f"hospital_{patient // _PATIENTS_PUBLISHED + 1}"].at_severity(severity)
+    parameters = _patient_parameters(seed, patient, site.stain_spread)
+    section = make_section(parameters, label, stream(seed, "histology section", patient, number), SIDE * FINER,
+                  site.um_per_pixel / FINER)
+    strength = np.array([site.haematoxylin * parameters.haematoxylin, site.eosin * parameters.eosin, 1], np.float32)
+    light = transmittance(section.stain * strength, stain_vectors(site))
+    image = scan_slide(_pixels(light).mean(axis=0), site, stream(seed, "histology camera", patient, number))
+    return image, np.asarray(_pixels(section.tumour).any(axis=0))
 
 
 def make_histology_phantom(root: Path, patches_per_site: int = 240, patients_per_site: int = 6, seed: int = 0,
                            progress: Callable[[int, int], None] | None = None, severity: float = 1.0) -> None:
-    """Write the collection to `root`, whole or not at all: metadata.csv and patches, as camelyon17_v1.0 has them.
+    """Generate the histology phantom and write it to a folder, completely or not at all.
+
+    The folder contains `metadata.csv` and `patches`, as camelyon17_v1.0 does.
 
     Args:
-        root: a folder that does not exist yet, or is empty.
-        patches_per_site: dealt to the patients in turn.
-        patients_per_site: each has one slide; 1 to 20.
-        seed: the same arguments give the same bytes (with the same versions of NumPy, SciPy and Pillow). Fewer patches
-            of as many patients are the first ones of more.
-        progress: called with (patches done, patches in all).
-        severity: how far the hospitals depart from one reference: 0 all alike, 1 as drawn, 2 twice as far.
+        root: path of the folder to create; it must not exist, or must be empty.
+        patches_per_site: number of patches of each site, at least `patients_per_site`. They are assigned to the
+            site's patients in turn.
+        patients_per_site: number of patients of each site, 1 to 20. Each patient has one slide.
+        seed: seed of the phantom. The same arguments give identical files, with the same versions of NumPy, SciPy and
+            Pillow. A larger `patches_per_site` adds patches and does not change the others.
+        progress: called after each patch with (number of finished patches, total number of patches).
+        severity: strength of the differences between sites, at least 0: 0 gives all sites the reference, 1 gives each
+            site its own stain and scanner, 2 doubles the differences.
 
     Raises:
-        UserError: if `root` holds something already.
-        ValueError: if a site would have no patch of some patient, or more than 20 patients, or severity is negative.
+        UserError: if `root` is not empty.
+        ValueError: if `patches_per_site`, `patients_per_site` or `severity` is out of range.
     """
     if not 1 <= patients_per_site <= _PATIENTS_PUBLISHED or patches_per_site < patients_per_site or severity < 0:
         given = f"{patches_per_site}, {patients_per_site} and {severity}"
         raise ValueError(
             f"need patches_per_site >= patients_per_site, 1 to {_PATIENTS_PUBLISHED}, severity >= 0; got {given}"
         )
-    facts = {"what": "drawn lymph nodes, stained and scanned by simulated laboratories; no patient",
+    facts = {"what": "synthetic lymph nodes, stained and scanned by simulated laboratories; no patient data",
              "generator": "medfed histology phantom", "version": VERSION, "seed": seed,
              "patches_per_site": patches_per_site, "patients_per_site": patients_per_site, "severity": severity}
     table = list(patch_table(patches_per_site, patients_per_site, seed))
@@ -109,20 +143,21 @@ def make_histology_phantom(root: Path, patches_per_site: int = 240, patients_per
         numbers: dict[int, int] = {}
         for done, row in enumerate(table, 1):
             number = numbers[row.patient] = numbers.get(row.patient, -1) + 1
-            picture, _ = simulate_patch(row.patient, number, row.tumour, seed, severity)
+            image, _ = simulate_patch(row.patient, number, row.tumour, seed, severity)
             file = folder / "patches" / row.file
             file.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(picture).convert("RGBA").save(file, compress_level=3)  # as published: RGBA, all opaque
+            Image.fromarray(image).convert("RGBA").save(file, compress_level=3)  # RGBA, as published
             if progress:
                 progress(done, len(table))
 
 
 def _pixels(fine: ndarray) -> ndarray:
-    """(FINER * FINER, 96, 96, ...): what each pixel of the patch covers of the section."""
+    """Group the fine pixels of a section by patch pixel: (192, 192, ...) to (FINER * FINER, 96, 96, ...)."""
     return np.stack([fine[row::FINER, column::FINER] for row in range(FINER) for column in range(FINER)])
 
 
 def _write_table(path: Path, table: list[PatchRow]) -> None:
+    """Write `metadata.csv`."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(HEADER)
@@ -133,5 +168,6 @@ def _write_table(path: Path, table: list[PatchRow]) -> None:
 
 
 @lru_cache(maxsize=128)
-def _person(seed: int, patient: int, stain_spread: float) -> Patient:
+def _patient_parameters(seed: int, patient: int, stain_spread: float) -> Patient:
+    """Sample the parameters of a patient; cached, because they are the same for all patches."""
     return Patient.sample(stream(seed, "histology patient", patient), stain_spread)

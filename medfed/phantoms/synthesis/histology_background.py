@@ -1,4 +1,7 @@
-"""What a lymph node is made of where no tumour is: cortex, germinal centre, sinus, capsule, fat, or bare glass."""
+"""Tissue of the histology phantom outside the tumour: cortex, germinal centre, sinus, capsule, fat, or empty glass.
+
+In all functions `side` is the height and width of the image in pixels, and `um` is the pixel size in micrometres.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,25 @@ from medfed.phantoms.synthesis.histology_fields import centred_grid, fibre_textu
 from medfed.phantoms.synthesis.histology_patient import Patient
 
 CENTROBLAST = NucleusType(
-    radius_um=4.5, spread=0.10, longer=(1.0, 1.25), ragged=0.10, chromatin=0.75, rim=0.40, nucleoli=0.35
+    radius_um=4.5, spread=0.10, elongation=(1.0, 1.25), irregularity=0.10, chromatin=0.75, rim=0.40, nucleoli=0.35
 )
 HISTIOCYTE = NucleusType(
-    radius_um=3.9, spread=0.12, longer=(1.2, 2.0), ragged=0.12, chromatin=0.65, rim=0.25, nucleoli=0.15
+    radius_um=3.9, spread=0.12, elongation=(1.2, 2.0), irregularity=0.12, chromatin=0.65, rim=0.25, nucleoli=0.15
 )
 
 
 @dataclass(frozen=True)
 class BackgroundTissue:
-    """Maps (side, side) float32 from 0 to about 1.
+    """Maps that describe the tissue outside the tumour; each is (side, side) float32 from 0 to about 1.
 
-    lymphocytes: how densely they lie. eosin, blood: stain beside the nuclei. spindle: where fibroblasts lie, along
-    `angle`. large: where large round cells lie, of the kind `large_kind`.
+    Args:
+        lymphocytes: density of lymphocytes.
+        eosin: eosin outside the nuclei.
+        blood: amount of red blood cells.
+        spindle: density of fibroblasts.
+        angle: direction of the fibroblasts in radians.
+        large: density of large round cells.
+        large_kind: appearance of the nuclei of the large round cells.
     """
 
     lymphocytes: ndarray
@@ -38,19 +47,41 @@ class BackgroundTissue:
 
 
 def make_background(name: str, patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """One kind of ground, `side` pixels of `um` micrometres."""
+    """Sample the tissue of one type.
+
+    Args:
+        name: a key of `BACKGROUNDS`.
+        patient: parameters of the patient.
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     return BACKGROUNDS[name](patient, rng, side, um)
 
 
 def cortex(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Packed lymphocytes, here and there a large cell, a little mesh between them."""
+    """Sample cortex: densely packed lymphocytes with a few large cells and a fine mesh of cytoplasm and fibres.
+
+    Args:
+        patient: parameters of the patient (not used).
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     dense = rng.uniform(0.6, 1.1) + rng.uniform(0, 0.25) * smooth_field(rng, side, 16 / um)
-    few = np.full((side, side), rng.uniform(0, 0.30), np.float32)
-    return BackgroundTissue(dense, _mesh(rng, side, um), _zeros(side), _zeros(side), 0.0, few)
+    few_large_cells = np.full((side, side), rng.uniform(0, 0.30), np.float32)
+    return BackgroundTissue(dense, _mesh(rng, side, um), _zeros(side), _zeros(side), 0.0, few_large_cells)
 
 
 def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """A germinal centre: large pale cells, with its dark coat of lymphocytes where it ends."""
+    """Sample the edge of a germinal centre: large pale cells inside, densely packed lymphocytes outside.
+
+    Args:
+        patient: parameters of the patient (not used).
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     start = cortex(patient, rng, side, um)
     inside = soft_mask(_edge(rng, side, um, rng.uniform(-10, 45)), 12)
     eosin = start.eosin * (1 - inside) + inside * (rng.uniform(0.35, 0.75) + 0.08 * smooth_field(rng, side, 3 / um))
@@ -60,7 +91,14 @@ def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: f
 
 
 def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """A pale channel through the cortex, with fluid and histiocytes."""
+    """Sample a sinus: a pale channel with fluid and histiocytes through the cortex.
+
+    Args:
+        patient: parameters of the patient (not used).
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     start = cortex(patient, rng, side, um)
     width = rng.uniform(0.4, 1.1)
     channel = soft_mask(width - np.abs(smooth_field(rng, side, 34 / um)), 0.15)
@@ -70,22 +108,36 @@ def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> B
 
 
 def capsule(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Bundles of collagen with fibroblasts, clefts between them, sometimes the bare glass beyond."""
+    """Sample the capsule: collagen bundles with fibroblasts and clefts next to cortex, sometimes with empty glass.
+
+    Args:
+        patient: parameters of the patient.
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     start, angle = cortex(patient, rng, side, um), rng.uniform(0, np.pi)
     bundles = fibre_texture(rng, side, rng.uniform(4, 7) / um, angle)
     inside = soft_mask(_edge(rng, side, um, rng.uniform(0, 60)), 6)
     clefts = soft_mask(smooth_field(rng, side, 9 / um) - rng.uniform(0.9, 2.0), 0.4)
     collagen = patient.collagen * bundles * (1 - clefts)
-    bare = soft_mask(_edge(rng, side, um, rng.uniform(-30, 5)), 4) if rng.random() < 0.35 else _zeros(side)
-    kept = 1 - bare
-    blood = _vessel(rng, side, um) * inside * kept if rng.random() < 0.35 else _zeros(side)
-    eosin = (start.eosin * (1 - inside) + inside * collagen) * kept * (1 - blood)
-    lymphocytes = start.lymphocytes * (1 - 0.93 * inside) * kept
-    return BackgroundTissue(lymphocytes, eosin, blood, inside * kept, angle, _zeros(side))
+    glass = soft_mask(_edge(rng, side, um, rng.uniform(-30, 5)), 4) if rng.random() < 0.35 else _zeros(side)
+    tissue = 1 - glass
+    blood = _vessel(rng, side, um) * inside * tissue if rng.random() < 0.35 else _zeros(side)
+    eosin = (start.eosin * (1 - inside) + inside * collagen) * tissue * (1 - blood)
+    lymphocytes = start.lymphocytes * (1 - 0.93 * inside) * tissue
+    return BackgroundTissue(lymphocytes, eosin, blood, inside * tissue, angle, _zeros(side))
 
 
 def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Round empty cells with thin walls, beside cortex."""
+    """Sample fat: round empty cells with thin walls next to cortex.
+
+    Args:
+        patient: parameters of the patient (not used).
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     start = cortex(patient, rng, side, um)
     places, (rows, columns) = jittered_lattice(rng, side * um, rng.uniform(42, 58)), centred_grid(side)
     radius = np.exp(rng.normal(0, 0.12, len(places))) * rng.uniform(19, 24)
@@ -106,31 +158,42 @@ def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> Bac
 
 
 def blank(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Glass, hardly anything on it."""
+    """Sample empty glass with a few specks.
+
+    Args:
+        patient: parameters of the patient (not used).
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     specks = 0.4 * soft_mask(smooth_field(rng, side, 3 / um) - rng.uniform(2.6, 4.0), 0.8)
     return BackgroundTissue(_zeros(side), specks.astype(np.float32), _zeros(side), _zeros(side), 0.0, _zeros(side))
 
 
 def _mesh(rng: np.random.Generator, side: int, um: float) -> ndarray:
-    """Cytoplasm and fibres between lymphocytes, with gaps."""
+    """Sample the eosin of cytoplasm and fibres between lymphocytes, (side, side)."""
     return np.clip(rng.uniform(0.22, 0.85) + 0.24 * smooth_field(rng, side, 3.2 / um), 0.02, 1.2)
 
 
 def _edge(rng: np.random.Generator, side: int, um: float, offset_um: float) -> ndarray:
-    """Micrometres inside a wavy edge that passes the middle at this distance, from any side."""
+    """Sample a wavy edge of random direction that passes the centre at a distance of `offset_um`.
+
+    Returns the signed distance to the edge in micrometres, (side, side), positive inside.
+    """
     angle, (rows, columns) = rng.uniform(0, 2 * np.pi), centred_grid(side)
     line = (columns * np.float32(np.cos(angle)) + rows * np.float32(np.sin(angle))) * np.float32(um)
     return line + np.float32(offset_um) + 7 * smooth_field(rng, side, 20 / um)
 
 
 def _vessel(rng: np.random.Generator, side: int, um: float) -> ndarray:
-    """Red blood cells, packed, in a round hole."""
+    """Sample a round vessel filled with red blood cells, (side, side) in [0, 1]."""
     (rows, columns), (y, x) = centred_grid(side), rng.uniform(-0.35, 0.35, 2) * side
     inside = soft_mask(rng.uniform(9, 20) - np.hypot(rows - y, columns - x).astype(np.float32) * um, 3)
     return inside * soft_mask(smooth_field(rng, side, 3.2 / um) + 0.6, 0.5)
 
 
 def _zeros(side: int) -> ndarray:
+    """Return a float32 image of zeros."""
     return np.zeros((side, side), np.float32)
 
 

@@ -1,4 +1,7 @@
-"""Nuclei: where they lie, and how each is drawn. All of one kind are computed at once, then put in place one by one."""
+"""Cell nuclei of the histology phantom: their positions, and the stain of each nucleus.
+
+The images of all nuclei of one type are computed together and are then inserted one by one.
+"""
 
 from __future__ import annotations
 
@@ -10,63 +13,85 @@ from numpy import ndarray
 
 @dataclass(frozen=True)
 class NucleusType:
-    """How nuclei of one kind look. Lengths in micrometres.
+    """Appearance of one type of nuclei.
 
-    radius_um, spread: mean radius, and standard deviation of its logarithm.
-    longer: length over width, at least and at most.
-    ragged: how far the outline departs from an ellipse.
-    chromatin: stain inside; rim: how much more at the edge; nucleoli: how much more at one or two dots.
+    Args:
+        radius_um: mean radius in micrometres.
+        spread: standard deviation of the logarithm of the radius.
+        elongation: lowest and highest ratio of length to width.
+        irregularity: deviation of the outline from an ellipse; 0 for an ellipse.
+        chromatin: amount of stain inside the nucleus.
+        rim: additional stain at the edge of the nucleus.
+        nucleoli: additional stain of two small dots; 0 for none.
     """
 
     radius_um: float
     spread: float
-    longer: tuple[float, float]
-    ragged: float
+    elongation: tuple[float, float]
+    irregularity: float
     chromatin: float
     rim: float
     nucleoli: float = 0.0
 
 
-def jittered_lattice(rng: np.random.Generator, side_um: float, way_um: float, jitter: float = 0.30) -> ndarray:
-    """(N, 2) places in micrometres, on shaken rows of triangles a way apart: nuclei do not overlap by much."""
-    rows = np.arange(-way_um, side_um + way_um, way_um * 0.866)
-    columns = np.arange(-way_um, side_um + way_um, way_um)
-    shift = rng.uniform(0, way_um, 2)
+def jittered_lattice(rng: np.random.Generator, side_um: float, spacing_um: float, jitter: float = 0.30) -> ndarray:
+    """Sample positions on a triangular lattice with random displacements, so that nuclei overlap little.
+
+    Args:
+        rng: source of the displacements and of the lattice's offset.
+        side_um: side length of the area in micrometres.
+        spacing_um: distance between neighbouring lattice points in micrometres.
+        jitter: twice the standard deviation of the displacement, as a fraction of `spacing_um`.
+
+    Returns:
+        (N, 2), row and column in micrometres; some lie outside the area.
+    """
+    rows = np.arange(-spacing_um, side_um + spacing_um, spacing_um * 0.866)
+    columns = np.arange(-spacing_um, side_um + spacing_um, spacing_um)
+    shift = rng.uniform(0, spacing_um, 2)
     y, x = np.meshgrid(rows, columns, indexing="ij")
-    x = x + (np.arange(len(rows)) % 2 * way_um / 2)[:, None]
+    x = x + (np.arange(len(rows)) % 2 * spacing_um / 2)[:, None]
     places = np.stack([y.ravel(), x.ravel()], 1) - shift / 2
-    return places + rng.normal(0, jitter / 2 * way_um, places.shape)
+    return places + rng.normal(0, jitter / 2 * spacing_um, places.shape)
 
 
 def draw_nuclei(
-    canvas: ndarray, places_um: ndarray, kind: NucleusType, um_per_pixel: float, rng: np.random.Generator,
+    stain_image: ndarray, centres_um: ndarray, nucleus_type: NucleusType, um_per_pixel: float, rng: np.random.Generator,
     angle: float | None = None,
 ) -> None:
-    """Put nuclei on a canvas of haematoxylin, in place; where two meet, the stronger stays.
+    """Add nuclei to a haematoxylin image, in place. Where two nuclei overlap, the larger value is used.
 
     Args:
-        canvas: (side, side) float32.
-        places_um: (N, 2) rows and columns; those off the canvas are left out.
-        um_per_pixel: of the canvas.
-        angle: along which they lie, radians; None for any.
+        stain_image: (side, side) float32, amount of haematoxylin; it is modified.
+        centres_um: (N, 2), row and column of each nucleus in micrometres. Nuclei outside the image are ignored.
+        nucleus_type: appearance of the nuclei.
+        um_per_pixel: pixel size of the image in micrometres.
+        rng: source of the random variation between nuclei.
+        angle: mean direction of the long axes in radians; None for random directions.
     """
-    n = len(places_um)
+    n = len(centres_um)
     if not n:
         return
-    radius = kind.radius_um * np.exp(kind.spread * np.clip(rng.normal(0, 1, n), -2, 2)) / um_per_pixel
-    ratio = np.sqrt(rng.uniform(*kind.longer, n))
+    radius = nucleus_type.radius_um * np.exp(nucleus_type.spread * np.clip(rng.normal(0, 1, n), -2, 2)) / um_per_pixel
+    ratio = np.sqrt(rng.uniform(*nucleus_type.elongation, n))
     angles = rng.uniform(0, np.pi, n) if angle is None else angle + rng.normal(0, 0.25, n)
-    looks = rng.normal(0, 1, (n, 6)).astype(np.float32)
-    half = int(np.ceil((radius * ratio).max() * (1 + kind.ragged))) + 2
-    corner = np.floor(places_um / um_per_pixel).astype(int)
-    stamps = _stamps(places_um / um_per_pixel - corner, half, radius, ratio, angles, looks, kind)
-    _put(canvas, stamps, corner - half)
+    variation = rng.normal(0, 1, (n, 6)).astype(np.float32)
+    half = int(np.ceil((radius * ratio).max() * (1 + nucleus_type.irregularity))) + 2
+    corner = np.floor(centres_um / um_per_pixel).astype(int)
+    stamps = _stamps(centres_um / um_per_pixel - corner, half, radius, ratio, angles, variation, nucleus_type)
+    _place_stamps(stain_image, stamps, corner - half)
 
 
 def _stamps(
-    part: ndarray, half: int, radius: ndarray, ratio: ndarray, angles: ndarray, looks: ndarray, kind: NucleusType,
+    part: ndarray,
+    half: int,
+    radius: ndarray,
+    ratio: ndarray,
+    angles: ndarray,
+    variation: ndarray,
+    nucleus_type: NucleusType,
 ) -> ndarray:
-    """(N, w, w) float32, the stain of each nucleus in its own window."""
+    """Compute the stain of each nucleus in its own small image, (N, w, w) float32 with w = 2 * half + 1."""
     axis = np.arange(-half, half + 1, dtype=np.float32)
     dy = axis[None, :, None] - _column(part[:, 0])
     dx = axis[None, None, :] - _column(part[:, 1])
@@ -74,26 +99,28 @@ def _stamps(
     u, v = (dx * cos + dy * sin) / long, (dy * cos - dx * sin) / short
     r2 = u * u + v * v
     r = np.sqrt(r2) + np.float32(1e-3)
-    bend = _column(looks[:, 0]) * (u * u - v * v) * u + _column(looks[:, 1]) * (u + v) * v * r
-    r = r + np.float32(kind.ragged * 0.5) * bend / (r2 + np.float32(0.3))
+    bend = _column(variation[:, 0]) * (u * u - v * v) * u + _column(variation[:, 1]) * (u + v) * v * r
+    r = r + np.float32(nucleus_type.irregularity * 0.5) * bend / (r2 + np.float32(0.3))
     cover = np.clip((1 - r) * _column(radius) + np.float32(0.5), 0, 1)
-    stain = kind.chromatin + kind.rim * np.clip(1 - np.abs(r - 0.86) * 4, 0, 1)
-    if kind.nucleoli:
+    stain = nucleus_type.chromatin + nucleus_type.rim * np.clip(1 - np.abs(r - 0.86) * 4, 0, 1)
+    if nucleus_type.nucleoli:
         for row, column in ((2, 3), (4, 5)):
-            d2 = (u - 0.28 * _column(looks[:, row])) ** 2 + (v - 0.28 * _column(looks[:, column])) ** 2
-            stain = stain + np.float32(kind.nucleoli) * np.clip(1 - d2 * 11, 0, 1)
-    strength = np.exp(0.12 * looks[:, 5])
+            d2 = (u - 0.28 * _column(variation[:, row])) ** 2 + (v - 0.28 * _column(variation[:, column])) ** 2
+            stain = stain + np.float32(nucleus_type.nucleoli) * np.clip(1 - d2 * 11, 0, 1)
+    strength = np.exp(0.12 * variation[:, 5])
     return (cover * stain * _column(strength)).astype(np.float32)
 
 
-def _put(canvas: ndarray, stamps: ndarray, corners: ndarray) -> None:
-    width, side = stamps.shape[1], len(canvas)
+def _place_stamps(stain_image: ndarray, stamps: ndarray, corners: ndarray) -> None:
+    """Insert small images (N, w, w) into the stain image with their top left corners at `corners` (N, 2), in place."""
+    width, side = stamps.shape[1], len(stain_image)
     inside = ((corners > -width) & (corners < side)).all(axis=1)
     for stamp, (row, column) in zip(stamps[inside], corners[inside].tolist()):
         top, left, bottom, right = max(row, 0), max(column, 0), min(row + width, side), min(column + width, side)
-        view = canvas[top:bottom, left:right]
+        view = stain_image[top:bottom, left:right]
         np.maximum(view, stamp[top - row : bottom - row, left - column : right - column], out=view)
 
 
 def _column(values: ndarray) -> ndarray:
+    """Reshape (N,) to (N, 1, 1) float32 for broadcasting."""
     return values.astype(np.float32)[:, None, None]

@@ -1,4 +1,4 @@
-"""Smooth random fields and fibres on a square of tissue: cheap, because a field is two thin matrix products."""
+"""Smooth random fields and fibre textures on a square image; a field is computed fast as two matrix products."""
 
 from __future__ import annotations
 
@@ -9,13 +9,32 @@ from numpy import ndarray
 
 
 def smooth_field(rng: np.random.Generator, side: int, scale: float) -> ndarray:
-    """(side, side) float32 of mean about 0 and variance about 1, alike over `scale` pixels."""
+    """Sample a smooth random field.
+
+    Args:
+        rng: source of the random coefficients.
+        side: height and width in pixels.
+        scale: size of the field's structures in pixels.
+
+    Returns:
+        (side, side) float32 with mean about 0 and variance about 1.
+    """
     basis = _basis(side, scale)
     return basis @ rng.standard_normal((basis.shape[1],) * 2, dtype=np.float32) @ basis.T
 
 
 def fibre_texture(rng: np.random.Generator, side: int, period: float, angle: float) -> ndarray:
-    """(side, side) float32 from 0 to 1.3: wavy bundles along `angle` (radians), `period` pixels apart."""
+    """Sample a texture of wavy parallel fibre bundles.
+
+    Args:
+        rng: source of the random waves.
+        side: height and width in pixels.
+        period: distance between neighbouring fibres in pixels.
+        angle: direction of the fibres in radians.
+
+    Returns:
+        (side, side) float32 in [0, 1.3].
+    """
     rows, columns = centred_grid(side)
     across = columns * np.float32(-np.sin(angle)) + rows * np.float32(np.cos(angle))
     wave = np.float32(1.2 * period) * smooth_field(rng, side, side / 4)
@@ -27,19 +46,34 @@ def fibre_texture(rng: np.random.Generator, side: int, period: float, angle: flo
 
 @lru_cache(maxsize=8)
 def centred_grid(side: int) -> tuple[ndarray, ndarray]:
-    """Rows (side, 1) and columns (1, side), 0 in the middle."""
+    """Return pixel coordinates relative to the centre of a square image.
+
+    Args:
+        side: height and width in pixels.
+
+    Returns:
+        Row coordinates (side, 1) and column coordinates (1, side), float32, in pixels.
+    """
     axis = np.arange(side, dtype=np.float32) - np.float32((side - 1) / 2)
     return axis[:, None], axis[None]
 
 
 def soft_mask(field: ndarray, softness: float = 0.25) -> ndarray:
-    """A soft mask, 0 to 1, of where a field is above 0."""
+    """Compute a mask with soft edges of the region where a field is positive.
+
+    Args:
+        field: array of any shape.
+        softness: width of the linear transition from 0 to 1, in the unit of the field.
+
+    Returns:
+        Array of the same shape in [0, 1]; 0.5 where the field is 0.
+    """
     return np.clip(field / np.float32(softness) + np.float32(0.5), 0, 1)
 
 
 @lru_cache(maxsize=64)
 def _basis(side: int, scale: float) -> ndarray:
-    """(side, n): bumps a scale apart; the sum of squares is 1 in every row."""
+    """Compute Gaussian basis functions (side, n) whose centres are `scale` pixels apart; each row has norm 1."""
     places = np.arange(-1.5 * scale, side + 1.5 * scale + 1e-6, scale)
     bumps = np.exp(-0.5 * ((np.arange(side)[:, None] - places) / (0.75 * scale)) ** 2)
     return (bumps / np.linalg.norm(bumps, axis=1, keepdims=True)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""From stain in a section to the picture of a slide scanner: Beer and Lambert, optics, camera, compression."""
+"""Simulated slide scanner: light absorption by the stains (Beer-Lambert law), optics, camera and JPEG compression."""
 
 from __future__ import annotations
 
@@ -11,50 +11,83 @@ from scipy.ndimage import gaussian_filter
 
 from medfed.phantoms.synthesis.histology_sites import HistologySite
 
-# optical density of red, green, blue a unit of stain (after Ruifrok and Johnston, 2001); the third is haemoglobin
+# Optical density of red, green and blue for one unit of each stain, after Ruifrok and Johnston, "Quantification of
+# histochemical staining by color deconvolution", 2001. The third row is haemoglobin.
 HAEMATOXYLIN, EOSIN, BLOOD = np.array([[0.65, 0.70, 0.29], [0.10, 0.97, 0.20], [0.12, 0.78, 0.62]])
-_TOWARDS_RED = np.array([-0.60, 0.45, 0.30])     # what haematoxylin gains as it reddens
-_TOWARDS_ORANGE = np.array([-0.20, -0.10, 0.90])
+_TOWARDS_RED = np.array([-0.60, 0.45, 0.30])     # change of the optical density as haematoxylin becomes redder
+_TOWARDS_ORANGE = np.array([-0.20, -0.10, 0.90])  # change of the optical density as eosin becomes more orange
 _LUMINANCE = np.array([0.299, 0.587, 0.114])
 
 
-def stain_vectors(hospital: HistologySite) -> ndarray:
-    """(3, 3) float64: optical density of red, green, blue for haematoxylin, eosin and blood; rows of length 1."""
+def stain_vectors(site: HistologySite) -> ndarray:
+    """Compute the optical density vectors of a site's stains.
+
+    Args:
+        site: stain and scanner of the site.
+
+    Returns:
+        (3, 3) float64; rows for haematoxylin, eosin and blood, columns for red, green and blue. Each row has norm 1.
+    """
     rows = [
-        _rotate_stain(HAEMATOXYLIN, _TOWARDS_RED, hospital.haematoxylin_turn),
-        _rotate_stain(EOSIN, _TOWARDS_ORANGE, hospital.eosin_turn),
+        _rotate_stain(HAEMATOXYLIN, _TOWARDS_RED, site.haematoxylin_turn),
+        _rotate_stain(EOSIN, _TOWARDS_ORANGE, site.eosin_turn),
         BLOOD / np.linalg.norm(BLOOD),
     ]
     return np.array(rows)
 
 
 def transmittance(stain: ndarray, vectors: ndarray) -> ndarray:
-    """(H, W, 3) share of light that passes: exp(-concentration times density); `stain` is (H, W, 3), not negative."""
+    """Compute the fraction of the light that passes through a stained section, by the Beer-Lambert law.
+
+    Args:
+        stain: (H, W, 3), amounts of haematoxylin, eosin and blood, non-negative.
+        vectors: (3, 3), optical density vectors of the stains, from `stain_vectors`.
+
+    Returns:
+        (H, W, 3), transmitted red, green and blue light in (0, 1].
+    """
     return np.exp(-(stain @ vectors.astype(stain.dtype)))
 
 
-def scan_slide(light: ndarray, hospital: HistologySite, rng: np.random.Generator) -> ndarray:
-    """The picture (H, W, 3) uint8 of transmitted light (H, W, 3) in [0, 1], with this patch's focus."""
-    focus_um = hospital.focus_um * rng.random() ** 2
-    blur_pixels = np.hypot(hospital.blur_um, focus_um) / hospital.um_per_pixel
+def scan_slide(light: ndarray, site: HistologySite, rng: np.random.Generator) -> ndarray:
+    """Simulate the image that a slide scanner stores.
+
+    Args:
+        light: (H, W, 3), transmitted light in [0, 1], from `transmittance`.
+        site: stain and scanner of the site.
+        rng: source of the noise and of the focus error, which varies from patch to patch.
+
+    Returns:
+        (H, W, 3) uint8, RGB.
+    """
+    focus_um = site.focus_um * rng.random() ** 2
+    blur_pixels = np.hypot(site.blur_um, focus_um) / site.um_per_pixel
     light = gaussian_filter(light, (blur_pixels, blur_pixels, 0), truncate=3.0)
-    light = light * np.array(hospital.white, dtype=light.dtype)
-    light += np.sqrt(light) * rng.normal(0, max(hospital.noise, 1e-9), light.shape).astype(light.dtype)
-    colour = np.clip(light, 0, 1) ** hospital.gamma
+    light = light * np.array(site.white, dtype=light.dtype)
+    light += np.sqrt(light) * rng.normal(0, max(site.noise, 1e-9), light.shape).astype(light.dtype)
+    colour = np.clip(light, 0, 1) ** site.gamma
     grey = (colour @ _LUMINANCE.astype(light.dtype))[..., None]
-    colour = np.clip(grey + hospital.saturation * (colour - grey), 0, 1)
-    return jpeg_compressed((colour * 255 + 0.5).astype(np.uint8), round(hospital.jpeg_quality))
+    colour = np.clip(grey + site.saturation * (colour - grey), 0, 1)
+    return jpeg_compressed((colour * 255 + 0.5).astype(np.uint8), round(site.jpeg_quality))
 
 
-def jpeg_compressed(picture: ndarray, quality: int) -> ndarray:
-    """A picture (H, W, 3) uint8 once through JPEG, as slides are stored."""
+def jpeg_compressed(image: ndarray, quality: int) -> ndarray:
+    """Compress an image with JPEG, as slide scanners do, and decode it again.
+
+    Args:
+        image: (H, W, 3) uint8, RGB.
+        quality: JPEG quality, 1 to 95.
+
+    Returns:
+        (H, W, 3) uint8, RGB.
+    """
     file = io.BytesIO()
-    Image.fromarray(picture).save(file, "JPEG", quality=quality)
+    Image.fromarray(image).save(file, "JPEG", quality=quality)
     return np.asarray(Image.open(file))
 
 
 def _rotate_stain(stain: ndarray, towards: ndarray, degrees: float) -> ndarray:
-    """A unit vector turned in the plane of the stain and a direction, kept absorbing in every colour."""
+    """Rotate a stain's optical density vector towards a direction; return a unit vector with positive entries."""
     stain = stain / np.linalg.norm(stain)
     across = towards - (towards @ stain) * stain
     across /= np.linalg.norm(across)

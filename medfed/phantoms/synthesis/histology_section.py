@@ -1,4 +1,7 @@
-"""A thin section of a lymph node: where tumour grows in it, which cells lie where, how much stain each place takes."""
+"""Synthetic section of a lymph node: tumour region, positions of the cells, and amount of stain at every pixel.
+
+In all functions `side` is the height and width of the section in pixels, and `um` is the pixel size in micrometres.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from medfed.phantoms.synthesis.histology_cells import NucleusType, draw_nuclei, 
 from medfed.phantoms.synthesis.histology_fields import centred_grid, fibre_texture, smooth_field, soft_mask
 from medfed.phantoms.synthesis.histology_patient import Patient
 
-FIBROBLAST = NucleusType(radius_um=2.7, spread=0.15, longer=(3.0, 6.0), ragged=0.05, chromatin=1.0, rim=0.1)
+FIBROBLAST = NucleusType(radius_um=2.7, spread=0.15, elongation=(3.0, 6.0), irregularity=0.05, chromatin=1.0, rim=0.1)
 NORMAL = {"cortex": 0.42, "centre": 0.22, "sinus": 0.11, "capsule": 0.15, "fat": 0.06, "blank": 0.04}
 BESIDE_TUMOUR = {"cortex": 0.52, "sinus": 0.14, "capsule": 0.18, "fat": 0.16}
 _FAR_UM = 1e3
@@ -22,17 +25,26 @@ _FAR_UM = 1e3
 
 @dataclass(frozen=True)
 class Section:
-    """stain: (side, side, 3) float32: haematoxylin, eosin, blood. tumour: (side, side) bool, as one would ring it."""
+    """One stained section.
+
+    Args:
+        stain: (side, side, 3) float32, amounts of haematoxylin, eosin and blood.
+        tumour: (side, side) bool, the tumour region as a pathologist would outline it.
+    """
 
     stain: ndarray
     tumour: ndarray
 
 
 def make_section(patient: Patient, label: int, rng: np.random.Generator, side: int, um: float) -> Section:
-    """A section with tumour in its middle third (label 1), or without (0), though it may still come near.
+    """Sample a section of a lymph node with or without tumour in its middle third.
 
     Args:
-        side, um: pixels of the section, and micrometres of one.
+        patient: parameters of the patient.
+        label: 1 for tumour in the middle third of the section; 0 for none there, though tumour may grow near the edge.
+        rng: source of the random structure.
+        side: height and width of the section in pixels.
+        um: pixel size in micrometres.
     """
     field = _growth(label, rng, side, um)
     names = NORMAL if label == 0 and field.max() <= 0 else BESIDE_TUMOUR
@@ -53,7 +65,10 @@ def make_section(patient: Patient, label: int, rng: np.random.Generator, side: i
 
 
 def _growth(label: int, rng: np.random.Generator, side: int, um: float) -> ndarray:
-    """Micrometres inside the tumour's edge: above 0 is tumour. The middle third has some where the label is 1."""
+    """Sample the signed distance to the tumour's edge in micrometres, (side, side), positive inside the tumour.
+
+    The middle third contains tumour if and only if the label is 1.
+    """
     kind = rng.random()
     rows, columns = centred_grid(side)
     if label == 0 and kind > 0.22:
@@ -81,32 +96,40 @@ def _nuclei(
     side: int,
     um: float,
 ) -> ndarray:
-    """(side, side) haematoxylin of all nuclei."""
-    canvas, side_um, bare = np.zeros((side, side), np.float32), side * um, 1 - tumour
+    """Sample the haematoxylin of all nuclei, (side, side) float32."""
+    haematoxylin, side_um, no_tumour = np.zeros((side, side), np.float32), side * um, 1 - tumour
     stroma = tumour * (1 - nest)
-    busy = stroma * soft_mask(smooth_field(rng, side, 22 / um) + _threshold(patient.infiltration), 0.4)
+    infiltrated = stroma * soft_mask(smooth_field(rng, side, 22 / um) + _threshold(patient.infiltration), 0.4)
     lymphocyte = NucleusType(patient.lymphocyte_um, 0.08, (1.0, 1.25), 0.08, 1.45, 0.15)
     cell = NucleusType(patient.nucleus_um, patient.pleomorphism, (1.0, 1.7), 0.10 + 0.5 * patient.pleomorphism,
                 patient.chromatin * math.exp(rng.normal(0, 0.12)), 0.35, patient.nucleoli)
-    large_way = 2.25 * background.large_kind.radius_um
-    crowds = [
-        (lymphocyte, patient.lymphocyte_way_um, background.lymphocytes * bare + 0.75 * busy + 0.02 * nest, None),
-        (background.large_kind, large_way, background.large * bare, None),
-        (FIBROBLAST, 11.0, 0.55 * background.spindle * bare, background.angle),
-        (FIBROBLAST, 11.0, 0.55 * (stroma - busy), angle),
-        (cell, patient.cell_way_um, 1.15 * nest - 0.15, None),
+    large_spacing_um = 2.25 * background.large_kind.radius_um
+    populations = [
+        (
+            lymphocyte,
+            patient.lymphocyte_spacing_um,
+            background.lymphocytes * no_tumour + 0.75 * infiltrated + 0.02 * nest,
+            None,
+        ),
+        (background.large_kind, large_spacing_um, background.large * no_tumour, None),
+        (FIBROBLAST, 11.0, 0.55 * background.spindle * no_tumour, background.angle),
+        (FIBROBLAST, 11.0, 0.55 * (stroma - infiltrated), angle),
+        (cell, patient.cell_spacing_um, 1.15 * nest - 0.15, None),
     ]
-    for kind, way_um, density, along in crowds:
+    for kind, spacing_um, density, along in populations:
         if density.max() > 0.01:
-            places = jittered_lattice(rng, side_um, way_um)
+            places = jittered_lattice(rng, side_um, spacing_um)
             row, column = np.clip(places / um, 0, side - 1).astype(int).T
-            draw_nuclei(canvas, places[rng.random(len(places)) < density[row, column]], kind, um, rng, along)
-    return canvas
+            draw_nuclei(haematoxylin, places[rng.random(len(places)) < density[row, column]], kind, um, rng, along)
+    return haematoxylin
 
 
 def _tumour_stain(patient: Patient, eosin: ndarray, haematoxylin: ndarray, tumour: ndarray, nest: ndarray, angle: float,
                   rng: np.random.Generator, um: float) -> tuple[ndarray, ndarray]:
-    """Eosin and haematoxylin with cytoplasm and stroma; clefts around nests and the lumina of glands are empty."""
+    """Return eosin and haematoxylin with the tumour's cytoplasm and stroma added.
+
+    Clefts around nests of tumour cells and the lumina of glands are empty.
+    """
     side = len(eosin)
     strength = patient.cytoplasm * math.exp(rng.normal(0, 0.30))
     grains = 0.32 * smooth_field(rng, side, 2.2 / um) + 0.20 * smooth_field(rng, side, 9 / um)
@@ -116,12 +139,12 @@ def _tumour_stain(patient: Patient, eosin: ndarray, haematoxylin: ndarray, tumou
     torn = soft_mask(smooth_field(rng, side, 14 / um) - rng.uniform(-0.3, 1.0), 0.5)
     cleft = tumour * torn * np.clip(1 - np.abs(nest - 0.35) / 0.3, 0, 1)
     lumen = nest * soft_mask(smooth_field(rng, side, 8 / um) - 3.2 + 3.2 * patient.glands, 0.4)
-    kept = 1 - np.maximum(cleft, lumen)
-    return eosin * kept, np.maximum(haematoxylin, 0.15 * nest * strength) * kept
+    remaining = 1 - np.maximum(cleft, lumen)
+    return eosin * remaining, np.maximum(haematoxylin, 0.15 * nest * strength) * remaining
 
 
 def _thickness(patient: Patient, rng: np.random.Generator, side: int, um: float) -> ndarray:
-    """(side, side): of the section against the usual; slow waves, and rarely a fold, which is two layers."""
+    """Sample the relative thickness of the section, (side, side): smooth waves, and rarely a fold of two layers."""
     thickness = patient.thickness * math.exp(rng.normal(0, 0.14)) * (1 + 0.05 * smooth_field(rng, side, 40 / um))
     if rng.random() < 0.04:
         angle, (rows, columns) = rng.uniform(0, np.pi), centred_grid(side)
@@ -132,6 +155,9 @@ def _thickness(patient: Patient, rng: np.random.Generator, side: int, um: float)
 
 
 def _threshold(share: float) -> float:
-    """What to add to a smooth field so that about this share of it is above 0: the logistic stands for the normal."""
+    """Return the number to add to a standard normal field so that about the fraction `share` of it is positive.
+
+    The normal quantile is approximated by the logistic quantile divided by 1.702.
+    """
     share = min(max(share, 1e-3), 1 - 1e-3)
     return math.log(share / (1 - share)) / 1.702

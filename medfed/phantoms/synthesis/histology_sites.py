@@ -1,6 +1,7 @@
-"""The five hospitals of Camelyon17, and why their slides look different: the laboratory's stain, the scanner's light.
+"""The five sites of the histology phantom: staining of the laboratory and properties of the slide scanner.
 
-The scanners are those of the challenge (3DHISTECH at three, Hamamatsu, Philips); every number is a plausible choice.
+The scanner vendors are those of the CAMELYON17 challenge (three sites with 3DHISTECH, one with Hamamatsu, one with
+Philips). All numbers are plausible choices.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ Value = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class HistologySite:
-    """A laboratory and its scanner.
+    """Stain and scanner of one site. The default values are the reference site.
 
     Args:
-        haematoxylin_turn, eosin_turn: of the stains' colours, in degrees; above 0 haematoxylin is redder (over-ripe,
-            acid rinse) and eosin more orange (another dye lot).
-        haematoxylin, eosin: strength of the stains against the reference: time in the bath, thickness of the section.
-        stain_spread: how far strengths differ from slide to slide (standard deviation of their logarithm).
-        um_per_pixel: of the patches; scanners differ in it, so nuclei differ in pixels.
-        blur_um: standard deviation of the point spread, by numerical aperture and sampling.
-        focus_um: how much more at the worst-focused patches.
-        white: colour of the empty slide, red green blue: lamp, white balance.
-        gamma: of the display curve; above 1 darkens the middle.
-        saturation: of the colour matrix, 1 leaves it.
-        noise: standard deviation at white, of 1.
-        jpeg_quality: of the compressed slide.
+        haematoxylin_turn: rotation of the haematoxylin colour in degrees; positive is redder.
+        eosin_turn: rotation of the eosin colour in degrees; positive is more orange.
+        haematoxylin: strength of haematoxylin relative to the reference.
+        eosin: strength of eosin relative to the reference.
+        stain_spread: standard deviation of the logarithm of the stain strengths between slides.
+        um_per_pixel: pixel size of the patches in micrometres. It differs between scanners, so the size of a nucleus in
+            pixels differs too.
+        blur_um: standard deviation of the point spread function in micrometres.
+        focus_um: largest additional blur of a patch that is out of focus, in micrometres.
+        white: red, green and blue of the empty slide, in [0, 1].
+        gamma: exponent of the display curve; above 1 darkens the mid-tones.
+        saturation: factor of the colour saturation; 1 leaves it unchanged.
+        noise: standard deviation of the noise at white, as a fraction of white.
+        jpeg_quality: quality of the JPEG compression, 10 to 95.
     """
 
     haematoxylin_turn: float = 0.0
@@ -45,42 +48,49 @@ class HistologySite:
     jpeg_quality: float = 88.0
 
     def at_severity(self, severity: float) -> HistologySite:
-        """This far from the reference: 0 is the reference, 1 as stated; every number on a straight line."""
+        """Interpolate linearly between the reference site and this site.
+
+        Args:
+            severity: at least 0; 0 returns the reference, 1 this site, larger values extrapolate beyond it. Quantities
+                that must be positive are clipped.
+        """
         reference, moved = HistologySite(), dict[str, Any]()
         for field in fields(self):
             moved[field.name] = _between(getattr(reference, field.name), getattr(self, field.name), severity)
         moved["jpeg_quality"] = min(95.0, max(10.0, moved["jpeg_quality"]))
-        positive: dict[str, Any] = {name: _kept_positive(name, value) for name, value in moved.items()}
+        positive: dict[str, Any] = {name: _clip_positive(name, value) for name, value in moved.items()}
         return replace(self, **positive)
 
 
 def _between(start: Value, end: Value, severity: float) -> Value:
+    """Interpolate linearly between two numbers or two colours; colours are limited to 1."""
     if isinstance(start, tuple) and isinstance(end, tuple):
         return tuple(min(1.0, one + severity * (other - one)) for one, other in zip(start, end, strict=True))
     assert not isinstance(start, tuple) and not isinstance(end, tuple), "both have the type of their field"
     return start + severity * (end - start)
 
 
-def _kept_positive(name: str, value: Value) -> Value:
+def _clip_positive(name: str, value: Value) -> Value:
+    """Clip a number to at least 0.02 (noise: 0); rotations and colours are returned unchanged."""
     return value if name.endswith("_turn") or isinstance(value, tuple) else max(0.02 if name != "noise" else 0.0, value)
 
 
 SITES = {
-    # 3DHISTECH; close to the reference, violet
+    # 3DHISTECH: close to the reference, violet.
     "hospital_1": HistologySite(haematoxylin_turn=3.0, haematoxylin=1.05, stain_spread=0.10),
-    # the same scanner; short haematoxylin, long eosin: pink, and a soft focus
+    # 3DHISTECH: little haematoxylin and much eosin, so the slides are pink; poor focus.
     "hospital_2": HistologySite(
         haematoxylin_turn=9.0, eosin_turn=5.0, haematoxylin=0.80, eosin=1.22, stain_spread=0.13, focus_um=0.65,
         white=(0.96, 0.92, 0.94)),
-    # Hamamatsu: finer pixels, steep curve, bluish light; strong haematoxylin
+    # Hamamatsu: smaller pixels, steep display curve, bluish light; strong haematoxylin.
     "hospital_3": HistologySite(
         haematoxylin_turn=-6.0, eosin_turn=-3.0, haematoxylin=1.12, eosin=1.0, stain_spread=0.12, um_per_pixel=0.90,
         blur_um=0.40, white=(0.92, 0.92, 0.96), gamma=1.15, saturation=0.95, noise=0.016, jpeg_quality=80),
-    # 3DHISTECH; faded slides, washed out, a little red
+    # 3DHISTECH: faded slides with a reddish tint.
     "hospital_4": HistologySite(
         haematoxylin_turn=12.0, eosin_turn=-6.0, haematoxylin=0.78, eosin=0.72, stain_spread=0.14,
         white=(0.97, 0.95, 0.95), gamma=0.92, noise=0.012, jpeg_quality=80),
-    # Philips: coarser pixels, warm light, strong colours, hard compression
+    # Philips: larger pixels, warm light, strong colours, strong compression.
     "hospital_5": HistologySite(
         haematoxylin_turn=2.0, eosin_turn=9.0, haematoxylin=1.02, eosin=1.20, stain_spread=0.16, um_per_pixel=1.06,
         blur_um=0.60, white=(0.97, 0.95, 0.88), gamma=0.95, saturation=1.15, noise=0.008, jpeg_quality=70),

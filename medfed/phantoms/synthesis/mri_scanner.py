@@ -1,4 +1,4 @@
-"""A T2-weighted MRI scanner: what coil, sequence, resolution, noise and vendor make of an anatomy."""
+"""Simulated T2-weighted MRI scanner: sequence, coils, resolution, noise and the vendor's intensity scale."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from medfed.phantoms.synthesis.pelvis_anatomy import Part
 from medfed.phantoms.synthesis.shapes import Grid, random_field
 from medfed.phantoms.synthesis.tissues import TISSUES, Tissue
 
-SLICE_PROFILE = ((-0.34, 0.3), (0.0, 0.4), (0.34, 0.3))  # (place in the thickness, weight): rounded, as pulses are
+SLICE_PROFILE = ((-0.34, 0.3), (0.0, 0.4), (0.34, 0.3))  # (position / slice thickness, weight)
 
 
 @dataclass(frozen=True)
 class Scanner:
-    """One examination protocol on one machine. All numbers positive, except where 0 is said.
+    """Parameters of one scanner and protocol. All numbers are positive unless stated otherwise.
 
     Args:
-        field_tesla: lengthens T1 and shortens T2 as it grows.
-        te_ms, tr_ms: echo and repetition time.
-        snr: signal of the normal peripheral zone in the middle of the gland over the noise of one channel.
-        sharpness: share of k-space acquired along the phase direction (y); along x, halfway from there to 1.
-        shading: relative sd of the transmit field's slow variation (standing waves; grows with field strength).
-        array_gain: extra brightness at the skin under a surface array, 0 without one.
-        flare: how steeply brightness falls off from an endorectal coil, 0 without one. 1 is the uncorrected loop.
-        gain: stored units per unit of signal, the vendor's choice.
-        gamma: exponent of the vendor's display curve.
+        field_tesla: magnetic field strength in tesla. A stronger field lengthens T1 and shortens T2.
+        te_ms: echo time in ms.
+        tr_ms: repetition time in ms.
+        snr: signal of the normal peripheral zone in the centre of the gland, divided by the standard deviation of the
+            noise of one channel.
+        sharpness: fraction of k-space that is acquired along the phase-encoding direction (y), in (0, 1]. Along x, the
+            fraction is (1 + sharpness) / 2.
+        shading: relative standard deviation of the slow intensity variation that standing waves cause.
+        array_gain: additional brightness at the skin below a surface coil; 0 without one.
+        flare: exponent of the intensity decay with distance from an endorectal coil; 0 without one, 1 for an
+            uncorrected loop coil.
+        gain: stored intensity units per unit of signal.
+        gamma: exponent of the vendor's intensity curve.
     """
 
     field_tesla: float
@@ -44,28 +48,45 @@ class Scanner:
     gamma: float
 
     def interpolate_from(self, reference: Scanner, severity: float) -> Scanner:
-        """From the reference (severity 0) to this scanner (1) and beyond: in proportion, linear where 0 is allowed."""
+        """Interpolate between a reference scanner and this scanner.
+
+        `array_gain` and `flare`, which may be 0, are interpolated linearly, the other parameters geometrically.
+
+        Args:
+            reference: the scanner that severity 0 returns.
+            severity: at least 0; 0 returns the reference, 1 this scanner, larger values extrapolate beyond it.
+        """
 
         def blend(name: str) -> float:
-            mine, theirs = getattr(self, name), getattr(reference, name)
+            own, of_reference = getattr(self, name), getattr(reference, name)
             if name in ("array_gain", "flare"):
-                return max(theirs + severity * (mine - theirs), 0.0)
-            return theirs * (mine / theirs) ** severity
+                return max(of_reference + severity * (own - of_reference), 0.0)
+            return of_reference * (own / of_reference) ** severity
 
         values = {field.name: blend(field.name) for field in fields(self)}
         return Scanner(**(values | {"sharpness": min(values["sharpness"], 1.0)}))
 
     def sample_session(self, rng: np.random.Generator) -> Scanner:
-        """The same protocol on another day: a few per cent of everything, more of the receiver's gain."""
+        """Return a copy with small random changes, as between two sessions with the same protocol.
+
+        Args:
+            rng: source of the random changes.
+        """
         spread = {"te_ms": 0.04, "tr_ms": 0.06, "snr": 0.08, "shading": 0.15, "flare": 0.1, "gain": 0.15, "gamma": 0.03}
         changed = {name: getattr(self, name) * float(np.exp(rng.normal(0, sd))) for name, sd in spread.items()}
         return replace(self, **changed)
 
 
 def tissue_signal(tissue: Tissue, scanner: Scanner, t2_ratio: float = 1.0) -> tuple[float, float]:
-    """(signal, relative change of the signal for a relative change of T2) of a spin echo.
+    """Compute the spin echo signal of a tissue: PD (1 - exp(-TR / T1)) exp(-TE / T2).
 
-    signal = PD (1 - exp(-TR/T1)) exp(-TE/T2); its logarithm grows by TE/T2 times the logarithm of T2.
+    Args:
+        tissue: tissue properties at 3 tesla; T1 and T2 are converted to the scanner's field strength.
+        scanner: parameters of the scanner.
+        t2_ratio: factor applied to the tissue's T2.
+
+    Returns:
+        The signal, and TE / T2, which is the relative change of the signal for a small relative change of T2.
     """
     t1 = tissue.t1_ms * (scanner.field_tesla / 3.0) ** 0.35
     t2 = tissue.t2_ms * t2_ratio * (3.0 / scanner.field_tesla) ** 0.15
@@ -74,7 +95,17 @@ def tissue_signal(tissue: Tissue, scanner: Scanner, t2_ratio: float = 1.0) -> tu
 
 
 def magnetisation(parts: Iterable[Part], grid: Grid, scanner: Scanner, t2_ratios: dict[str, float]) -> ndarray:
-    """(Z, Y, X) signal before the coil: parts laid over one another, each with its grain."""
+    """Compute the signal of an anatomy before the effect of the coils.
+
+    Args:
+        parts: structures from back to front; later structures cover earlier ones.
+        grid: positions of the voxels, with the random fields that the tissues use.
+        scanner: parameters of the scanner.
+        t2_ratios: factors applied to T2, by tissue name; tissues without an entry are unchanged.
+
+    Returns:
+        (Z, Y, X) float32, signal relative to water.
+    """
     image = np.zeros(grid.x.shape, np.float32)
     for part in parts:
         tissue = TISSUES[part.tissue]
@@ -90,16 +121,34 @@ def magnetisation(parts: Iterable[Part], grid: Grid, scanner: Scanner, t2_ratios
 
 
 def average_slices(image: ndarray) -> ndarray:
-    """Weighted mean of the sub-slices of every slice: (3Z, Y, X) to (Z, Y, X)."""
+    """Average the sub-slices of every slice with the weights of the slice profile.
+
+    Args:
+        image: (3Z, Y, X), three sub-slices for each slice.
+
+    Returns:
+        (Z, Y, X).
+    """
     return sum(np.float32(weight) * image[k::len(SLICE_PROFILE)] for k, (_, weight) in enumerate(SLICE_PROFILE))
 
 
 def coil_sensitivity(
     grid: Grid, scanner: Scanner, coil_y_mm: float, skin_y_mm: float, rng: np.random.Generator
 ) -> ndarray:
-    """(Z, Y, X) brightness of the coils: standing waves, surface array in front and behind, endorectal loop.
+    """Compute the relative intensity that the coils cause at every voxel.
 
-    On its axis the field of a loop of radius R falls off as (R^2 + d^2)^-3/2; 1 at the middle of the gland.
+    It is the product of standing waves, a surface coil in front and behind, and an endorectal loop coil. On its axis,
+    the field of a loop of radius R decays with the distance d as (R^2 + d^2)^(-3/2).
+
+    Args:
+        grid: positions of the voxels.
+        scanner: parameters of the scanner.
+        coil_y_mm: y position of the endorectal coil in mm.
+        skin_y_mm: y position of the skin in front in mm.
+        rng: source of the standing waves.
+
+    Returns:
+        (Z, Y, X); the endorectal coil contributes 1 in the centre of the gland.
     """
     waves = np.exp(np.float32(scanner.shading) * random_field(grid, rng, (80, 75, 75)))
     depth, behind = np.clip(grid.y - skin_y_mm, 0, None), np.clip(115 - grid.y, 0, None)
@@ -111,24 +160,41 @@ def coil_sensitivity(
 
 
 def acquire(image: ndarray, scanner: Scanner, rng: np.random.Generator) -> ndarray:
-    """Magnitude of a truncated, noisy k-space: blur, slight ringing and Rician noise of the same grain."""
+    """Simulate the acquisition: truncated k-space, which blurs the image, and Rician noise.
+
+    Args:
+        image: (Z, Y, X), signal of every voxel.
+        scanner: parameters of the scanner.
+        rng: source of the noise.
+
+    Returns:
+        (Z, Y, X) float32, magnitude of the reconstructed image.
+    """
     reference, _ = tissue_signal(TISSUES["peripheral"], scanner)
     noise = rng.standard_normal((2, *image.shape), dtype=np.float32) * np.float32(reference / scanner.snr)
     noisy = (image + noise[0]) + 1j * noise[1]
     rows, columns = image.shape[1:]
-    along_y = _taper(rows, scanner.sharpness)[:, None]
-    along_x = _taper(columns, 0.5 * (1 + scanner.sharpness))
+    along_y = _fermi_window(rows, scanner.sharpness)[:, None]
+    along_x = _fermi_window(columns, 0.5 * (1 + scanner.sharpness))
     return np.abs(fft.ifft2(fft.fft2(noisy) * along_y * along_x)).astype(np.float32)
 
 
-def _taper(n: int, kept: float) -> ndarray:
-    """Fermi window over the frequencies of `n` samples that keeps the share `kept`."""
+def _fermi_window(n: int, kept_fraction: float) -> ndarray:
+    """Compute a Fermi window over the frequencies of `n` samples that keeps the lowest `kept_fraction` of them."""
     frequency = np.abs(fft.fftfreq(n)) * 2
-    return (1 / (1 + np.exp((frequency - 0.92 * kept) / 0.06))).astype(np.float32)
+    return (1 / (1 + np.exp((frequency - 0.92 * kept_fraction) / 0.06))).astype(np.float32)
 
 
 def to_stored_units(image: ndarray, scanner: Scanner) -> ndarray:
-    """Whole numbers from 0 to 4095 (12 bits), after the vendor's display curve, which leaves fat's signal in place."""
+    """Convert signal to stored intensities: the vendor's intensity curve, gain, and rounding to 12 bits.
+
+    Args:
+        image: signal, any shape. The intensity curve does not change the signal of fat.
+        scanner: parameters of the scanner.
+
+    Returns:
+        Array of the same shape, float32 integers from 0 to 4095.
+    """
     fat, _ = tissue_signal(TISSUES["fat"], scanner)
     curved = fat * (image / np.float32(fat)) ** np.float32(scanner.gamma)
     return np.clip(np.rint(curved * np.float32(scanner.gain)), 0, 4095).astype(np.float32)

@@ -1,6 +1,7 @@
-"""The male pelvis around the prostate: skin, fat, muscle, bone, vessels, painted from back to front.
+"""Synthetic male pelvis around the prostate: skin, fat, muscle, bone and vessels, listed from back to front.
 
-Origin at the middle of the gland; heights count from its apex, which lies behind the lower edge of the pubic symphysis.
+The origin of the coordinates is the centre of the prostate. Heights are given relative to its apex, which lies behind
+the lower edge of the pubic symphysis.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ SIDES = (-1, 1)  # the patient's right, left
 
 @dataclass(frozen=True)
 class Part:
-    """One structure: how much of each voxel of `box` it covers. Later parts hide earlier ones."""
+    """One anatomical structure on a part of the grid. Later structures cover earlier ones.
+
+    Args:
+        tissue: name of the tissue, a key of `tissues.TISSUES`.
+        cover: fraction of each voxel in `box` that the structure covers, in [0, 1].
+        box: z, y and x slices of the covered part of the grid.
+    """
 
     tissue: str
     cover: ndarray
@@ -26,27 +33,41 @@ class Part:
 
 
 def paint(tissue: str, grid: Grid, distance_mm: ndarray, opacity: float | ndarray = 1.0, soft_mm: float = 0.0) -> Part:
-    """A structure from its signed distance; `soft_mm` widens its edge."""
+    """Create a structure from the signed distance to its surface.
+
+    Args:
+        tissue: name of the tissue, a key of `tissues.TISSUES`.
+        grid: the grid, usually cropped, on which the distance is given.
+        distance_mm: (Z, Y, X), signed distance to the surface in mm, negative inside.
+        opacity: factor of the coverage, in [0, 1]; a number or an array that broadcasts to (Z, Y, X).
+        soft_mm: minimum width of the soft edge in mm.
+    """
     return Part(tissue, coverage(distance_mm, max(grid.edge_mm, soft_mm)) * np.float32(opacity), grid.box)
 
 
 @dataclass(frozen=True)
 class Body:
-    """One man's build. Lengths in mm."""
+    """Size and shape of one patient's pelvis. Lengths are in mm."""
 
-    apex_mm: float       # height of the prostate apex in the grid
-    fat_mm: float        # thickness of the fat over the belly
-    skin_y_mm: float     # where the skin lies in front
-    size: float          # of the bones, about 1
-    muscle: float        # bulk of the muscles, about 1
-    hips_up_mm: float    # height of the femoral heads against the apex
-    floor_mm: float      # half width of the pelvic floor beside the gland
-    behind_mm: float     # where the floor closes behind the bowel
-    lean_mm: float       # sideways offset of belly and bladder
+    apex_mm: float       # z position of the prostate's apex
+    fat_mm: float        # thickness of the fat of the abdominal wall
+    skin_y_mm: float     # y position of the skin in front
+    size: float          # relative size of the bones, about 1
+    muscle: float        # relative thickness of the muscles, about 1
+    hips_up_mm: float    # height of the femoral heads above the apex
+    floor_mm: float      # half the width of the pelvic floor at the level of the gland
+    behind_mm: float     # y position where the pelvic floor closes behind the rectum
+    lean_mm: float       # x offset of abdomen and bladder
 
     @classmethod
     def sample(cls, rng: np.random.Generator, gland_mm: tuple[float, float, float], rectum_mm: float) -> Body:
-        """A random man around a gland of this width, thickness and length, with a bowel of this radius behind."""
+        """Sample a random pelvis that fits a prostate and a rectum.
+
+        Args:
+            rng: source of the random parameters.
+            gland_mm: width, thickness (front to back) and length of the prostate in mm.
+            rectum_mm: radius of the rectum in mm.
+        """
         fat_mm, (width, thick, length) = rng.uniform(12, 34), gland_mm
         return cls(
             apex_mm=-length / 2, fat_mm=fat_mm, skin_y_mm=-thick / 2 - rng.uniform(44, 52) - fat_mm,
@@ -56,7 +77,12 @@ class Body:
 
 
 def pelvis(body: Body, grid: Grid) -> Iterator[Part]:
-    """Everything that is neither prostate, bladder nor bowel."""
+    """Yield all structures of the pelvis except prostate, bladder and rectum, from back to front.
+
+    Args:
+        body: size and shape of the pelvis.
+        grid: positions of the voxels, with the random field "coarse".
+    """
     yield from _trunk(body, grid)
     yield from _muscles(body, grid)
     yield from _bones(body, grid)
@@ -66,7 +92,7 @@ def pelvis(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _trunk(body: Body, grid: Grid) -> Iterator[Part]:
-    """Skin, a body full of fat, the belly wall and the cleft behind."""
+    """Yield the skin, the fat of the trunk, the muscles of the abdominal wall and the gluteal cleft."""
     depth = 112.0 * body.size
     skin = ellipse(grid, (body.lean_mm, body.skin_y_mm + depth), (185 * body.size, depth))
     yield paint("skin", grid, skin)
@@ -82,7 +108,7 @@ def _trunk(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _muscles(body: Body, grid: Grid) -> Iterator[Part]:
-    """Hip and thigh muscles; obturator internus, the dark wall on either side of the pelvis."""
+    """Yield the muscles of hip and thigh, and the obturator internus on both sides of the pelvis."""
     a, s, bulk = body.apex_mm, body.size, body.muscle
     for side in SIDES:
         lateral = grid.crop(*_sided(side, 84, 190), (-90, 90))
@@ -99,7 +125,7 @@ def _muscles(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _obturator(side: int, body: Body, grid: Grid) -> Iterator[Part]:
-    """Obturator internus: from beside the pubis backwards along acetabulum and ischium, leaning outwards."""
+    """Yield the obturator internus of one side, which runs from the pubis backwards along acetabulum and ischium."""
     a, s = body.apex_mm, body.size
     box = grid.crop(*_sided(side, 15, 95), (-60, 75))
     near = body.floor_mm + 8.5 * body.muscle
@@ -112,20 +138,20 @@ def _obturator(side: int, body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _sided(side: int, near_mm: float, far_mm: float) -> tuple[tuple[float, float]]:
-    """x bounds of a structure on one side."""
-    one, other = side * near_mm, side * far_mm
-    return ((min(one, other), max(one, other)),)
+    """Return the bounds of x, as a tuple of one pair, of a structure on one side of the body."""
+    near, far = side * near_mm, side * far_mm
+    return ((min(near, far), max(near, far)),)
 
 
 def _bone(grid: Grid, distance_mm: ndarray, cortex_mm: float = 1.4, opacity: float | ndarray = 1.0) -> Iterator[Part]:
-    """A dark cortex of uneven thickness, filled with marrow."""
+    """Yield a bone: dark cortical bone of varying thickness, filled with marrow."""
     uneven = distance_mm + 0.5 * grid.fields["coarse"]
     yield paint("void", grid, uneven, opacity, soft_mm=2.0)
     yield paint("marrow", grid, uneven + cortex_mm, opacity, soft_mm=2.0)
 
 
 def _bones(body: Body, grid: Grid) -> Iterator[Part]:
-    """Pubis with its symphysis and rami, ischium, coccyx."""
+    """Yield pubis, symphysis, pubic rami, ischium and coccyx."""
     a, s = body.apex_mm, body.size
     for side in SIDES:
         low = grid.crop(*_sided(side, 0, 85), (-65, 60), (-100, a + 10))
@@ -147,7 +173,7 @@ def _bones(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _ischium(side: int, body: Body, grid: Grid) -> Iterator[Part]:
-    """Sitting bone below, posterior column of the hip above."""
+    """Yield the ischium of one side, which continues as the posterior column of the hip."""
     a, s = body.apex_mm, body.size
     box = grid.crop(*_sided(side, 45, 105), (0, 75))
     centre = (side * box.along_z((a - 10, 63), (a + 10, 70), (a + 40, 79)) * s, box.along_z((a, 44), (a + 25, 32)))
@@ -156,7 +182,7 @@ def _ischium(side: int, body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _joint_and_hips(body: Body, grid: Grid) -> Iterator[Part]:
-    """Acetabulum with its thin inner wall and thick front column, femoral head and neck."""
+    """Yield acetabulum, femoral head and femoral neck of both sides."""
     z, s = body.apex_mm + body.hips_up_mm, body.size
     for side in SIDES:
         near = grid.crop(*_sided(side, 52, 150), (-55, 45), (z - 38, z + 45))
@@ -172,7 +198,7 @@ def _joint_and_hips(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _vessels(body: Body, grid: Grid) -> Iterator[Part]:
-    """Femoral artery and vein (flow voids), spermatic cords in the fat."""
+    """Yield the femoral arteries and veins (dark because of blood flow) and the spermatic cords."""
     y = body.skin_y_mm + body.fat_mm
     for side in SIDES:
         groin = grid.crop(*_sided(side, 50, 90), (y - 5, y + 40))
@@ -187,7 +213,7 @@ def _vessels(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _pelvic_floor(body: Body, grid: Grid) -> Iterator[Part]:
-    """Pelvic fat, the levator sling around prostate and bowel, penile bulb and perineum below the apex."""
+    """Yield pelvic fat, the levator muscle around prostate and rectum, and penile bulb and perineum below the apex."""
     a = body.apex_mm
     inside = grid.crop((-45, 45), (-50, 60), (a, 100))
     wide, there = inside.along_z((a, 15), (a + 12, 27), (a + 40, 44)), inside.along_z((a, 0), (a + 8, 1))

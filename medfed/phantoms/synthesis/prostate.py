@@ -1,6 +1,8 @@
-"""The synthetic six-site prostate T2 collection, in the layout of the published one (Liu et al., SAML and MS-Net).
+"""Generator of the prostate phantom: synthetic T2-weighted MRI from six simulated sites.
 
-Nothing in it comes from a patient. Scores on it say whether the code works, never how a method does in a hospital.
+The file layout is that of the dataset of Liu et al., "Shape-aware Meta-learning for Generalizing Prostate MRI
+Segmentation to Unseen Domains", MICCAI 2020 (the dataset `prostate`). The images contain no patient data. Scores on
+them show whether the code works; they say nothing about the performance of a method in a hospital.
 """
 
 from __future__ import annotations
@@ -29,13 +31,19 @@ from medfed.phantoms.synthesis.prostate_sites import REFERENCE, REFERENCE_FOV_MM
 from medfed.phantoms.synthesis.shapes import regular_grid
 
 VERSION = 1
-MARGIN_MM = 9.0    # above and below the gland that a stack covers, together
-SLICES = (12, 22)  # fewest and most in a stack
+MARGIN_MM = 9.0    # the stack of slices is longer than the gland by this length, above and below together
+SLICES = (12, 22)  # smallest and largest number of slices
 
 
 @dataclass(frozen=True)
 class Examination:
-    """One simulated case: image (X, Y, Z) float32 of whole numbers, mask (X, Y, Z) uint8, affine to RAS mm."""
+    """One simulated examination with its reference mask.
+
+    Args:
+        image: (X, Y, Z) float32, integers from 0 to 4095.
+        mask: (X, Y, Z) uint8: 0 background, 1 gland; or 1 peripheral zone and 2 transition zone.
+        affine: (4, 4), from voxel indices to RAS coordinates in mm.
+    """
 
     image: ndarray
     mask: ndarray
@@ -45,7 +53,16 @@ class Examination:
 def simulate_examination(
     site_name: str, number: int, matrix: int = 128, seed: int = 0, severity: float = 1.0
 ) -> Examination:
-    """Simulate one case of one site; see `make_prostate_phantom` for the arguments."""
+    """Simulate one examination of one site.
+
+    Args:
+        site_name: a key of `prostate_sites.SITES`.
+        number: number of the case; the same numbers and seed always give the same examination.
+        matrix: number of rows and of columns of a slice. The field of view and the anatomy do not depend on it.
+        seed: seed of the phantom.
+        severity: strength of the differences between scanners: 0 gives all sites the reference scanner, 1 gives each
+            site its own scanners, larger values exaggerate the differences.
+    """
     site, rng = SITES[site_name], stream(seed, "scan", site_name, number)
     patient = Patient.sample(stream(seed, "patient", site_name, number), balloon=site.coil == "endorectal")
     scanner = site.scanners[rng.integers(len(site.scanners))].interpolate_from(REFERENCE, severity).sample_session(rng)
@@ -54,10 +71,10 @@ def simulate_examination(
     z, y, x = _prescribe(patient, spacing, gap, matrix, rng)
     parts_of_slice = [place * gap * site.thickness_ratio for place, _ in SLICE_PROFILE]
     grid = add_textures(patient, regular_grid(np.add.outer(z, parts_of_slice).ravel(), y, x, spacing))
-    bare = average_slices(magnetisation(anatomy(patient, grid), grid, scanner, patient.brightness))
+    magnetisation_image = average_slices(magnetisation(anatomy(patient, grid), grid, scanner, patient.brightness))
     coil_y_mm = patient.gland_mm[1] / 2 + patient.rectum_mm
     coils = coil_sensitivity(regular_grid(z, y, x, spacing), scanner, coil_y_mm, patient.body.skin_y_mm, rng)
-    image = to_stored_units(acquire(bare * coils, scanner, rng), scanner)
+    image = to_stored_units(acquire(magnetisation_image * coils, scanner, rng), scanner)
     gland, transition = (average_slices(zone) > 0.5 for zone in zone_coverage(patient, grid))
     mask = gland.astype(np.uint8) + (gland & transition if site.zones else np.uint8(0))
     affine = _affine(spacing, gap, (x[0], y[0], z[0]), stream(seed, "table", site_name, number))
@@ -65,7 +82,7 @@ def simulate_examination(
 
 
 def _prescribe(patient: Patient, spacing: float, gap: float, matrix: int, rng: np.random.Generator) -> tuple:
-    """z, y, x positions in mm: a stack that covers the gland with a slice to spare, roughly centred on it."""
+    """Sample the z, y and x positions in mm of a stack of slices that covers the gland and is roughly centred on it."""
     n_slices = int(np.clip(np.ceil((patient.gland_mm[2] + MARGIN_MM) / gap), *SLICES))
     z = (np.arange(n_slices) - (n_slices - 1) / 2) * gap + np.clip(rng.normal(0, 1), -1.5, 1.5)
     across = (np.arange(matrix) - (matrix - 1) / 2) * spacing
@@ -73,46 +90,49 @@ def _prescribe(patient: Patient, spacing: float, gap: float, matrix: int, rng: n
 
 
 def _affine(spacing: float, gap: float, corner: tuple, rng: np.random.Generator) -> ndarray:
-    """Voxel to RAS mm for columns to the left, rows to the back, slices to the head, tilted as axial stacks are."""
+    """Sample the affine (4, 4) from voxels (columns left, rows to the back, slices up) to RAS mm, with a tilt."""
     tilt, iso = np.radians(rng.uniform(0, 14)), rng.normal(0, (4, 12, 15))
     cos, sin = np.cos(tilt), np.sin(tilt)
-    turn = np.array([[-1, 0, 0], [0, -cos, -sin], [0, -sin, cos]])
+    rotation = np.array([[-1, 0, 0], [0, -cos, -sin], [0, -sin, cos]])
     affine = np.eye(4)
-    affine[:3, :3] = turn * (spacing, spacing, gap)
-    affine[:3, 3] = turn @ np.array(corner) + iso
+    affine[:3, :3] = rotation * (spacing, spacing, gap)
+    affine[:3, 3] = rotation @ np.array(corner) + iso
     return affine
 
 
 def _write(path: Path, array: ndarray, affine: ndarray) -> None:
-    """Compressed NIfTI without a time stamp: the same array gives the same bytes."""
-    picture = nib.Nifti1Image(array, affine)
-    picture.set_qform(affine, 1)
-    picture.set_sform(affine, 1)
-    picture.header.set_xyzt_units("mm")
-    path.write_bytes(gzip.compress(picture.to_bytes(), 1, mtime=0))
+    """Write a compressed NIfTI file without a time stamp, so that the same array gives the same bytes."""
+    image = nib.Nifti1Image(array, affine)
+    image.set_qform(affine, 1)
+    image.set_sform(affine, 1)
+    image.header.set_xyzt_units("mm")
+    path.write_bytes(gzip.compress(image.to_bytes(), 1, mtime=0))
 
 
 def make_prostate_phantom(root: Path, cases_per_site: int = 8, matrix: int = 128, seed: int = 0,
                           progress: Callable[[int, int], None] | None = None, severity: float = 1.0) -> None:
-    """Write the collection to `root`, whole or not at all.
+    """Generate the prostate phantom and write it to a folder, completely or not at all.
 
     Args:
-        root: a folder that does not exist yet, or is empty.
-        cases_per_site: at most; a site never has more than were published (I2CVB 19, UCL 13, BIDMC and HK 12).
-        matrix: rows and columns of a slice; the spacing follows from the field of view. The anatomy does not change.
-        seed: the same arguments give the same bytes.
-        progress: called with (cases done, cases in all).
-        severity: how far the sites' scanners depart from the reference: 0 all alike but for the squeezed gland of the
-            endorectal sites, 1 as published; the field of view takes part.
+        root: path of the folder to create; it must not exist, or must be empty.
+        cases_per_site: maximum number of cases of each site, at least 1. A site never has more cases than the
+            published dataset (I2CVB 19, UCL 13, BIDMC and HK 12).
+        matrix: number of rows and of columns of a slice, at least 32. The field of view and the anatomy do not depend
+            on it.
+        seed: seed of the phantom. The same arguments give identical files.
+        progress: called after each case with (number of finished cases, total number of cases).
+        severity: strength of the differences between scanners and fields of view, at least 0: 0 gives all sites the
+            reference, 1 gives each site its own scanners. The compression of the gland by an endorectal coil does not
+            depend on it.
 
     Raises:
-        UserError: if `root` holds something already.
-        ValueError: if a count is below 1 (matrix: 32), or severity is negative.
+        UserError: if `root` is not empty.
+        ValueError: if `cases_per_site`, `matrix` or `severity` is out of range.
     """
     if cases_per_site < 1 or matrix < 32 or severity < 0:
         given = f"{cases_per_site}, {matrix} and {severity}"
         raise ValueError(f"need cases_per_site >= 1, matrix >= 32 and severity >= 0, got {given}")
-    facts = {"what": "drawn prostate anatomy on simulated T2 MRI scanners; no patient",
+    facts = {"what": "synthetic prostate anatomy on simulated T2 MRI scanners; no patient data",
              "generator": "medfed prostate phantom", "version": VERSION, "seed": seed, "matrix": matrix,
              "cases_per_site": cases_per_site, "severity": severity}
     cases = [(name, number) for name, site in SITES.items() for number in site.numbers[:cases_per_site]]

@@ -1,6 +1,6 @@
-"""The prostate and its neighbours: gland zones, bladder, seminal vesicles, rectum, sampled on a grid in millimetres.
+"""Synthetic prostate with its zones, bladder, seminal vesicles and rectum, sampled on a grid in millimetres.
 
-A `Patient` holds the numbers; the same patient can be sampled on any grid, at any resolution.
+The parameters are those of a `Patient`. The same patient can be sampled on any grid, at any resolution.
 """
 
 from __future__ import annotations
@@ -18,14 +18,27 @@ from medfed.phantoms.synthesis.shapes import Grid, band, bend, coverage, ellipse
 
 @dataclass(frozen=True)
 class Gland:
-    """The gland on a grid: distances in mm to its surface and to that of the transition zone."""
+    """Signed distances to the surfaces of the prostate and of its transition zone on a grid.
+
+    Args:
+        surface: (Z, Y, X), signed distance to the surface of the gland in mm, negative inside.
+        transition: (Z, Y, X), signed distance to the surface of the transition zone in mm, negative inside.
+    """
 
     surface: ndarray
     transition: ndarray
 
 
 def add_textures(patient: Patient, grid: Grid) -> Grid:
-    """The grid bent by this man's own irregularity, with the random fields that his tissues need."""
+    """Deform a grid with the patient's random displacement, and add the random fields that the tissues use.
+
+    Args:
+        patient: parameters of the patient; `texture_seed` determines displacement and fields.
+        grid: a regular grid.
+
+    Returns:
+        A grid with displaced x and y positions and with the fields that `Tissue.grain` refers to.
+    """
     rng = np.random.default_rng(patient.texture_seed)
 
     def field(z_mm: float, y_mm: float, x_mm: float) -> ndarray:
@@ -42,7 +55,15 @@ def add_textures(patient: Patient, grid: Grid) -> Grid:
 
 
 def sample_gland(patient: Patient, grid: Grid) -> Gland:
-    """Cross-sections: a rounded trapezium, narrow in front, grooved behind; conical apex, blunt base."""
+    """Sample the shape of the prostate and of its transition zone on a grid.
+
+    The cross-section is a rounded trapezium, narrow in front and with a groove behind. The apex is conical and the base
+    is blunt.
+
+    Args:
+        patient: parameters of the patient.
+        grid: positions of the voxels.
+    """
     width, thick, length = (side / 2 for side in patient.gland_mm)
     t = grid.z / length
     below, above = (patient.widest - t) / (1 + patient.widest), (t - patient.widest) / (1 - patient.widest)
@@ -56,7 +77,7 @@ def sample_gland(patient: Patient, grid: Grid) -> Gland:
 
 
 def _transition(patient: Patient, grid: Grid, size: ndarray) -> ndarray:
-    """Two lobes on either side of the urethra, in front; gone near the apex, most of the gland at the base."""
+    """Compute the signed distance to the transition zone: two lobes next to the urethra that grow towards the base."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
     grow = grid.along_z((-0.75 * length, 0.05), (-0.3 * length, 0.8), (0.2 * length, 1.0), (length, 0.95)) * size
     lobes = [ellipse(grid, (side * 0.42 * ratio * width * grow, -0.20 * thick),
@@ -66,7 +87,12 @@ def _transition(patient: Patient, grid: Grid, size: ndarray) -> ndarray:
 
 
 def anatomy(patient: Patient, grid: Grid) -> Iterator[Part]:
-    """All structures from back to front, on a `textured` grid."""
+    """Yield all structures of pelvis and prostate from back to front.
+
+    Args:
+        patient: parameters of the patient.
+        grid: positions of the voxels, as `add_textures` returns them.
+    """
     yield from pelvis(patient.body, grid)
     yield from _rectum(patient, grid)
     yield from _bladder(patient, grid)
@@ -79,7 +105,7 @@ def anatomy(patient: Patient, grid: Grid) -> Iterator[Part]:
 
 
 def _rectum(patient: Patient, grid: Grid) -> Iterator[Part]:
-    """Anal canal below, rectum behind the gland; blown up and pressed against the gland by a balloon."""
+    """Yield anal canal and rectum; the balloon of an endorectal coil widens the rectum and compresses the mucosa."""
     apex, behind, r = patient.body.apex_mm, patient.gland_mm[1] / 2 - 0.6 * patient.dent_mm, patient.rectum_mm
     tube = grid.crop((-26, 26), (0, 75))
     upper = -apex + 12
@@ -88,7 +114,7 @@ def _rectum(patient: Patient, grid: Grid) -> Iterator[Part]:
     drop = tube.along_z((apex - 8, 16), (apex + 8, 1.5), (-apex, 1.5), (upper + 15, 9))
     out = ellipse(tube, (0, behind + drop + radius * 0.9), (radius * (1.12 if patient.balloon else 1.0), radius * 0.9))
     yield paint("smooth_muscle", tube, out)
-    if not patient.balloon:  # which presses the mucosa flat
+    if not patient.balloon:  # a balloon compresses the mucosa until it is invisible
         yield paint("mucosa", tube, out + 3.0)
     wall = 2.2 if patient.balloon else 4.2
     inside = tube.along_z((apex - 2, 0.15), (apex + 12, 1.0))
@@ -96,7 +122,7 @@ def _rectum(patient: Patient, grid: Grid) -> Iterator[Part]:
 
 
 def _bladder(patient: Patient, grid: Grid) -> Iterator[Part]:
-    """Urine in a dark wall, above and in front of the base, which it meets at the neck."""
+    """Yield wall and urine of the bladder, above and in front of the prostate's base."""
     wide, deep, tall = patient.bladder_mm
     thick, base = patient.gland_mm[1] / 2, -patient.body.apex_mm
     centre = (patient.body.lean_mm, -0.55 * thick - 0.45 * deep, base + 0.62 * tall)
@@ -107,7 +133,7 @@ def _bladder(patient: Patient, grid: Grid) -> Iterator[Part]:
 
 
 def _seminal_vesicles(patient: Patient, grid: Grid) -> Iterator[Part]:
-    """A bow tie of convoluted bright tubes behind the bladder, above the base."""
+    """Yield the seminal vesicles: convoluted bright tubes behind the bladder, above the base of the prostate."""
     base, back = -patient.body.apex_mm, 0.30 * patient.gland_mm[1]
     box = grid.crop((-42, 42), (back - 16, back + 22), (base - 8, base + 30))
     rise = box.along_z((base - 5, 0.1), (base + 3, 1.0), (base + 16, 0.9), (base + 26, 0.1))
@@ -119,7 +145,7 @@ def _seminal_vesicles(patient: Patient, grid: Grid) -> Iterator[Part]:
 
 
 def _surroundings(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
-    """Veins in front and at the sides, nerve bundles at five and seven o'clock, sphincter below the apex."""
+    """Yield veins in front of the gland and at its sides, neurovascular bundles, and the sphincter below the apex."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
     collar = np.maximum(gland.surface - 4.5, grid.y - 0.5 * thick)
     yield paint("vein", grid, np.maximum(collar, 1.3 - 1.6 * grid.fields["middle"]), 0.7, soft_mm=2.5)
@@ -135,13 +161,13 @@ def _surroundings(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
 
 
 def _prostate(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
-    """The gland from its capsule inwards."""
+    """Yield the structures of the prostate from the capsule inwards."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
     inside = coverage(gland.surface, grid.edge_mm)
-    apex = grid.along_z((-length, 0.45), (-0.72 * length, 1.0))        # fades into the sphincter
-    neck = grid.along_z((0.8 * length, 1.0), (length, 0.55))           # and into the bladder neck
+    apex = grid.along_z((-length, 0.45), (-0.72 * length, 1.0))        # transition to the sphincter
+    neck = grid.along_z((0.8 * length, 1.0), (length, 0.55))           # transition to the bladder neck
     clear = np.clip(0.55 + 0.35 * grid.fields["coarse"], 0.1, 0.95) * np.clip(0.7 + 0.6 * grid.y / thick, 0.3, 1.0)
-    yield paint("capsule", grid, gland.surface, apex * neck * clear)  # thin and broken, least seen in front
+    yield paint("capsule", grid, gland.surface, apex * neck * clear)  # thin, interrupted, weakest in front
     yield paint("peripheral", grid, gland.surface + 0.9, apex * neck)
     middle = ellipse(grid, (0, 0.35 * thick), (0.55 * width, 0.5 * thick))
     yield Part(
@@ -162,7 +188,7 @@ def _prostate(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
 
 
 def _blob(blob: FocalStructure, grid: Grid, gland: Gland) -> Iterator[Part]:
-    """A nodule with its dark rim, kept inside the transition zone; or a lesion with a soft edge."""
+    """Yield a nodule with a dark rim, limited to the transition zone, or a lesion with a soft edge."""
     x_mm, y_mm, z_mm = ((c - r - 2, c + r + 2) for c, r in zip(blob.centre, blob.radii))
     start = [part.start for part in grid.box]
     box = grid.crop(x_mm, y_mm, z_mm)
@@ -179,7 +205,15 @@ def _blob(blob: FocalStructure, grid: Grid, gland: Gland) -> Iterator[Part]:
 
 
 def zone_coverage(patient: Patient, grid: Grid) -> tuple[ndarray, ndarray]:
-    """(gland, transition): shares of each voxel inside the whole gland and inside its transition zone, (Z, Y, X)."""
+    """Compute the fraction of each voxel inside the whole prostate and inside its transition zone.
+
+    Args:
+        patient: parameters of the patient.
+        grid: positions of the voxels, as `add_textures` returns them.
+
+    Returns:
+        Two arrays (Z, Y, X) in [0, 1]: gland and transition zone.
+    """
     gland = sample_gland(patient, grid)
     whole = coverage(gland.surface, grid.edge_mm)
     return whole, coverage(np.maximum(gland.transition, gland.surface), grid.edge_mm)

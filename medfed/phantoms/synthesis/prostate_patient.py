@@ -1,4 +1,4 @@
-"""One man with his prostate, as numbers: drawn first, so that he can be imaged at any resolution and on any scanner."""
+"""Random parameters of one synthetic patient, who can be imaged at any resolution and on any simulated scanner."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from numpy import ndarray
 
 from medfed.phantoms.synthesis.pelvis_anatomy import SIDES, Body
 
-SHAPE_FACTOR = 0.55  # volume of the drawn gland over width x thickness x length
+SHAPE_FACTOR = 0.55  # volume of the gland divided by width x thickness x length
 
 
 @dataclass(frozen=True)
 class FocalStructure:
-    """An ellipsoid inside the gland: a nodule or a lesion. (x, y, z) in mm."""
+    """An ellipsoid inside the gland: a nodule or a lesion.
+
+    Args:
+        tissue: name of its tissue, a key of `tissues.TISSUES`.
+        centre: (x, y, z) in mm.
+        radii: semi-axes along x, y and z in mm.
+    """
 
     tissue: str
     centre: tuple[float, float, float]
@@ -24,30 +30,35 @@ class FocalStructure:
 
 @dataclass(frozen=True)
 class Patient:
-    """Everything that is particular to one man."""
+    """Parameters of one synthetic patient."""
 
-    volume_ml: float                       # of the whole gland, before bending
-    gland_mm: tuple[float, float, float]   # width, thickness (front to back), length
-    widest: float                          # height of the widest slice, -1 apex to 1 base
-    dent_mm: float                         # depth of the rectal groove
-    lobes: tuple[float, float]             # right and left transition lobe, share of the half width
-    brightness: dict[str, float]           # T2 of a tissue against its typical value
-    blobs: tuple[FocalStructure, ...]
-    bladder_mm: tuple[float, float, float]
-    rectum_mm: float                       # radius
-    content: str                           # of the rectum: air, stool or mucosa (empty)
-    balloon: bool                          # an endorectal coil is in place
-    body: Body
-    texture_seed: int
+    volume_ml: float                       # volume of the gland before the random deformation
+    gland_mm: tuple[float, float, float]   # width, thickness (front to back) and length of the gland
+    widest: float                          # position of the widest slice, from -1 (apex) to 1 (base)
+    dent_mm: float                         # depth of the groove that the rectum presses into the gland
+    lobes: tuple[float, float]             # size of the right and left transition lobe relative to half the width
+    brightness: dict[str, float]           # factor applied to the T2 of a tissue, by tissue name
+    blobs: tuple[FocalStructure, ...]      # nodules and lesions
+    bladder_mm: tuple[float, float, float] # semi-axes of the bladder along x, y and z
+    rectum_mm: float                       # radius of the rectum
+    content: str                           # content of the rectum: "air", "stool" or "mucosa" (empty)
+    balloon: bool                          # whether the balloon of an endorectal coil is in place
+    body: Body                             # pelvis around the prostate
+    texture_seed: int                      # seed of the random textures and deformations
 
     @classmethod
     def sample(cls, rng: np.random.Generator, balloon: bool = False) -> Patient:
-        """A random patient: 23 to 80 ml before bending, median 42 ml."""
+        """Sample a random patient with a gland of 23 to 80 ml (median 42 ml) before the random deformation.
+
+        Args:
+            rng: source of the random parameters.
+            balloon: whether an endorectal coil is in place; it compresses the gland and widens the rectum.
+        """
         volume_ml = float(np.clip(42 * np.exp(rng.normal(0, 0.36)), 23, 80))
         shape = np.array([1.28, 0.84, 0.98]) * np.exp(rng.normal(0, 0.05, 3))
         shape *= np.array([1.08, 0.88, 1.03]) if balloon else 1.0
         gland = shape * (volume_ml * 1000 / SHAPE_FACTOR / shape.prod()) ** (1 / 3)
-        big = np.clip((volume_ml - 20) / 60, 0, 1)  # benign growth is growth of the transition zone
+        big = np.clip((volume_ml - 20) / 60, 0, 1)  # a benign enlargement is an enlargement of the transition zone
         lobes = np.clip(0.64 + 0.20 * big + rng.normal(0, 0.04, 2), 0.52, 0.88)
         rectum_mm = rng.uniform(17, 20.5) if balloon else rng.uniform(9.5, 16.5)
         body = Body.sample(rng, tuple(gland), rectum_mm)
@@ -62,14 +73,14 @@ class Patient:
 
 
 def _brightness(rng: np.random.Generator) -> dict[str, float]:
-    """Patients differ in T2: an inflamed peripheral zone is dark, a cystic one bright."""
+    """Sample factors for the T2 of tissues, which differs between patients, e.g. in an inflamed peripheral zone."""
     spread = {"peripheral": 0.16, "transition": 0.10, "central": 0.08, "seminal_lumen": 0.15, "marrow": 0.10,
               "muscle": 0.05}
     return {tissue: float(np.exp(rng.normal(0, sd))) for tissue, sd in spread.items()}
 
 
 def _blobs(rng: np.random.Generator, gland: ndarray, lobes: ndarray, big: float) -> Iterator[FocalStructure]:
-    """Nodules of benign growth in both lobes; a lesion in the peripheral zone of four men in ten."""
+    """Yield benign nodules in both transition lobes and, in 40 % of the patients, a lesion in the peripheral zone."""
     width, thick, length = gland / 2
     for _ in range(rng.integers(4, 8) + int(8 * big)):
         side = rng.integers(2)

@@ -1,8 +1,9 @@
-"""The six hospitals of the prostate collection: published numbers and geometry, and why their images differ.
+"""The six sites of the prostate phantom: case numbers and geometry of the published dataset, and the scanners.
 
-Field strength changes T1, T2 and noise; an endorectal loop brightens the rectal side and squeezes the gland; a wide
-field of view makes the gland small; sequences weigh T2 differently; vendors choose their own units and display curve.
-The published table gives vendor, field strength, coil and spacing; echo times, noise and so on are plausible choices.
+Images differ between sites for these reasons: the field strength changes T1, T2 and noise; an endorectal coil brightens
+the rectal side and compresses the gland; a wide field of view shows a small gland; sequences weight T2 differently; and
+vendors use different intensity scales. Vendor, field strength, coil and spacing are published; echo times, noise and
+all other parameters are plausible choices.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from medfed.phantoms.synthesis.mri_scanner import Scanner
 
 @dataclass(frozen=True)
 class Site:
-    """One hospital.
+    """Cases, image geometry and scanners of one site.
 
     Args:
-        numbers: of its cases, as published.
-        suffix: of its mask files.
-        fov_mm, gap_mm: side of the field of view, and way between slices: least and most.
-        scanners: several where published as mixed; each examination is on one of them.
-        coil: "surface", "endorectal" or "none" (the body coil of the machine).
-        zones: whether masks tell the peripheral (1) from the transition zone (2); else 1 is the whole gland.
-        thickness_ratio: thickness of a slice over the way to the next one.
+        numbers: published case numbers.
+        suffix: last part of the name of the mask files.
+        fov_mm: smallest and largest side length of the square field of view in mm.
+        gap_mm: smallest and largest distance between the centres of neighbouring slices in mm.
+        scanners: scanners of the site; each examination uses one of them at random.
+        coil: "surface", "endorectal", or "none" for the scanner's body coil.
+        zones: whether the masks distinguish the peripheral zone (1) from the transition zone (2). If not, 1 is the
+            whole gland.
+        thickness_ratio: slice thickness divided by the distance between slices.
     """
 
     numbers: tuple[int, ...]
@@ -40,26 +43,26 @@ REFERENCE_FOV_MM = 196.0
 REFERENCE = Scanner(
     field_tesla=3.0, te_ms=104, tr_ms=4200, snr=26, sharpness=0.90, shading=0.10, array_gain=0.5, flare=0.0, gain=1300,
     gamma=1.0)
-# 1.5 T Philips: late echo, small field of view
+# 1.5 T Philips: long echo time, small field of view.
 PHILIPS_ENDORECTAL = Scanner(
     field_tesla=1.5, te_ms=132, tr_ms=5200, snr=18, sharpness=0.80, shading=0.06, array_gain=0.2, flare=0.52, gain=2600,
     gamma=0.88)
-# 3 T Siemens without a coil on the patient: noise, strong standing waves, early echo
+# 3 T Siemens with the body coil: strong noise and standing waves, short echo time.
 SIEMENS_BODY_COIL = Scanner(
     field_tesla=3.0, te_ms=88, tr_ms=3400, snr=14, sharpness=0.85, shading=0.20, array_gain=0.0, flare=0.0, gain=700,
     gamma=1.10)
-# Siemens, older protocols: soft images
+# Siemens with older protocols: low resolution.
 SOFT_15_TESLA = Scanner(
     field_tesla=1.5, te_ms=96, tr_ms=3800, snr=16, sharpness=0.72, shading=0.08, array_gain=0.0, flare=0.0, gain=800,
     gamma=1.05)
 SOFT_3_TESLA = Scanner(
     field_tesla=3.0, te_ms=112, tr_ms=4600, snr=22, sharpness=0.80, shading=0.18, array_gain=0.0, flare=0.0, gain=1100,
     gamma=1.05)
-# 3 T GE: steepest flare, flat display curve
+# 3 T GE: strongest intensity decay from the endorectal coil, flat intensity curve.
 GE_ENDORECTAL = Scanner(
     field_tesla=3.0, te_ms=130, tr_ms=5500, snr=24, sharpness=0.82, shading=0.16, array_gain=0.0, flare=0.75, gain=4000,
     gamma=0.72)
-# 1.5 T Siemens: the flare partly corrected, at the price of noise
+# 1.5 T Siemens: the intensity decay is partly corrected, which increases the noise.
 SIEMENS_ENDORECTAL = Scanner(
     field_tesla=1.5, te_ms=92, tr_ms=4000, snr=15, sharpness=0.76, shading=0.07, array_gain=0.2, flare=0.32, gain=900,
     gamma=1.10)
@@ -68,7 +71,7 @@ SITES = {
     "RUNMC": Site(tuple(range(30)), "_segmentation", (192, 200), (3.6, 4.0), (REFERENCE,), "surface", zones=True),
     "BMC": Site(
         tuple(range(30)), "_Segmentation", (150, 158), (3.0, 3.0), (PHILIPS_ENDORECTAL,), "endorectal", zones=True),
-    # published 1.25 mm apart; every second slice is kept here, each still 1.25 mm thick
+    # The published slices are 1.25 mm apart. The phantom has every second slice, with a thickness of 1.25 mm.
     "I2CVB": Site(
         tuple(range(19)), "_segmentation", (204, 222), (2.5, 2.5), (SIEMENS_BODY_COIL,), thickness_ratio=0.5),
     "UCL": Site((1, *range(26, 38)), "_segmentation", (176, 200), (3.0, 3.6), (SOFT_15_TESLA, SOFT_3_TESLA)),

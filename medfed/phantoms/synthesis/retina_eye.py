@@ -1,7 +1,7 @@
-"""One eye as numbers: drawn first, so that any camera can photograph it at any resolution.
+"""Random parameters of one synthetic eye, which any simulated camera can photograph at any resolution.
 
-Millimetres on the retina, from the middle of the optic disc: x towards the temple in every eye (the camera mirrors left
-eyes), y downwards.
+Positions are in mm on the retina, relative to the centre of the optic disc. x points to the temple in every eye (the
+image of a left eye is mirrored when it is photographed), y points downwards.
 """
 
 from __future__ import annotations
@@ -15,25 +15,29 @@ from medfed.phantoms.synthesis.retina_vessels import Vessel, sample_vessels
 
 @dataclass(frozen=True)
 class Eye:
-    """Everything that is particular to one eye.
+    """Parameters of one synthetic eye.
 
     Args:
         left: whether it is a left eye.
-        disc_mm: half width and half height of the disc.
-        tilt_degrees: of the disc's long axis.
-        wobble: (2, 3) amplitudes of the cosines and sines of 2, 3 and 4 turns that bend the disc's outline.
-        cup_ratio: height of the cup over that of the disc.
-        cup_width: width of the cup over that of the disc, relative to `cup_ratio`.
-        cup_offset: of the cup's middle, (x, y), in shares of half the room that the disc leaves it, -1 to 1.
-        cup_edge_mm: width over which the cup's wall sinks; `cup_pallor`: how much paler its floor is, 0 to 1.
-        rim_edge_mm: width of the blurred edge of the disc, on the temporal and on the nasal side.
-        pallor: of the rim, 0 pink to 1 pale.
-        melanin: pigment of background, 0 fair to 1 dark.
-        tessellation: how far the vessels of the choroid show through, 0 to 1.
-        crescent_mm: width of a temporal crescent of atrophy, 0 without one; `crescent_degrees`: its direction.
-        fibres: how bright the streaks of the nerve fibre layer are, 0 to 1.
+        disc_mm: half the width and half the height of the optic disc in mm.
+        tilt_degrees: rotation of the disc's long axis.
+        wobble: (2, 3), amplitudes of cos and sin of 2, 3 and 4 times the angle, which make the outline irregular.
+        cup_ratio: vertical cup-to-disc ratio.
+        cup_width: horizontal cup-to-disc ratio divided by `cup_ratio`.
+        cup_offset: (x, y) offset of the cup's centre, as a fraction (-1 to 1) of half the free space inside the disc.
+        cup_edge_mm: width of the transition from rim to cup floor in mm.
+        cup_pallor: how pale the floor of the cup is, 0 to 1.
+        rim_edge_mm: width of the disc's soft edge in mm, on the temporal and on the nasal side.
+        pallor: colour of the rim, from 0 (pink) to 1 (pale).
+        melanin: pigmentation of the background, from 0 (fair) to 1 (dark).
+        tessellation: visibility of the choroidal vessels, 0 to 1.
+        crescent_mm: width of the atrophy next to the disc in mm; 0 for none.
+        crescent_degrees: direction of the atrophy; 0 is temporal.
+        fibres: brightness of the nerve fibre layer, 0 to 1.
         lens: yellowing and clouding of the lens, 0 to 1.
-        spots: (x, y, radius, brightness) of drusen and the like.
+        spots: (x, y, radius, brightness) of bright spots such as drusen; the first three in mm, brightness 0 to 1.
+        vessels: the retinal vessels.
+        texture_seed: seed of the random textures.
     """
 
     left: bool
@@ -59,7 +63,12 @@ class Eye:
 
     @classmethod
     def sample(cls, rng: np.random.Generator, melanin_shift: float = 0.0) -> Eye:
-        """A random eye; `melanin_shift` makes the population of a place darker (positive) or fairer."""
+        """Sample a random eye.
+
+        Args:
+            rng: source of the random parameters.
+            melanin_shift: added to the mean pigmentation; positive is darker. It describes a site's population.
+        """
         height = float(np.clip(rng.normal(0.92, 0.08), 0.74, 1.12))
         disc_mm = (height * float(np.clip(rng.normal(0.92, 0.05), 0.8, 1.05)), height)
         cup_ratio = float(np.clip(0.2 + 0.65 * rng.beta(1.8, 1.7), 0.2, 0.85))
@@ -82,7 +91,7 @@ class Eye:
 
 
 def _spots(rng: np.random.Generator) -> tuple[tuple[float, float, float, float], ...]:
-    """A few, in one loose cluster outside the disc."""
+    """Sample 3 to 13 bright spots in one loose cluster outside the disc, as (x, y, radius, brightness)."""
     angle, away = rng.uniform(0, 2 * np.pi), rng.uniform(1.4, 2.0)
     middle = away * np.cos(angle), away * np.sin(angle)
     return tuple(

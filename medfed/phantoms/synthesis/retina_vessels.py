@@ -1,4 +1,7 @@
-"""The vessels of one retina: arcades that leave the disc up and down, turn to the temple or the nose, and branch."""
+"""Random vessel trees of a synthetic retina, and the light that they absorb.
+
+The main vessels leave the disc upwards and downwards, bend towards the temple or the nose, and branch.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,21 @@ from numpy import ndarray
 from scipy.spatial import cKDTree
 
 STEP_MM = 0.03
-REACH_MM = 3.4  # from the middle of the disc: past the corner of the widest field
-WIDE_MM = 0.035  # radius that parts wide vessels from narrow ones
-TRUNKS = (  # heading at the disc in degrees (0 temple, 90 down), where it ends up, and radius against the typical
+REACH_MM = 3.4  # vessels end at this distance from the disc centre, outside the widest field of view
+WIDE_MM = 0.035  # radius from which a vessel counts as wide
+TRUNKS = (  # (initial direction, final direction, relative radius); degrees: 0 is temporal, 90 is down
     (-84, -30, 1.0), (84, 30, 1.0), (-100, -150, 0.8), (100, 150, 0.8))  # fmt: skip
 TWIGS = ((-28, 0.42), (-8, 0.36), (14, 0.4), (32, 0.42), (165, 0.5), (190, 0.45), (212, 0.4))
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no single truth
+@dataclass(frozen=True, eq=False)  # == of arrays is not a single truth value
 class Vessel:
-    """points: (N, 3) of x, y and radius in mm, `STEP_MM` apart or less."""
+    """One vessel segment without branches.
+
+    Args:
+        artery: whether it is an artery; otherwise it is a vein.
+        points: (N, 3), x, y and radius in mm along the centre line, at most `STEP_MM` apart.
+    """
 
     artery: bool
     points: ndarray
@@ -27,10 +35,12 @@ class Vessel:
 
 @dataclass(frozen=True, eq=False)
 class VesselAbsorption:
-    """What vessels put before the retina, each (Y, X).
+    """Optical effect of the vessels on every pixel.
 
-    artery, vein: blood that light crosses there and back, 1 for a wide vessel's middle.
-    reflex: light that the middle of a vessel throws back, 0 to 1.
+    Args:
+        artery: (Y, X), relative length of the light's path through arterial blood; 1 in the centre of a wide vessel.
+        vein: (Y, X), relative length of the light's path through venous blood; 1 in the centre of a wide vessel.
+        reflex: (Y, X), light reflected by the centre of the vessels, 0 to 1.
     """
 
     artery: ndarray
@@ -39,7 +49,12 @@ class VesselAbsorption:
 
 
 def sample_vessels(rng: np.random.Generator, disc_mm: tuple[float, float]) -> tuple[Vessel, ...]:
-    """The tree of one eye, arteries and veins from a common place on the nasal side of the disc's middle."""
+    """Sample the arteries and veins of one eye; they start on the nasal side of the disc's centre.
+
+    Args:
+        rng: source of the random shapes.
+        disc_mm: half the width and half the height of the optic disc in mm.
+    """
     centre = np.array([-0.22 * disc_mm[0], 0.0]) + rng.normal(0, 0.06, 2)
     tree: list[Vessel] = []
     for artery in (True, False):
@@ -59,13 +74,13 @@ def sample_vessels(rng: np.random.Generator, disc_mm: tuple[float, float]) -> tu
 
 def _grow(rng: np.random.Generator, artery: bool, origin: ndarray, headings: tuple[float, float], radius: float,
           generations: int) -> Iterator[Vessel]:  # fmt: skip
-    """A vessel whose heading goes from the first to the second, and those that leave it."""
+    """Yield a vessel and its branches; its direction changes from the first to the second of `headings` (degrees)."""
     path = _walk(rng, origin, headings)
     n, i = len(path), np.arange(len(path))
     leaving = np.sort(rng.uniform(0.25, 0.9, rng.integers(2, 5))) if generations and n > 20 else np.array([])
     at = (leaving * n).astype(int)
     narrowing = 1 - 0.12 * (i[:, None] >= at).sum(1) - 0.12 * i / n
-    swelling = np.minimum(1, 0.75 + 0.25 * i * STEP_MM / 0.35)  # narrow where it dives into the disc
+    swelling = np.minimum(1, 0.75 + 0.25 * i * STEP_MM / 0.35)  # narrow where it enters the disc
     radii = np.maximum(radius * narrowing * swelling, 0.008)
     yield Vessel(artery, np.column_stack([path, radii]))
     for k in at:
@@ -77,7 +92,7 @@ def _grow(rng: np.random.Generator, artery: bool, origin: ndarray, headings: tup
 
 
 def _walk(rng: np.random.Generator, origin: ndarray, headings: tuple[float, float]) -> ndarray:
-    """(N, 2) positions from the origin until `REACH_MM`."""
+    """Sample the centre line of a vessel, (N, 2) in mm, from the origin to the distance `REACH_MM`."""
     n = int(1.5 * REACH_MM / STEP_MM)
     s = np.arange(n) * STEP_MM
     turn = 1 / (1 + np.exp(-(s - 1.5) / 0.5))
@@ -92,7 +107,14 @@ def _walk(rng: np.random.Generator, origin: ndarray, headings: tuple[float, floa
 
 
 def vessel_absorption(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel_mm: float) -> VesselAbsorption:
-    """Blood and reflex over the pixels at x, y, each (Y, X)."""
+    """Compute the absorption and the reflex of all vessels for every pixel.
+
+    Args:
+        vessels: the vessels of one eye.
+        x: (Y, X), x position of every pixel in mm.
+        y: (Y, X), y position of every pixel in mm.
+        pixel_mm: size of a pixel in mm. Vessels thinner than a pixel are drawn paler instead of thinner.
+    """
     pixels = np.column_stack([x.ravel(), y.ravel()])
     low, high = pixels.min(0) - 0.1, pixels.max(0) + 0.1
     columns, reflex = {}, np.zeros(x.shape, np.float32)
@@ -110,14 +132,14 @@ def vessel_absorption(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel
 
 
 def _cross_section(points: ndarray, pixels: ndarray, pixel_mm: float) -> tuple[ndarray, ndarray]:
-    """Depth of blood under each pixel, 1 in a vein's middle, and the reflex of the wall; of the nearest vessel."""
+    """Compute the relative depth of blood and the reflex of each pixel (N,), from the nearest vessel point."""
     tree = cKDTree(points[:, :2], balanced_tree=False, compact_nodes=False)
     distance, nearest = tree.query(pixels, distance_upper_bound=points[:, 2].max() + pixel_mm)
     hit = np.isfinite(distance)
     depth, shine = np.zeros(len(pixels), np.float32), np.zeros(len(pixels), np.float32)
     radius = points[nearest[hit], 2]
-    seen = np.maximum(radius, 0.6 * pixel_mm)  # thinner than a pixel: paler instead
-    share = distance[hit] / seen
-    depth[hit] = (radius / 0.07) ** 0.7 * np.sqrt(np.clip(1 - share**2, 0, 1)) * np.sqrt(radius / seen)
-    shine[hit] = np.exp(-((share / 0.28) ** 2)) * np.clip((radius - 0.02) / 0.04, 0, 1)
+    visible_radius = np.maximum(radius, 0.6 * pixel_mm)  # a vessel thinner than a pixel is drawn paler instead
+    offset = distance[hit] / visible_radius
+    depth[hit] = (radius / 0.07) ** 0.7 * np.sqrt(np.clip(1 - offset**2, 0, 1)) * np.sqrt(radius / visible_radius)
+    shine[hit] = np.exp(-((offset / 0.28) ** 2)) * np.clip((radius - 0.02) / 0.04, 0, 1)
     return depth, shine

@@ -1,6 +1,7 @@
-"""Soft shapes and smooth random fields in millimetres: what an anatomy is drawn with, at any resolution.
+"""Shapes and smooth random fields in millimetres, which the phantom anatomies are built from.
 
-A shape is a signed distance in mm (negative inside); `share` turns it into the part of each voxel that the shape fills.
+A shape is a signed distance field in mm, negative inside. `coverage` converts it to the fraction of each voxel that the
+shape fills. Shapes and fields are defined in mm, so the same anatomy can be sampled at any resolution.
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import numpy as np
 from numpy import ndarray
 
 Box = tuple[slice, slice, slice]
-FIELD_HALF_WIDTH_MM = (48.0, 150.0, 150.0)  # z, y, x: a field is drawn this far around the origin, whatever the grid
+FIELD_HALF_WIDTH_MM = (48.0, 150.0, 150.0)  # z, y, x: extent of every random field around the origin
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Sample points. x runs to the patient's left, y to the back, z to the head; arrays are ordered (Z, Y, X).
+    """Positions in mm at which an anatomy is sampled.
+
+    x points to the patient's left, y to the back and z to the head. Arrays are ordered (Z, Y, X).
 
     Args:
-        axes: the regular z, y, x positions, 1-D.
-        x, y: (Z, Y, X) positions at which shapes are evaluated (the regular ones, bent: see `bend`).
-        z: (Z, 1, 1).
-        edge_mm: width of the soft edge of a shape, about one pixel.
-        fields: smooth random fields by name, (Z, Y, X), zero mean and unit variance.
-        box: where these points lie in the whole grid.
+        axes: regular z, y and x positions in mm; three 1-D arrays of lengths Z, Y and X.
+        x: (Z, Y, X), x positions in mm at which shapes are evaluated; regular, or displaced by `bend`.
+        y: (Z, Y, X), y positions in mm at which shapes are evaluated; regular, or displaced by `bend`.
+        z: (Z, 1, 1), z positions in mm.
+        edge_mm: width of a shape's soft edge in mm, about one pixel.
+        fields: smooth random fields by name, each (Z, Y, X) with zero mean and unit variance.
+        box: z, y and x slices of these points in the uncropped grid.
     """
 
     axes: tuple[ndarray, ndarray, ndarray]
@@ -39,7 +43,17 @@ class Grid:
         self, x_mm: tuple[float, float], y_mm: tuple[float, float], z_mm: tuple[float, float] = (-1e3, 1e3),
         margin_mm: float = 7.0,
     ) -> Grid:
-        """The part between these bounds, widened by `margin_mm`, which covers the bending."""
+        """Return the part of the grid between the given bounds.
+
+        Args:
+            x_mm: lower and upper bound of x in mm.
+            y_mm: lower and upper bound of y in mm.
+            z_mm: lower and upper bound of z in mm.
+            margin_mm: distance by which every bound is widened, so that displaced points are not lost.
+
+        Returns:
+            A grid with cropped axes and fields, whose `box` refers to the uncropped grid.
+        """
         (z, y, x), (whole_z, whole_y, whole_x) = self.axes, self.box
         box = _between(z, z_mm, margin_mm), _between(y, y_mm, margin_mm), _between(x, x_mm, margin_mm)
         return replace(
@@ -48,24 +62,38 @@ class Grid:
             box=(_moved(box[0], whole_z), _moved(box[1], whole_y), _moved(box[2], whole_x)))
 
     def along_z(self, *pairs: tuple[float, float]) -> ndarray:
-        """(Z, 1, 1): a quantity that is known at some heights (z in mm, value), linear in between."""
+        """Interpolate a quantity linearly along z.
+
+        Args:
+            pairs: (z in mm, value), ordered by z. Outside the given range the first or the last value applies.
+
+        Returns:
+            (Z, 1, 1) float32, the value at each z position of the grid.
+        """
         heights, values = zip(*pairs)
         return np.interp(self.z, heights, values).astype(np.float32)
 
 
 def _between(axis: ndarray, bounds_mm: tuple[float, float], margin_mm: float) -> slice:
-    """The part of one axis between two positions, widened by the margin."""
+    """Return the slice of an axis between two positions, widened by a margin on both sides."""
     low, high = bounds_mm
     return slice(*np.searchsorted(axis, (low - margin_mm, high + margin_mm)))
 
 
 def _moved(part: slice, whole: slice) -> slice:
-    """A part of a box, in the grid that the box lies in."""
+    """Convert a slice relative to a box into a slice relative to the grid that contains the box."""
     return slice(part.start + whole.start, part.stop + whole.start)
 
 
 def regular_grid(z_mm: ndarray, y_mm: ndarray, x_mm: ndarray, edge_mm: float) -> Grid:
-    """A grid without bending or fields."""
+    """Create a regular grid without displacement and without random fields.
+
+    Args:
+        z_mm: (Z,), z positions in mm.
+        y_mm: (Y,), y positions in mm.
+        x_mm: (X,), x positions in mm.
+        edge_mm: width of a shape's soft edge in mm, about one pixel.
+    """
     z, y, x = (np.asarray(axis, np.float32) for axis in (z_mm, y_mm, x_mm))
     shape = (len(z), len(y), len(x))
     wide_x, wide_y = np.broadcast_to(x, shape), np.broadcast_to(y[:, None], shape)
@@ -74,12 +102,18 @@ def regular_grid(z_mm: ndarray, y_mm: ndarray, x_mm: ndarray, edge_mm: float) ->
 
 
 def bend(grid: Grid, shift_x_mm: ndarray, shift_y_mm: ndarray) -> Grid:
-    """Displace the sample points, so that every shape drawn later is bent the same way."""
+    """Displace the sample points, which deforms every shape that is evaluated on the grid later.
+
+    Args:
+        grid: the grid to displace.
+        shift_x_mm: (Z, Y, X), displacement along x in mm.
+        shift_y_mm: (Z, Y, X), displacement along y in mm.
+    """
     return replace(grid, x=grid.x + shift_x_mm, y=grid.y + shift_y_mm)
 
 
 def _spline_weights(axis: ndarray, half_width: float, step: float) -> ndarray:
-    """(N, knots) cubic B-spline weights of lattice knots at points of one axis; their squares sum to one."""
+    """Compute cubic B-spline weights (N, knots) at the points of one axis; the squares of each row sum to 1."""
     knots = np.arange(-half_width - 2 * step, half_width + 2.01 * step, step)
     t = np.abs(axis[:, None] - knots) / step
     weights = np.where(t < 1, 2 / 3 - t**2 + t**3 / 2, np.clip(2 - t, 0, None) ** 3 / 6)
@@ -92,7 +126,19 @@ def random_field(
     steps_mm: tuple[float, float, float],
     half_width_mm: tuple[float, float, float] = FIELD_HALF_WIDTH_MM,
 ) -> ndarray:
-    """(Z, Y, X) smooth Gaussian field with grain `steps_mm` (z, y, x); the same field at any resolution."""
+    """Sample a smooth Gaussian random field that does not depend on the resolution of the grid.
+
+    The field is a cubic B-spline with standard normal coefficients on a regular lattice.
+
+    Args:
+        grid: positions at which the field is evaluated.
+        rng: source of the coefficients.
+        steps_mm: spacing of the lattice along z, y and x in mm, which is the size of the field's structures.
+        half_width_mm: extent of the lattice on each side of the origin along z, y and x in mm.
+
+    Returns:
+        (Z, Y, X) float32 with zero mean and unit variance.
+    """
     weights = [_spline_weights(*rule) for rule in zip(grid.axes, half_width_mm, steps_mm)]
     lattice = rng.standard_normal([w.shape[1] for w in weights], dtype=np.float32)
     in_z = np.tensordot(weights[0], lattice, 1)
@@ -100,7 +146,17 @@ def random_field(
 
 
 def ellipse(grid: Grid, centre: tuple, radii: tuple, degrees: float = 0.0) -> ndarray:
-    """Distance to an ellipse in each slice; centre and radii are (x, y), numbers or (Z, 1, 1)."""
+    """Compute the signed distance to an ellipse in each slice.
+
+    Args:
+        grid: positions at which the distance is evaluated.
+        centre: (x, y) of the centre in mm; each a number or an array (Z, 1, 1).
+        radii: (x, y) semi-axes in mm; each a number or an array (Z, 1, 1).
+        degrees: rotation of the ellipse, from x towards y.
+
+    Returns:
+        (Z, Y, X), approximate signed distance in mm, negative inside.
+    """
     x, y = grid.x - centre[0], grid.y - centre[1]
     if degrees:
         cos, sin = np.float32(np.cos(np.radians(degrees))), np.float32(np.sin(np.radians(degrees)))
@@ -110,13 +166,32 @@ def ellipse(grid: Grid, centre: tuple, radii: tuple, degrees: float = 0.0) -> nd
 
 
 def ellipsoid(grid: Grid, centre: tuple, radii: tuple) -> ndarray:
-    """Distance to an ellipsoid; centre and radii are (x, y, z)."""
+    """Compute the signed distance to an ellipsoid.
+
+    Args:
+        grid: positions at which the distance is evaluated.
+        centre: (x, y, z) of the centre in mm.
+        radii: (x, y, z) semi-axes in mm.
+
+    Returns:
+        (Z, Y, X), approximate signed distance in mm, negative inside.
+    """
     u, v, w = ((p - c) / r for p, c, r in zip((grid.x, grid.y, grid.z), centre, radii))
     return (np.sqrt(u * u + v * v + w * w) - 1) * np.float32(min(radii))
 
 
 def band(grid: Grid, start: tuple, end: tuple, radius_mm: float | ndarray) -> ndarray:
-    """Distance to a band with round ends from `start` to `end`, (x, y) in each slice."""
+    """Compute the signed distance to a thick line with round ends, in each slice.
+
+    Args:
+        grid: positions at which the distance is evaluated.
+        start: (x, y) of the line's first end in mm; each a number or an array (Z, 1, 1).
+        end: (x, y) of the line's second end in mm; each a number or an array (Z, 1, 1).
+        radius_mm: half the line's thickness in mm; a number or an array (Z, 1, 1).
+
+    Returns:
+        (Z, Y, X), signed distance in mm, negative inside.
+    """
     along_x, along_y = end[0] - start[0], end[1] - start[1]
     x, y = grid.x - start[0], grid.y - start[1]
     t = np.clip((x * along_x + y * along_y) / (along_x**2 + along_y**2), 0, 1)
@@ -124,5 +199,13 @@ def band(grid: Grid, start: tuple, end: tuple, radius_mm: float | ndarray) -> nd
 
 
 def coverage(distance_mm: ndarray, edge_mm: float) -> ndarray:
-    """Part of each voxel inside the shape, 0 to 1."""
+    """Convert a signed distance to the fraction of each voxel that the shape fills.
+
+    Args:
+        distance_mm: signed distance to the shape's surface in mm, negative inside; any shape.
+        edge_mm: width of the linear transition from 1 (inside) to 0 (outside) in mm.
+
+    Returns:
+        Array of the same shape as `distance_mm`, in [0, 1].
+    """
     return np.clip(0.5 - distance_mm / edge_mm, 0, 1)

@@ -1,6 +1,7 @@
-"""Procedural pictures of many textures and palettes, to train a style codec on without anybody's image.
+"""Procedural texture images, to train a style codec without images of patients.
 
-Noise of every colour, gratings, cells, blobs and gradients; painted as stains, skin, mucosa, retina, grey or random.
+The patterns are noise with different spectra, gratings, cells, blobs and gradients. They are coloured with palettes of
+histological stains, skin, mucosa and retina, with random colours, or in grey.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from scipy import fft, ndimage
 
 from medfed.phantoms.synthesis.collection import stream
 
-PALETTES = {  # dark to bright, RGB in [0, 1]
+PALETTES = {  # RGB in [0, 1], from dark to bright
     "haematoxylin_eosin": ((0.25, 0.12, 0.40), (0.55, 0.30, 0.60), (0.85, 0.55, 0.72), (0.97, 0.90, 0.95)),
     "diaminobenzidine": ((0.22, 0.12, 0.07), (0.50, 0.33, 0.20), (0.62, 0.68, 0.80), (0.95, 0.95, 0.96)),
     "skin": ((0.28, 0.16, 0.11), (0.62, 0.40, 0.30), (0.85, 0.64, 0.53), (0.98, 0.86, 0.78)),
@@ -21,14 +22,18 @@ PALETTES = {  # dark to bright, RGB in [0, 1]
 
 
 def random_texture(seed: int, number: int, size: int = 128) -> ndarray:
-    """One picture: two patterns, each in its palette, on either side of a soft border, with a little grain.
+    """Generate one random texture image.
+
+    The image consists of two coloured patterns, one on each side of a random border, and a little noise. One image in
+    four is grey.
 
     Args:
-        seed, number: name the picture: the same numbers give the same picture, whatever else is made.
-        size: side in pixels, at least 8.
+        seed: seed of the collection.
+        number: index of the image in the collection. The same seed and number always give the same image.
+        size: height and width in pixels, at least 8.
 
     Returns:
-        (3, size, size) float32 in [0, 1]; one in four is grey.
+        (3, size, size) float32 in [0, 1].
 
     Raises:
         ValueError: if size is below 8.
@@ -39,20 +44,20 @@ def random_texture(seed: int, number: int, size: int = 128) -> ndarray:
     first, second = (_paint(_pattern(size, rng), rng) for _ in range(2))
     border = _noise(size, rng, power=rng.uniform(2.5, 4)) - 0.5
     share = 1 / (1 + np.exp(-np.clip(border * rng.choice([20, 200]), -60, 60)))
-    picture = share * first + (1 - share) * second
-    picture += rng.choice([0, 0.01, 0.03, 0.06]) * rng.standard_normal((size, size))
+    image = share * first + (1 - share) * second
+    image += rng.choice([0, 0.01, 0.03, 0.06]) * rng.standard_normal((size, size))
     if rng.random() < 0.25:
-        picture[:] = picture.mean(axis=0)
-    return np.clip(picture, 0, 1).astype(np.float32)
+        image[:] = image.mean(axis=0)
+    return np.clip(image, 0, 1).astype(np.float32)
 
 
 def _pattern(size: int, rng: np.random.Generator) -> ndarray:
-    """(size, size) in [0, 1]."""
+    """Generate a random pattern of a random type, (size, size) in [0, 1]."""
     return _PATTERNS[rng.integers(len(_PATTERNS))](size, rng)
 
 
 def _noise(size: int, rng: np.random.Generator, power: float | None = None) -> ndarray:
-    """Noise whose amplitude falls with frequency^(power / 2): white at 0, clouds at 3 and more."""
+    """Generate noise whose amplitude falls as frequency^(-power / 2): white noise for 0, clouds for 3 and more."""
     power = rng.uniform(0, 3.5) if power is None else power
     frequency = np.hypot(*np.meshgrid(fft.fftfreq(size), fft.rfftfreq(size), indexing="ij"))
     frequency[0, 0] = np.inf
@@ -61,7 +66,7 @@ def _noise(size: int, rng: np.random.Generator, power: float | None = None) -> n
 
 
 def _grating(size: int, rng: np.random.Generator) -> ndarray:
-    """Waves of one direction, bent by noise, smooth or sharp."""
+    """Generate parallel waves, smooth or sharp, that are distorted by noise."""
     rows, columns = np.mgrid[:size, :size]
     angle, period = rng.uniform(0, np.pi), np.exp(rng.uniform(np.log(4), np.log(size / 2)))
     bend = rng.uniform(0, 1.5) * period * _noise(size, rng, power=3.5)
@@ -70,7 +75,7 @@ def _grating(size: int, rng: np.random.Generator) -> ndarray:
 
 
 def _cells(size: int, rng: np.random.Generator) -> ndarray:
-    """Voronoi cells with dark or bright walls, filled flat or by distance from their seed."""
+    """Generate Voronoi cells with dark walls, filled with one grey value each or by the distance from their centre."""
     seeds = rng.uniform(0, size, (int(np.exp(rng.uniform(np.log(6), np.log(200)))), 2))
     pixels = np.stack([*np.mgrid[:size, :size]], axis=-1).reshape(-1, 1, 2)
     squared = ((pixels - seeds[None]) ** 2).sum(axis=-1)
@@ -82,30 +87,30 @@ def _cells(size: int, rng: np.random.Generator) -> ndarray:
 
 
 def _blobs(size: int, rng: np.random.Generator) -> ndarray:
-    """Discs of one size, sharp or soft: nuclei, glands, drops."""
+    """Generate round structures of one size with a sharp or soft edge, similar to nuclei, glands or drops."""
     field = ndimage.gaussian_filter(rng.standard_normal((size, size)), np.exp(rng.uniform(0, 2.2)), mode="wrap")
     steep = rng.choice([2, 10, 50])
     return 1 / (1 + np.exp(np.clip(-steep * (field / (field.std() + 1e-9) - rng.uniform(-0.5, 1.3)), -60, 60)))
 
 
 def _gradient(size: int, rng: np.random.Generator) -> ndarray:
-    """A slope, or light that falls off from a point, with flat rectangles on it."""
+    """Generate a linear or radial gradient with up to four rectangles of one grey value each."""
     rows, columns = np.mgrid[:size, :size] / size
     angle, centre = rng.uniform(0, 2 * np.pi), rng.uniform(0, 1, 2)
     slope = rows * np.sin(angle) + columns * np.cos(angle)
-    picture = _rescale(slope if rng.random() < 0.5 else -np.hypot(rows - centre[0], columns - centre[1]))
+    image = _rescale(slope if rng.random() < 0.5 else -np.hypot(rows - centre[0], columns - centre[1]))
     for _ in range(rng.integers(0, 5)):
         top, left = rng.integers(0, size - 3, 2)
         height, width = rng.integers(3, max(4, size // 2), 2)
-        picture[top : top + height, left : left + width] = rng.random()
-    return picture
+        image[top : top + height, left : left + width] = rng.random()
+    return image
 
 
 _PATTERNS = (_noise, _grating, _cells, _blobs, _gradient)
 
 
 def _paint(pattern: ndarray, rng: np.random.Generator) -> ndarray:
-    """(H, W) to (3, H, W): a palette, or random colours, or grey, with a random contrast and brightness."""
+    """Colour a pattern (H, W) as (3, H, W) with a palette, random colours or grey, and a random contrast."""
     choice = rng.random()
     if choice < 0.5:
         stops = np.array(list(PALETTES.values())[rng.integers(len(PALETTES))]) + rng.normal(0, 0.05, (4, 3))
@@ -120,5 +125,6 @@ def _paint(pattern: ndarray, rng: np.random.Generator) -> ndarray:
 
 
 def _rescale(field: ndarray) -> ndarray:
+    """Map an array linearly to [0, 1]."""
     low, high = field.min(), field.max()
     return (field - low) / max(high - low, 1e-9)

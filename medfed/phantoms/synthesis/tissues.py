@@ -1,4 +1,4 @@
-"""Tissues of the male pelvis as T2-weighted MRI sees them."""
+"""Tissues of the male pelvis and their typical properties in T2-weighted MRI."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tissue:
-    """Typical values at 3 tesla. `grain` names the random field by which T2 varies inside the tissue.
+    """Magnetic resonance properties of one tissue at 3 tesla.
 
     Args:
-        proton_density: relative to water; 0 is a signal void.
-        t1_ms, t2_ms: relaxation times. T2 of fat is the long apparent one of fast spin echo.
-        grain, variation: field name and the relative change of T2 at one standard deviation of it.
+        proton_density: relative to water; 0 gives no signal.
+        t1_ms: longitudinal relaxation time in ms.
+        t2_ms: transverse relaxation time in ms. For fat, the long apparent T2 of fast spin echo sequences.
+        grain: name of the random field (`Grid.fields`) by which T2 varies inside the tissue; "" for a uniform tissue.
+        variation: relative change of T2 for one standard deviation of that field.
     """
 
     proton_density: float

@@ -1,4 +1,4 @@
-"""The round loop's end of the line, with a relay of ours at the other: a thread that does what a test says."""
+"""`FlareConnection` with fake FLARE jobs, whose controller is a thread that behaves as a test needs it."""
 
 import json
 import threading
@@ -16,242 +16,243 @@ from medfed.core.errors import UserError
 from medfed.engines.flare.connection import MAX_JOBS, FlareConnection
 from medfed.federation.message import Message, digest
 
-LETTER = Message("train", {"w": torch.ones(2)}, {}, {"round": 1, "last": 0})
+REQUEST = Message("train", {"w": torch.ones(2)}, {}, {"round": 1, "last": 0})
 OTHER = Message("train", {"w": torch.zeros(2)}, {}, {"round": 1, "last": 0})
-ASKED = {"north": LETTER, "south": LETTER, "west": OTHER}
-Relay = Callable[[Connection, dict, list[bytes]], None]
+ASKED = {"north": REQUEST, "south": REQUEST, "west": OTHER}
+FakeController = Callable[[Connection, dict, list[bytes]], None]
 
 
 class FakeJobs:
-    """Jobs one after another; of each the relay does what the test gave it, then its line breaks."""
+    """Starts one fake job after another, each with the next of the given controllers; None never connects."""
 
-    def __init__(self, *relays: Relay | None) -> None:
-        self.relays, self.requests, self.stopped, self.running = list(relays), [], 0, []
+    def __init__(self, *controllers: FakeController | None) -> None:
+        self.controllers, self.headers, self.stopped, self.running = list(controllers), [], 0, []
 
-    def __call__(self, line: dict[str, str]):
-        relay = self.relays.pop(0)
+    def __call__(self, settings: dict[str, str]):
+        controller = self.controllers.pop(0)
         job = _Job(self)
-        if relay is not None:
-            threading.Thread(target=self._run, args=(relay, line, job), daemon=True).start()
+        if controller is not None:
+            threading.Thread(target=self._run, args=(controller, settings, job), daemon=True).start()
         return job
 
-    def _run(self, relay: Relay, told: dict[str, str], job) -> None:
-        with Client(told["address"], "AF_UNIX", authkey=bytes.fromhex(told["key"])) as line:
+    def _run(self, controller: FakeController, settings: dict[str, str], job) -> None:
+        with Client(settings["address"], "AF_UNIX", authkey=bytes.fromhex(settings["key"])) as connection:
             try:
                 while True:
-                    request = json.loads(line.recv_bytes())
-                    self.requests.append(request)
-                    relay(line, request, [line.recv_bytes() for _ in range(request["n_letters"])])
+                    header = json.loads(connection.recv_bytes())
+                    self.headers.append(header)
+                    controller(connection, header, [connection.recv_bytes() for _ in range(header["n_requests"])])
             except (EOFError, OSError):
                 pass
 
 
 class _Job:
     def __init__(self, jobs: FakeJobs) -> None:
-        self.jobs, self.how = jobs, None
+        self.jobs, self.reason = jobs, None
 
-    def ended(self) -> str | None:
-        return self.how
+    def end_reason(self) -> str | None:
+        return self.reason
 
     def stop(self) -> None:
         self.jobs.stopped += 1
 
 
-def echo(line, request, letters) -> None:
-    """Every site answers with its letter."""
-    for site, index in request["sites"].items():
-        send(line, site, letters[index])
-    line.send_bytes(b"")
+def echo(connection, header, requests) -> None:
+    """Let every site reply with its own request."""
+    for site, index in header["sites"].items():
+        send(connection, site, requests[index])
+    connection.send_bytes(b"")
 
 
-def send(line, site: str, answer: bytes) -> None:
-    line.send_bytes(site.encode())
-    line.send_bytes(answer)
+def send(connection, site: str, reply: bytes) -> None:
+    connection.send_bytes(site.encode())
+    connection.send_bytes(reply)
 
 
-def breaking_after(n: int) -> Relay:
-    """The line breaks after n answers."""
+def breaking_after(n: int) -> FakeController:
+    """Return a controller whose connection breaks after n replies."""
 
-    def relay(line, request, letters) -> None:
-        for site, index in list(request["sites"].items())[:n]:
-            send(line, site, letters[index])
+    def controller(connection, header, requests) -> None:
+        for site, index in list(header["sites"].items())[:n]:
+            send(connection, site, requests[index])
         raise EOFError
 
-    return relay
+    return controller
 
 
 def exchange(jobs: FakeJobs, seconds: float = 0.0, **settings):
-    heard, line = [], FlareConnection(jobs, **settings)
-    began = time.monotonic()
-    answers = line.exchange("train", ASKED, seconds, lambda *told: heard.append(told))
-    line.close()
-    assert time.monotonic() - began < 30
-    assert [told[2:] for told in heard] == [(n, len(ASKED)) for n in range(1, len(heard) + 1)]
-    return answers, [site for _, site, *_ in heard]
+    received, flare = [], FlareConnection(jobs, **settings)
+    start = time.monotonic()
+    replies = flare.exchange("train", ASKED, seconds, lambda *arguments: received.append(arguments))
+    flare.close()
+    assert time.monotonic() - start < 30
+    assert [arguments[2:] for arguments in received] == [(n, len(ASKED)) for n in range(1, len(received) + 1)]
+    return replies, [site for _, site, *_ in received]
 
 
-def test_each_site_gets_its_letter_and_what_goes_to_two_crosses_once():
+def test_each_site_receives_its_request_and_a_request_to_two_sites_is_sent_once():
     jobs = FakeJobs(echo)
-    answers, heard = exchange(jobs)
-    assert list(answers) == sorted(ASKED) == sorted(heard)
-    assert all(digest(answers[site].to_bytes()) == digest(ASKED[site].to_bytes()) for site in ASKED)
-    assert jobs.requests[0]["n_letters"] == 2 and jobs.requests[0]["kind"] == "train" and jobs.stopped == 1
+    replies, received = exchange(jobs)
+    assert list(replies) == sorted(ASKED) == sorted(received)
+    assert all(digest(replies[site].to_bytes()) == digest(ASKED[site].to_bytes()) for site in ASKED)
+    assert jobs.headers[0]["n_requests"] == 2 and jobs.headers[0]["kind"] == "train" and jobs.stopped == 1
 
 
-def test_one_job_serves_many_exchanges():
+def test_one_job_carries_several_exchanges():
     jobs = FakeJobs(echo)
-    line = FlareConnection(jobs)
+    flare = FlareConnection(jobs)
     for _ in range(3):
-        assert len(line.exchange("train", ASKED, 0.0)) == 3
-    line.close()
-    assert len(jobs.requests) == 3 and jobs.stopped == 1
+        assert len(flare.exchange("train", ASKED, 0.0)) == 3
+    flare.close()
+    assert len(jobs.headers) == 3 and jobs.stopped == 1
 
 
-def test_of_two_answers_of_a_site_the_last_counts_and_none_is_added():
-    def twice(line, request, letters):
-        for site in request["sites"]:
-            send(line, site, letters[0])
-            send(line, site, letters[0])
-        line.send_bytes(b"")
+def test_two_replies_of_one_site_give_one_entry():
+    def twice(connection, header, requests):
+        for site in header["sites"]:
+            send(connection, site, requests[0])
+            send(connection, site, requests[0])
+        connection.send_bytes(b"")
 
-    answers, _ = exchange(FakeJobs(twice))
-    assert list(answers) == sorted(ASKED)
+    replies, _ = exchange(FakeJobs(twice))
+    assert list(replies) == sorted(ASKED)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
-def test_after_a_break_another_job_asks_only_the_sites_that_are_left(n):
+def test_after_a_failure_another_job_asks_only_the_sites_without_a_reply(n):
     jobs = FakeJobs(breaking_after(n), echo)
-    answers, heard = exchange(jobs)
-    assert {site: answer.kind for site, answer in answers.items()} == dict.fromkeys(ASKED, "train")
-    assert len(jobs.requests[0]["sites"]) == 3 and len(jobs.requests[1]["sites"]) == 3 - n
-    assert sorted(heard) == sorted(ASKED) and jobs.stopped == 2
+    replies, received = exchange(jobs)
+    assert {site: reply.kind for site, reply in replies.items()} == dict.fromkeys(ASKED, "train")
+    assert len(jobs.headers[0]["sites"]) == 3 and len(jobs.headers[1]["sites"]) == 3 - n
+    assert sorted(received) == sorted(ASKED) and jobs.stopped == 2
 
 
-def test_a_break_after_all_answers_but_before_the_end_asks_nobody_again():
+def test_a_failure_after_the_last_reply_asks_no_site_again():
     jobs = FakeJobs(breaking_after(3), echo)
-    assert len(exchange(jobs)[0]) == 3 and len(jobs.requests) == 1
+    assert len(exchange(jobs)[0]) == 3 and len(jobs.headers) == 1
 
 
-def test_an_answer_that_broke_off_in_the_middle_is_none():
-    def half(line, request, letters):
-        line.send_bytes(b"north")
+def test_an_incomplete_reply_is_requested_again():
+    def half(connection, header, requests):
+        connection.send_bytes(b"north")
         raise EOFError
 
     jobs = FakeJobs(half, echo)
-    answers, heard = exchange(jobs)
-    assert answers["north"].kind == "train" and heard.count("north") == 1
+    replies, received = exchange(jobs)
+    assert replies["north"].kind == "train" and received.count("north") == 1
 
 
-def test_it_gives_up_after_a_few_jobs_and_says_why():
+def test_after_max_jobs_failures_the_reply_holds_the_reason():
     jobs = FakeJobs(*MAX_JOBS * [breaking_after(0)], echo)
-    answers, _ = exchange(jobs)
-    assert {answer.kind for answer in answers.values()} == {"failed"}
-    assert answers["west"].facts["why"] == "did not reply: FLARE's job ended: its line broke"
-    assert len(jobs.requests) == MAX_JOBS == jobs.stopped
+    replies, _ = exchange(jobs)
+    assert {reply.kind for reply in replies.values()} == {"failed"}
+    assert replies["west"].facts["why"] == "did not reply: FLARE's job ended: its connection broke"
+    assert len(jobs.headers) == MAX_JOBS == jobs.stopped
 
 
-def test_the_answers_that_came_are_kept_when_it_gives_up():
+def test_replies_received_before_giving_up_are_returned():
     jobs = FakeJobs(breaking_after(1), *(MAX_JOBS - 1) * [breaking_after(0)])
-    answers, _ = exchange(jobs)
-    assert [answers[site].kind for site in sorted(ASKED)] == ["train", "failed", "failed"]
+    replies, _ = exchange(jobs)
+    assert [replies[site].kind for site in sorted(ASKED)] == ["train", "failed", "failed"]
 
 
-def test_a_relay_that_never_comes_is_not_waited_for():
+def test_a_controller_that_never_connects_is_given_up_after_the_timeout():
     threads = threading.active_count()
-    answers, _ = exchange(FakeJobs(*MAX_JOBS * [None]), join_timeout_s=0.3)
-    assert answers["north"].facts["why"] == "did not reply: FLARE's job ended: its relay was not there within 0.3 s"
-    assert threading.active_count() == threads  # nobody waits at a closed door
+    replies, _ = exchange(FakeJobs(*MAX_JOBS * [None]), join_timeout_s=0.3)
+    reason = "did not reply: FLARE's job ended: its controller did not connect within 0.3 s"
+    assert replies["north"].facts["why"] == reason
+    assert threading.active_count() == threads  # no thread is left waiting
 
 
-def test_a_job_that_ends_before_its_relay_comes_says_how():
+def test_the_reason_of_a_job_that_ends_before_its_controller_connects_is_reported():
     jobs = FakeJobs(*MAX_JOBS * [None])
 
-    def ending(line):
-        job = jobs(line)
-        job.how = "FLARE says FINISHED:ABNORMAL"
+    def ending(settings):
+        job = jobs(settings)
+        job.reason = "FLARE says FINISHED:ABNORMAL"
         return job
 
-    line = FlareConnection(ending)
-    answers = line.exchange("train", ASKED, 0.0)
-    assert answers["north"].facts["why"] == "did not reply: FLARE's job ended: FLARE says FINISHED:ABNORMAL"
+    flare = FlareConnection(ending)
+    replies = flare.exchange("train", ASKED, 0.0)
+    assert replies["north"].facts["why"] == "did not reply: FLARE's job ended: FLARE says FINISHED:ABNORMAL"
 
 
-def test_a_relay_that_falls_silent_is_not_waited_for():
-    """Hung, it holds its line open and answers nothing."""
+def test_a_controller_that_hangs_is_given_up_after_the_timeout():
+    """It keeps its connection open and sends nothing."""
     release = threading.Event()
 
-    def hung(line, request, letters):
+    def hung(connection, header, requests):
         release.wait(6)
         raise EOFError
 
-    answers, _ = exchange(FakeJobs(*MAX_JOBS * [hung]), seconds=0.2, grace_s=0.3)
+    replies, _ = exchange(FakeJobs(*MAX_JOBS * [hung]), seconds=0.2, grace_s=0.3)
     release.set()
-    assert answers["north"].facts["why"] == "did not reply: FLARE's job ended: its relay said nothing for 0.5 s"
+    assert replies["north"].facts["why"] == "did not reply: FLARE's job ended: its controller sent nothing for 0.5 s"
 
 
-def test_without_a_limit_it_waits_as_long_as_the_job_runs():
-    made, release = [], threading.Event()
+def test_without_a_timeout_it_waits_as_long_as_the_job_runs():
+    started, release = [], threading.Event()
     jobs = FakeJobs(*MAX_JOBS * [lambda *_: release.wait(20)])
 
-    def start(line):
-        made.append(jobs(line))
-        threading.Timer(0.5, lambda job=made[-1]: setattr(job, "how", "FLARE says FINISHED:ABORTED")).start()
-        return made[-1]
+    def start(settings):
+        started.append(jobs(settings))
+        threading.Timer(0.5, lambda job=started[-1]: setattr(job, "reason", "FLARE says FINISHED:ABORTED")).start()
+        return started[-1]
 
-    line = FlareConnection(start)
-    answers = line.exchange("train", ASKED, 0.0)
+    flare = FlareConnection(start)
+    replies = flare.exchange("train", ASKED, 0.0)
     release.set()
-    assert len(made) == MAX_JOBS and answers["west"].facts["why"].endswith("FLARE says FINISHED:ABORTED")
+    assert len(started) == MAX_JOBS and replies["west"].facts["why"].endswith("FLARE says FINISHED:ABORTED")
 
 
-def test_a_stranger_at_the_door_is_not_let_in():
-    """It knows the place and not the key; the relay that comes after it is taken."""
+def test_a_client_without_the_key_is_rejected():
+    """It knows the address but not the key; the controller that connects after it is accepted."""
 
-    def start(line):
-        def stranger() -> None:
+    def start(settings):
+        def intruder() -> None:
             with pytest.raises(AuthenticationError):
-                Client(line["address"], "AF_UNIX", authkey=b"wrong")
-            real(line)
+                Client(settings["address"], "AF_UNIX", authkey=b"wrong")
+            real_job(settings)
 
-        real = FakeJobs(echo)
-        threading.Thread(target=stranger, daemon=True).start()
-        return _Job(real)
+        real_job = FakeJobs(echo)
+        threading.Thread(target=intruder, daemon=True).start()
+        return _Job(real_job)
 
-    answers = FlareConnection(start).exchange("train", ASKED, 0.0)
-    assert {answer.kind for answer in answers.values()} == {"train"}
+    replies = FlareConnection(start).exchange("train", ASKED, 0.0)
+    assert {reply.kind for reply in replies.values()} == {"train"}
 
 
-def test_a_sentence_for_the_user_is_no_break():
-    def start(line):
+def test_a_user_error_is_raised_and_starts_no_other_job():
+    def start(settings):
         raise UserError("federation.engine: nvflare needs NVIDIA FLARE")
 
     with pytest.raises(UserError, match="needs NVIDIA FLARE"):
         FlareConnection(start).exchange("train", ASKED, 0.0)
 
 
-def test_a_note_that_cannot_be_shown_is_no_break_of_the_line():
-    def noting(line, request, letters):
-        line.send_bytes(b"\0HK: its answer came late")
-        echo(line, request, letters)
+def test_an_error_in_showing_a_warning_does_not_end_the_job():
+    def warning_first(connection, header, requests):
+        connection.send_bytes(b"\0HK: its reply was received late")
+        echo(connection, header, requests)
 
-    def full(*_, **__):
+    def disk_full(*_, **__):
         raise OSError("No space left on device")
 
-    line = FlareConnection(FakeJobs(noting))
-    with pytest.warns(UserWarning, match="^HK: its answer came late$"):
-        assert all(answer.kind != "failed" for answer in line.exchange("train", ASKED, 0.0).values())
-    line.close()
-    jobs = FakeJobs(noting, echo)
-    line = FlareConnection(jobs)
+    flare = FlareConnection(FakeJobs(warning_first))
+    with pytest.warns(UserWarning, match="^HK: its reply was received late$"):
+        assert all(reply.kind != "failed" for reply in flare.exchange("train", ASKED, 0.0).values())
+    flare.close()
+    jobs = FakeJobs(warning_first, echo)
+    flare = FlareConnection(jobs)
     with warnings.catch_warnings(), pytest.raises(OSError, match="No space left"):
-        warnings.showwarning = full
+        warnings.showwarning = disk_full
         warnings.simplefilter("always")
-        line.exchange("train", ASKED, 0.0)
-    assert jobs.stopped == 0 and len(jobs.requests) == 1
-    line.close()
+        flare.exchange("train", ASKED, 0.0)
+    assert jobs.stopped == 0 and len(jobs.headers) == 1
+    flare.close()
 
 
-def test_no_descriptor_is_left():
+def test_all_file_descriptors_are_closed():
     before = len(list(Path("/proc/self/fd").iterdir()))
     exchange(FakeJobs(breaking_after(1), echo))
     time.sleep(0.2)

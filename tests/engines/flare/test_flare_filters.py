@@ -1,4 +1,4 @@
-"""What a hospital writes into its kit's local/privacy.json, by FLARE's own code."""
+"""A hospital's own privacy filters (`local/privacy.json` in its kit), applied by FLARE's own code."""
 
 import json
 from pathlib import Path
@@ -46,8 +46,8 @@ def scopes(*filters: object, name: str = "hospital", key: str = "task_result_fil
     return {"scopes": [{"name": name, key: list(filters)}], "default_scope": "hospital"}
 
 
-def beside(more: dict) -> dict:
-    """A filter that acts, and something else in its scope."""
+def with_keys(more: dict) -> dict:
+    """Return a valid file with more keys in its scope."""
     whole = scopes(PERCENTILE)
     whole["scopes"][0] |= more
     return whole
@@ -62,14 +62,14 @@ def kit(tmp_path) -> Kit:
     return Kit(tmp_path, (EXECUTOR,))
 
 
-def wrote(kit: Kit, content: object) -> Path:
+def write_filters(kit: Kit, content: object) -> Path:
     path = kit.path / "local/privacy.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
 
 
-def test_filters_of_flare_and_of_the_hospital_act_on_what_leaves_though_no_job_may_name_them(kit, monkeypatch):
-    wrote(kit, scopes(PERCENTILE, ROUNDING))
+def test_flares_and_a_hospitals_own_filters_are_applied_though_no_job_may_name_them(kit, monkeypatch):
+    write_filters(kit, scopes(PERCENTILE, ROUNDING))
     kit.check()
     monkeypatch.syspath_prepend(kit.path / "local/custom")
     shareable = to_shareable(Message("train", {"w": torch.tensor([1.0, -9.0, 2.0, 6.0])}, {"m": torch.tensor([1.26])}))
@@ -82,54 +82,54 @@ def test_filters_of_flare_and_of_the_hospital_act_on_what_leaves_though_no_job_m
 
 
 @pytest.mark.parametrize(("content", "what"), [
-    ('{"scopes": [', "FLARE cannot make its filters"),
-    ([], "FLARE cannot make its filters"),
-    (scopes({"path": "own_filters.Roundin"}), "FLARE cannot make its filters .*own_filters"),
-    (scopes({**PERCENTILE, "args": {"percent": 3}}), "FLARE cannot make its filters .*percent"),
-    (scopes(PERCENTILE, name="other"), "FLARE cannot make its filters .*hospital"),
-    ({"scopes": scopes(PERCENTILE)["scopes"]}, "the default_scope none; expected one scope"),
-    ({"task_result_filters": [PERCENTILE]}, "has the scopes none"),
-    ({**scopes(), "scopes": [*scopes(PERCENTILE)["scopes"], {"name": "open"}]}, "the scopes hospital, open"),
-    (scopes(), "scope 'hospital' filters nothing"),
-    (scopes(PERCENTILE, key="task_result_filter"), "has 'task_result_filter', which FLARE passes over"),
-    (beside({"task_results_filters": [PERCENTILE]}), "has 'task_results_filters', which FLARE passes over"),
-    ({**scopes(PERCENTILE), "task_result_filters": []}, "has 'task_result_filters', which FLARE passes over"),
-    (scopes({**PERCENTILE, "direction": "in"}), "of 1 task_result_filters FLARE would apply 0"),
-    (scopes(PERCENTILE, {**PERCENTILE, "direction": "in"}), "of 2 task_result_filters FLARE would apply 1"),
-    (beside({"task_data_filters": [{**PERCENTILE, "direction": "out"}]}), "of 1 task_data_filters FLARE would apply 0"),
-    (scopes({"path": "nvflare.app_opt.he.model_encryptor.HEModelEncryptor"}), "must see an update to check it"),
-], ids=["no JSON", "a list", "no class", "no argument", "no such scope", "no default", "no scopes", "two scopes",
-        "nothing", "a slip", "a slip beside a filter", "outside the scope", "the wrong way", "one of two the wrong way",
-        "the wrong way in", "encryption"])  # fmt: skip
-def test_what_would_filter_nothing_or_end_the_job_is_told_before_joining(kit, content, what, capsys):
-    path = wrote(kit, content)
+    ('{"scopes": [', "FLARE cannot create the filters"),
+    ([], "FLARE cannot create the filters"),
+    (scopes({"path": "own_filters.Roundin"}), "FLARE cannot create the filters .*own_filters"),
+    (scopes({**PERCENTILE, "args": {"percent": 3}}), "FLARE cannot create the filters .*percent"),
+    (scopes(PERCENTILE, name="other"), "FLARE cannot create the filters .*hospital"),
+    ({"scopes": scopes(PERCENTILE)["scopes"]}, "the default_scope is none; expected exactly one scope"),
+    ({"task_result_filters": [PERCENTILE]}, "the scopes are none"),
+    ({**scopes(), "scopes": [*scopes(PERCENTILE)["scopes"], {"name": "open"}]}, "the scopes are hospital, open"),
+    (scopes(), "the scope 'hospital' has no filters"),
+    (scopes(PERCENTILE, key="task_result_filter"), "FLARE ignores the key 'task_result_filter'"),
+    (with_keys({"task_results_filters": [PERCENTILE]}), "FLARE ignores the key 'task_results_filters'"),
+    ({**scopes(PERCENTILE), "task_result_filters": []}, "FLARE ignores the key 'task_result_filters'"),
+    (scopes({**PERCENTILE, "direction": "in"}), "FLARE would apply only 0 of the 1 task_result_filters"),
+    (scopes(PERCENTILE, {**PERCENTILE, "direction": "in"}), "FLARE would apply only 1 of the 2 task_result_filters"),
+    (with_keys({"task_data_filters": [{**PERCENTILE, "direction": "out"}]}), "only 0 of the 1 task_data_filters"),
+    (scopes({"path": "nvflare.app_opt.he.model_encryptor.HEModelEncryptor"}), "must read an update to check"),
+], ids=["no JSON", "a list", "no such class", "no such argument", "no such scope", "no default", "no scopes",
+        "two scopes", "no filters", "a misspelt key", "a misspelt key besides a filter", "outside the scope",
+        "a wrong direction", "one wrong direction of two", "a wrong direction of data", "encryption"])  # fmt: skip
+def test_filters_that_would_not_be_applied_or_end_the_job_are_refused_before_joining(kit, content, what, capsys):
+    path = write_filters(kit, content)
     with pytest.raises(UserError, match=f"{path}: .*{what}"):
         kit.check()
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_job_can_choose_no_other_scope(kit, monkeypatch):
-    """FLARE asks this before it takes a job in."""
-    wrote(kit, scopes(PERCENTILE))
+def test_a_job_cannot_choose_another_scope(kit, monkeypatch):
+    """FLARE checks this before it accepts a job."""
+    write_filters(kit, scopes(PERCENTILE))
     kit.check()
     monkeypatch.setattr(PrivacyService, "manager", create_privacy_manager(Workspace(str(kit.path)), names_only=True))
     assert PrivacyService.is_scope_allowed("") and PrivacyService.get_scope("").name == "hospital"
     assert not PrivacyService.is_scope_allowed("open")
 
 
-def test_a_job_can_name_no_filter(kit):
-    """By FLARE's own judge of what a job names, which what a hospital names is not held against."""
+def test_a_job_cannot_name_a_filter(kit):
+    """Checked by FLARE's own authorizer, which does not apply to the filters that a hospital names."""
     (kit.path / "local/resources.json").write_text("{}")
     kit.start(kit.path / "log")
     kit.stop()
-    judge, where = ComponentPathAuthorizer(), Workspace(str(kit.path))
-    judge.authorize_component_config({"path": EXECUTOR}, workspace=where)
+    authorizer, where = ComponentPathAuthorizer(), Workspace(str(kit.path))
+    authorizer.authorize_component_config({"path": EXECUTOR}, workspace=where)
     for one in (PERCENTILE, ROUNDING):
         with pytest.raises(UnsafeComponentError, match="not in allow_list"):
-            judge.authorize_component_config(one, workspace=where)
+            authorizer.authorize_component_config(one, workspace=where)
 
 
-def test_the_file_that_the_readme_shows_is_one_that_works(kit):
+def test_the_example_in_the_readme_is_valid(kit):
     text = README.format(**dict.fromkeys(("sites", "method", "rounds", "host", "folder", "first"), "x"))
-    wrote(kit, text.split("```json\n")[1].split("```")[0])
+    write_filters(kit, text.split("```json\n")[1].split("```")[0])
     kit.check()

@@ -22,12 +22,12 @@ def resources(kit: Kit) -> dict:
     return json.loads((kit.path / "local" / "resources.json").read_text())
 
 
-def test_what_is_no_kit_is_told(tmp_path):
-    with pytest.raises(UserError, match="is no startup kit of NVIDIA FLARE"):
+def test_a_folder_that_is_not_a_kit_is_refused(tmp_path):
+    with pytest.raises(UserError, match="is not a startup kit of NVIDIA FLARE"):
         Kit(tmp_path).check()
 
 
-def test_starting_narrows_what_others_may_do_and_leaves_the_rest(kit):
+def test_starting_restricts_what_others_may_do_and_keeps_other_entries(kit):
     lax = {"a": 3, "class_allow_list": ["*"], "class_list_enforcement_mode": "warn"}
     (kit.path / "local" / "resources.json").write_text(json.dumps(lax))
     kit.start(kit.path / "log")
@@ -37,32 +37,32 @@ def test_starting_narrows_what_others_may_do_and_leaves_the_rest(kit):
     assert json.loads((kit.path / "local" / "authorization.json").read_text()) == coordinator_permissions()
 
 
-def test_stopping_ends_what_the_kit_started(kit):
+def test_stopping_ends_all_processes_of_the_kit(kit):
     kit.start(kit.path / "log")
     group = kit._process.pid
-    assert not kit.ended()
+    assert not kit.has_ended()
     kit.stop()
     left = subprocess.run(["ps", "-o", "stat=", "-s", str(group)], capture_output=True, text=True, check=False)
     assert not [state for state in left.stdout.split() if not state.startswith("Z")]
 
 
-def test_what_is_the_participants_own_is_for_its_eyes_alone(kit):
+def test_files_of_the_participant_are_readable_by_their_owner_only(kit):
     kit.write("medfed_site.json", {"folder": "/home"})
     assert (kit.path / "local" / "medfed_site.json").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("name", ["BMC", "site-1", "a_b.c", "7"])
-def test_names_that_flare_takes(name):
+def test_names_that_flare_accepts(name):
     check_names([name])
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", "Zürich", "-x", "", "a;b", "$(x)"])
-def test_names_that_flare_cannot_take_are_refused(name):
+def test_names_that_flare_does_not_accept_are_refused(name):
     with pytest.raises(UserError, match="NVIDIA FLARE cannot name a site"):
         check_names([name])
 
 
-def test_a_job_names_two_classes_and_carries_no_code(tmp_path):
+def test_a_job_names_two_classes_and_contains_no_code(tmp_path):
     write_job(tmp_path, ["north"])
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert files == ["app_server/config/config_fed_server.json", "app_site/config/config_fed_client.json", "meta.json"]
@@ -83,8 +83,8 @@ def authorizer():
                                    "server-predeployed-flwr")),
     *((right, True) for right in ("submit_job", "abort_job", "check_status")),
 ])  # fmt: skip
-def test_a_coordinator_may_start_and_end_jobs_at_a_hospital_and_send_no_code(authorizer, right, granted):
-    """By FLARE's own judge. With its default policy all of these are granted, code with a job above all."""
+def test_a_coordinator_may_start_and_end_jobs_at_a_hospital_but_not_send_code(authorizer, right, granted):
+    """Checked by FLARE's own authorizer. Its default policy grants all of these rights."""
     from nvflare.fuel.sec.authz import AuthzContext, Person
 
     person = Person("coordinator@medfed.org", "coordinator", "project_admin")
@@ -92,7 +92,7 @@ def test_a_coordinator_may_start_and_end_jobs_at_a_hospital_and_send_no_code(aut
     assert bool(found) is granted
 
 
-def test_a_job_with_code_in_it_is_refused_at_a_hospital(authorizer, monkeypatch):
+def test_a_job_with_code_is_refused_at_a_hospital(authorizer, monkeypatch):
     from nvflare.fuel.sec.authz import AuthorizationService
     from nvflare.private.fed.utils.app_authz import AppAuthzService
 
@@ -102,7 +102,7 @@ def test_a_job_with_code_in_it_is_refused_at_a_hospital(authorizer, monkeypatch)
     assert AppAuthzService.authorize_app_info({}, **who) == (True, "")
 
 
-def test_where_the_kit_lies_makes_no_difference(kit, tmp_path, monkeypatch):
+def test_the_path_of_a_kit_may_be_relative(kit, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path.parent)
     relative = Kit(Path(tmp_path.name), (EXECUTOR,))
     relative.check()

@@ -15,7 +15,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.filters.dxo_blocker import DXOBlocker
 from nvflare.fuel.utils import fobs
 
-from medfed.engines.flare.messages import HEADER, register, to_message, to_shareable
+from medfed.engines.flare.messages import META_KEY, register, to_message, to_shareable
 from medfed.federation.message import Message, digest, failed_reply
 
 WEIGHTS = {
@@ -44,29 +44,29 @@ def same_bits(one: Message, other: Message) -> bool:
     return digest(one.to_bytes()) == digest(other.to_bytes())
 
 
-def test_a_message_comes_back_to_the_bit_and_in_its_order():
-    found = to_message(over_the_wire(to_shareable(MESSAGE)))
-    assert same_bits(found, MESSAGE)
-    assert list(found.weights) == list(WEIGHTS) and list(found.tensors) == list(TENSORS)
+def test_a_received_message_is_bit_identical_and_in_the_same_order():
+    received = to_message(over_the_wire(to_shareable(MESSAGE)))
+    assert same_bits(received, MESSAGE)
+    assert list(received.weights) == list(WEIGHTS) and list(received.tensors) == list(TENSORS)
     for name, entry in WEIGHTS.items():
-        assert found.weights[name].dtype == entry.dtype and found.weights[name].shape == entry.shape
+        assert received.weights[name].dtype == entry.dtype and received.weights[name].shape == entry.shape
 
 
 @pytest.mark.parametrize("message", [
     Message("validate", facts={"score": 0.5}), Message("share", tensors=TENSORS),
     Message("validate", WEIGHTS, {}, {"round": 1}),
-], ids=["facts alone", "tensors alone", "weights alone"])  # fmt: skip
-def test_so_does_one_that_lacks_a_part(message):
+], ids=["only facts", "only tensors", "only weights"])  # fmt: skip
+def test_a_received_message_without_weights_or_tensors_is_bit_identical(message):
     assert same_bits(to_message(over_the_wire(to_shareable(message))), message)
 
 
-def test_what_came_can_be_written_to():
-    """Arrays off the wire may be read-only, and PyTorch warns of these."""
-    found = to_message(over_the_wire(to_shareable(MESSAGE)))
-    found.weights["z.weight"].add_(1)
+def test_received_tensors_are_writable():
+    """Received arrays may be read-only, and PyTorch warns of these."""
+    received = to_message(over_the_wire(to_shareable(MESSAGE)))
+    received.weights["z.weight"].add_(1)
 
 
-def test_a_hospitals_filters_can_tell_weights_from_statistics():
+def test_privacy_filters_can_distinguish_weights_from_statistics():
     dxo = from_shareable(to_shareable(MESSAGE))
     assert dxo.data_kind == DataKind.COLLECTION
     assert {name: part.data_kind for name, part in dxo.data.items()} == {
@@ -75,7 +75,7 @@ def test_a_hospitals_filters_can_tell_weights_from_statistics():
 
 
 class _Halving(DXOFilter):
-    """As a privacy filter of a hospital: it halves one statistic, takes one away and puts one in."""
+    """A privacy filter that halves one statistic, removes another and adds a third."""
 
     def __init__(self):
         super().__init__([DataKind.STATISTICS], [DataKind.STATISTICS])
@@ -85,60 +85,60 @@ class _Halving(DXOFilter):
         return DXO(dxo.data_kind, data)
 
 
-def test_what_a_filter_changed_is_changed_what_it_took_is_gone_and_what_it_added_is_ignored():
+def test_a_filters_changes_and_removals_are_received_and_its_additions_are_ignored():
     filtered = _Halving().process(to_shareable(MESSAGE), FLContext())
-    found = to_message(over_the_wire(filtered))
-    assert same_bits(found, Message("train", WEIGHTS, {"windows": TENSORS["windows"] / 2}, FACTS))
+    received = to_message(over_the_wire(filtered))
+    assert same_bits(received, Message("train", WEIGHTS, {"windows": TENSORS["windows"] / 2}, FACTS))
 
 
-def test_a_filter_may_take_a_whole_part():
+def test_a_filter_may_remove_all_statistics():
     shareable = to_shareable(MESSAGE)
     dxo = from_shareable(shareable)
     del dxo.data["tensors"]
     assert same_bits(to_message(dxo.update_shareable(shareable)), Message("train", WEIGHTS, {}, FACTS))
 
 
-def test_a_reason_comes_as_a_reason():
-    found = to_message(over_the_wire(to_shareable(failed_reply("its process was killed"))))
-    assert found == failed_reply("its process was killed")
-    assert to_shareable(found).get_return_code() == ReturnCode.EXECUTION_EXCEPTION
+def test_a_failed_reply_is_received_with_its_reason():
+    received = to_message(over_the_wire(to_shareable(failed_reply("its process was killed"))))
+    assert received == failed_reply("its process was killed")
+    assert to_shareable(received).get_return_code() == ReturnCode.EXECUTION_EXCEPTION
 
 
-def test_an_error_of_flares_own_is_a_reason_too():
+def test_an_error_of_flare_becomes_a_failed_reply():
     assert to_message(make_reply(ReturnCode.TASK_ABORTED)) == failed_reply("FLARE says TASK_ABORTED")
 
 
-def test_so_is_a_filter_that_blocks():
+def test_a_filter_that_blocks_a_message_becomes_a_failed_reply():
     with pytest.raises(ContentBlockedException):
         DXOBlocker([DataKind.STATISTICS]).process(to_shareable(MESSAGE), FLContext())
-    found = to_message(make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR))  # what FLARE sends then
-    assert found.kind == "failed" and "privacy filter of its own let nothing out" in found.facts["why"]
+    received = to_message(make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR))  # what FLARE sends then
+    assert received.kind == "failed" and "one of its privacy filters refused the reply" in received.facts["why"]
 
 
-def test_what_a_filter_encrypted_or_packed_is_told_as_that():
+def test_encrypted_tensors_are_refused_with_the_name_of_the_algorithm():
     part = DXO(DataKind.WEIGHTS, {"w": "ciphertext"}, {MetaKey.PROCESSED_ALGORITHM: "CKKS"})  # as HEModelEncryptor does
     header = json.dumps({"kind": "train", "facts": {}, "order": {"weights": ["w"], "tensors": []}})
-    with pytest.raises(ValueError, match="a filter of its own made 'CKKS' of it, and a coordinator must see an update"):
-        to_message(DXO(DataKind.COLLECTION, {"weights": part}, {HEADER: header}).to_shareable())
+    with pytest.raises(ValueError, match="converted its tensors to 'CKKS', but the coordinator must read an update"):
+        to_message(DXO(DataKind.COLLECTION, {"weights": part}, {META_KEY: header}).to_shareable())
 
 
-def told(header: object) -> Shareable:
-    return DXO(DataKind.COLLECTION, {"weights": DXO(DataKind.WEIGHTS, {})}, {HEADER: header}).to_shareable()
+def with_header(header: object) -> Shareable:
+    return DXO(DataKind.COLLECTION, {"weights": DXO(DataKind.WEIGHTS, {})}, {META_KEY: header}).to_shareable()
 
 
 NO_MESSAGES = {
     "empty": Shareable(),
     "no collection": DXO(DataKind.WEIGHTS, {"w": np.ones(1)}).to_shareable(),
-    "no JSON": told("no JSON"),
-    "a list": told("[]"),
-    "no order": told("{}"),
-    "a number": told(7),
-    "an order without groups": told('{"kind": "train", "facts": {}, "order": ["weights"]}'),
-    "an order of no names": told('{"kind": "train", "facts": {}, "order": {"weights": 3, "tensors": []}}'),
+    "no JSON": with_header("no JSON"),
+    "a list": with_header("[]"),
+    "no order": with_header("{}"),
+    "a number": with_header(7),
+    "an order without groups": with_header('{"kind": "train", "facts": {}, "order": ["weights"]}'),
+    "an order of no names": with_header('{"kind": "train", "facts": {}, "order": {"weights": 3, "tensors": []}}'),
 }
 
 
 @pytest.mark.parametrize("what", NO_MESSAGES)
-def test_what_is_no_message_is_refused(what):
+def test_other_flare_messages_are_refused(what):
     with pytest.raises(ValueError):
         to_message(NO_MESSAGES[what])

@@ -1,4 +1,4 @@
-"""Half a minute to minutes each: NVIDIA FLARE's own processes on this machine."""
+"""Whole runs in NVIDIA FLARE's simulator; each takes half a minute or more."""
 
 import tempfile
 import time
@@ -21,39 +21,39 @@ pytestmark = pytest.mark.slow
 def states(root: Path, folder: Path, engine: str, *changes: str) -> list[str]:
     config = load_text(tiny_yaml(root), "tiny.yaml", [f"federation.engine={engine}", *changes])
     simulation = build_experiment(config, folder, quiet=True)
-    going_on = federate(config.method, simulation.engine, simulation.start, config.federation, config.seed)
+    rounds = federate(config.method, simulation.engine, simulation.start, config.federation, config.seed)
     try:
-        return [digest(done.state.to_bytes()) for done in going_on]
+        return [digest(done.state.to_bytes()) for done in rounds]
     finally:
         simulation.engine.close()
 
 
 def running() -> set[int]:
-    """Processes of FLARE's simulator, its clients and our sites."""
-    found = set()
+    """Return the process ids of FLARE's simulator, its clients and the sites."""
+    pids = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         if b"nvflare.private" in words or b"medfed.deployment.worker" in words:
-            found.add(int(folder.name))
-    return found
+            pids.add(int(folder.name))
+    return pids
 
 
 @pytest.mark.parametrize("changes", [["method.name=fedavg"], ["method.name=stable_fdg", "method.attention=false"]],
                          ids=["fedavg", "stable_fdg"])
-def test_the_simulator_ends_with_the_bits_of_one_process(changes, tiny_phantom, tmp_path, monkeypatch):
-    """And leaves nothing behind. The config's paths are relative to a folder that FLARE's processes do not work in."""
+def test_the_simulator_gives_bit_identical_results_to_one_process(changes, tiny_phantom, tmp_path, monkeypatch):
+    """It leaves no processes or files. The config has relative paths, and FLARE's processes run in another folder."""
     before = running()
     monkeypatch.setenv("PYTHONPATH", str(Path(medfed.__file__).parent.parent))  # where it is not installed
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     monkeypatch.chdir(tiny_phantom.parent)
     root = Path(tiny_phantom.name)
-    found = states(root, tmp_path / "flare", "nvflare", *changes)
+    flare_states = states(root, tmp_path / "flare", "nvflare", *changes)
     until = time.monotonic() + 30
     while (left := {pid for pid in running() - before if is_alive(pid)}) and time.monotonic() < until:
         time.sleep(1)
     assert not left and not list((tmp_path / "temporary").iterdir())
-    assert found == states(root, tmp_path / "alone", "in_process", *changes)
+    assert flare_states == states(root, tmp_path / "alone", "in_process", *changes)

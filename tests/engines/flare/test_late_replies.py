@@ -2,67 +2,68 @@ from medfed.engines.flare import late_replies
 from medfed.engines.flare.late_replies import LateReplies
 
 
-def asked(*sites: str) -> LateReplies:
+def with_requests(*sites: str) -> LateReplies:
     late = LateReplies()
     for site in sites:
-        late.sent(f"key of {site}", site, "train", 3)
+        late.record_request(f"key of {site}", site, "train", 3)
     return late
 
 
-def test_the_first_answer_that_one_waits_for_is_nothing_to_tell_and_the_second_is_once():
-    late = asked("HK")
-    late.came("key of HK", "HK")
-    assert late.notes() == []
-    late.came("key of HK", "HK")
-    late.came("key of HK", "HK")
-    assert late.notes() == ["HK: its answer 'train' of round 3 came again; left out"] and late.notes() == []
+def test_the_first_reply_in_time_causes_no_warning_and_further_ones_cause_one():
+    late = with_requests("HK")
+    late.record_reply("key of HK", "HK")
+    assert late.take_warnings() == []
+    late.record_reply("key of HK", "HK")
+    late.record_reply("key of HK", "HK")
+    assert late.take_warnings() == ["HK: its reply 'train' of round 3 was received twice; it is not used"]
+    assert late.take_warnings() == []
 
 
-def test_an_answer_after_the_end_says_how_late_and_a_reason_is_told(monkeypatch):
+def test_the_warning_of_a_late_reply_has_the_delay_and_the_sites_reason(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(late_replies.time, "monotonic", lambda: now[0])
-    late = asked("BMC", "HK")
-    late.over({"BMC", "HK"})
+    late = with_requests("BMC", "HK")
+    late.close_requests({"BMC", "HK"})
     now[0] = 123.4
-    late.came("key of BMC", "BMC")
-    late.came("key of HK", "HK", "was stopped")
-    assert late.notes() == [
-        "BMC: its answer 'train' of round 3 came late, after 23 s; left out",
-        "HK: its answer 'train' of round 3 came late, after 23 s (was stopped); left out",
+    late.record_reply("key of BMC", "BMC")
+    late.record_reply("key of HK", "HK", "was stopped")
+    assert late.take_warnings() == [
+        "BMC: its reply 'train' of round 3 was received late, after 23 s; it is not used",
+        "HK: its reply 'train' of round 3 was received late, after 23 s (was stopped); it is not used",
     ]
 
 
-def test_an_answer_that_came_as_one_stopped_waiting_is_told_as_late():
-    """It came before the end, and nobody took it."""
-    late = asked("BMC", "HK")
+def test_a_reply_that_was_received_but_not_used_is_reported_as_late():
+    late = with_requests("BMC", "HK")
     for site in ("BMC", "HK"):
-        late.came(f"key of {site}", site, "was stopped")
-    late.over({"HK"})
-    assert late.notes() == ["HK: its answer 'train' of round 3 came late, after 0 s (was stopped); left out"]
-    late.over({"BMC", "HK"})
-    assert late.notes() == [], "what was taken then is no news later"
+        late.record_reply(f"key of {site}", site, "was stopped")
+    late.close_requests({"HK"})
+    (warning,) = late.take_warnings()
+    assert warning == "HK: its reply 'train' of round 3 was received late, after 0 s (was stopped); it is not used"
+    late.close_requests({"BMC", "HK"})
+    assert late.take_warnings() == [], "a reply that was used is not reported later"
 
 
-def test_a_letter_that_goes_out_again_is_the_same_letter():
-    late = asked("HK")
-    late.over({"HK"})
-    late.sent("key of HK", "HK", "train", 3)
-    late.came("key of HK", "HK")
-    assert len(late.notes()) == 1
+def test_a_request_that_is_sent_again_counts_as_the_same_request():
+    late = with_requests("HK")
+    late.close_requests({"HK"})
+    late.record_request("key of HK", "HK", "train", 3)
+    late.record_reply("key of HK", "HK")
+    assert len(late.take_warnings()) == 1
 
 
-def test_no_site_speaks_for_another_or_in_answer_to_nothing():
-    late = asked("HK")
-    late.over({"HK"})
-    late.came("key of HK", "BMC")
-    late.came("a key of its own", "HK")
-    assert late.notes() == []
+def test_a_reply_with_the_key_of_another_site_or_an_unknown_key_is_ignored():
+    late = with_requests("HK")
+    late.close_requests({"HK"})
+    late.record_reply("key of HK", "BMC")
+    late.record_reply("a key of its own", "HK")
+    assert late.take_warnings() == []
 
 
-def test_only_so_many_letters_are_remembered(monkeypatch):
+def test_only_the_latest_requests_are_remembered(monkeypatch):
     monkeypatch.setattr(late_replies, "MAX_REQUESTS", 2)
-    late = asked("BMC", "HK", "UCL")
-    late.over({"BMC", "HK", "UCL"})
+    late = with_requests("BMC", "HK", "UCL")
+    late.close_requests({"BMC", "HK", "UCL"})
     for site in ("BMC", "HK", "UCL"):
-        late.came(f"key of {site}", site)
-    assert [note[:3] for note in late.notes()] == ["HK:", "UCL"]
+        late.record_reply(f"key of {site}", site)
+    assert [warning[:3] for warning in late.take_warnings()] == ["HK:", "UCL"]

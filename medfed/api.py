@@ -1,0 +1,421 @@
+"""The Python interface: load a config, run it, compare methods, and export a model.
+
+The names here are available as `medfed.load_config`, `medfed.run` and so on. The programs (`python -m medfed.train`,
+`evaluate`, `export`) call the same functions. Nothing is printed unless `progress=True`; every mistake in a config, in
+the data or in a folder raises `medfed.UserError` with one sentence. A sentence that names a flag of a program, such as
+`--resume` or `--sites`, means the argument of that name.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import nn
+
+from medfed.config import strict_yaml
+from medfed.config.overrides import Override
+from medfed.config.schema import Config, changed, load, load_text
+from medfed.core import registry
+from medfed.core.errors import UserError
+from medfed.experiments.leave_one_out import ComparisonPlan, ComparisonTables, build_tables, plan_comparison, run_folds
+from medfed.experiments.run import start_or_resume
+from medfed.experiments.setup import build_network
+from medfed.federation.method import Method
+from medfed.outputs.bundle.export import export as export_bundle
+from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.run_table import closing_table
+from medfed.tasks.factory import scoring_of, task_of_images
+from medfed.tasks.task import Task
+
+ConfigLike = Config | str | Path | Mapping[str, Any]
+MethodLike = str | Mapping[str, Any] | type[Method]
+NUMBERS = {"mean": float, "sd": float, "p": float, "n_seeds": int, "n_pairs": int, "n_missed": int, "n_cases": int}
+
+
+def find_config(path_or_name: str | Path) -> Path:
+    """Return the path of a config file, given its path or the name of a config that comes with medfed.
+
+    Args:
+        path_or_name: a path such as `configs/prostate.yaml`, or a name such as `prostate`. A file with exactly this
+            path comes first.
+
+    Returns:
+        The path; one with a suffix or a folder is returned as it is, and may not exist.
+
+    Raises:
+        UserError: for a name without a suffix that is neither a file nor the name of a config.
+    """
+    path, name = Path(path_or_name), str(path_or_name)
+    if path.exists() or path.suffix or path.name != name:
+        return path
+    folders = (registry.PACKAGE / "configs", registry.PACKAGE.parent / "configs")  # installed; a checkout of the source
+    shipped = {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+    if name not in shipped:
+        raise UserError(f"no file '{name}' and no config of this name. {registry.suggestion(name, shipped)}")
+    return shipped[name]
+
+
+def load_config(
+    config: ConfigLike, changes: Mapping[str, object] | None = None, /, **blocks: object
+) -> Config:
+    """Read and check a config, and change some of its settings.
+
+    Two forms of changes can be mixed; `blocks` apply after `changes`. Changing `method.name`, `method.preset`,
+    `data.name` or `network.name` resets the other settings of that block to their defaults.
+
+    Args:
+        config: path of a YAML file, name of a config that comes with medfed (`"prostate"`), a dictionary with the same
+            keys as a file, or a `Config`.
+        changes: values by dotted key, as for `--set`: `{"federation.rounds": 2}`.
+        **blocks: top-level settings (`seed=3`), and blocks as dictionaries (`federation={"rounds": 2}`), of which only
+            the given keys change.
+
+    Returns:
+        An immutable `Config`. `dataclasses.replace` works on it and on its blocks.
+
+    Raises:
+        UserError: if the file is missing or not valid YAML, or a key or value is wrong.
+
+    >>> config = load_config("prostate", {"federation.rounds": 2}, seed=3, method={"name": "fedprox", "mu": 0.1})
+    >>> config.federation.rounds, config.seed, config.method
+    (2, 3, FedProx(mu=0.1))
+    """
+    if isinstance(config, Config):
+        loaded = config
+    elif isinstance(config, Mapping):
+        loaded = load_text(strict_yaml.dump(_as_plain(config, "config")), "config")
+    else:
+        loaded = load(find_config(config))
+    values = {**(changes or {}), **_flatten(blocks)}
+    overrides = [
+        Override(tuple(key.split(".")), _as_plain(value, key), f"{key}={value!r}", "changed setting")
+        for key, value in values.items()
+    ]
+    return changed(loaded, {}, overrides) if overrides else loaded
+
+
+class Run:
+    """A finished run: its scores, its network and its folder. `medfed.run` and `medfed.load_run` return it.
+
+    `print(run)` shows the table that closes `medfed.train`.
+
+    Args:
+        folder: folder of a finished run.
+
+    Attributes:
+        folder: where all files of the run are. A temporary folder exists as long as the object does.
+    """
+
+    def __init__(self, folder: str | Path, *, _keep: _TemporaryFolder | None = None) -> None:
+        self.folder = Path(folder)
+        self._keep = _keep
+        if not (self.folder / "config.yaml").is_file() or not RunFolder(self.folder).is_finished():
+            raise UserError(f"{self.folder}: holds no finished run; name the folder of one")
+
+    @cached_property
+    def config(self) -> Config:
+        """The config of the run, with every setting."""
+        return load(self.folder / "config.yaml")
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The content of `summary.json`: mean scores by site with intervals, patients, versions, notices."""
+        return RunFolder(self.folder).read_json("summary.json")
+
+    @cached_property
+    def scores(self) -> list[dict[str, Any]]:
+        """One row per test case (and structure): site, role, patient, and a value for each metric, None if unknown.
+
+        `role` is "seen" for test patients of the sites that trained and "unseen" for the site that did not.
+        """
+        path = self.folder / "cases.csv"
+        return scoring_of(self.summary, self.folder / "summary.json").read_cases(path)
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """One row per round: `round`, `train_loss` and `validation_score`, each as mean and by site."""
+        return RunFolder(self.folder).history()
+
+    @property
+    def notices(self) -> list[str]:
+        """Sentences about what is unusual in the data or the settings of this run."""
+        return list(self.summary["notices"])
+
+    @cached_property
+    def task(self) -> Task:
+        """The task of the run. `run.task.standardise(image)` prepares images in [0, 1] for `run.network`."""
+        return task_of_images(self.summary["images"], self.config.data.image_size, self.config.evaluation)
+
+    @cached_property
+    def network(self) -> nn.Module:
+        """The trained network on the CPU, in evaluation mode, with the weights of the selected round.
+
+        It maps standardised images (B, C, H, W) to logits: (B, structures, H, W), or (B, classes).
+        """
+        settings = self.config.network.without_weights()
+        network = build_network(settings, self.config.method, self.task, self.config.seed)
+        network.load_state_dict(safetensors.torch.load_file(self.folder / "model.safetensors"))
+        return network.eval()
+
+    def __str__(self) -> str:
+        return closing_table(self.summary)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})\n{self}"
+
+
+def run(
+    config: ConfigLike, out: str | Path | None = None, *, resume: bool = False, accept_config_change: bool = False,
+    progress: bool = False,
+) -> Run:
+    """Train a federation, test it on the unseen site, draw the figures, and return the finished run.
+
+    The same config and seed give bit-identical weights on one machine. PyTorch is asked to compute deterministically,
+    a global setting that stays in force afterwards.
+
+    Args:
+        config: a `Config`, or anything that `load_config` reads.
+        out: folder for all results. None uses a temporary folder, which is deleted with the returned object.
+        resume: whether to continue the run in `out` after its last finished round.
+        accept_config_change: whether to continue although a setting such as `federation.rounds` has changed.
+        progress: whether to draw progress bars and print notes to stderr.
+
+    Raises:
+        UserError: if the config, the data or the folder do not allow the run.
+    """
+    config = load_config(config)
+    if resume and out is None:
+        raise UserError("resume=True continues the run in a folder; name the folder with out=")
+    folder, keep = _folder(out)
+    start_or_resume(config, RunFolder(folder), resume, accept_config_change, quiet=not progress)
+    return Run(folder, _keep=keep)
+
+
+def load_run(folder: str | Path) -> Run:
+    """Return the finished run in a folder that `medfed.run` or `medfed.train` wrote; UserError if there is none."""
+    return Run(folder)
+
+
+class Comparison:
+    """A comparison of methods: its tables and its runs. `medfed.leave_one_site_out` returns it.
+
+    `print(comparison)` shows the tables that `medfed.evaluate` prints.
+
+    Attributes:
+        folder: folder of the tables (`table.md`, `.csv`, `.json`, `.tex`, `cost.csv`) and of all runs.
+        n_locked: number of runs that were left out because another process has locked them.
+        incompatible: for `methods="all"`, each method that does not work on the task, with the reason.
+    """
+
+    def __init__(
+        self, plan: ComparisonPlan, tables: ComparisonTables, n_locked: int = 0, *,
+        _keep: _TemporaryFolder | None = None,
+    ) -> None:
+        self.folder, self.n_locked, self.incompatible = plan.out, n_locked, dict(plan.incompatible)
+        self.plan, self.tables, self._keep = plan, tables, _keep
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of `table.csv`: one per structure, metric, method and unseen site, and one for the average.
+
+        `mean` and `sd` are over seeds, `p` is the paired test against FedAvg; None where a value is unknown.
+        """
+        with open(self.folder / "table.csv", newline="", encoding="utf-8") as file:
+            return [
+                {name: _number(name, text) for name, text in row.items()} for row in csv.DictReader(file)
+            ]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The finished runs, in the order in which they were trained."""
+        folders = (fold.folder for fold in self.plan.folds)
+        return [Run(folder.path, _keep=self._keep) for folder in folders if folder.is_finished()]
+
+    @property
+    def table(self) -> str:
+        """The tables as text."""
+        return self.tables.to_text()
+
+    def __str__(self) -> str:
+        return self.table
+
+    def __repr__(self) -> str:
+        return f"Comparison({str(self.folder)!r}, {len(self.runs)} runs)\n{self}"
+
+
+def leave_one_site_out(
+    config: ConfigLike, methods: Sequence[MethodLike] | str = ("fedavg", "elcfs"), *, seeds: int = 1,
+    sites: Sequence[str] | None = None, vary: Mapping[str, Sequence[object]] | None = None,
+    out: str | Path | None = None, resume: bool = False, progress: bool = False,
+) -> Comparison:
+    """Train and test every method once for each unseen site and seed, and compare them.
+
+    Args:
+        config: the base config, or anything that `load_config` reads. The unseen site and the seed change in each run.
+        methods: each a name (`"fedavg"`), a name with settings (`"ccst:k=1,style=single"`), several stacked
+            (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`) or a class of your own. `"all"` takes every
+            method that works on the task.
+        seeds: number of runs of each method and unseen site: the config's seed, seed + 1, ...
+        sites: the sites to leave out in turn; None takes every site.
+        vary: values of settings by dotted key; every method is run with each combination of them.
+        out: folder for tables and runs. None uses a temporary folder, which is deleted with the returned object.
+        resume: whether to continue the comparison in `out`: finished runs are not repeated.
+        progress: whether to draw progress bars and print notes to stderr.
+
+    Raises:
+        UserError: if a method, a site or a setting is unknown or does not work; nothing has been trained then.
+    """
+    return compare(
+        load_config(config), _method_texts(methods), out, seeds=seeds, sites=sites, vary=_varied_texts(vary),
+        resume=resume, progress=progress,
+    )
+
+
+def leave_two_sites_out(
+    config: ConfigLike, methods: Sequence[MethodLike] | str = ("fedavg", "elcfs"), *,
+    pairs: Sequence[tuple[str, str]] | None = None, seeds: int = 1, sites: Sequence[str] | None = None,
+    vary: Mapping[str, Sequence[object]] | None = None, out: str | Path | None = None, resume: bool = False,
+    progress: bool = False,
+) -> Comparison:
+    """Compare methods as `leave_one_site_out`, with a validation site in each run that does not train either.
+
+    Args:
+        pairs: (unseen site, validation site) of each run; None pairs each site with the next one.
+        config, methods, seeds, sites, vary, out, resume, progress: as for `leave_one_site_out`.
+
+    Raises:
+        UserError: as `leave_one_site_out`, and if a pair is wrong or there are fewer than three sites.
+    """
+    return compare(
+        load_config(config), _method_texts(methods), out, leave_two_out=True,
+        pairs=["/".join(pair) for pair in pairs] if pairs else None, seeds=seeds, sites=sites,
+        vary=_varied_texts(vary), resume=resume, progress=progress,
+    )
+
+
+def export(run: Run | str | Path, out: str | Path | None = None) -> Path:
+    """Write the model of a finished run as a MONAI bundle, which runs without medfed.
+
+    Args:
+        run: a `Run`, or the folder of one.
+        out: folder of the bundle; None puts it into `bundle/` in the run's folder.
+
+    Returns:
+        The folder of the bundle.
+
+    Raises:
+        UserError: if the run is not finished or damaged.
+    """
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    return export_bundle(folder, None if out is None else Path(out))
+
+
+def compare(
+    config: Config, methods: Sequence[str], out: str | Path | None = None, *, leave_two_out: bool = False,
+    pairs: Sequence[str] | None = None, seeds: int = 1, sites: Sequence[str] | None = None, vary: Sequence[str] = (),
+    resume: bool = False, progress: bool = False,
+) -> Comparison:
+    """Run a comparison whose arguments are texts, as `medfed.evaluate` takes them; write and return its tables.
+
+    Args:
+        config: the base config.
+        methods, pairs, vary: as the flags `--methods`, `--pairs` (`UNSEEN/VALIDATION`) and `--vary` (`KEY=V1,V2`).
+        out: folder for tables and runs; None uses a temporary folder.
+        leave_two_out: whether another site validates in each run and does not train either.
+        seeds, sites, resume, progress: as for `leave_one_site_out`.
+
+    Raises:
+        UserError: if a method, a site, a pair or a setting is unknown or does not work.
+    """
+    if resume and out is None:
+        raise UserError("resume=True continues the comparison in a folder; name the folder with out=")
+    folder, keep = _folder(out)
+    plan = plan_comparison(config, folder, methods, seeds, sites, vary, leave_two_out, pairs, resume, not progress)
+    locked = run_folds(plan.folds, quiet=not progress)
+    tables = build_tables(plan)
+    tables.write(folder)
+    return Comparison(plan, tables, len(locked), _keep=keep)
+
+
+class _TemporaryFolder:
+    """A folder that is deleted when the last object that refers to it is gone."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="medfed-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def _folder(out: str | Path | None) -> tuple[Path, _TemporaryFolder | None]:
+    if out is not None:
+        return Path(out), None
+    temporary = _TemporaryFolder()
+    return temporary.path, temporary
+
+
+def _flatten(block: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Return the values of nested dictionaries by dotted key."""
+    flat: dict[str, object] = {}
+    for name, value in block.items():
+        key = f"{prefix}{name}"
+        flat |= _flatten(value, f"{key}.") if isinstance(value, Mapping) and value else {key: value}
+    return flat
+
+
+def _as_plain(value: object, key: str) -> Any:
+    """Return a value as YAML knows it: paths as text, tuples as lists, numbers of NumPy as Python's."""
+    if isinstance(value, Mapping):
+        return {str(name): _as_plain(entry, f"{key}.{name}") for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_plain(entry, key) for entry in value]
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return value.item()
+    raise UserError(f"{key}: a config holds numbers, texts, lists and dictionaries, got {type(value).__name__}")
+
+
+def _as_text(value: object) -> str:
+    """Return a value as it is written after `=` in `--vary` and `--methods`."""
+    return value if isinstance(value, str) and not set(value) & set(",+\"'[]{}") else json.dumps(value)
+
+
+def _varied_texts(vary: Mapping[str, Sequence[object]] | None) -> list[str]:
+    return [f"{key}={','.join(map(_as_text, values))}" for key, values in (vary or {}).items()]
+
+
+def _method_texts(methods: Sequence[MethodLike] | str) -> list[str]:
+    return [methods] if isinstance(methods, str) else [_method_text(method) for method in methods]
+
+
+def _method_text(method: MethodLike) -> str:
+    """Return a method as `--methods` names it: `ccst:k=1,style=single`."""
+    if isinstance(method, str):
+        return method
+    if isinstance(method, Mapping):
+        settings = {key: value for key, value in method.items() if key != "name"}
+        if "name" not in method:
+            raise UserError(f"methods: expected a name in {dict(method)}")
+        name = str(method["name"])
+        return f"{name}:{','.join(f'{key}={_as_text(value)}' for key, value in settings.items())}" if settings else name
+    if isinstance(method, type) and issubclass(method, Method):
+        return registry.name_of("methods", method)
+    raise UserError(
+        "methods: expected a name, a dictionary with a name, or a subclass of Method, got "
+        f"{type(method).__name__}; instead of an object, give a dictionary with the class's name and the settings"
+    )
+
+
+def _number(column: str, text: str) -> Any:
+    kind = NUMBERS.get(column, str)
+    return None if kind is not str and text == "" else kind(text)

@@ -1,0 +1,41 @@
+"""Public names of a package that are imported when they are first used (PEP 562), so that importing stays fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def lazy_names(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a `__getattr__` and a `__dir__` for a package that imports its public names on demand.
+
+    Accessing one name imports the module that defines it and no other module of the table.
+
+    Args:
+        package: the package's `__name__`.
+        modules: full name of each module, and the names that the package exports from it. A module listed under its
+            own last name is exported itself.
+
+    Returns:
+        Functions to assign to `__getattr__` and `__dir__` in the package's `__init__.py`.
+    """
+    module_of = {name: module for module, names in modules.items() for name in names}
+
+    def get_attribute(name: str) -> Any:
+        """Import the module that defines a public name and return the object; AttributeError for any other name."""
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = importlib.import_module(module_of[name])
+        value = module if module.__name__ == f"{package}.{name}" else getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def list_names() -> list[str]:
+        """Return the names that are already defined in the package and those that it imports on demand, sorted."""
+        return sorted({*vars(sys.modules[package]), *module_of})
+
+    return get_attribute, list_names

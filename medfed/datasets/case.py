@@ -1,0 +1,65 @@
+"""One case of a dataset: its files on disk, and its image and mask in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from monai.data import MetaTensor
+
+
+@dataclass(frozen=True)
+class Case:
+    """One examination of one patient: the paths of its image and its mask.
+
+    Args:
+        site: name of the site that holds the case.
+        patient: name of the case, unique within its site; tables and file names show it.
+        image: path of the image file.
+        mask: path of the reference segmentation; None for classification.
+        subject: identifier of the patient. Cases with the same subject (two eyes, two visits) stay in the same part of
+            a split. "" takes `patient`, so that every case counts as a patient of its own.
+        label: class number, starting at 0, for classification; None for segmentation.
+        part: "train", "validation" or "test" if a published split assigns the case; "" lets `splits.split` decide.
+    """
+
+    site: str
+    patient: str
+    image: Path
+    mask: Path | None = None
+    subject: str = ""
+    label: int | None = None
+    part: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "subject", self.subject or self.patient)
+
+    @property
+    def mask_path(self) -> Path:
+        """Path of the reference segmentation.
+
+        Raises:
+            TypeError: if the case has a class and no mask.
+        """
+        if self.mask is None:
+            raise TypeError(f"{self.image}: this case has a class and no mask; read it with read_image")
+        return self.mask
+
+
+@dataclass(frozen=True)
+class Volume:
+    """One loaded case: image and mask on the voxel grid of the image file.
+
+    Args:
+        image: (C, H, W, D) float32, finite. Volumes keep their stored intensities; 2-D image files are scaled to
+            [0, 255] and have D = 1.
+        mask: (S, H, W, D) uint8 of 0 and 1, one channel per structure, in the order of the dataset's `structures`.
+            `mask.meta["label_values"]` lists the values that the file contains.
+        spacing_mm: voxel size along H, W, D in mm; None if the file does not store it (PNG, for example).
+        notices: short descriptions of what was converted or looks unusual, without the file's name.
+    """
+
+    image: MetaTensor
+    mask: MetaTensor
+    spacing_mm: tuple[float, float, float] | None
+    notices: tuple[str, ...] = ()

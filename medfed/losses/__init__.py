@@ -1,0 +1,44 @@
+"""Loss functions of the implemented papers, for any training loop. They need no federation.
+
+`soft_dice_loss` is the segmentation loss of all runs. `info_nce` (ELCFS), `triplet_loss` (FISC),
+`prototype_contrastive_loss` and `prototype_distance_loss` (FPL) compare embeddings by class; `masked_mean` gives the
+mean embedding of a region. `squared_distance` is the proximal term of FedProx without its factor.
+
+>>> import torch
+>>> from medfed.losses import info_nce, soft_dice_loss
+>>> label = torch.zeros(2, 1, 16, 16)
+>>> label[:, :, 4:8, 4:8] = 1
+>>> round(soft_dice_loss(logits=20 * (2 * label - 1), label=label).item(), 4)
+0.0
+>>> embeddings, classes = torch.randn(6, 8, requires_grad=True), torch.tensor([0, 0, 1, 1, 2, 2])
+>>> info_nce(embeddings, classes, temperature=0.5).backward()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from medfed.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from medfed.functional.contrastive import info_nce, masked_mean, triplet_loss
+    from medfed.functional.prototypes import prototype_contrastive_loss, prototype_distance_loss
+    from medfed.functional.weights import squared_distance
+    from medfed.losses.dice import soft_dice_loss
+
+__all__ = [
+    "info_nce",
+    "masked_mean",
+    "prototype_contrastive_loss",
+    "prototype_distance_loss",
+    "soft_dice_loss",
+    "squared_distance",
+    "triplet_loss",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "medfed.functional.contrastive": ("info_nce", "masked_mean", "triplet_loss"),
+    "medfed.functional.prototypes": ("prototype_contrastive_loss", "prototype_distance_loss"),
+    "medfed.functional.weights": ("squared_distance",),
+    "medfed.losses.dice": ("soft_dice_loss",),
+})  # fmt: skip

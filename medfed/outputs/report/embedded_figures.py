@@ -1,0 +1,136 @@
+"""The figures (PNG files) of runs inside the page: of one run in a row, of several methods one above the other."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from medfed.outputs.report.elements import EmbeddedImage
+from medfed.outputs.report.run_data import Comparison, Run
+from medfed.outputs.run_folder import FIGURES
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+MAX_BYTES = 32 << 20  # of all figures of a page; a browser opens a page of this size at once
+DRAWN_BY_PAGE = ("training_curves", "site_boxes")  # the page has these as SVG
+COMMON, OWN = ("same_cases", "same_examples"), ("unseen_cases", "examples")
+CAPTIONS = {  # by file name
+    "same_cases": "Unseen cases, chosen without regard to scores: contours of reference and prediction",
+    "same_examples": "Unseen images, chosen without regard to scores, with their class and the predicted class",
+    "unseen_cases": "Best, median and worst unseen case: contours of reference and prediction",
+    "examples": "Unseen images with the most confident right and wrong predictions",
+    "attention": "Where the network's attention lies in unseen images",
+    "roc": "Receiver operating characteristic by site",
+    "reliability": "Reliability by site: accuracy by confidence. On the diagonal, the confidence is right",
+    "confusion": "Confusion matrix by site: true class by predicted class",
+    "tsne": "Styles of the sites' training images before and after the exchange of styles, by t-SNE",
+    "histograms": "Grey levels of the sites' training images before and after the exchange of styles",
+    "style_gallery": "A training image in the styles of the other sites",
+    "style_grid": "One image of each site in the style of each site",
+}
+
+
+@dataclass
+class FigureBudget:
+    """How much room the page has left for figures, and which figures it has or leaves out.
+
+    Attributes:
+        bytes_left: bytes of PNG files that the page may still take.
+        embedded: the files that are in the page.
+        left_out: for each file that is not in the page, its path and the reason.
+    """
+
+    bytes_left: int = MAX_BYTES
+    embedded: set[Path] = field(default_factory=set)
+    left_out: list[str] = field(default_factory=list)
+
+    def read(self, path: Path) -> bytes | None:
+        """Return the content of a PNG file, or None, with a note in `left_out`, if the page cannot show the file."""
+        size = path.stat().st_size
+        data = path.read_bytes() if size <= self.bytes_left else b""
+        if not data.startswith(PNG_SIGNATURE) or len(data) < 24:
+            reason = "is not a PNG file" if data else "the page has no room for this figure"
+            self.left_out.append(f"{path}: {reason}")
+            return None
+        self.bytes_left -= size
+        self.embedded.add(path)
+        return data
+
+
+@dataclass(frozen=True)
+class MethodStack:
+    """The same kind of figure of several methods, one above the other, with a slider between two of them.
+
+    Attributes:
+        caption: what the figures show.
+        data_label: which data they are about; ends the caption.
+        layers: the method and its figure.
+    """
+
+    caption: str
+    data_label: str
+    layers: list[tuple[str, EmbeddedImage]]
+
+
+def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
+    """Embed the figures of a run that the page does not draw and does not have yet, known file names first.
+
+    Args:
+        run: the run.
+        budget: the room for figures; is updated.
+    """
+    if (older := run.path / "pictures").is_dir() and not (run.path / FIGURES).is_dir():
+        budget.left_out.append(f"{older}: written by an older version of medfed; rename the folder to {FIGURES}")
+    paths = {path.stem: path for path in sorted((run.path / FIGURES).glob("*.png")) if path not in budget.embedded}
+    known = [name for name in CAPTIONS if name in paths]
+    images = []
+    for name in [*known, *(name for name in paths if name not in (*CAPTIONS, *DRAWN_BY_PAGE))]:
+        if data := budget.read(paths[name]):
+            caption = f"{CAPTIONS.get(name, name.replace('_', ' '))}: {run.method}, unseen {run.unseen}"
+            images.append(_embed(data, caption, run.data_label))
+    return images
+
+
+def figures_by_method(comparison: Comparison, budget: FigureBudget) -> dict[str, list[MethodStack]]:
+    """Embed the figures of predictions of all methods, by unseen site, for one seed.
+
+    Figures that show the same cases for every method come first. If the page has no room for all figures, it has
+    these of every site.
+
+    Args:
+        comparison: the comparison.
+        budget: the room for figures; is updated.
+
+    Returns:
+        unseen site: its figures. Sites without figures of at least two methods are left out.
+    """
+    stacks: dict[str, list[MethodStack]] = {site: [] for site in sorted({run.unseen for run in comparison.runs})}
+    label = comparison.runs[0].data_label
+    for name in (*COMMON, *OWN):
+        for site, of_site in stacks.items():
+            paths = _paths_of_one_seed([run for run in comparison.runs if run.unseen == site], name)
+            images = [(method, data) for method, path in paths.items() if (data := budget.read(path))]
+            if len(images) > 1:
+                caption = f"{CAPTIONS[name]}, at {site}"
+                layers = [(method, _embed(data, f"{caption}: {method}", label)) for method, data in images]
+                same = "All methods show the same cases at the same pixels"
+                own = "Each method shows its own choice of cases, so the titles above the images may differ"
+                stacks[site] = [*of_site, MethodStack(f"{caption}. {same if name in COMMON else own}", label, layers)]
+    return {site: of_site for site, of_site in stacks.items() if of_site}
+
+
+def _paths_of_one_seed(runs: list[Run], name: str) -> dict[str, Path]:
+    """Return method: file, for the smallest of the seeds for which the most methods have this figure."""
+    by_seed: dict[int, dict[str, Path]] = {}
+    for run in runs:
+        path = run.path / FIGURES / f"{name}.png"
+        if path.is_file():
+            by_seed.setdefault(run.summary["seed"], {})[run.method] = path
+    return max(sorted(by_seed.items()), key=lambda entry: len(entry[1]))[1] if by_seed else {}
+
+
+def _embed(data: bytes, caption: str, data_label: str) -> EmbeddedImage:
+    width, height = struct.unpack(">II", data[16:24])
+    source = "data:image/png;base64," + base64.b64encode(data).decode()
+    return EmbeddedImage(caption, data_label, source, width, height)

@@ -1,0 +1,65 @@
+"""Rendering of HTML pages with Jinja2. Every text is escaped, so no name of a site can break a page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+TEMPLATES = Path(__file__).with_name("templates")
+STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
+_NOT_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # characters that HTML and UTF-8 cannot hold
+
+
+def render_page(template: str, style: str, script: str = "", folders: Sequence[Path] = (), **content: object) -> str:
+    """Render a page that needs no other file and no network, and whose content security policy forbids both.
+
+    Args:
+        template: file name of the template; it extends `frame.html.jinja`.
+        style: the page's style sheet.
+        script: the page's script; "" for none.
+        folders: where to look for templates besides `templates/`.
+        content: the variables of the template.
+
+    Returns:
+        The HTML text. The same arguments give the same text.
+
+    Raises:
+        ValueError: if the style sheet or the script contains the end tag of its own element.
+        jinja2.UndefinedError: if the template uses a variable that is not in `content`.
+    """
+    environment = Environment(
+        loader=FileSystemLoader([TEMPLATES, *folders]), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, finalize=_replace_invalid_characters,
+    )  # fmt: skip
+    policy = f"default-src 'none'; img-src data:; style-src {_hash_source(style)}"
+    policy += f"; script-src {_hash_source(script)}" if script else ""
+    return environment.get_template(template).render(
+        style=trusted_text(style, "style"), script=trusted_text(script, "script"),
+        policy=f"{policy}; base-uri 'none'; form-action 'none'", **content,
+    )  # fmt: skip
+
+
+def trusted_text(text: str, element: str) -> Markup:
+    """Mark the content of a `style` or `script` element as HTML that must not be escaped.
+
+    Raises:
+        ValueError: if the text contains the element's end tag or the beginning of a comment.
+    """
+    if f"</{element}" in text.lower() or "<!--" in text:
+        raise ValueError(f"the {element} contains '</{element}' or '<!--', which ends its own element; remove it")
+    return Markup(text)
+
+
+def _replace_invalid_characters(value: object) -> object:
+    return _NOT_HTML.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _hash_source(text: str) -> str:
+    """Return how a content security policy names the one style sheet or script that it allows."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

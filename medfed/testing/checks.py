@@ -1,0 +1,354 @@
+"""The rules that every method keeps, as checks that need no test framework.
+
+`check_method` runs all of them; `method_checks` lists them, so that pytest can show each as a test of its own:
+
+    @pytest.mark.parametrize("name, check", medfed.testing.method_checks(MyMethod))
+    def test_contract(name, check):
+        check()
+
+The checks train toy federations of three sites for two rounds (`medfed.testing.toy`). They say whether a method works
+in a federation: whether results depend on the order of the sites, whether a run can be continued after a restart,
+whether only tensors leave a site. They do NOT check the method's mathematics: a method whose penalty has the wrong
+sign passes. For that, compare one step with numbers that you computed by hand or with the authors' code.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+
+from medfed.core.batch import Batch
+from medfed.core.registry import resolve
+from medfed.deployment.dry_run import dry_run
+from medfed.engines.in_process import InProcess
+from medfed.federation.message import State, digest
+from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method
+from medfed.federation.rounds import Round, federate
+from medfed.federation.settings import Federation
+from medfed.methods.stack import Stack
+from medfed.networks.base import NetworkSettings
+from medfed.testing.toy import SITES, ToyClassification, ToyFederation, ToySegmentation
+
+SETTINGS = Federation(rounds=2)
+TOYS: dict[str, type[ToySegmentation] | type[ToyClassification]] = {
+    "segmentation": ToySegmentation,
+    "classification": ToyClassification,
+}
+DTYPES = {"float32", "float16", "int64", "uint8", "fact"}  # that a message may hold; facts are numbers and texts
+Check = Callable[[], None]
+
+
+class ContractError(AssertionError):
+    """A method breaks a rule of `medfed.federation.method.Method`; the message says which rule and how."""
+
+
+def check_method(
+    method: Method | type[Method], *, network: NetworkSettings | str | None = None,
+    tasks: Sequence[str] = tuple(TOYS),
+) -> None:
+    """Check that a method keeps the rules of `Method`; raise ContractError for the first rule that it breaks.
+
+    Each rule is checked for the method alone and inside a stack, on CPU, with small networks. All checks together take
+    about ten seconds. They do not check the method's mathematics (see `medfed.testing.checks`).
+
+    Args:
+        method: the class, which must be usable with its default settings, or an object with the settings to check.
+        network: settings of the network to train, or its name; None takes a small U-Net for segmentation and a small
+            DenseNet for classification. It decides the task: a network with a decoder segments.
+        tasks: what the method is made for: "segmentation", "classification" or both.
+
+    Raises:
+        ContractError: if the method breaks a rule. It is an AssertionError.
+        ValueError: if `tasks` names an unknown task.
+
+    Example::
+
+        medfed.testing.check_method(MyMethod, tasks=["segmentation"])
+    """
+    for _, check in method_checks(method, network=network, tasks=tasks):
+        check()
+
+
+def method_checks(
+    method: Method | type[Method], *, network: NetworkSettings | str | None = None,
+    tasks: Sequence[str] = tuple(TOYS),
+) -> Iterator[tuple[str, Check]]:
+    """Yield the name and the function of every check that `check_method` runs.
+
+    Args:
+        method, network, tasks: as for `check_method`.
+
+    Yields:
+        (name, check): a name such as `restart-segmentation-stack`, and a function without arguments that raises
+        ContractError if the rule is broken. Checks of one task share a training run, which the first one starts.
+
+    >>> from medfed.methods import FedProx
+    >>> [name for name, _ in method_checks(FedProx, tasks=["segmentation"])][:3]
+    ['settings', 'wrap_network-segmentation', 'messages-segmentation']
+    """
+    if unknown := [task for task in tasks if task not in TOYS] or not tasks:
+        raise ValueError(f"tasks must be some of {', '.join(TOYS)}, got {unknown or list(tasks)}")
+    name = getattr(method, "__name__", type(method).__name__)
+    yield "settings", partial(_checked, name, "settings", _check_settings, method)
+    settings = resolve("networks", network)() if isinstance(network, str) else network
+    if settings is not None:
+        tasks = ["segmentation" if settings.decoder_levels else "classification"]
+    for task in tasks:
+        for is_stacked in (False, True):
+            trial = Trial(method, TOYS[task](settings), is_stacked)
+            is_first = task == tasks[0]
+            for rule, check in {
+                **RULES, **(FIRST_TASK_RULES if is_first else {}), **(MASK_RULES if task == "segmentation" else {}),
+            }.items():
+                full = f"{rule}-{task}" + ("-stack" if is_stacked else "")
+                yield full, partial(_checked, name, full, check, trial)
+
+
+@dataclass
+class Trial:
+    """One method in one toy federation, and the training run that its checks share.
+
+    Args:
+        definition: the method, or its class, which is used with default settings.
+        toy: the federation.
+        is_stacked: whether the method runs inside a stack.
+    """
+
+    definition: Method | type[Method]
+    toy: ToyFederation
+    is_stacked: bool
+
+    @cached_property
+    def method(self) -> Method:
+        """The method as the federation runs it."""
+        method = self.definition() if isinstance(self.definition, type) else self.definition
+        return Stack((method,)) if self.is_stacked else method
+
+    @cached_property
+    def start(self) -> State:
+        """The coordinator's state before the first round."""
+        task = self.toy.task
+        self.method.check(task.image_size, self.toy.channels, True)
+        return self.toy.start(self.method)
+
+    def train(self, engine: InProcess, state: State | None = None) -> list[Round]:
+        """Return the rounds of a training run, from `state` or from the start."""
+        return list(federate(self.method, engine, state or self.start, SETTINGS, 0))
+
+    @cached_property
+    def run(self) -> CompleteRun:
+        """An uninterrupted run on all sites, which several checks look at."""
+        settings = _snapshot(self.method)
+        engine = self.toy.engine(self.method)
+        samples = engine.local_sites[0].training
+        before = copy.deepcopy(samples.batch(range(len(samples))))
+        rounds = self.train(engine)
+        return CompleteRun(rounds, settings, before, samples.batch(range(len(samples))))
+
+
+@dataclass(frozen=True)
+class CompleteRun:
+    """What a training run left behind.
+
+    Args:
+        rounds: its rounds.
+        settings: the attributes of the method before the run, as text.
+        batch_before, batch_after: all images of one site before and after the run.
+    """
+
+    rounds: list[Round]
+    settings: str
+    batch_before: Batch
+    batch_after: Batch
+
+
+def _checked(method: str, name: str, check: Callable[[Any], None], subject: object) -> None:
+    """Run one check; turn whatever it raises into a ContractError that names the method and the check."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            check(subject)
+    except ContractError as error:
+        raise ContractError(f"{method}: {name}: {error}") from None
+    except Exception as error:  # code from outside medfed may raise anything
+        raise ContractError(f"{method}: {name}: the method raised {type(error).__name__}: {error}") from error
+
+
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise ContractError(sentence)
+
+
+def _snapshot(method: Method) -> str:
+    return repr(sorted(vars(method).items()))
+
+
+def _check_settings(method: Method | type[Method]) -> None:
+    """The class is a frozen dataclass on Method, and can be built with its defaults and with each preset."""
+    cls = method if isinstance(method, type) else type(method)
+    _require(issubclass(cls, Method), "the class must inherit from medfed.federation.method.Method")
+    parameters = vars(cls).get("__dataclass_params__")
+    _require(
+        parameters is not None and parameters.frozen,
+        "the class must be a frozen dataclass: put @dataclass(frozen=True) above it",
+    )
+    if isinstance(method, type):
+        try:
+            method = method()
+        except TypeError as error:
+            raise ContractError(f"every setting needs a default value ({error})") from error
+    for name, preset in cls.presets.items():
+        try:
+            replace(method, **preset)
+        except (TypeError, ValueError) as error:
+            raise ContractError(f"the preset '{name}' does not fit the settings ({error})") from error
+
+
+def _check_order_of_sites(trial: Trial) -> None:
+    """The order in which sites reply changes no bit of the result."""
+    in_order = _last_digest(trial.run.rounds)
+    reversed_order = _last_digest(trial.train(trial.toy.engine(trial.method, SITES[::-1])))
+    if in_order != reversed_order:
+        again = _last_digest(trial.train(trial.toy.engine(trial.method)))
+        _require(
+            again == in_order,
+            "two runs with the same seed differ: draw random numbers from the generator that a hook receives (`rng`, "
+            "`local.rng`), and keep nothing between runs",
+        )
+        raise ContractError(
+            "the result depends on the order of the sites: combine what they send in the order of the dictionary, "
+            "which is sorted by name, or in a way that has no order"
+        )
+
+
+def _check_restart(trial: Trial) -> None:
+    """A run that is continued from the saved state of round 1 gives the bits of a run that was not interrupted."""
+    engine = trial.toy.engine(trial.method)
+    first = next(federate(trial.method, engine, trial.start, SETTINGS, 0))
+    rounds = trial.train(engine, State.from_bytes(first.state.to_bytes()))
+    _require(
+        _last_digest(rounds) == _last_digest(trial.run.rounds),
+        "a run that is continued after round 1 gives other weights than one that was not interrupted: what is needed "
+        "later must be in the tensors that `remember` or `combine` return, or in `local.memory`",
+    )
+
+
+def _check_wrap_network(trial: Trial) -> None:
+    """`wrap_network` renames and removes no entry of the state dict."""
+    toy = trial.toy
+    plain, wrapped = toy.architecture.build(toy.channels, toy.n_logits).state_dict(), trial.start.weights
+    missing = sorted(plain.keys() - wrapped.keys())
+    _require(not missing, f"`wrap_network` renames or removes entries of the network: {', '.join(missing[:3])}")
+    changed = [name for name in plain if plain[name].shape != wrapped[name].shape]
+    _require(not changed, f"`wrap_network` changes the shape of entries of the network: {', '.join(changed[:3])}")
+    strange = sorted(trial.method.local_keys(toy.network(trial.method)) - wrapped.keys())
+    _require(not strange, f"`local_keys` names entries that the network does not have: {', '.join(strange[:3])}")
+
+
+def _check_messages(trial: Trial) -> None:
+    """Messages hold tensors of common types and plain facts; losses are finite."""
+    ledger = [row for done in trial.run.rounds for row in done.ledger]
+    strange = {row["dtype"]: row["name"] for row in ledger if row["dtype"] not in DTYPES}
+    _require(
+        not strange,
+        "a message holds tensors of another type than float32, float16, int64 and uint8: "
+        + ", ".join(f"{name} is {dtype}" for dtype, name in strange.items()),
+    )
+    for done in trial.run.rounds:
+        losses = [value for key, value in done.history.items() if key.startswith("train_loss")]
+        _require(all(map(math.isfinite, losses)), "the training loss is not finite")
+
+
+def _check_sharing(trial: Trial) -> None:
+    """Sites share statistics in exactly the rounds that `shares` names, and a dry run shows them."""
+    rows = [row for done in trial.run.rounds for row in done.ledger if row["kind"] == "share"]
+    expected = {NEVER: set(), ONCE: {1}, EVERY_ROUND: {1, 2}}.get(trial.method.shares)
+    _require(expected is not None, f"`shares` is {trial.method.shares!r}; expected NEVER, ONCE or EVERY_ROUND")
+    rounds = {row["round"] for row in rows}
+    _require(
+        rounds == expected,
+        f"`shares` is '{trial.method.shares}', but sites were asked to share in rounds {sorted(rounds)}",
+    )
+    sent = {row["name"] for row in rows if row["direction"] == "up"}
+    site = trial.toy.engine(trial.method).local_sites[0]
+    shown = {row["name"] for row in dry_run(site, trial.start, 0) if row["kind"] == "share"}
+    unsent = sorted(shown - sent)
+    _require(not unsent, f"a dry run shows statistics that a run does not send: {', '.join(unsent[:3])}")
+
+
+def _check_no_state(trial: Trial) -> None:
+    """The method object does not change while it trains."""
+    _require(
+        _snapshot(trial.method) == trial.run.settings,
+        "the method object changed while it trained: return what must be kept from `remember`, or put it into "
+        "`local.memory`",
+    )
+    try:
+        trial.method.anything = 1  # type: ignore[attr-defined]
+    except (AttributeError, dataclasses.FrozenInstanceError):
+        return
+    raise ContractError("attributes can be set on the method object: the class must be a frozen dataclass")
+
+
+def _check_batches(trial: Trial) -> None:
+    """The site's images and labels are the same after training."""
+    before, after = trial.run.batch_before, trial.run.batch_after
+    for name, first, last in (("images", before.image, after.image), ("labels", before.label, after.label)):
+        _require(
+            torch.equal(first, last),
+            f"training changed the site's {name} in place: return a new batch from `augment` instead",
+        )
+
+
+def _check_small_federation(trial: Trial) -> None:
+    """One site that has a single image trains, and its weights stay finite."""
+    engine = trial.toy.engine(trial.method, SITES[:1])
+    site = engine.local_sites[0]
+    site.training = _first_sample(site.training)
+    _check_finite(trial.train(engine), "with one site that has a single image")
+
+
+def _check_empty_masks(trial: Trial) -> None:
+    """Sites whose masks are all empty train, and their weights stay finite."""
+    engine = trial.toy.engine(trial.method)
+    for site in engine.local_sites:
+        site.training.labels.zero_()  # type: ignore[attr-defined]
+    _check_finite(trial.train(engine), "with empty masks")
+
+
+def _check_finite(rounds: Sequence[Round], situation: str) -> None:
+    for name, entry in rounds[-1].state.weights.items():
+        finite = bool(torch.isfinite(entry).all())
+        _require(finite, f"training {situation} gives weights that are not finite ('{name}')")
+
+
+def _first_sample(samples: Any) -> Any:
+    """Return samples of the same class that hold the first image only."""
+    return type(samples)(*(part[:1] if isinstance(part, torch.Tensor) else 1 for part in vars(samples).values()))
+
+
+def _last_digest(rounds: Sequence[Round]) -> str:
+    return digest(rounds[-1].state.to_bytes())
+
+
+RULES: dict[str, Callable[[Trial], None]] = {
+    "wrap_network": _check_wrap_network,
+    "messages": _check_messages,
+    "sharing": _check_sharing,
+    "order_of_sites": _check_order_of_sites,
+    "restart": _check_restart,
+}
+FIRST_TASK_RULES: dict[str, Callable[[Trial], None]] = {
+    "no_state": _check_no_state,
+    "batches_unchanged": _check_batches,
+    "small_federation": _check_small_federation,
+}
+MASK_RULES: dict[str, Callable[[Trial], None]] = {"empty_masks": _check_empty_masks}

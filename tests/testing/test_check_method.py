@@ -1,0 +1,216 @@
+"""`check_method` accepts a correct method and rejects broken ones, each with a sentence that names the broken rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import medfed
+from medfed.federation.method import Method
+from medfed.functional.weights import squared_distance
+from medfed.networks.unet import UNet
+from medfed.testing import ContractError, check_method, method_checks
+
+ONE_TASK = {"tasks": ["segmentation"]}
+
+
+@dataclass(frozen=True)
+class Proximal(Method):
+    """A correct method, written outside the package."""
+
+    mu: float = 0.01
+
+    def regulariser(self, local, output):
+        return self.mu / 2 * squared_distance(local.trainable(), local.start_weights)
+
+
+@dataclass(frozen=True)
+class WrongSign(Proximal):
+    """The penalty has the wrong sign: wrong mathematics, which the contract cannot know."""
+
+    def regulariser(self, local, output):
+        return -super().regulariser(local, output)
+
+
+@dataclass(frozen=True)
+class GlobalNoise(Method):
+    """Draws from PyTorch's global generator at the coordinator."""
+
+    def aggregate(self, state, updates):
+        return {k: v + 0.01 * torch.rand(1) if v.is_floating_point() else v
+                for k, v in super().aggregate(state, updates).items()}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Renames(Method):
+    """Puts the network into a module of its own, which renames every entry."""
+
+    def wrap_network(self, network, architecture):
+        return nn.Sequential(network)
+
+
+@dataclass(frozen=True)
+class InPlace(Method):
+    """Brightens the site's images in place."""
+
+    def augment(self, local, batch):
+        local.training.images.add_(0.01)
+        return batch
+
+
+@dataclass(frozen=True)
+class DividesByTheMask(Method):
+    """Divides by the number of foreground pixels, which is 0 for an empty mask."""
+
+    def loss(self, local, batch):
+        loss, output = super().loss(local, batch)
+        return loss / batch.label.sum(), output
+
+
+@dataclass(frozen=True)
+class Doubles(Method):
+    """Sends float64 tensors."""
+
+    def on_round_end(self, local):
+        return {"mean": torch.zeros(1, dtype=torch.float64)}
+
+
+ROUNDS_SEEN: list[int] = []
+
+
+@dataclass(frozen=True)
+class KeepsOutside(Method):
+    """Keeps what it needs in a global list, which a saved state does not hold."""
+
+    def aggregate(self, state, updates):
+        weights = super().aggregate(state, updates)
+        if state.round == 0:
+            ROUNDS_SEEN.clear()
+        ROUNDS_SEEN.append(len(ROUNDS_SEEN))
+        scale = 1 + 0.1 * ROUNDS_SEEN[-1] / (1 + sum(ROUNDS_SEEN))
+        return {k: v * scale if v.is_floating_point() else v for k, v in weights.items()}
+
+    def remember(self, state, updates, rng):
+        if state.plan.rounds == 2 and state.round == 1 and len(ROUNDS_SEEN) > 1:
+            ROUNDS_SEEN.clear()
+        return state.memory
+
+
+@dataclass(frozen=True)
+class SharesNever(Method):
+    """Asks for statistics before every round, but says so with a word that does not exist."""
+
+    @property
+    def shares(self):
+        return "always"
+
+
+@dataclass(frozen=True)
+class ChangesItself(Method):
+    """Counts its rounds on the method object."""
+
+    def aggregate(self, state, updates):
+        object.__setattr__(self, "count", getattr(self, "count", 0) + 1)
+        return super().aggregate(state, updates)
+
+
+@dataclass(frozen=True)
+class FirstSiteOnly(Method):
+    """Takes the weights of the last site that the engine was built with, whatever its name."""
+
+    def on_round_end(self, local):
+        SITES_SEEN.append(local.site)
+        return {}
+
+    def aggregate(self, state, updates):
+        first = SITES_SEEN[0]
+        SITES_SEEN.clear()
+        return updates[first].weights
+
+
+SITES_SEEN: list[str] = []
+
+
+@dataclass(frozen=True)
+class NeedsASetting(Method):
+    """Has a setting without a default value."""
+
+    mu: float
+
+
+class NotFrozen(Method):
+    """Is no dataclass of its own."""
+
+
+class NotAMethod:
+    """Does not inherit from Method."""
+
+
+@dataclass(frozen=True)
+class BadPreset(Method):
+    """Has a preset with a setting that does not exist."""
+
+    presets = {"medfed": {}, "paper": {"mu": 1.0}}
+
+
+@dataclass(frozen=True)
+class WrongShape(Method):
+    """Returns weights of another type."""
+
+    def aggregate(self, state, updates):
+        return {name: entry.double() for name, entry in super().aggregate(state, updates).items()}
+
+
+def test_a_correct_method_passes_as_a_class_and_as_an_object():
+    check_method(Proximal, **ONE_TASK)
+    check_method(Proximal(mu=0.1), network=UNet(features=(2, 2, 2, 4, 4, 2)))
+
+
+def test_the_contract_does_not_check_mathematics():
+    check_method(WrongSign, **ONE_TASK)
+
+
+@pytest.mark.parametrize("method, sentence", [
+    (NotAMethod, "settings: the class must inherit from medfed.federation.method.Method"),
+    (NotFrozen, r"settings: the class must be a frozen dataclass: put @dataclass\(frozen=True\) above it"),
+    (NeedsASetting, "settings: every setting needs a default value .*'mu'"),
+    (BadPreset, "settings: the preset 'paper' does not fit the settings .*'mu'"),
+    (Renames, "wrap_network-segmentation: `wrap_network` renames or removes entries of the network: "),
+    (Doubles, "messages-segmentation: a message holds tensors of another type than .*: mean is float64"),
+    (WrongShape, "messages-segmentation: the method raised ValueError: .* torch.float64, expected .* torch.float32"),
+    (GlobalNoise, "order_of_sites-segmentation: two runs with the same seed differ: draw random numbers from"),
+    (SharesNever, "sharing-segmentation: `shares` is 'always'; expected NEVER, ONCE or EVERY_ROUND"),
+    (KeepsOutside, "restart-segmentation: a run that is continued after round 1 gives other weights"),
+    (ChangesItself, "no_state-segmentation: the method object changed while it trained"),
+    (InPlace, "batches_unchanged-segmentation: training changed the site's images in place"),
+    (DividesByTheMask, "empty_masks-segmentation: "),
+])  # fmt: skip
+def test_a_broken_method_is_rejected_with_the_broken_rule(method, sentence):
+    with pytest.raises(ContractError, match=f"^{method.__name__}: {sentence}"):
+        check_method(method, **ONE_TASK)
+
+
+def test_an_error_inside_a_method_names_the_method_the_check_and_the_error():
+    with pytest.raises(ContractError, match="^stable_fdg|StableFDG: .*-segmentation: the method raised UserError: "):
+        check_method(medfed.methods.StableFDG, **ONE_TASK)
+
+
+def test_checks_are_listed_for_each_task_alone_and_in_a_stack():
+    names = [name for name, _ in method_checks(Proximal)]
+    assert names[0] == "settings" and len(names) == len(set(names)) == 1 + 2 * (9 + 5)
+    assert {"restart-segmentation", "restart-classification-stack", "empty_masks-segmentation"} <= set(names)
+    assert not any("empty_masks-classification" in name for name in names)
+    with pytest.raises(ValueError, match="tasks must be some of segmentation, classification"):
+        list(method_checks(Proximal, tasks=["detection"]))
+
+
+def test_a_network_decides_the_task():
+    names = [name for name, _ in method_checks(Proximal, network="densenet")]
+    assert all("classification" in name for name in names[1:])
+
+
+def test_a_contract_error_is_an_assertion_error():
+    assert issubclass(ContractError, AssertionError)
