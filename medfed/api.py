@@ -233,8 +233,8 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of `table.csv` as dictionaries: one per structure, metric, method and unseen site.
 
-        `mean` and `sd` are over seeds. The row with `unseen_site` "average" has the mean over sites and `p`, the p value
-        of the paired test against FedAvg. Unknown values are None.
+        `mean` and `sd` are over seeds. The row with `unseen_site` "average" has the mean over sites and `p`, the p
+        value of the paired test against FedAvg. Unknown values are None.
         """
         with open(self.folder / "table.csv", newline="", encoding="utf-8") as file:
             return [

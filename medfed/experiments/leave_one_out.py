@@ -131,9 +131,9 @@ class ComparisonTables:
         return f"{text}\n\ncost\n{costs}\nnote: {NOTE}"
 
     def write(self, out: Path) -> None:
-        """Write the tables to a folder: `table.md`, `.csv`, `.json` and `.tex`, `cost.csv`, `validation.csv` and `.json`.
+        """Write the tables to a folder: `table.md`, `.csv`, `.json` and `.tex`, and `cost.csv`.
 
-        The two files `validation` are written only if two sites are left out.
+        If two sites are left out, `validation.csv` and `.json` have the scores of the validation sites.
         """
         markdown = to_markdown(self.unseen)
         write_atomically(out / "table.csv", to_csv(self.unseen))
