@@ -24,7 +24,7 @@ CONFIG = "method: {name: METHOD}\nfederation: {engine: in_process}\n"
 
 
 def png(width: int = 3, height: int = 2) -> bytes:
-    """A grey picture."""
+    """A grey image."""
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -49,7 +49,7 @@ def mask_rows(sites: list[str], unseen: str, shift: float = 0.0, n: int = 7, str
 
 
 def class_rows(sites: list[str], unseen: str) -> list[dict]:
-    """Ten images a site of classes a and b, of five people."""
+    """Ten images a site of classes a and b, of five patients."""
     rng, rows = np.random.default_rng(0), []
     for site in [*sites, unseen]:
         for k in range(10):
@@ -60,7 +60,7 @@ def class_rows(sites: list[str], unseen: str) -> list[dict]:
     return rows
 
 
-def letters(sites: list[str], rounds: int, extra: str = "windows") -> list[dict]:
+def ledger_rows(sites: list[str], rounds: int, extra: str = "windows") -> list[dict]:
     """The rows of a ledger: a tensor shared once, weights both ways each round, a score at the end."""
     rows = []
     for number in range(1, rounds + 1):
@@ -89,7 +89,7 @@ def made_run(
     (path / FIGURES).mkdir(parents=True)
     scoring.write_cases(path / "cases.csv", rows)
     folder.write_text("config.yaml", config)
-    folder.write_text("ledger.csv", _as_csv(COLUMNS, letters(sites, rounds)))
+    folder.write_text("ledger.csv", _as_csv(COLUMNS, ledger_rows(sites, rounds)))
     folder.write_history([
         {"round": k, "train_loss": 1 / k, "validation_score": 0.5 + 0.1 * k} | {f"train_loss/{s}": 1 / k for s in sites}
         for k in range(1, rounds + 1)

@@ -161,7 +161,7 @@ BAD_VALUES = {
     "octal": ("seed: 010", "a.yaml: seed: expected a whole number, got the text '010'; remove the quotes"),
     "time of day": ("seed: 1:30", "a.yaml: seed: expected a whole number, got the text '1:30'"),
     "nan": (
-        "training: {learning_rate: .nan}", "a.yaml: training.learning_rate: must be above 0, got nan",
+        "training: {learning_rate: .nan}", "a.yaml: training.learning_rate: expected a finite number, got nan",
     ),
     "infinity": (
         "training: {betas: [0.9, -.inf]}", "a.yaml: training.betas[1]: expected a finite number, got -inf",

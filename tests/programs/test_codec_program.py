@@ -205,8 +205,8 @@ def test_mistakes_are_one_line(tmp_path, pictures, capsys):
     says("--steps at least 0", "train", *TINY, "--out", out, "--steps", -1)
     says("--size must be a multiple of 8", "train", *TINY, "--out", out, "--size", 20)
     says("contains no image", "train", *TINY, "--out", out, "--content", tmp_path / "nothing")
-    says("belongs to VGG", "train", *TINY, "--out", out, "--decoder", tmp_path / "decoder.pth")
-    says("nothing.pth: is missing", "train", *TINY, "--out", out, "--encoder", tmp_path / "nothing.pth")
+    says("is for VGG", "train", *TINY, "--out", out, "--decoder", tmp_path / "decoder.pth")
+    says("nothing.pth: not found", "train", *TINY, "--out", out, "--encoder", tmp_path / "nothing.pth")
     assert train(out, "--steps", 1) == 0
     says("contains a codec's training; continue it with --resume", "train", *TINY, "--out", out, "--steps", 1)
     says("was started with a different seed", "train", *TINY, "--out", out, "--resume", "--seed", 9)

@@ -1,4 +1,4 @@
-"""`python -m medfed.report`: finished runs in, one page out; whatever is none, a sentence."""
+"""`python -m medfed.report`: one page for finished runs, and one sentence for anything else."""
 
 import errno
 import json
@@ -78,32 +78,33 @@ def damaged_config(run):
 
 
 DAMAGES = [(unfinished, "not finished"), (no_config, "neither a run nor a comparison"), (no_ledger, "is missing"),
-           (cut_summary, "is not JSON"), (other_summary, "an object was expected"), (cut_model, "tensors: is damaged"),
-           (other_ledger, "the first line is not round,site"), (damaged_ledger, "ledger.csv: line 36 is damaged"),
+           (cut_summary, "is not valid JSON"), (other_summary, "expected a JSON object"),
+           (cut_model, "tensors: is damaged"),
+           (other_ledger, "expected the first line round,site"), (damaged_ledger, "ledger.csv: line 36 is damaged"),
            (damaged_config, "config.yaml")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("damage", "said"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
-def test_a_folder_without_a_finished_run_is_a_one_line_error(tmp_path, capsys, damage, said):
+@pytest.mark.parametrize(("damage", "message"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
+def test_a_folder_that_is_no_finished_run_is_one_sentence(tmp_path, capsys, damage, message):
     run = made_run(tmp_path / "run")
     damage(run)
     assert main([str(run)]) == 2
     error = capsys.readouterr().err
-    assert said in error and str(tmp_path) in error and error.count("\n") == 1
+    assert message in error and str(tmp_path) in error and error.count("\n") == 1
     assert not (run / "report.html").exists()
 
 
 def test_a_path_that_cannot_be_written_is_refused_before_the_runs_are_read(tmp_path, capsys):
     run = made_run(tmp_path / "run")
     places = {"": "is a folder", "page.txt": "ends in .html", "new/page.html": "there is no folder"}
-    for place, said in places.items():
+    for place, message in places.items():
         assert main([str(run), "--out", str(tmp_path / place)]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert main([str(tmp_path / "nowhere")]) == 2
     assert "not a folder" in capsys.readouterr().err
 
 
-def test_an_unfinished_comparison_shows_its_finished_runs_and_a_note(tmp_path):
+def test_a_comparison_with_unfinished_runs_shows_the_others_and_says_so(tmp_path):
     comparison = made_comparison(tmp_path / "all")
     (comparison / "elcfs" / "unseen_A" / "seed_1" / "summary.json").unlink()
     assert main([str(comparison), "--quiet"]) == 0
@@ -128,7 +129,7 @@ def test_the_numbers_of_a_comparison_are_those_of_its_own_table(tmp_path):
     assert "python -m medfed.evaluate config.yaml --leave-one-site-out --methods fedavg elcfs:alpha=0.1" in page
 
 
-def test_a_comparison_shows_costs_and_marks_transductive_methods(tmp_path):
+def test_a_comparison_shows_costs_and_which_methods_used_test_images(tmp_path):
     """A site shares 4 x 5 numbers once, of 4 bytes each."""
     comparison = made_comparison(tmp_path / "all")
     for path in comparison.glob("elcfs/*/*/summary.json"):
@@ -136,7 +137,7 @@ def test_a_comparison_shows_costs_and_marks_transductive_methods(tmp_path):
     assert main([str(comparison), "--quiet"]) == 0
     page = (comparison / "report.html").read_text()
     assert "elcfs: TRANSDUCTIVE (tent)" in page and "fedavg: TRANSDUCTIVE" not in page
-    cost = page.partition("A client&#x27;s seconds and bytes in a round")[2].partition("</table>")[0]
+    cost = page.partition("Seconds and bytes of a client in a round")[2].partition("</table>")[0]
     assert ">up once kB</th>" in cost and cost.count('<td data-value="0.08">0.080</td>') == 2
 
 
@@ -147,7 +148,7 @@ def test_a_changed_config_is_reported(tmp_path):
     assert "is not the config of this result" in (run / "report.html").read_text()
 
 
-def test_an_existing_page_is_not_damaged_when_the_disk_is_full(tmp_path, monkeypatch, capsys):
+def test_an_existing_page_is_unchanged_when_the_disk_is_full(tmp_path, monkeypatch, capsys):
     run = made_run(tmp_path / "run")
     assert main([str(run), "--quiet"]) == 0
     before = (run / "report.html").read_bytes()
@@ -160,7 +161,7 @@ def test_an_existing_page_is_not_damaged_when_the_disk_is_full(tmp_path, monkeyp
     assert (run / "report.html").read_bytes() == before and "free some space" in capsys.readouterr().err
 
 
-def test_an_existing_page_is_not_damaged_by_a_failure(tmp_path):
+def test_an_existing_page_is_unchanged_after_a_failure(tmp_path):
     run = made_run(tmp_path / "run")
     assert main([str(run), "--quiet"]) == 0
     before = (run / "report.html").read_bytes()

@@ -9,11 +9,11 @@ def theta(n: int, seed: int = 0, **settings) -> torch.Tensor:
     return draw_affine(n, torch.Generator().manual_seed(seed), **settings)
 
 
-def test_without_rotation_scaling_and_flip_nothing_moves():
+def test_without_rotation_scaling_and_flip_nothing_changes():
     image = torch.randn(3, 2, 8, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     label = (image > 0).to(torch.uint8)
-    still = theta(3, max_rotation_deg=0, max_scaling=0, flip=False)
-    assert torch.allclose(warp(image, still), image) and torch.equal(warp(label, still, mode="nearest"), label)
+    identity = theta(3, max_rotation_deg=0, max_scaling=0, flip=False)
+    assert torch.allclose(warp(image, identity), image) and torch.equal(warp(label, identity, mode="nearest"), label)
 
 
 def test_a_flip_mirrors_the_first_axis():
@@ -24,7 +24,7 @@ def test_a_flip_mirrors_the_first_axis():
     assert any(flipped) and any(same) and all(a != b for a, b in zip(flipped, same, strict=True))
 
 
-def test_image_and_label_move_together_and_labels_stay_labels():
+def test_image_and_label_are_transformed_alike_and_labels_stay_binary():
     label = torch.zeros(4, 1, 64, 64, dtype=torch.uint8)
     label[:, :, 16:40, 20:50] = 1
     moved, moved_label = warp(label.double(), theta(4)), warp(label, theta(4), mode="nearest")

@@ -55,6 +55,7 @@ def to_svg(figure: Figure, prefix: str, label: str, natural_size: bool = False) 
         label: text for readers who cannot see the figure.
         natural_size: True gives the element the figure's size, 72 px per inch; False lets it fill its container.
     """
+    label = _NOT_XML.sub("\ufffd", label)
     root = ElementTree.fromstring(_NOT_XML.sub("\ufffd", _matplotlib_svg(figure)))
     ids = {node.get("id"): f"{prefix}-{place}" for place, node in enumerate(_referenced(root))}
     width, height = (_rounded(value) for value in root.get("viewBox", "").split()[2:])

@@ -1,17 +1,17 @@
-"""The ledger on the page: sums by hand, words for what is known, and nothing promised of what is not."""
+"""The ledger on the page: totals, descriptions of known entries, and warnings about unknown ones."""
 
 import re
 import tracemalloc
 
 import pytest
-from made_runs import letters, made_run
+from made_runs import ledger_rows, made_run
 
 from medfed.federation.ledger import COLUMNS
-from medfed.outputs.report import ledger_section
-from medfed.outputs.report.ledger_descriptions import UNKNOWN, words_for
+from medfed.outputs.report.ledger_descriptions import UNKNOWN, describe_entry
 from medfed.outputs.report.ledger_section import format_size
-from medfed.outputs.report.ledger_totals import NORMALISATION, WEIGHTS, Key, read_ledger
-from medfed.outputs.report.run_data import read_run
+from medfed.outputs.report.ledger_totals import NORMALISATION, WEIGHTS, LedgerKey, read_ledger
+from medfed.outputs.report.page import build_page
+from medfed.outputs.report.run_data import read_runs
 from medfed.outputs.run_folder import _as_csv
 
 
@@ -25,34 +25,38 @@ def row(round_number, site, direction, name, size, dtype="float32", kind="train"
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def test_sums_are_those_of_the_rows(tmp_path):
-    """Two sites, two rounds: weights 24 bytes a letter, 8 of statistics of normalisation; windows 4x5 floats once."""
+def text_of(run):
+    return build_page(*read_runs([run]))
+
+
+def test_totals_are_those_of_the_rows(tmp_path):
+    """Two sites, two rounds: a message has 24 bytes of weights and 8 of normalisation statistics; windows once 4x5."""
     ledger = read_ledger(made_run(tmp_path / "run"), sites=("A", "B"))
-    up = {key.name: found for key, found in ledger.sums.items() if key.direction == "up"}
+    up = {key.name: total for key, total in ledger.totals.items() if key.direction == "up"}
     assert up[WEIGHTS].n_bytes == 2 * 2 * 24 and up[NORMALISATION].n_bytes == 2 * 2 * 8
     assert up["windows"].n_bytes == 2 * 80 and up["windows"].rounds == {1} and up["windows"].sites == {"A", "B"}
     assert up["loss"].n_bytes == 2 * 2 * len("0.5") and up["loss"].rounds == {1, 2}
-    assert ledger.total("up") == sum(found.n_bytes for found in up.values())
+    assert ledger.total_bytes("up") == sum(total.n_bytes for total in up.values())
     assert ledger.by_site["A"]["up", "weights"] == 2 * 32
 
 
-def test_names_of_sites_are_taken_out_of_the_names_of_tensors(tmp_path):
+def test_names_of_sites_are_replaced_in_the_names_of_tensors(tmp_path):
     run = with_ledger(made_run(tmp_path / "run"), [
         row(1, "A", "down", "bank/B", 10), row(1, "B", "down", "bank/A", 10), row(1, "A", "down", "style/x/y/mean", 4),
         row(1, "A", "up", "control/conv.weight", 24), row(1, "A", "up", "conv.weight", 24),
     ])  # fmt: skip
     ledger = read_ledger(run, sites=("A", "B", "x/y"))
-    names = {(key.direction, key.group, key.name): found.n_bytes for key, found in ledger.sums.items()}
+    names = {(key.direction, key.group, key.name): total.n_bytes for key, total in ledger.totals.items()}
     assert names == {("down", "tensor", "bank/SITE"): 20, ("down", "tensor", "style/SITE/mean"): 4,
                      ("up", "weights", "control/ENTRY"): 24, ("up", "weights", WEIGHTS): 24}  # fmt: skip
 
 
 def test_a_fact_that_is_called_like_a_weight_is_a_fact(tmp_path):
     run = with_ledger(made_run(tmp_path / "run"), [row(1, "A", "up", "conv.weight", 3, dtype="fact")])
-    assert [key.group for key in read_ledger(run).sums] == ["fact"]
+    assert [key.group for key in read_ledger(run).totals] == ["fact"]
 
 
-def test_a_ledger_of_many_clients_is_summed_in_little_memory(tmp_path):
+def test_a_ledger_of_many_clients_is_added_up_in_little_memory(tmp_path):
     """20,000 rows are 1.1 MB of text; as dicts they would be 10 MB, their sums are a few thousand numbers."""
     run = made_run(tmp_path / "run")
     with open(run / "ledger.csv", "w") as file:
@@ -63,61 +67,61 @@ def test_a_ledger_of_many_clients_is_summed_in_little_memory(tmp_path):
     ledger = read_ledger(run)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert ledger.total("up") == 20_000 * 24 and len(ledger.by_site) == 1000 and peak < 3e6
+    assert ledger.total_bytes("up") == 20_000 * 24 and len(ledger.by_site) == 1000 and peak < 3e6
 
 
 SIZES = [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.00 kB"), (12345, "12.3 kB"), (999_600, "1.00 MB"),
          (123_456_789, "123 MB"), (5 * 10**12, "5.00 TB")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("n", "told"), SIZES)
-def test_sizes_have_three_digits(n, told):
-    assert format_size(n) == told
+@pytest.mark.parametrize(("n_bytes", "text"), SIZES)
+def test_sizes_have_three_digits(n_bytes, text):
+    assert format_size(n_bytes) == text
 
 
-def test_a_tensor_that_nobody_knows_is_told_as_unknown_also_if_its_name_is_known_of_another_method():
-    assert words_for(Key("up", "tensor", "windows"), ["elcfs"]) is not UNKNOWN
+def test_a_tensor_without_description_is_unknown_even_if_another_method_has_its_name():
+    assert describe_entry(LedgerKey("up", "tensor", "windows"), ["elcfs"]) is not UNKNOWN
     for name, method in (("windows", "mine"), ("patients", "elcfs"), ("mean", "elcfs")):
-        assert words_for(Key("up", "tensor", name), [method]) is UNKNOWN
-    assert words_for(Key("up", "fact", "names"), ["fedavg"]) is UNKNOWN
+        assert describe_entry(LedgerKey("up", "tensor", name), [method]) is UNKNOWN
+    assert describe_entry(LedgerKey("up", "fact", "names"), ["fedavg"]) is UNKNOWN
 
 
 def test_the_tensors_of_a_stack_are_those_of_its_parts():
-    key = Key("up", "tensor", "1/windows")
-    assert words_for(key, ["ccst", "elcfs"]) == words_for(Key("up", "tensor", "windows"), ["elcfs"])
-    assert words_for(key, ["elcfs", "ccst"]) is UNKNOWN
+    key = LedgerKey("up", "tensor", "1/windows")
+    assert describe_entry(key, ["ccst", "elcfs"]) == describe_entry(LedgerKey("up", "tensor", "windows"), ["elcfs"])
+    assert describe_entry(key, ["elcfs", "ccst"]) is UNKNOWN
 
 
-def test_what_comes_down_says_whose_it_is():
-    down = words_for(Key("down", "tensor", "bank/SITE"), ["elcfs"])
-    assert down.title == "low-frequency amplitude windows, of the other sites"
-    assert words_for(Key("up", "tensor", "bank/SITE"), ["elcfs"]) is UNKNOWN
+def test_the_description_of_what_a_site_receives_names_its_source():
+    received = describe_entry(LedgerKey("down", "tensor", "bank/SITE"), ["elcfs"])
+    assert received.title == "low-frequency amplitude windows, of the other sites"
+    assert describe_entry(LedgerKey("up", "tensor", "bank/SITE"), ["elcfs"]) is UNKNOWN
 
 
-def test_the_section_says_once_or_each_round_and_warns_of_the_unknown(tmp_path):
-    run = with_ledger(made_run(tmp_path / "run"), letters(["A", "B"], 2, extra="faces"))
-    text = str(ledger_section.of_run(read_run(run)))
+def test_the_section_says_how_often_and_warns_of_what_it_does_not_know(tmp_path):
+    run = with_ledger(made_run(tmp_path / "run"), ledger_rows(["A", "B"], 2, extra="faces"))
+    text = text_of(run)
     line = next(line for line in text.split("\n") if "faces" in line and "<tr>" in line)
     assert "once, round 1" in line and "not known to this report" in line and "160 bytes" in line
-    assert "No sentence is known for: faces" in text and "every round" in text
-    known = str(ledger_section.of_run(read_run(made_run(tmp_path / "known"))))
-    assert "No sentence is known" not in known
+    assert "This report has no description of: faces" in text and "every round" in text
+    known = text_of(made_run(tmp_path / "known"))
+    assert "has no description" not in known
 
 
-def test_of_many_shapes_the_first_three_are_told(tmp_path):
+def test_of_many_shapes_the_first_three_are_listed(tmp_path):
     rows = [row(1, "A", "up", "windows", 4, shape=f"{k}x5") for k in range(5)]
-    text = str(ledger_section.of_run(read_run(with_ledger(made_run(tmp_path / "run"), rows))))
+    text = text_of(with_ledger(made_run(tmp_path / "run"), rows))
     assert "(0x5 or 1x5 or 2x5 or others)" in text
 
 
 def test_a_simulation_says_that_it_is_one(tmp_path):
     run = made_run(tmp_path / "run")
-    assert "simulated all sites on one machine" in str(ledger_section.of_run(read_run(run)))
+    assert "simulated all sites on one machine" in text_of(run)
     (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("in_process", "distributed"))
-    assert "simulated" not in str(ledger_section.of_run(read_run(run)))
+    assert "simulated" not in text_of(run)
 
 
-def test_of_many_sites_the_first_are_listed_and_the_number_told(tmp_path):
+def test_of_many_sites_the_first_are_listed_with_the_number_of_all(tmp_path):
     rows = [row(1, f"client_{k:04d}", "up", "conv.weight", 24) for k in range(100)]
-    text = str(ledger_section.of_run(read_run(with_ledger(made_run(tmp_path / "run"), rows))))
-    assert "the first 40 of 100" in text and len(re.findall(r">client_\d{4}<", text)) == 40
+    text = text_of(with_ledger(made_run(tmp_path / "run"), rows))
+    assert "the first 40 of 100" in text and len(set(re.findall(r">client_\d{4}<", text))) == 40

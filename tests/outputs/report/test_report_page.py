@@ -1,4 +1,4 @@
-"""The page of runs: whole, safe, readable without pictures, and with the numbers of the summaries."""
+"""The page of runs: complete, safe, accessible, and with the numbers of the summaries."""
 
 import base64
 import hashlib
@@ -7,15 +7,18 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from jinja2 import UndefinedError
 from made_runs import class_rows, made_comparison, made_run, mask_rows, png
 
+from medfed.auditing.page import TEMPLATES as AUDIT_TEMPLATES
 from medfed.outputs.report import page as page_module
-from medfed.outputs.report.figures import Budget
-from medfed.outputs.report.markup import VOID, Markup, escaped, in_script_or_style, tag
+from medfed.outputs.report.embedded_figures import FigureBudget
+from medfed.outputs.report.html import SCRIPT, STYLE, TEMPLATES, render_page, trusted_text
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.run_data import read_runs
 
 EVIL = "<b>\"x'&</script>"
+VOID = ("br", "col", "img", "input", "link", "meta")  # elements without an end tag
 
 
 class Page(HTMLParser):
@@ -77,7 +80,7 @@ def test_every_element_is_closed_in_its_order(page):
 
 
 def test_no_address_leaves_the_page(text, page):
-    """Links go within the page, pictures are in it, and no scheme or style sheet names another place."""
+    """Links stay within the page, images are inside it, and no address in it has a scheme."""
     names = [attributes[key] for _, attributes in page.elements for key in ("src", "href") if attributes.get(key)]
     assert len(names) > 4 and all(name.startswith(("data:", "#")) for name in names)
     outside = re.sub(r'data:image/png;base64,[A-Za-z0-9+/=]+', "", text)
@@ -99,7 +102,7 @@ def test_every_link_within_the_page_has_its_place_once(page):
     assert {link["href"][1:] for link in page.all("a")} <= set(places)
 
 
-def test_pictures_and_charts_have_words_for_those_who_cannot_see_them(page):
+def test_images_and_charts_have_a_text_for_readers_who_cannot_see_them(page):
     assert page.all("img") and all(image["alt"] and image["width"] and image["height"] for image in page.all("img"))
     charts = [svg for svg in page.all("svg") if svg.get("aria-hidden") != "true"]
     assert charts and all(svg["role"] == "img" and svg["aria-label"] for svg in charts)
@@ -121,13 +124,13 @@ def test_every_caption_says_what_the_data_are(text):
     assert len(captions) > 20 and all("PHANTOM data" in caption for caption in captions)
 
 
-def test_captions_of_real_data_say_so_and_the_page_warns_of_its_pictures(tmp_path):
+def test_captions_of_real_data_say_so_and_the_page_warns_of_its_images(tmp_path):
     text = page_of(made_run(tmp_path / "run", data="real"))
     assert "PHANTOM" not in text and "REAL data: the figures below show images of patients" in text
     assert all("REAL data" in caption for caption in re.findall(r"<figcaption>(.*?)</figcaption>", text, re.S))
 
 
-def test_phantom_and_real_runs_on_one_page_are_told_apart(tmp_path):
+def test_captions_distinguish_phantom_and_real_runs_on_one_page(tmp_path):
     """They share no table; each caption says which they are."""
     text = page_of(made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b", data="real"))
     assert "cannot share a table" in text
@@ -136,7 +139,7 @@ def test_phantom_and_real_runs_on_one_page_are_told_apart(tmp_path):
 
 
 def test_no_name_can_break_the_page(tmp_path):
-    """A site, a method, a data set and a notice full of markup are texts."""
+    """The name of a site, a method, a data set and a notice are shown as they are, whatever HTML they contain."""
     rows = mask_rows([EVIL, "B"], "C" + EVIL, structure=EVIL)
     run = made_run(tmp_path / "run", EVIL, "C" + EVIL, sites=(EVIL, "B"), rows=rows, dataset=EVIL, notices=[EVIL])
     text = page_of(run)
@@ -147,52 +150,75 @@ def test_no_name_can_break_the_page(tmp_path):
     assert EVIL in "".join(page.texts)
 
 
+def test_no_folder_or_file_name_can_break_the_page(tmp_path):
+    """The name of a comparison's folder, and of a figure that medfed does not know."""
+    comparison = made_comparison(tmp_path / EVIL.replace("/", ""), seeds=(0,))
+    for run in comparison.glob("*/*/*"):
+        (run / "figures" / f"{EVIL.replace('/', '')}.png").write_bytes(png())
+    run = next(comparison.glob("*/*/*"))
+    page = Page(page_of(comparison, run))
+    assert not page.wrong and not page.open and not page.all("b") and len(page.all("script")) == 1
+
+
+def tables_by_site(text, n=0):
+    """The rows of the n-th table of scores, by (site, role), as {heading: text}."""
+    head, *rows = [table for table in Page(text).tables if table[0][:2] == ["site", "role"]][n]
+    return {(row[0], row[1]): dict(zip(head, row)) for row in rows}
+
+
 def test_the_scores_of_masks_are_those_of_the_summary(tmp_path):
     run = made_run(tmp_path / "run")
-    summary = json.loads((run / "summary.json").read_text())
-    table = next(found for found in Page(page_of(run)).tables if "structure" in "".join(found[0]))
-    lines = {(row[0], row[1]): row for row in table[1:]}
-    for role, told in (("seen", "seen"), ("unseen", "UNSEEN")):
-        for site, of_site in summary[role]["sites"].items():
-            dice, hd95 = of_site["disc"]["dice"], of_site["disc"]["hd95_px"]
-            row = lines[site, told]
-            assert row[3] == str(of_site["disc"]["n"]) and row[7] == str(of_site["disc"]["n_missed"])
-            assert row[4] == f"{100 * dice['mean']:.2f} [{100 * dice['low']:.1f}, {100 * dice['high']:.1f}]"
-            assert row[5] == f"{hd95['mean']:.2f} px [{hd95['low']:.1f}, {hd95['high']:.1f}]"
+    summary, rows = json.loads((run / "summary.json").read_text()), tables_by_site(page_of(run))
+    for role, label in (("seen", "seen"), ("unseen", "UNSEEN")):
+        for site, scores in summary[role]["sites"].items():
+            dice, hd95 = scores["disc"]["dice"], scores["disc"]["hd95_px"]
+            row = rows[site, label]
+            assert row["cases"] == str(scores["disc"]["n"]) and row["missed"] == str(scores["disc"]["n_missed"])
+            assert row["Dice %"] == f"{100 * dice['mean']:.2f} [{100 * dice['low']:.1f}, {100 * dice['high']:.1f}]"
+            assert row["HD95"] == f"{hd95['mean']:.2f} px [{hd95['low']:.1f}, {hd95['high']:.1f}]"
         mean = summary[role]["mean"]["disc"]["dice"]["mean"]
-        assert lines["mean over sites", told][4] == f"{100 * mean:.2f}"
-    assert lines["C", "UNSEEN"][7] == "1"
+        assert rows["mean over sites", label]["Dice %"] == f"{100 * mean:.2f}"
+    assert rows["C", "UNSEEN"]["missed"] == "1"
+
+
+def test_scores_come_before_counts_and_a_single_structure_is_in_the_caption(tmp_path):
+    """So that a phone shows the first score without scrolling."""
+    (caption,) = re.findall(r"<figcaption>(Scores by site.*?)</figcaption>", page_of(made_run(tmp_path / "one")))
+    assert caption.startswith("Scores by site: elcfs, disc, round 2 of 2")
+    assert list(next(iter(tables_by_site(page_of(tmp_path / "one")).values())))[:3] == ["site", "role", "Dice %"]
+    rows = [*mask_rows(["A"], "C"), *mask_rows(["A"], "C", structure="cup")]
+    text = page_of(made_run(tmp_path / "two", sites=("A",), rows=rows))
+    assert "Scores by site: elcfs, round 2 of 2" in text
+    assert list(next(iter(tables_by_site(text).values())))[:4] == ["site", "role", "structure", "Dice %"]
 
 
 def test_the_scores_of_classes_are_those_of_the_summary(tmp_path):
     run = made_run(tmp_path / "run", rows=class_rows(["A", "B"], "C"))
-    summary = json.loads((run / "summary.json").read_text())
-    table = next(found for found in Page(page_of(run)).tables if "people" in "".join(found[0]))
-    found = summary["unseen"]["sites"]["C"]["all"]
-    row = next(row for row in table if row[:2] == ["C", "UNSEEN"])
-    assert row[2:4] == ["10", "5"]
-    assert [cell.split(" ")[0] for cell in row[4:]] == [
-        f"{100 * found[metric]['mean']:.2f}" for metric in ("accuracy", "auroc", "balanced_accuracy", "ece")
+    scores = json.loads((run / "summary.json").read_text())["unseen"]["sites"]["C"]["all"]
+    row = list(tables_by_site(page_of(run))["C", "UNSEEN"].values())
+    assert [cell.split(" ")[0] for cell in row[2:6]] == [
+        f"{100 * scores[metric]['mean']:.2f}" for metric in ("accuracy", "auroc", "balanced_accuracy", "ece")
     ]
+    assert row[6:] == ["10", "5"]
 
 
 def test_best_is_bold_second_is_underlined_and_the_baseline_comes_first(text):
     """Elcfs has 2 % more Dice in each case that is not missed, so it is best at A and fedavg second."""
-    body = re.search(r"Methods on sites left out: disc: Dice.*?<tbody>(.*?)</tbody>", text, re.S).group(1)
+    body = re.search(r"Methods at unseen sites: disc: Dice.*?<tbody>(.*?)</tbody>", text, re.S).group(1)
     first, second = body.strip().split("\n")
     assert ">fedavg<" in first and "<u>" in first and "<strong>" not in first
     assert ">elcfs<" in second and second.count("<strong>") == 4
 
 
 def test_a_run_shows_its_rule_round_seed_versions_and_notices(text):
-    for told in ("round 2 of 2 by the rule", "the last round, whatever its score", "torch 2", "a notice"):
-        assert told in text
+    for words in ("round 2 of 2 by the rule", "the last round, whatever its score", "torch 2", "a notice"):
+        assert words in text
 
 
-def test_pictures_are_in_the_page_byte_for_byte_and_once(tmp_path):
+def test_figures_are_in_the_page_byte_for_byte_and_once(tmp_path):
     run = made_run(tmp_path / "run")
     text = page_of(run)
-    assert text.count(base64.b64encode(png()).decode()) == 1  # training_curves.png is drawn anew
+    assert text.count(base64.b64encode(png()).decode()) == 1  # the page draws training_curves.png itself
 
 
 def test_methods_on_one_unseen_site_lie_one_over_the_other(page):
@@ -200,7 +226,7 @@ def test_methods_on_one_unseen_site_lie_one_over_the_other(page):
     assert names == ["fedavg", "elcfs"] * 3  # the comparison's three sites
 
 
-def test_a_picture_that_lies_over_another_is_not_shown_a_second_time(tmp_path):
+def test_a_figure_of_the_comparison_is_not_shown_a_second_time_with_its_run(tmp_path):
     runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
     for width, run in enumerate(runs, start=5):
         (run / "figures" / "unseen_cases.png").write_bytes(png(width))
@@ -213,7 +239,7 @@ def test_the_same_cases_of_all_methods_come_before_the_best_and_worst_of_each(tm
     for width, run in enumerate(runs, start=5):
         (run / "figures" / "same_cases.png").write_bytes(png(width))
     text = page_of(*runs)
-    same, own = text.index("pixel on pixel"), text.index("Each method shows its own")
+    same, own = text.index("same cases at the same pixels"), text.index("Each method shows its own")
     assert same < own and text.count(base64.b64encode(png(5)).decode()) == 1
     assert text.index(base64.b64encode(png(5)).decode()) < text.index(base64.b64encode(png(6)).decode()) < own
 
@@ -222,32 +248,32 @@ def test_the_same_cases_have_room_before_all_others(tmp_path, monkeypatch):
     runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
     for run in runs:
         (run / "figures" / "same_cases.png").write_bytes(png())
-    monkeypatch.setattr(page_module.figures, "Budget", lambda: Budget(left=2 * len(png())))
+    monkeypatch.setattr(page_module, "FigureBudget", lambda: FigureBudget(bytes_left=2 * len(png())))
     text = page_of(*runs)
-    assert "pixel on pixel" in text and "Each method shows its own" not in text
+    assert "same cases at the same pixels" in text and "Each method shows its own" not in text
 
 
-def test_the_distance_of_outlines_has_a_chart_with_who_took_no_part(tmp_path):
+def test_the_boundary_distance_has_a_chart_with_the_sites_that_did_not_train(tmp_path):
     assert "feature distance" not in page_of(made_run(tmp_path / "without"))
     run = made_run(tmp_path / "a", boundary_distance={"C": 0.2})
     head = "round,train_loss,validation_score,boundary_distance"
     (run / "history.csv").write_text(f"{head}\n1,1.0,0.5,0.1\n2,0.9,0.6,0.3\n")
-    assert "C, took no part" in page_of(run)
+    assert "C, did not train" in page_of(run)
 
 
-def test_where_training_started_is_told(tmp_path):
+def test_the_initial_weights_are_named(tmp_path):
     start = {"file": "imagenet.safetensors", "sha256": "ab" * 32}
     assert "imagenet.safetensors (SHA-256 abababababab)" in page_of(made_run(tmp_path / "a", start_weights=start))
-    assert "random weights" in page_of(made_run(tmp_path / "b", start_weights=None))
+    assert "<dd>random</dd>" in page_of(made_run(tmp_path / "b", start_weights=None))
 
 
-def test_a_picture_that_is_none_or_too_large_is_left_out_and_told(tmp_path, monkeypatch):
+def test_a_figure_that_is_no_png_or_too_large_is_left_out_with_a_notice(tmp_path, monkeypatch):
     run = made_run(tmp_path / "run")
     (run / "figures" / "roc.png").write_bytes(b"<svg onload=alert(1)>" * 3)
-    assert "roc.png: is no PNG" in page_of(run)
-    monkeypatch.setattr(page_module.figures, "Budget", lambda: Budget(left=10))
+    assert "roc.png: is not a PNG file" in page_of(run)
+    monkeypatch.setattr(page_module, "FigureBudget", lambda: FigureBudget(bytes_left=10))
     text = page_of(run)
-    assert "unseen_cases.png: the page has no room for it" in text and "<img" not in text
+    assert "unseen_cases.png: the page has no room for this figure" in text and "<img" not in text
 
 
 def test_two_runs_of_one_method_site_and_seed_show_their_folders(tmp_path):
@@ -278,31 +304,45 @@ def test_many_clients_are_a_band_and_not_a_thousand_curves(tmp_path):
     lines += [f"{k},{1 / k},," + ",".join(str(1 / k + j / 1000) for j in range(1000)) for k in (1, 2, 3)]
     (run / "history.csv").write_text("\n".join(lines) + "\n")
     text = page_of(run)
-    assert text.count("<polygon") == 1 and "the lowest to the highest of 1000 clients" in text
+    assert "lowest to highest of 1000 clients" in text and "client_0500" not in text
     assert len(text) < 100_000
 
 
-def test_text_is_escaped_once_and_markup_never():
-    assert escaped("a<b & \"c\"") == "a&lt;b &amp; &quot;c&quot;"
-    assert tag("p", tag("b", "x<y"), title="'\"") == '<p title="&#x27;&quot;"><b>x&lt;y</b></p>'
-    assert isinstance(tag("br"), Markup) and tag("br") == "<br>"
-    assert tag("td", None, class_=None, data_value=0) == '<td data-value="0"></td>'
+def rendered(tmp_path, template, style="", **content):
+    (tmp_path / "test.html.jinja").write_text(template)
+    return render_page("test.html.jinja", style, folders=[tmp_path], **content)
 
 
-def test_signs_that_html_has_no_place_for_are_replaced():
-    assert escaped("a\x00b\udc80c\n") == "a\ufffdb\ufffdc\n"
+def test_every_text_of_a_template_is_escaped_once(tmp_path):
+    template = '<p title="{{ text }}">{{ text }}</p>{{ markup }}'
+    page = rendered(tmp_path, template, text="a<b & \"c'", markup=trusted_text("<i>", "style"))
+    assert page == '<p title="a&lt;b &amp; &#34;c&#39;">a&lt;b &amp; &#34;c&#39;</p><i>'
 
 
-def test_our_script_and_style_cannot_end_their_element():
-    for path, element in ((page_module.SCRIPT, "script"), (page_module.STYLE, "style")):
-        assert in_script_or_style(path.read_text(), element)
-    with pytest.raises(ValueError, match="end of its own element"):
-        in_script_or_style("x = '</SCRIPT>'", "script")
+def test_characters_that_html_cannot_hold_are_replaced(tmp_path):
+    assert rendered(tmp_path, "{{ text }}", text="a\x00b\udc80c\n") == "a\ufffdb\ufffdc\n"
+
+
+def test_a_variable_that_is_missing_is_an_error(tmp_path):
+    with pytest.raises(UndefinedError, match="'text' is undefined"):
+        rendered(tmp_path, "{{ text }}")
+
+
+def test_no_template_switches_escaping_off():
+    texts = [path.read_text() for folder in (TEMPLATES, AUDIT_TEMPLATES) for path in folder.iterdir()]
+    assert len(texts) > 8 and not any(re.search(r"\|\s*safe|autoescape", text) for text in texts)
+
+
+def test_our_script_and_style_cannot_end_their_element(tmp_path):
+    for path, element in ((SCRIPT, "script"), (STYLE, "style")):
+        assert trusted_text(path.read_text(), element)
+    with pytest.raises(ValueError, match="ends its own element"):
+        rendered(tmp_path, "{{ style }}", style="x </STYLE>")
 
 
 def test_the_figures_of_an_older_version_are_left_out_with_a_sentence(tmp_path):
     run = made_run(tmp_path / "run")
     (run / "figures").rename(run / "pictures")
     text = page_of(run)
-    assert "pictures: an older version of medfed drew these; rename the folder to figures" in text
+    assert "pictures: written by an older version of medfed; rename the folder to figures" in text
     assert "<img" not in text
