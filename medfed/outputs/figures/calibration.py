@@ -68,7 +68,8 @@ def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) 
     axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1)
     for ((role, site), site_rows), (colour, dash) in zip(sites.items(), LINES * (len(sites) // len(LINES) + 1)):
         probabilities, labels = probabilities_and_labels(site_rows)
-        curve, area = macro_roc_curve(probabilities, labels), compute_class_metric(AreaUnderROC(), probabilities, labels)
+        curve = macro_roc_curve(probabilities, labels)
+        area = compute_class_metric(AreaUnderROC(), probabilities, labels)
         label = f"{site} ({role}): " + ("one class only" if area is None else f"{100 * area:.1f} %")
         style: dict[str, Any] = (
             {"color": BLACK, "linewidth": 2.2} if role == "unseen" else {"color": colour, "linewidth": 1.3}
