@@ -142,5 +142,6 @@ def test_a_hundred_curves_have_no_legend_of_a_hundred(monkeypatch):
     ]
     curves.save_training_curves(history, "", "real data")
     loss, score = kept["figure"].axes
-    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["lowest to highest of 100 clients", "mean over clients"]
+    names = [text.get_text() for text in loss.get_legend().get_texts()]
+    assert names == ["lowest to highest of 100 clients", "mean over clients"]
     assert [text.get_text() for text in score.get_legend().get_texts()] == ["validation site", "mean over sites"]
