@@ -1,0 +1,66 @@
+"""The glossary: one word per concept in names and texts, and a docstring on every public definition."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted((ROOT / "medfed").rglob("*.py"))
+IN_NAMES = re.compile(  # parts of names, split at underscores; and the prefixes of limits
+    r"(^|_)(letters?|pictures?|people|told|onlookers?|strangers?|rehears\w*|desk|anew|canvas)(_|$)|MOST_|FEWEST_|AT_ONCE"
+)
+INSTEAD = {  # a word that a text should not use, and the glossary's word for the concept
+    "letters?": "message, request",
+    "pictures?": "image, figure",
+    "people": "patients",
+    "told": "given, reported",
+    "anew": "again",
+    "onlookers?": "validation site",
+    "strangers?": "unseen site; non-member in membership inference",
+    "rehears(e|al)s?": "dry run",
+    "whose say": "weight",
+    "so many": "a number",
+    "gives? away": "reveals",
+}
+ALLOWED = {"letters": "characters of the alphabet"}  # in this sense alone
+
+
+def trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in MODULES:
+        yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def public_definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """The public classes and functions of a module, and the public functions and properties of its public classes."""
+    for child in getattr(node, "body", []):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef) and not child.name.startswith("_"):
+            yield f"{prefix}{child.name}", child
+            if isinstance(child, ast.ClassDef):
+                yield from public_definitions(child, f"{child.name}.")
+
+
+def names(tree: ast.Module) -> set[str]:
+    """Every identifier that the module defines or uses."""
+    found = set()
+    for node in ast.walk(tree):
+        for field in ("name", "id", "attr", "arg"):
+            if isinstance(value := getattr(node, field, None), str):
+                found.add(value)
+    return found
+
+
+def test_every_public_definition_has_a_docstring():
+    missing = [
+        f"{path}: {name}"
+        for path, tree in trees()
+        for name, node in public_definitions(tree)
+        if not ast.get_docstring(node)
+    ]
+    assert not missing, missing
+
+
+def test_names_use_the_words_of_the_glossary():
+    wrong = [f"{path}: {name}" for path, tree in trees() for name in sorted(names(tree)) if IN_NAMES.search(name)]
+    assert not wrong, wrong
