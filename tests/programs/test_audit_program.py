@@ -37,7 +37,7 @@ def first(audited):
 
 
 def test_the_program_is_listed():
-    assert program.programs()["audit"].startswith("Measure on a site's own images")
+    assert program.programs()["audit"].startswith("Measure, on a site's own images")
 
 
 def test_an_audit_reports_what_would_be_sent_and_what_it_reveals(first):
