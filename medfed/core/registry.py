@@ -152,7 +152,7 @@ def _parse(path: Path) -> ast.Module:
 
 @cache
 def _parse_version(path: Path, changed_ns: int) -> ast.Module:
-    """Parse a version of a file a file's outline once, because loading a config asks for the known names about twenty times."""
+    """Parse a file's outline once per version: loading a config asks for the known names about twenty times."""
     try:
         return ast.parse(_outline(path.read_text(encoding="utf-8")))
     except SyntaxError as error:
