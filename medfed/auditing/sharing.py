@@ -181,7 +181,15 @@ def images_by_patient(samples: Samples) -> list[list[int]]:
 
 
 def evenly_spaced(items: Sequence, n: int) -> list:
-    """Choose at most `n` items at even distances, in their order; all items if there are no more than `n`."""
+    """Choose `n` items at equal distances from a sequence.
+
+    Args:
+        items: items to choose from.
+        n: number of items to choose.
+
+    Returns:
+        The chosen items in their order; all items if there are at most `n`.
+    """
     return [items[(2 * k + 1) * len(items) // (2 * n)] for k in range(n)] if n < len(items) else list(items)
 
 

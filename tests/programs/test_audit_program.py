@@ -37,7 +37,7 @@ def first(audited):
 
 
 def test_the_program_is_listed():
-    assert program.programs()["audit"].startswith("Measure on a site's own images")
+    assert program.programs()["audit"].startswith("Measure, on a site's own images")
 
 
 def test_an_audit_reports_what_would_be_sent_and_what_it_reveals(first):
@@ -60,7 +60,7 @@ def test_an_audit_reports_what_would_be_sent_and_what_it_reveals(first):
 def test_the_page_needs_no_network_and_shows_each_figure(first):
     page = first[1]
     assert page.count("<img ") == 5 and "SYNTHETIC PHANTOM DATA" in page
-    assert not re.search(r"(?:src|href)=\"(?!data:|#)", page) and "default-src &#x27;none&#x27;" in page
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", page) and "default-src &#39;none&#39;" in page
     assert "What was not tried" in page and "How the numbers were found" in page
     assert "prostate_phantom" not in page and "Case0" not in page  # no file, no patient
 

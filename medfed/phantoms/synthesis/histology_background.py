@@ -55,18 +55,24 @@ def make_background(name: str, patient: Patient, rng: np.random.Generator, side:
         rng: source of the random structure.
         side: height and width in pixels.
         um: pixel size in micrometres.
+
+    Returns:
+        Maps (side, side) of cell densities and stain.
     """
     return BACKGROUNDS[name](patient, rng, side, um)
 
 
 def cortex(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample cortex: densely packed lymphocytes with a few large cells and a fine mesh of cytoplasm and fibres.
+    """Sample maps of cortex: densely packed lymphocytes, a few large cells, and a fine mesh of cytoplasm and fibres.
 
     Args:
         patient: parameters of the patient (not used).
         rng: source of the random structure.
         side: height and width in pixels.
         um: pixel size in micrometres.
+
+    Returns:
+        Maps (side, side) of cell densities and stain.
     """
     dense = rng.uniform(0.6, 1.1) + rng.uniform(0, 0.25) * smooth_field(rng, side, 16 / um)
     few_large_cells = np.full((side, side), rng.uniform(0, 0.30), np.float32)
@@ -74,13 +80,16 @@ def cortex(patient: Patient, rng: np.random.Generator, side: int, um: float) -> 
 
 
 def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample the edge of a germinal centre: large pale cells inside, densely packed lymphocytes outside.
+    """Sample maps of the edge of a germinal centre: large pale cells inside, densely packed lymphocytes outside.
 
     Args:
         patient: parameters of the patient (not used).
         rng: source of the random structure.
         side: height and width in pixels.
         um: pixel size in micrometres.
+
+    Returns:
+        Maps (side, side) of cell densities and stain.
     """
     start = cortex(patient, rng, side, um)
     inside = soft_mask(_edge(rng, side, um, rng.uniform(-10, 45)), 12)
@@ -91,13 +100,16 @@ def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: f
 
 
 def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample a sinus: a pale channel with fluid and histiocytes through the cortex.
+    """Sample maps of a sinus: a pale channel with fluid and histiocytes through the cortex.
 
     Args:
         patient: parameters of the patient (not used).
         rng: source of the random structure.
         side: height and width in pixels.
         um: pixel size in micrometres.
+
+    Returns:
+        Maps (side, side) of cell densities and stain.
     """
     start = cortex(patient, rng, side, um)
     width = rng.uniform(0.4, 1.1)
@@ -108,13 +120,16 @@ def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> B
 
 
 def capsule(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample the capsule: collagen bundles with fibroblasts and clefts next to cortex, sometimes with empty glass.
+    """Sample maps of the capsule: collagen bundles with fibroblasts and clefts, next to cortex or empty glass.
 
     Args:
         patient: parameters of the patient.
         rng: source of the random structure.
         side: height and width in pixels.
         um: pixel size in micrometres.
+
+    Returns:
+        Maps (side, side) of cell densities and stain.
     """
     start, angle = cortex(patient, rng, side, um), rng.uniform(0, np.pi)
     bundles = fibre_texture(rng, side, rng.uniform(4, 7) / um, angle)
@@ -130,13 +145,16 @@ def capsule(patient: Patient, rng: np.random.Generator, side: int, um: float) ->
 
 
 def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample fat: round empty cells with thin walls next to cortex.
+    """Sample maps of fat: round empty cells with thin walls next to cortex.
 
     Args:
         patient: parameters of the patient (not used).
         rng: source of the random structure.
         side: height and width in pixels.
         um: pixel size in micrometres.
+
+    Returns:
+        Maps (side, side) of cell densities and stain.
     """
     start = cortex(patient, rng, side, um)
     places, (rows, columns) = jittered_lattice(rng, side * um, rng.uniform(42, 58)), centred_grid(side)
@@ -158,13 +176,16 @@ def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> Bac
 
 
 def blank(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample empty glass with a few specks.
+    """Sample maps of empty glass with a few specks.
 
     Args:
         patient: parameters of the patient (not used).
         rng: source of the random structure.
         side: height and width in pixels.
         um: pixel size in micrometres.
+
+    Returns:
+        Maps (side, side) of cell densities and stain.
     """
     specks = 0.4 * soft_mask(smooth_field(rng, side, 3 / um) - rng.uniform(2.6, 4.0), 0.8)
     return BackgroundTissue(_zeros(side), specks.astype(np.float32), _zeros(side), _zeros(side), 0.0, _zeros(side))

@@ -36,7 +36,7 @@ class Outlines:
 
 
 def outlines(eye: Eye, x: ndarray, y: ndarray) -> Outlines:
-    """Compute the outlines of the disc and the cup of one eye. The cup always lies inside the disc.
+    """Compute the signed distances to the outlines of optic disc and cup of one eye; the cup lies inside the disc.
 
     Args:
         eye: parameters of the eye.
