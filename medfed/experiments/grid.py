@@ -48,7 +48,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Grid:
-    """Plans the runs of a comparison as changes of one base config.
+    """Plan the runs of a comparison as changes of one base config.
 
     Args:
         base: the config that all runs share, apart from the method, the unseen site, the seed and varied settings.

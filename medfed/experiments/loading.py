@@ -17,7 +17,7 @@ from medfed.tasks.task import KEPT_BYTES, Task
 
 @dataclass
 class SiteImages:
-    """Reads cases, advances a progress bar, and counts what is unusual about the images of each site.
+    """Read cases, advance a progress bar, and count what is unusual about the images of each site.
 
     Args:
         dataset: knows how to read a case.

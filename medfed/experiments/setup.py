@@ -197,7 +197,7 @@ def check_local_entries(method: Method, settings: Federation, source: str, netwo
 
 @dataclass(frozen=True)
 class SiteBuilder:
-    """Builds the sites of one federation.
+    """Build the sites of one federation.
 
     Args:
         config: the config of the federation.

@@ -12,8 +12,8 @@ Communication: the messages of FedAvg; the weights include one additional layer,
 Departures: the norm is not squared, as in the authors' code. (A public copy squares it; with 2048 dimensions, that
 penalty is about five times the cross-entropy at first, and results obtained with it are at chance level.) |C| scales
 the standard deviation instead of C, because a large step may make C negative, where log(C sigma) is not defined.
-Segmentation is not built: nobody published what class and embedding would be for masks. We could not check the paper's
-equation numbers.
+Segmentation is not built: nobody published what class and embedding would be for masks. Lines of the code carry the
+symbols below instead of equation numbers, which we could not check.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ image of 384 x 384 pixels), because nothing else is used. Amplitudes are average
 first round. Sites are weighted by their numbers of images; the paper weights them alike. Departures from the public
 code: it exchanges only the mean brightness (preset "released"), and only the first batch enters its running mean. It
 also cuts all sites to the size of the smallest and splits slices instead of patients, which we do not. Its network
-without running statistics is `network.norm: batch_statistics` of densenet. We could not check the paper's equation
-numbers.
+without running statistics is `network.norm: batch_statistics` of densenet. Lines of the code carry the symbols below
+instead of equation numbers, which we could not check.
 """
 
 from __future__ import annotations

@@ -95,12 +95,20 @@ def read_2d(channels: int) -> list[Json]:
 
 
 def channel_names(channels: int) -> dict[str, str]:
-    """Return the names of the input channels for MONAI's metadata, by the number of the channel as text."""
+    """Return the names of the input channels for MONAI's metadata, such as {"0": "red", "1": "green", "2": "blue"}.
+
+    Args:
+        channels: number of channels; 3 means RGB, all others are called "image".
+    """
     return RGB if channels == 3 else {str(index): "image" for index in range(channels)}
 
 
 def file_kinds(channels: int) -> str:
-    """Return the phrase of the model card that names the supported 2-D image files."""
+    """Return the phrase of the model card that names the supported 2-D image files.
+
+    Args:
+        channels: number of channels that the network expects; 3 means RGB, otherwise grey.
+    """
     colour = "colour images (RGB, palette, CMYK, without alpha)"
     return FILE_KINDS.format(colour if channels == 3 else "grey images")
 

@@ -112,12 +112,12 @@ class ClassScoring(Scoring):
         A row is invalid if a value is missing or out of range, or if `predicted` and `correct` do not follow from the
         probabilities and the label.
         """
-        classes, known = classes_of(rows), set()
+        classes, checked = classes_of(rows), set()
         for row in rows:
             case, name = (row["site"], row["patient"]), f"{row['site']}/{row['patient']}"
-            if case in known:
+            if case in checked:
                 raise ValueError(f"{name} has two rows; expected one")
-            known.add(case)
+            checked.add(case)
             if row["role"] not in (*ROLES, VALIDATION):
                 raise ValueError(f"{name}: the role is {row['role']!r}, expected one of {(*ROLES, VALIDATION)}")
             if classes_of([row]) != classes or not {row["label"], row["predicted"]} <= set(classes):

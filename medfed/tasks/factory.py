@@ -67,10 +67,10 @@ def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> S
     declared = summary.get("metrics")
     if declared is None:
         return task.scoring_class(task.own_metrics)
-    own = {metric.name: metric for metric in task.own_metrics}
+    own_metrics = {metric.name: metric for metric in task.own_metrics}
     try:
         metrics: tuple[Metric, ...] = tuple(
-            own.get(facts["name"]) or metric_from_description(facts) for facts in declared
+            own_metrics.get(facts["name"]) or metric_from_description(facts) for facts in declared
         )
         return task.scoring_class(metrics, tuple(summary.get("chosen_metrics", ())))
     except (ValueError, TypeError, KeyError) as error:

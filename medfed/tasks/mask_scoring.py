@@ -110,20 +110,20 @@ class MaskScoring(Scoring):
 
     def check(self, rows: Sequence[dict]) -> None:
         """Raise ValueError if a row is invalid or a structure of a patient has two rows."""
-        known: set[tuple] = set()
+        checked: set[tuple] = set()
         for row in rows:
             case = tuple(row[key] for key in CASE)
             name = "/".join(map(str, case))
-            if case in known:
+            if case in checked:
                 raise ValueError(f"{name} has two rows; expected one")
-            known.add(case)
+            checked.add(case)
             if row["role"] not in (*ROLES, VALIDATION) or row["status"] not in STATUSES:
                 raise ValueError(f"{name}: role {row['role']!r} and status {row['status']!r} must be among "
                                  f"{(*ROLES, VALIDATION)} and {STATUSES}")
             values = {column.key: row[column.key] for column in self.columns}
-            wrong = [key for key, value in values.items() if value is not None and not math.isfinite(value)]
-            if wrong:
-                raise ValueError(f"{name}: {wrong[0]} is {values[wrong[0]]}; expected a finite number or None")
+            not_finite = [key for key, value in values.items() if value is not None and not math.isfinite(value)]
+            if not_finite:
+                raise ValueError(f"{name}: {not_finite[0]} is {values[not_finite[0]]}; expected a number or None")
 
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
         """Write the rows to a CSV file, sorted; scores have six decimals, and a score that is not defined is empty."""
@@ -241,8 +241,8 @@ class MaskScoring(Scoring):
         if ratio := summary.get("vertical_ratio"):
             inner, outer = ratio["of"]
             errors = [(role, ratio[role]["mean_error"]) for role in ROLES]
-            known = ", ".join(f"{role} {error:.3f}" for role, error in errors if error is not None)
-            notes.append(f"Mean absolute error of the vertical {inner}-to-{outer} ratio: {known} (ratios.csv).")
+            listed = ", ".join(f"{role} {error:.3f}" for role, error in errors if error is not None)
+            notes.append(f"Mean absolute error of the vertical {inner}-to-{outer} ratio: {listed} (ratios.csv).")
         return notes
 
 

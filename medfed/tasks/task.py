@@ -55,9 +55,9 @@ class Task(ABC):
         try:
             chosen = chosen_metrics(self.metric_kind, self.evaluation.metrics)
             check_declarations(chosen, ())
-            own = {type(metric) for metric in self.own_metrics}
-            more = tuple(metric for metric in chosen if type(metric) not in own)
-            return self.scoring_class((*self.own_metrics, *more), tuple(metric.name for metric in chosen))
+            own_classes = {type(metric) for metric in self.own_metrics}
+            additional = tuple(metric for metric in chosen if type(metric) not in own_classes)
+            return self.scoring_class((*self.own_metrics, *additional), tuple(metric.name for metric in chosen))
         except ValueError as error:
             raise UserError(f"evaluation.metrics: {error}") from error
 

@@ -128,13 +128,13 @@ class Trial:
 
     @cached_property
     def method(self) -> Method:
-        """The method as the federation runs it."""
+        """Return the method as the federation runs it: alone or inside a stack."""
         method = self.definition() if isinstance(self.definition, type) else self.definition
         return Stack((method,)) if self.is_stacked else method
 
     @cached_property
     def start(self) -> State:
-        """The coordinator's state before the first round."""
+        """Return the coordinator's state before the first round."""
         task = self.toy.task
         self.method.check(task.image_size, self.toy.channels, True)
         return self.toy.start(self.method)
@@ -145,7 +145,7 @@ class Trial:
 
     @cached_property
     def run(self) -> CompleteRun:
-        """An uninterrupted run on all sites, which several checks look at."""
+        """Train all sites without interruption, once, and return the result, which several checks look at."""
         settings = _snapshot(self.method)
         engine = self.toy.engine(self.method)
         samples = engine.local_sites[0].training
@@ -156,7 +156,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class CompleteRun:
-    """What a training run left behind.
+    """The result of a training run.
 
     Args:
         rounds: its rounds.
@@ -233,6 +233,8 @@ def _check_restart(trial: Trial) -> None:
     """A run that is continued from the saved state of round 1 gives the bits of a run that was not interrupted."""
     engine = trial.toy.engine(trial.method)
     first = next(federate(trial.method, engine, trial.start, SETTINGS, 0))
+    other = trial.toy.engine(trial.method, seed=1)  # overwrites what the method keeps outside of its state
+    next(federate(trial.method, other, trial.toy.start(trial.method, seed=1), SETTINGS, 1))
     rounds = trial.train(engine, State.from_bytes(first.state.to_bytes()))
     _require(
         _last_digest(rounds) == _last_digest(trial.run.rounds),

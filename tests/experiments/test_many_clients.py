@@ -142,5 +142,6 @@ def test_a_figure_with_a_hundred_curves_has_a_short_legend(monkeypatch):
     ]
     curves.save_training_curves(history, "", "real data")
     loss, score = kept["figure"].axes
-    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["mean over clients (grey: 100)"]
-    assert [text.get_text() for text in score.get_legend().get_texts()] == ["mean over sites", "validation site"]
+    names = [text.get_text() for text in loss.get_legend().get_texts()]
+    assert names == ["lowest to highest of 100 clients", "mean over clients"]
+    assert [text.get_text() for text in score.get_legend().get_texts()] == ["validation site", "mean over sites"]

@@ -189,7 +189,7 @@ def test_histograms_share_their_bins_and_add_up_to_all_pixels(drawn):
     images = np.linspace(0, 1, 2 * 3 * 16).reshape(2, 3, 4, 4)
     styles.save_histograms({"A": (images, images * 0.5), "B": (images**2, images)}, "", "real data")
     panels = drawn["figure"].axes
-    assert [axes.get_title() for axes in panels] == ["before", "after"]
+    assert [axes.get_title() for axes in panels] == ["before the exchange of styles", "after the exchange of styles"]
     for axes in panels:
         for patch in axes.patches:
             assert patch.get_data().values.sum() == pytest.approx(100)

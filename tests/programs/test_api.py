@@ -160,3 +160,13 @@ def test_a_bundle_is_exported_from_a_run_or_a_folder(run, tmp_path):
     assert medfed.export(run) == run.folder / "bundle" / "prostate_segmentation"
     out = medfed.export(str(run.folder), tmp_path / "mine_segmentation")
     assert out == tmp_path / "mine_segmentation" and (out / "configs" / "metadata.json").is_file()
+
+
+def test_configs_of_an_installed_package_are_found_by_name(tmp_path, monkeypatch):
+    """A wheel has the configs inside the package; a checkout has them beside it."""
+    (tmp_path / "medfed" / "configs").mkdir(parents=True)
+    installed = tmp_path / "medfed" / "configs" / "mine.yaml"
+    installed.write_text("seed: 1\n")
+    monkeypatch.setattr(api.registry, "PACKAGE", tmp_path / "medfed")
+    assert api.find_config("mine") == installed
+    assert 'configs" = "medfed/configs"' in (Path(medfed.__file__).parent.parent / "pyproject.toml").read_text()

@@ -200,22 +200,22 @@ def test_a_config_that_is_not_a_text_file(desk):
 
 def test_two_folders_of_one_site(eyes):
     shutil.copytree(eyes.place / "data" / "south", eyes.place / "data" / "South")
-    eyes.refused_before_training("data: 'South' and 'south' are the same site name but for case", "rename one")
+    eyes.refused_before_training("data: 'South' and 'south' differ only in upper and lower case", "remove one")
 
 
 def test_an_image_of_the_unseen_site_in_training(desk):
     shutil.copy(desk.image("UCL"), desk.image("BMC"))
     desk.refused_before_training(
-        "BMC/Case00.nii.gz and", "UCL/Case01.nii.gz: are the same image", "expected every image once", "remove all but")
+        "BMC/Case00.nii.gz and", "UCL/Case01.nii.gz: these files are", "expected every image once", "remove all but")
 
 
 def test_an_image_that_occurs_twice_in_a_site_is_refused_unless_allowed(desk):
     shutil.copy(desk.image(), desk.image().with_name("Case99.nii.gz"))
     shutil.copy(desk.mask(), desk.image().with_name("Case99_segmentation.nii.gz"))
-    desk.refused_before_training("Case00.nii.gz and", "Case99.nii.gz: are the same image", "allow_duplicates: true")
+    desk.refused_before_training("Case00.nii.gz and", "Case99.nii.gz: these files are", "allow_duplicates: true")
     desk.replace("image_size", "allow_duplicates: true, image_size")
     assert desk.check()[0] == 0
-    desk.goes_on("Case99.nii.gz: are the same image")
+    desk.goes_on("Case99.nii.gz: these files are the same image")
 
 
 def test_a_site_without_images_is_refused_with_advice(desk):

@@ -38,7 +38,7 @@ def test_the_list_has_one_line_for_each_name(capsys):
         assert heading in printed
     elcfs = next(line for line in printed if line.startswith("  elcfs "))
     in_process = next(line for line in printed if line.startswith("  in_process "))
-    assert elcfs.index("ELCFS (Liu") == in_process.index("All sites in one process")
+    assert elcfs.index("ELCFS, also called FedDG") == in_process.index("The engine `in_process`")
 
 
 def test_the_list_imports_nothing_heavy():

@@ -79,7 +79,7 @@ def damaged_config(run):
 
 DAMAGES = [(unfinished, "not finished"), (no_config, "neither a run nor a comparison"), (no_ledger, "is missing"),
            (cut_summary, "is not valid JSON"), (other_summary, "expected a JSON object"),
-           (cut_model, "tensors: is damaged"),
+           (cut_model, "is damaged"),
            (other_ledger, "expected the first line round,site"), (damaged_ledger, "ledger.csv: line 36 is damaged"),
            (damaged_config, "config.yaml")]  # fmt: skip
 

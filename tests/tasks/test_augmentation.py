@@ -20,8 +20,8 @@ def test_a_flip_mirrors_the_first_axis():
     image = torch.arange(32, dtype=torch.float64).reshape(1, 1, 4, 8).expand(8, -1, -1, -1)
     moved = warp(image, theta(8, max_rotation_deg=0, max_scaling=0))
     flipped = [torch.allclose(m, i.flip(-2)) for m, i in zip(moved, image, strict=True)]
-    same = [torch.allclose(m, i) for m, i in zip(moved, image, strict=True)]
-    assert any(flipped) and any(same) and all(a != b for a, b in zip(flipped, same, strict=True))
+    unchanged = [torch.allclose(m, i) for m, i in zip(moved, image, strict=True)]
+    assert any(flipped) and any(unchanged) and all(a != b for a, b in zip(flipped, unchanged, strict=True))
 
 
 def test_image_and_label_are_transformed_alike_and_labels_stay_binary():
@@ -34,10 +34,10 @@ def test_image_and_label_are_transformed_alike_and_labels_stay_binary():
 
 
 def test_parameters_stay_in_their_ranges_and_follow_the_generator():
-    found = theta(500, max_rotation_deg=10, max_scaling=0.2)
-    scale = 1 / found[:, :, :2].det().abs().sqrt()
-    angle = torch.atan2(found[:, 1, 0], found[:, 1, 1])
+    maps = theta(500, max_rotation_deg=10, max_scaling=0.2)
+    scale = 1 / maps[:, :, :2].det().abs().sqrt()
+    angle = torch.atan2(maps[:, 1, 0], maps[:, 1, 1])
     assert scale.min() >= 0.8 and scale.max() <= 1.2 and scale.max() - scale.min() > 0.3
     assert angle.abs().max() <= math.radians(10) and angle.abs().max() > math.radians(9)
-    assert torch.equal(found, theta(500, max_rotation_deg=10, max_scaling=0.2))
-    assert not torch.equal(found, theta(500, seed=1, max_rotation_deg=10, max_scaling=0.2))
+    assert torch.equal(maps, theta(500, max_rotation_deg=10, max_scaling=0.2))
+    assert not torch.equal(maps, theta(500, seed=1, max_rotation_deg=10, max_scaling=0.2))

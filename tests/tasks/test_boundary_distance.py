@@ -34,8 +34,8 @@ def features(angle):
 
 @pytest.mark.parametrize("angle", [0.0, 0.4, math.pi / 2, math.pi])
 def test_it_is_one_minus_the_cosine_between_the_two_regions(angle):
-    found = boundary_distance([features(angle)], square())
-    assert found.tolist() == pytest.approx([1 - math.cos(angle)], abs=1e-9)
+    distances = boundary_distance([features(angle)], square())
+    assert distances.tolist() == pytest.approx([1 - math.cos(angle)], abs=1e-9)
 
 
 def test_scale_does_not_matter_and_levels_are_concatenated():

@@ -71,16 +71,16 @@ def test_intervals_contain_the_score_and_do_not_depend_on_other_sites_or_order()
 
 def test_a_single_patient_has_scores_and_no_interval():
     rows = [image | {"subject": "s"} for image in cohort(n=6)]
-    found = summarise(rows, 0)["seen"]["sites"]["A"]["all"]["accuracy"]
-    assert found["mean"] is not None
-    assert (found["low"], found["high"]) == (None, None)
+    score = summarise(rows, 0)["seen"]["sites"]["A"]["all"]["accuracy"]
+    assert score["mean"] is not None
+    assert (score["low"], score["high"]) == (None, None)
 
 
 def test_auroc_has_no_interval_if_one_class_has_a_single_patient():
     """One of five patients has the tumour: 0.8**5 = a third of all bootstrap samples are without it."""
     rows = [row("A", "seen", str(k), int(k == 0), 0.6 if k == 0 else 0.4) for k in range(5)]
-    found = summarise(rows, 0)["seen"]["sites"]["A"]["all"]["auroc"]
-    assert found == {"n": 5, "mean": 1.0, "low": None, "high": None}
+    score = summarise(rows, 0)["seen"]["sites"]["A"]["all"]["auroc"]
+    assert score == {"n": 5, "mean": 1.0, "low": None, "high": None}
 
 
 def test_no_rows_make_an_empty_summary():
@@ -95,9 +95,9 @@ def test_the_paired_test_is_over_patients():
     """
     good = [row("A", "unseen", f"{k}_{i}", 1, 0.9, subject=str(k)) for k in range(7) for i in range(2)]
     poor = [row("A", "unseen", f"{k}_{i}", 1, 0.9 - 0.8 * i, subject=str(k)) for k in range(7) for i in range(2)]
-    found = SCORING.paired_test(good, poor, "accuracy")
-    assert (found["n"], found["n_differ"]) == (7, 7)
-    assert found["p"] < 0.02
+    result = SCORING.paired_test(good, poor, "accuracy")
+    assert (result["n"], result["n_differ"]) == (7, 7)
+    assert result["p"] < 0.02
     too_few = SCORING.paired_test(good[:4], poor[:4], "accuracy")
     assert (too_few["p"], too_few["reason"]) == (None, "only 2 matched patients; the test needs 6")
 
@@ -114,9 +114,9 @@ def test_arrays_follow_the_order_of_the_classes():
 def test_rows_are_bit_identical_after_writing_and_reading(tmp_path):
     rows = [*cohort("B"), *cohort("A", "unseen", seed=1)]
     write_cases(tmp_path / "cases.csv", rows[::-1])
-    again = read_cases(tmp_path / "cases.csv")
-    assert sorted(again, key=lambda image: image["site"]) == sorted(rows, key=lambda image: image["site"])
-    assert summarise(again, 0) == summarise(rows, 0)
+    rows_read = read_cases(tmp_path / "cases.csv")
+    assert sorted(rows_read, key=lambda image: image["site"]) == sorted(rows, key=lambda image: image["site"])
+    assert summarise(rows_read, 0) == summarise(rows, 0)
     first = (tmp_path / "cases.csv").read_bytes()
     assert first.startswith(b"site,role,patient,subject,label,predicted,p_normal,p_tumour,correct\n")
     write_cases(tmp_path / "cases.csv", rows)

@@ -58,10 +58,10 @@ def test_images_that_do_not_fit_into_memory_are_read_again_with_the_same_values(
 
 
 def test_colours_are_standardised_by_fixed_numbers():
-    found = TASK.standardise(torch.full((1, 3, 2, 2), 0.5))
+    standardised = TASK.standardise(torch.full((1, 3, 2, 2), 0.5))
     by_hand = torch.tensor([(0.5 - 0.485) / 0.229, (0.5 - 0.456) / 0.224, (0.5 - 0.406) / 0.225])
-    assert torch.allclose(found[0, :, 0, 0], by_hand)
-    assert torch.equal(Classification(("a", "b"), 3, 8, standardised=False).standardise(found), found)
+    assert torch.allclose(standardised[0, :, 0, 0], by_hand)
+    assert torch.equal(Classification(("a", "b"), 3, 8, standardised=False).standardise(standardised), standardised)
 
 
 def test_images_are_flipped_from_left_to_right_and_never_upside_down():

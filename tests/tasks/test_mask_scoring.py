@@ -63,36 +63,36 @@ def test_pixels_and_millimetres_are_never_averaged():
 
 
 def test_one_patient_has_a_mean_but_no_spread_or_interval():
-    found = summarise([row("A", "seen", "1", 0.9)], 0)["seen"]["sites"]["A"]["disc"]["dice"]
-    assert found == {"n": 1, "mean": 0.9, "sd": None, "low": None, "high": None}
+    score = summarise([row("A", "seen", "1", 0.9)], 0)["seen"]["sites"]["A"]["disc"]["dice"]
+    assert score == {"n": 1, "mean": 0.9, "sd": None, "low": None, "high": None}
 
 
 def test_absent_structures_are_counted_and_left_out_of_means():
     rows = [row("A", "seen", "1", 0.8), row("A", "seen", "2", None, status="absent")]
-    found = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]
-    assert (found["n"], found["n_absent"], found["dice"]["mean"]) == (1, 1, 0.8)
+    group = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]
+    assert (group["n"], group["n_absent"], group["dice"]["mean"]) == (1, 1, 0.8)
 
 
 @pytest.mark.parametrize("status", ["missed", "false_alarm"])
 def test_a_failure_is_counted_and_worsens_every_mean(status):
     rows = [row("A", "seen", "1", 0.8, 3.0), row("A", "seen", "2", 0.0, 500.0, status)]
-    found = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]
-    assert (found["n"], found[f"n_{status}"], found["dice"]["mean"]) == (2, 1, 0.4)
-    assert found["hd95_px"]["mean"] == 251.5
+    group = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]
+    assert (group["n"], group[f"n_{status}"], group["dice"]["mean"]) == (2, 1, 0.4)
+    assert group["hd95_px"]["mean"] == 251.5
 
 
 def test_the_interval_agrees_with_scipy():
     values = [r["dice"] for r in cohort(n=40)]
-    found = summarise(cohort(n=40), 3)["seen"]["sites"]["A"]["disc"]["dice"]
+    score = summarise(cohort(n=40), 3)["seen"]["sites"]["A"]["disc"]["dice"]
     second = stats.bootstrap((values,), np.mean, method="percentile", rng=np.random.default_rng(0))
-    assert (found["low"], found["high"]) == pytest.approx(tuple(second.confidence_interval), abs=0.006)
-    assert found["low"] < found["mean"] < found["high"]
+    assert (score["low"], score["high"]) == pytest.approx(tuple(second.confidence_interval), abs=0.006)
+    assert score["low"] < score["mean"] < score["high"]
 
 
 def test_equal_scores_have_an_interval_of_no_width():
     rows = [row("A", "seen", str(k), 0.75) for k in range(5)]
-    found = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]["dice"]
-    assert (found["sd"], found["low"], found["high"]) == (0, 0.75, 0.75)
+    score = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]["dice"]
+    assert (score["sd"], score["low"], score["high"]) == (0, 0.75, 0.75)
 
 
 def test_the_same_seed_gives_the_same_summary_in_any_order_of_rows():
@@ -126,7 +126,7 @@ def test_a_structure_that_one_role_lacks_has_no_gap():
         ([row("A", "seen", "1", 0.9), row("A", "unseen", "1", 0.9)], "two rows"),
         ([row("A", "held out", "1", 0.9)], "role 'held out'"),
         ([row("A", "seen", "1", 0.9, status="lost")], "status 'lost'"),
-        ([row("A", "seen", "1", math.nan)], "dice is nan; expected a finite number or None"),
+        ([row("A", "seen", "1", math.nan)], "dice is nan; expected a number or None"),
         ([row("A", "seen", "1", 0.9, math.inf)], "hd95_px is inf"),
     ],
 )
@@ -142,8 +142,8 @@ def shifted(rows, differences):
 def test_six_patients_all_better_are_significant_at_two_in_64():
     """The exact two-sided p of six differences of one sign is 2 / 2**6."""
     rows = cohort(n=6)
-    found = paired_test(shifted(rows, [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]), rows, "dice")
-    assert found == {"p": pytest.approx(2 / 64), "n": 6, "n_differ": 6, "reason": None}
+    result = paired_test(shifted(rows, [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]), rows, "dice")
+    assert result == {"p": pytest.approx(2 / 64), "n": 6, "n_differ": 6, "reason": None}
 
 
 def test_significance_matches_patients_by_name_and_not_by_order():
@@ -175,10 +175,10 @@ def test_swapping_the_two_methods_keeps_the_p_value():
 )
 def test_too_few_differences_give_a_reason_instead_of_a_p_value(differences, n_differ, words):
     rows = cohort(n=len(differences))
-    found = paired_test(shifted(rows, differences), rows, "dice")
-    assert found["p"] is None
-    assert words in found["reason"]
-    assert found["n"] == len(differences)
+    result = paired_test(shifted(rows, differences), rows, "dice")
+    assert result["p"] is None
+    assert words in result["reason"]
+    assert result["n"] == len(differences)
 
 
 def test_unknown_values_are_not_paired():

@@ -55,9 +55,9 @@ def test_a_fixed_range_maps_its_ends_to_zero_and_one():
 
 def test_standardise_equals_monai_for_each_image():
     image = torch.rand(3, 2, 8, 8, generator=torch.Generator().manual_seed(0))
-    found = Segmentation(("a",), 2, 8).standardise(image)
+    standardised = Segmentation(("a",), 2, 8).standardise(image)
     expected = torch.stack([NormalizeIntensity(channel_wise=True)(channels) for channels in image])
-    assert torch.allclose(found, expected, atol=1e-6)
+    assert torch.allclose(standardised, expected, atol=1e-6)
     assert torch.equal(Segmentation(("a",), 1, 8).standardise(torch.ones(1, 1, 4, 4)), torch.zeros(1, 1, 4, 4))
 
 

@@ -1,4 +1,4 @@
-"""Where a network's attention looks, over the images that it classified."""
+"""Attention maps: where the network's attention lies in the images that it classified."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from medfed.outputs.figures.figure import as_array, new_figure, save_png, show_i
 
 
 def save_attention_maps(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Each image as it is, and below it its scores: 1 is what every position would get if all counted alike.
+    """Write images and, below each, its attention scores as PNG. 1 is the score of equal attention everywhere.
 
-    A network sees the zeros that pad its maps, and cells at the border stand out by that alone. So one of the cases
-    should be an even image: what it has is of no content.
+    A convolution pads its input with zeros, so cells at the border can have other scores whatever the image shows. One
+    of the cases should therefore be an image of constant colour: its scores are this effect alone.
 
     Args:
-        cases: mappings with `title`, `image` (C, H, W) in [0, 1], and `scores` (h, w), at least 0 and of sum 1.
+        cases: mappings with `title`, `image` (C, H, W) in [0, 1], and `scores` (h, w), which are not negative and have
+            the sum 1.
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
     """
     scores = [as_array(case["scores"]) for case in cases]
-    shares = [found * found.size for found in scores]
-    reach = max(1e-6, *(np.abs(share - 1).max() for share in shares))
+    relative = [score * score.size for score in scores]
+    reach = max(1e-6, *(np.abs(share - 1).max() for share in relative))
     figure = new_figure(0.8 + 2.1 * len(cases), 5.2)
     panels = figure.subplots(2, len(cases), squeeze=False)
-    for column, case, share in zip(panels.T, cases, shares, strict=True):
+    for column, case, share in zip(panels.T, cases, relative, strict=True):
         image = as_array(case["image"])
         for axes in column:
             show_image(axes, image)
         extent = (-0.5, image.shape[2] - 0.5, image.shape[1] - 0.5, -0.5)
-        drawn = column[1].imshow(share, extent=extent, cmap="PuOr_r", vmin=1 - reach, vmax=1 + reach, alpha=0.6,
-                                 interpolation="nearest")  # fmt: skip
+        heat_map = column[1].imshow(share, extent=extent, cmap="PuOr_r", vmin=1 - reach, vmax=1 + reach, alpha=0.6,
+                                    interpolation="nearest")  # fmt: skip
         column[0].set_title(case["title"], fontsize=8)
-    figure.colorbar(drawn, ax=list(panels[1]), shrink=0.8, label="score, relative to an even one")
+    figure.colorbar(heat_map, ax=list(panels[1]), shrink=0.8, label="score, relative to equal attention")
     rows, columns = scores[0].shape
-    save_png(figure, path, f"Where attention looks, a map of {rows} x {columns} cells ({data_label})")
+    save_png(figure, path, f"Where the attention lies, {rows} x {columns} cells ({data_label})")

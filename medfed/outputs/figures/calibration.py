@@ -1,4 +1,4 @@
-"""Can probabilities be trusted: reliability diagrams and ROC curves by site."""
+"""Reliability diagrams and ROC curves by site."""
 
 from __future__ import annotations
 
@@ -26,46 +26,59 @@ from medfed.tasks.class_scoring import classes_of, probabilities_and_labels
 
 
 def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Accuracy against confidence in 15 bins, a panel a hospital: on the dashed line, confidence can be trusted.
+    """Write the accuracy by confidence in 15 bins as PNG, one panel per site.
 
-    The area of a point grows with the images in its bin. ECE stands in every panel's title.
+    On the dashed line, the accuracy equals the confidence. The area of a point grows with the number of images in its
+    bin. The title of a panel has the expected calibration error (ECE).
+
+    Args:
+        rows: the rows of `cases.csv`.
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
     """
     sites = rows_by_site(rows)
     figure, panels = figure_with_panels(len(sites), 2.6)
-    for axes, ((role, site), found) in zip(panels, sites.items()):
-        probabilities, labels = probabilities_and_labels(found)
+    for axes, ((role, site), site_rows) in zip(panels, sites.items()):
+        probabilities, labels = probabilities_and_labels(site_rows)
         confidence, share, n = reliability_curve(probabilities, labels)
         axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1)
         axes.vlines(confidence, np.minimum(confidence, share), np.maximum(confidence, share), color="#BBBBBB")
         axes.plot(confidence, share, color=role_colour(role), linewidth=1)
         axes.scatter(confidence, share, s=10 + 150 * n / n.sum(), color=role_colour(role), alpha=0.8, zorder=3)
         ece = compute_class_metric(ExpectedCalibrationError(), probabilities, labels)
-        axes.set_title(f"{site} ({role}), n={len(found)}\nECE {100 * (ece or 0.0):.1f} %", fontsize=9)
+        axes.set_title(f"{site} ({role}), n={len(site_rows)}\nECE {100 * (ece or 0.0):.1f} %", fontsize=9)
         axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal", xlabel="confidence", ylabel="accuracy")
         style_axes(axes)
-    save_png(figure, path, f"Can its confidence be trusted? ({data_label})")
+    save_png(figure, path, f"Accuracy by confidence ({data_label})")
 
 
 def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """A ROC curve a hospital with its AUROC; unseen ones thick. Of more than two classes the mean over one-vs-rest."""
+    """Write one ROC curve per site with its AUROC as PNG; the curves of unseen sites are thick.
+
+    With more than two classes, a curve is the mean over the classes, each against the rest.
+
+    Args:
+        rows: the rows of `cases.csv`.
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
+    """
     sites, classes = rows_by_site(rows), classes_of(rows)
     figure = new_figure(6.4, 6.0)
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1)
-    for ((role, site), found), (colour, dash) in zip(sites.items(), LINES * (len(sites) // len(LINES) + 1)):
-        curve, area = (
-            macro_roc_curve(*probabilities_and_labels(found)),
-            compute_class_metric(AreaUnderROC(), *probabilities_and_labels(found)),
-        )
-        said = f"{site} ({role}): " + ("one class only" if area is None else f"{100 * area:.1f} %")
+    for ((role, site), site_rows), (colour, dash) in zip(sites.items(), LINES * (len(sites) // len(LINES) + 1)):
+        probabilities, labels = probabilities_and_labels(site_rows)
+        curve = macro_roc_curve(probabilities, labels)
+        area = compute_class_metric(AreaUnderROC(), probabilities, labels)
+        label = f"{site} ({role}): " + ("one class only" if area is None else f"{100 * area:.1f} %")
         style: dict[str, Any] = (
             {"color": BLACK, "linewidth": 2.2} if role == "unseen" else {"color": colour, "linewidth": 1.3}
         )
-        axes.plot(*(curve or ([], [])), linestyle=dash, label=said, **style)
-    what = f"positive: {classes[1]}" if len(classes) == 2 else "mean over classes, one against the rest"
+        axes.plot(*(curve or ([], [])), linestyle=dash, label=label, **style)
+    title = f"positive: {classes[1]}" if len(classes) == 2 else "mean over classes, each against the rest"
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     axes.set_aspect("equal")
-    axes.set_title(what, fontsize=10)
+    axes.set_title(title, fontsize=10)
     axes.legend(title="AUROC", fontsize=8, title_fontsize=9, loc="lower right")
     style_axes(axes)
-    save_png(figure, path, f"ROC by hospital ({data_label})")
+    save_png(figure, path, f"ROC by site ({data_label})")

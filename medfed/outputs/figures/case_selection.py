@@ -1,4 +1,4 @@
-"""Which unseen cases the figures show: a run's best and worst, and some that no score chose."""
+"""Which unseen cases the figures show: a run's best and worst cases, and cases chosen without regard to scores."""
 
 from __future__ import annotations
 
@@ -10,16 +10,31 @@ from medfed.core.seeds import stream_seed
 
 
 def mean_dice_by_patient(rows: Sequence[Mapping]) -> dict[str, float]:
-    """Of each unseen patient over the structures that it has; those without any are left out."""
-    found: dict[str, list[float]] = {}
+    """Return the mean Dice of each unseen patient over the patient's structures.
+
+    Args:
+        rows: the rows of `cases.csv`, with `dice` in [0, 1] or None.
+
+    Returns:
+        patient: Dice in [0, 1]. Patients without a known Dice are left out.
+    """
+    by_patient: dict[str, list[float]] = {}
     for row in rows:
         if row["role"] == "unseen" and row["dice"] is not None:
-            found.setdefault(row["patient"], []).append(row["dice"])
-    return {patient: fmean(values) for patient, values in found.items()}
+            by_patient.setdefault(row["patient"], []).append(row["dice"])
+    return {patient: fmean(values) for patient, values in by_patient.items()}
 
 
 def select_best_median_worst(rows: Sequence[Mapping]) -> dict[str, str]:
-    """The patients by mean Dice; of equals the first by name."""
+    """Select the unseen patients with the best, the median and the worst mean Dice.
+
+    Args:
+        rows: the rows of `cases.csv`.
+
+    Returns:
+        {"best": patient, "median": patient, "worst": patient}; among equal scores the first by name. Empty if no Dice
+        is known. With an even number of patients the median is the worse of the two in the middle.
+    """
     dice = mean_dice_by_patient(rows)
     ranked = sorted(dice, key=lambda patient: (-dice[patient], patient))
     places = {"best": 0, "median": len(ranked) // 2, "worst": len(ranked) - 1}
@@ -27,16 +42,24 @@ def select_best_median_worst(rows: Sequence[Mapping]) -> dict[str, str]:
 
 
 def select_common_cases(rows: Sequence[Mapping], n: int) -> list[dict]:
-    """A row of each of up to `n` unseen cases, the same whatever the method, its scores and the seed.
+    """Select unseen cases that are the same for every method and seed.
 
-    A hash of the names of site and case says which. Of images with classes, each class in turn; they come by class.
+    The order of a hash of the names of site and case decides, not the scores. Images with a class are selected from
+    each class in turn and are sorted by class.
+
+    Args:
+        rows: the rows of `cases.csv`.
+        n: maximum number of cases.
+
+    Returns:
+        One row of each selected case.
     """
     cases = {(row["site"], row["patient"]): dict(row) for row in reversed(rows) if row["role"] == "unseen"}
     ordered = [cases[names] for names in sorted(cases, key=lambda names: stream_seed(0, "shown", *names))]
-    so_far: Counter[str] = Counter()
+    n_of_class: Counter[str] = Counter()
     turns = []
     for row in ordered:
-        turns.append(so_far[row.get("label", "")])
-        so_far[row.get("label", "")] += 1
+        turns.append(n_of_class[row.get("label", "")])
+        n_of_class[row.get("label", "")] += 1
     chosen = sorted(range(len(ordered)), key=lambda place: (turns[place], place))[:n]
     return [ordered[place] for place in sorted(chosen, key=lambda place: (ordered[place].get("label", ""), place))]

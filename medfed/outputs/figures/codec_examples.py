@@ -1,4 +1,4 @@
-"""A sheet of images in each other's styles, by which a person judges a style codec."""
+"""Images in the styles of other images, to check a style codec by eye."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from medfed.outputs.figures.figure import new_figure, save_png
 
 def save_codec_examples(contents: Sequence, reconstructions: Sequence, styles: Sequence, styled: Sequence[Sequence],
                 path: str | Path, data_label: str) -> None:
-    """Write a PNG: a row a content, a column a style; the images as they are and encoded and decoded stand on the left.
+    """Write a grid of images as PNG: one row per content image, one column per style image.
+
+    The two columns on the left are the content images and their reconstructions by the codec.
 
     Args:
-        contents, reconstructions: N images (C, H, W) in [0, 1]; the second at alpha = 0.
-        styles: M images.
-        styled: N rows of M images.
-        data_label: what the images are; in the title.
+        contents: N images (C, H, W) in [0, 1].
+        reconstructions: the N images encoded and decoded with alpha = 0, so without a change of style.
+        styles: M images (C, H, W) in [0, 1].
+        styled: N rows of M images: the content of the row in the style of the column.
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
     """
     figure = new_figure(1.5 * (len(styles) + 2) + 0.2, 1.55 * (len(contents) + 1) + 0.5)
     panels = figure.subplots(len(contents) + 1, len(styles) + 2, squeeze=False)
@@ -37,6 +41,6 @@ def save_codec_examples(contents: Sequence, reconstructions: Sequence, styles: S
 
 
 def _rgb(image: Any) -> np.ndarray:
-    """(C, H, W) to (H, W, 3)."""
+    """Convert an image (C, H, W) with one or three channels to (H, W, 3) in [0, 1]."""
     pixels = np.moveaxis(np.asarray(image), 0, -1).clip(0, 1)
     return pixels.repeat(3, axis=-1) if pixels.shape[-1] == 1 else pixels

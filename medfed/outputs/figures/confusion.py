@@ -12,17 +12,23 @@ from medfed.tasks.class_scoring import classes_of
 
 
 def save_confusion_matrices(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """What each class was taken for, a panel a hospital: shares of the true class, with the number of images."""
+    """Write one confusion matrix per site as PNG: the colour is the share of the true class, the number counts images.
+
+    Args:
+        rows: the rows of `cases.csv`.
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
+    """
     sites, classes = rows_by_site(rows), classes_of(rows)
     size = max(3.0, 0.5 * len(classes) + 1.6)
     figure, panels = figure_with_panels(len(sites), size)
-    drawn = None
-    for axes, ((role, site), found) in zip(panels, sites.items()):
+    matrix = None
+    for axes, ((role, site), site_rows) in zip(panels, sites.items()):
         counts = np.zeros((len(classes), len(classes)), dtype=int)
-        for row in found:
+        for row in site_rows:
             counts[classes.index(row["label"]), classes.index(row["predicted"])] += 1
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        drawn = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        matrix = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         for (row_, column), n in np.ndenumerate(counts):
             if n:
                 dark = shares[row_, column] > 0.55
@@ -30,7 +36,7 @@ def save_confusion_matrices(rows: Sequence[Mapping], path: str | Path, data_labe
         axes.set_xticks(range(len(classes)), classes, rotation=90, fontsize=7)
         axes.set_yticks(range(len(classes)), classes, fontsize=7)
         axes.set(xlabel="predicted", ylabel="true")
-        axes.set_title(f"{site} ({role}), n={len(found)}", fontsize=9)
-    if drawn is not None:
-        figure.colorbar(drawn, ax=panels, shrink=0.7, label="share of the true class")
-    save_png(figure, path, f"What each class is taken for ({data_label})")
+        axes.set_title(f"{site} ({role}), n={len(site_rows)}", fontsize=9)
+    if matrix is not None:
+        figure.colorbar(matrix, ax=panels, shrink=0.7, label="share of the true class")
+    save_png(figure, path, f"True class by predicted class ({data_label})")

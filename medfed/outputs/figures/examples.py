@@ -1,4 +1,4 @@
-"""Classified images of the unseen site, with what each is and what the network said."""
+"""Classified images of the unseen site, each with its class and the predicted class."""
 
 from __future__ import annotations
 
@@ -24,17 +24,27 @@ MAX_NAME = 26  # characters of a name above an image
 
 
 def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
-    """The rows of the unseen images to show: up to `n` most confident right ones, then as many wrong ones."""
+    """Select the unseen images with the most confident predictions.
+
+    Args:
+        rows: the rows of `cases.csv`.
+        n: maximum number of right predictions, and of wrong ones.
+
+    Returns:
+        The rows of the right predictions, the most confident first, then those of the wrong predictions.
+    """
     unseen = [dict(row) for row in rows if row["role"] == "unseen"]
     ranked = sorted(unseen, key=lambda row: (-_confidence(row), row["site"], row["patient"]))
     return [row for correct in (1, 0) for row in [row for row in ranked if row["correct"] == correct][:n]]
 
 
 def save_confident_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Images, those told right above those told wrong, each with what it is and what it was taken for.
+    """Write images with confident predictions as PNG: right predictions in the upper row, wrong ones in the lower row.
 
     Args:
-        cases: {row (one of `select_confident`), image (C, H, W) in [0, 1]}.
+        cases: mappings with `row`, one of `select_confident`, and `image` (C, H, W) in [0, 1].
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
     """
     groups = [[case for case in cases if case["row"]["correct"] == correct] for correct in (1, 0)]
     figure = new_figure(1.0 + 2.1 * max(3, *map(len, groups)), 6.0)
@@ -44,21 +54,25 @@ def save_confident_examples(cases: Sequence[Mapping], path: str | Path, data_lab
             axes.set_axis_off()
         for axes, case in zip(line, group):
             _example(axes, case)
-        said = f"most confident\n{name}" if group else f"none {name}"
-        line[0].text(-0.12, 0.5, said, transform=line[0].transAxes, rotation=90, ha="right", va="center", fontsize=10)
-    save_png(figure, path, f"Telling images of the unseen site ({data_label})")
+        title = f"most confident\n{name}" if group else f"none {name}"
+        line[0].text(-0.12, 0.5, title, transform=line[0].transAxes, rotation=90, ha="right", va="center", fontsize=10)
+    save_png(figure, path, f"Most confident predictions at the unseen site ({data_label})")
 
 
 def save_common_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Images that no score chose, in the order given: those of two methods differ in words and frames alone.
+    """Write images that are the same for every method as PNG, in the given order.
+
+    The figures of two methods differ only in the predictions and the colours of the frames.
 
     Args:
-        cases: as `examples`.
+        cases: mappings with `row`, a row of `cases.csv`, and `image` (C, H, W) in [0, 1].
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
     """
     figure, panels = figure_with_panels(len(cases), 2.4)
     for axes, case in zip(panels, cases):
         _example(axes, case)
-    frames = [("s", GREEN, "told right"), ("s", VERMILION, "told wrong")]
+    frames = [("s", GREEN, "right prediction"), ("s", VERMILION, "wrong prediction")]
     add_legend(figure, frames)
     save_png(figure, path, f"The same images of the unseen site for every method ({data_label})")
 
@@ -68,12 +82,12 @@ def _example(axes: Axes, case: Mapping) -> None:
     axes.set_axis_on()
     show_image(axes, as_array(case["image"]))
     axes.spines[:].set(color=GREEN if row["correct"] else VERMILION, linewidth=2.5)
-    told = f"{row['predicted']} {100 * _confidence(row):.1f} %"
-    axes.set_title(f"{row['site']}\n{_short(row['patient'])}\nis {row['label']}\ntaken for {told}", fontsize=8)
+    predicted = f"{row['predicted']} {100 * _confidence(row):.1f} %"
+    axes.set_title(f"{row['site']}\n{_short(row['patient'])}\nis {row['label']}\npredicted {predicted}", fontsize=8)
 
 
 def _short(name: str) -> str:
-    """The end of a long name, where names of patches differ."""
+    """Return the end of a long name, because the names of patches differ at the end."""
     return name if len(name) <= MAX_NAME else f"…{name[-MAX_NAME:]}"
 
 

@@ -1,4 +1,4 @@
-"""Figures of styles: an image as it would look elsewhere, every site's image in every style, and grey levels."""
+"""Figures of styles: an image in the styles of other sites, one image per site in every style, and grey levels."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ N_LEVELS = 64  # bins of a grey-level histogram
 def save_style_gallery(
     original: Any, styled: Mapping[str, object], path: str | Path, data_label: str, axes: str | None = None
 ) -> None:
-    """One image (C, H, W) as it is and in other sites' styles, and below each what changed, averaged over channels.
+    """Write an image, the same image in other sites' styles, and the difference of each to the image as PNG.
 
     Args:
-        axes: where H and W point in the patient ("RA" for slices as networks see them); None for a picture: H is rows.
+        original: (C, H, W) in [0, 1].
+        styled: title: the image in another style (C, H, W).
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
+        axes: the directions in the patient in which H and W increase, such as "RA", as in `to_display_orientation`;
+            None for images that are not from a scanner.
     """
     images = {"original": original} | dict(styled)
     arrays = {name: to_display_orientation(as_array(image), axes) for name, image in images.items()}
@@ -39,13 +44,13 @@ def save_style_gallery(
     panels = figure.subplots(2, len(arrays), squeeze=False)
     for column, (name, array) in zip(panels.T, arrays.items()):
         show_image(column[0], (array - low) / (high - low))
-        drawn = column[1].imshow(changes[name], cmap="PuOr_r", vmin=-reach, vmax=reach)
+        difference = column[1].imshow(changes[name], cmap="PuOr_r", vmin=-reach, vmax=reach)
         column[0].set_title(name, fontsize=10)
         column[1].set_axis_off()
     panels[1, 0].clear()
     panels[1, 0].set_axis_off()
-    panels[1, 0].text(0.95, 0.5, "what changed,\nmean over channels", ha="right", va="center", fontsize=9)
-    figure.colorbar(drawn, ax=list(panels[1]), shrink=0.8, label="change of intensity")
+    panels[1, 0].text(0.95, 0.5, "difference,\nmean over channels", ha="right", va="center", fontsize=9)
+    figure.colorbar(difference, ax=list(panels[1]), shrink=0.8, label="change of intensity")
     save_png(figure, path, f"One image in the styles of other sites ({data_label})")
 
 
@@ -53,21 +58,23 @@ def save_style_grid(
     images_by_site: Mapping[str, tuple[object, Mapping[str, object]]], path: str | Path, data_label: str,
     axes: str | None = None,
 ) -> None:
-    """A row for each source site: one of its images, and the same in the style of every site.
+    """Write one image of each source site in the style of every site as PNG, one row per image.
 
     Args:
-        images_by_site: site: (image (C, H, W), {site: the image in its style}).
+        images_by_site: source site: (image (C, H, W), {site: the image in the style of that site}).
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
         axes: as in `save_style_gallery`.
     """
     sites = sorted({name for _, styled in images_by_site.values() for name in styled})
     figure = new_figure(max(6.5, 1.0 + 1.9 * (1 + len(sites))), 0.7 + 1.9 * len(images_by_site))
     panels = figure.subplots(len(images_by_site), 1 + len(sites), squeeze=False)
     for line, (site, (image, styled)) in zip(panels, images_by_site.items()):
-        for column, found in zip(line, [image, *(styled.get(name) for name in sites)]):
-            if found is None:
+        for column, shown in zip(line, [image, *(styled.get(name) for name in sites)]):
+            if shown is None:
                 column.set_axis_off()
             else:
-                show_image(column, to_display_orientation(as_array(found), axes).clip(0, 1))
+                show_image(column, to_display_orientation(as_array(shown), axes).clip(0, 1))
         line[0].set_ylabel(site, fontsize=9)
     for column, name in zip(panels[0], ["original", *(f"as at {name}" for name in sites)]):
         column.set_title(name, fontsize=9)
@@ -75,10 +82,15 @@ def save_style_grid(
 
 
 def save_histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label: str) -> None:
-    """Grey levels of each site before and after an exchange of styles (CCST, Figure 3): closer lines are alike.
+    """Write histograms of the grey levels of each site before and after an exchange of styles as PNG.
+
+    The closer the lines of two sites, the more similar are their grey levels (Figure 3 of CCST, Chen et al.,
+    WACV 2023, https://arxiv.org/abs/2210.00912).
 
     Args:
-        images_by_site: site: (before, after), each (N, C, H, W); channels are averaged.
+        images_by_site: site: (images before, images after), each (N, C, H, W); channels are averaged.
+        path: the PNG file to write.
+        data_label: which data the figure shows; part of the title.
     """
     grey = {site: [as_array(images).mean(axis=1) for images in pair] for site, pair in images_by_site.items()}
     values = [image for pair in grey.values() for image in pair]
@@ -86,7 +98,7 @@ def save_histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_
     edges = np.linspace(low, max(high, low + 1e-6), N_LEVELS + 1)
     figure = new_figure(9.5, 3.9)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    for axes, which, name in zip(panels, (0, 1), ("before", "after")):
+    for axes, which, name in zip(panels, (0, 1), ("before the exchange of styles", "after the exchange of styles")):
         for (site, pair), (colour, dash) in zip(grey.items(), LINES * (len(grey) // len(LINES) + 1)):
             share = np.histogram(pair[which], edges)[0] / pair[which].size
             axes.stairs(100 * share, edges, color=colour, linestyle=dash, linewidth=1.4, label=site)
@@ -94,4 +106,4 @@ def save_histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_
         axes.set_title(name, fontsize=10)
         style_axes(axes)
     panels[1].legend(fontsize=8, frameon=False)
-    save_png(figure, path, f"Grey levels by site, before and after ({data_label})")
+    save_png(figure, path, f"Grey levels of the training images by site ({data_label})")

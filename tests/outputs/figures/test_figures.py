@@ -1,4 +1,4 @@
-"""Figures: what is drawn, the right way up, and the same bytes each time."""
+"""Figures: their content, the orientation of images, and the same bytes each time."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ def volume_case(**others):
     return case | {"spacing": (0.5, 1.5, 3.0)} | others
 
 
-def picture_case():
+def photograph_case():
     image, reference = torch.zeros(3, 10, 14, 1), torch.zeros(2, 10, 14, 1, dtype=torch.uint8)
     image[:, 3, 9] = 1
     reference[:, 3, 9] = 1
@@ -52,11 +52,11 @@ def picture_case():
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Keeps the figure, its title and where it would go, in place of saving it."""
-    kept = {}
+    """The figure and its title, instead of a file."""
+    saved = {}
     for module in (boxes, curves, overlays, styles):
-        monkeypatch.setattr(module, "save_png", lambda figure, path, title: kept.update(figure=figure, title=title))
-    return kept
+        monkeypatch.setattr(module, "save_png", lambda figure, path, title: saved.update(figure=figure, title=title))
+    return saved
 
 
 def bright(axes):
@@ -83,12 +83,12 @@ def draw_each(folder, label="real data"):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_each_picture_is_a_png_of_some_size_with_the_same_bytes_each_time(tmp_path):
+def test_each_figure_is_an_opaque_png_with_the_same_bytes_each_time(tmp_path):
     once = draw_each(tmp_path / "once")
     assert sorted(once) == ["boxes.png", "curves.png", "gallery.png", "overlays.png"]
     for name in once:
         with Image.open(tmp_path / "once" / name) as png:
-            assert png.format == "PNG"
+            assert png.format == "PNG" and png.mode == "RGB"
             assert min(png.size) > 300
             assert np.asarray(png.convert("L")).std() > 5
     assert draw_each(tmp_path / "again") == once
@@ -103,7 +103,7 @@ def test_each_title_says_what_the_data_are(monkeypatch, tmp_path):
     assert all("synthetic phantom data" in title for title in titles)
 
 
-def test_curves_skip_rounds_without_validation_and_have_a_line_a_site(drawn):
+def test_curves_skip_rounds_without_validation_and_have_a_line_per_site(drawn):
     curves.save_training_curves(HISTORY, "x.png", "real data")
     loss, dice = drawn["figure"].axes
     assert [line.get_label() for line in loss.lines] == ["mean over sites"]
@@ -120,19 +120,18 @@ def test_curves_of_one_round_without_validation_say_so(drawn):
 def test_boxes_have_seen_sites_first_and_a_cross_for_each_failure(drawn):
     boxes.save_site_boxes(ROWS, SCORING, "x.png", "real data")
     left, right = drawn["figure"].axes
-    names = [tick.get_text() for tick in left.get_xticklabels()]
-    assert names == ["Z\nseen, n=2", "A\nunseen, n=2"]
-    crosses = [tuple(p) for line in left.lines if line.get_marker() == "x" for p in line.get_ydata()[:, None]]
-    assert crosses == [(0.0,)]
-    assert right.get_ylabel() == "HD95 (px)"
-    assert right.get_ylim()[1] > 90
+    assert [text.get_text() for text in left.texts] == ["Z (seen), n=2", "A (unseen), n=2"]
+    crosses = [x for line in left.lines if line.get_marker() == "x" for x in line.get_xdata()]
+    assert crosses == [0.0]
+    assert right.get_xlabel() == "HD95 (px) (logarithmic)"
+    assert right.get_xlim()[1] > 90
 
 
 def test_boxes_of_cases_in_different_units_are_in_voxels(drawn):
     rows = [r | {"hd95_pooled_vx": 4.0} for r in ROWS[:3]]
     rows[0] |= {"hd95_px": None, "hd95_mm": 2.0}
     boxes.save_site_boxes(rows, SCORING, "x.png", "real data")
-    assert drawn["figure"].axes[1].get_ylabel() == "HD95 (voxels, pooled)"
+    assert drawn["figure"].axes[1].get_xlabel() == "HD95 (voxels, pooled)"
 
 
 def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(drawn):
@@ -146,8 +145,8 @@ def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(drawn):
         assert axes.get_aspect() == 3.0  # a row is 1.5 mm, a column 0.5 mm
 
 
-def test_an_affine_turns_the_patient_front_up_and_right_to_the_left(drawn):
-    """With axes towards right and front, both are seen from the other end: 7 - 5 from above, 11 - 2 from the left."""
+def test_with_an_affine_the_front_is_up_and_the_right_side_is_on_the_left(drawn):
+    """With axes that increase to the right and to the front, both are flipped: row 7 - 5, column 11 - 2."""
     overlays.save_overlays([volume_case(affine=torch.diag(torch.tensor([0.5, 1.5, 3, 1])))], "x.png", "real data")
     assert bright(drawn["figure"].axes[0]) == (2, 9)
     assert contour_centre(drawn["figure"].axes[0]) == (2, 9)
@@ -155,8 +154,8 @@ def test_an_affine_turns_the_patient_front_up_and_right_to_the_left(drawn):
     assert bright(drawn["figure"].axes[0]) == (5, 2)
 
 
-def test_pictures_keep_their_rows_stand_side_by_side_and_say_what_was_missed(drawn):
-    overlays.save_overlays([picture_case(), picture_case()], "x.png", "real data")
+def test_photographs_keep_their_rows_stand_side_by_side_and_name_a_missing_mask(drawn):
+    overlays.save_overlays([photograph_case(), photograph_case()], "x.png", "real data")
     first, second = drawn["figure"].axes
     assert bright(first) == (3, 9)
     assert first.get_xlabel() == "no prediction"
@@ -164,7 +163,7 @@ def test_pictures_keep_their_rows_stand_side_by_side_and_say_what_was_missed(dra
     assert first.get_title() == "best"
 
 
-def test_a_case_without_any_mask_is_shown_whole(drawn):
+def test_a_case_without_any_mask_is_not_cropped(drawn):
     empty = torch.zeros(1, 12, 8, 6, dtype=torch.uint8)
     overlays.save_overlays([volume_case(reference=empty, prediction=empty)], "x.png", "real data")
     axes = drawn["figure"].axes[1]
@@ -179,16 +178,16 @@ def test_a_far_false_positive_is_inside_the_shown_region(drawn):
     assert drawn["figure"].axes[0].get_xlim()[1] >= 11
 
 
-def test_the_same_case_is_on_the_same_pixels_whatever_was_predicted(tmp_path):
-    """Where neither contour is, two methods' pictures agree; the slice is that with most of the reference."""
+def test_a_common_case_has_the_same_pixels_whatever_was_predicted(tmp_path):
+    """Figures of two methods agree except at the contours; the slice is the one with the largest reference area."""
     case = volume_case()
     case["reference"][0, 2:5, 4:7, 2] = 1
     far = torch.zeros_like(case["reference"])
     far[0, 0, 0, 2] = 1
     shown = []
     for name, prediction in (("a", case["reference"]), ("b", far), ("c", 0 * far)):
-        told = {"title": "A 1\nDice 0.500", "prediction": prediction}
-        overlays.save_overlays([volume_case() | case | told, picture_case()], tmp_path / name, "real data",
+        others = {"title": "A 1\nDice 0.500", "prediction": prediction}
+        overlays.save_overlays([volume_case() | case | others, photograph_case()], tmp_path / name, "real data",
                                common_cases=True)
         shown.append(np.asarray(Image.open(tmp_path / name).convert("RGB")).astype(int))
     for other in shown[1:]:
@@ -196,31 +195,31 @@ def test_the_same_case_is_on_the_same_pixels_whatever_was_predicted(tmp_path):
         assert 0 < (np.abs(other - shown[0]).sum(axis=2) > 0).mean() < 0.1
 
 
-def test_of_the_same_cases_the_slice_is_that_with_most_of_the_reference(drawn):
+def test_of_a_common_case_the_slice_with_the_largest_reference_area_is_shown(drawn):
     case = volume_case()
     case["reference"][0, 2:5, 4:7, 2] = 1
     case["prediction"] = torch.zeros_like(case["reference"])
     case["prediction"][0, 0, 0, 2] = 1
-    overlays.save_overlays([case, picture_case()], "x.png", "real data", common_cases=True)
-    volume, picture = drawn["figure"].axes
-    assert volume.get_xlabel() == "slice 3 of 6" and picture.get_xlabel() == "no prediction"
+    overlays.save_overlays([case, photograph_case()], "x.png", "real data", common_cases=True)
+    volume, photograph = drawn["figure"].axes
+    assert volume.get_xlabel() == "slice 3 of 6" and photograph.get_xlabel() == "no prediction"
     wide = volume_case(**{key: torch.zeros(1, 60, 60, 6) for key in ("image", "reference", "prediction")})
     wide["reference"][0, 30, 30, 2] = 1
     wide["prediction"][0, 1, 1, 2] = 1
     overlays.save_overlays([wide], "x.png", "real data", common_cases=True)
-    assert drawn["figure"].axes[0].get_xlabel() == "slice 3 of 6, prediction goes on outside"
+    assert drawn["figure"].axes[0].get_xlabel() == "slice 3 of 6, prediction continues outside"
     assert drawn["figure"].axes[0].get_xlim()[0] > 20
 
 
-def test_boundary_distances_have_a_panel_and_a_point_for_who_took_no_part(drawn):
+def test_boundary_distances_have_a_panel_and_a_point_for_each_site_that_did_not_train(drawn):
     history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
     curves.save_training_curves(history, "x.png", "real data", {"U": (6, 0.3)})
     panel = drawn["figure"].axes[2]
-    assert [line.get_label() for line in panel.lines] == ["mean over sites", "U, took no part"]
-    assert panel.lines[1].get_xydata().tolist() == [[6, 0.3]]
+    assert [line.get_label() for line in panel.lines] == ["U, did not train", "mean over sites"]
+    assert panel.lines[0].get_xydata().tolist() == [[6, 0.3]]
 
 
-def test_the_gallery_shows_every_style_and_what_changed(drawn):
+def test_the_gallery_shows_every_style_and_the_differences(drawn):
     """Half the intensity of an image of 0.8 is a change of -0.4 everywhere."""
     image = torch.full((1, 6, 4), 0.8)
     image[0, 1, 3] = 1
@@ -233,7 +232,7 @@ def test_the_gallery_shows_every_style_and_what_changed(drawn):
     assert bright(panels[0]) == (1, 3)
 
 
-def test_the_gallery_turns_slices_of_volumes_upright(drawn):
+def test_the_gallery_shows_slices_of_volumes_in_display_orientation(drawn):
     image = torch.zeros(1, 6, 4)
     image[0, 1, 3] = 1
     styles.save_style_gallery(image, {"B": image}, "x.png", "real data", axes="RA")
@@ -241,7 +240,8 @@ def test_the_gallery_turns_slices_of_volumes_upright(drawn):
 
 
 def test_importing_the_module_does_not_import_matplotlib():
-    modules = ", ".join(f"medfed.outputs.figures.{name}" for name in ("boxes", "curves", "overlays", "calibration"))
+    names = ("boxes", "curves", "heat_map", "svg", "overlays", "calibration")
+    modules = ", ".join(f"medfed.outputs.figures.{name}" for name in names)
     code = f"import sys, {modules}; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -251,3 +251,11 @@ def test_a_grid_has_a_row_a_site_and_a_column_a_style(tmp_path):
     rows = {"A": (image, {"A": image, "B": image}), "B": (image, {"B": image})}
     styles.save_style_grid(rows, tmp_path / "grid.png", "real data", axes="RA")
     assert (tmp_path / "grid.png").stat().st_size > 5000
+
+
+def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
+    rows = [row | {"site": r"$\foo$"} for row in ROWS]
+    boxes.save_site_boxes(rows, SCORING, tmp_path / "boxes.png", "real data")
+    history = [{"round": 1, "train_loss": 1.0, r"train_loss/$\foo$": 1.0}]
+    curves.save_training_curves(history, tmp_path / "curves.png", "real data")
+    assert all(path.stat().st_size > 5000 for path in tmp_path.iterdir()) and len(list(tmp_path.iterdir())) == 2

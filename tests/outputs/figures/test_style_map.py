@@ -1,4 +1,4 @@
-"""The map of styles: what is described, who is told apart, and what is drawn."""
+"""The map of styles: the description of images, the separability of sites, and the figure."""
 
 import subprocess
 import sys
@@ -15,15 +15,15 @@ def images(brightness, n=12, seed=0, size=24):
 
 
 def sites(exchanged=True):
-    """Two sites of six people each, one dark, one bright; restyled images are as bright as the other's."""
+    """Two sites of six patients each, one dark, one bright; restyled images are as bright as the other's."""
     dark, bright = images(0.1), images(0.7, seed=1)
     shift = 0.6 if exchanged else 0.0
-    people = [k // 2 for k in range(12)]
-    return {"dark": RestyledImages(dark, {"bright": dark + shift}, people),
-            "bright": RestyledImages(bright, {"dark": bright - shift}, people)}  # fmt: skip
+    patients = [k // 2 for k in range(12)]
+    return {"dark": RestyledImages(dark, {"bright": dark + shift}, patients),
+            "bright": RestyledImages(bright, {"dark": bright - shift}, patients)}  # fmt: skip
 
 
-def test_a_style_knows_no_position():
+def test_a_style_does_not_depend_on_position():
     """Moving an image around its borders changes no amplitude, mean or percentile."""
     image = np.random.default_rng(0).random((2, 3, 16, 20))
     moved = np.roll(image, (5, 3), axis=(2, 3))
@@ -38,16 +38,16 @@ def test_brightness_contrast_and_sharpness_each_change_the_description():
         assert np.abs(describe_style(other) - describe_style(image)).max() > 0.05
 
 
-def test_nearest_neighbours_are_of_other_people():
-    """Each point has its twin of the same person at its side; of other people the nearest is of the other site."""
+def test_nearest_neighbours_are_of_other_patients():
+    """The nearest point is of the same patient; among other patients, the nearest is of the other site."""
     points = np.array([[0.0], [0.01], [1.0], [1.01], [2.0], [2.01], [3.0], [3.01]])
     labels = np.array([0, 0, 1, 1, 0, 0, 1, 1])
-    people = [("A", 1)] * 2 + [("B", 1)] * 2 + [("A", 2)] * 2 + [("B", 2)] * 2
-    assert site_separability(points, labels, people) == 0
+    patients = [("A", 1)] * 2 + [("B", 1)] * 2 + [("A", 2)] * 2 + [("B", 2)] * 2
+    assert site_separability(points, labels, patients) == 0
     assert site_separability(points, labels, list(range(8))) == 1
 
 
-def test_styles_take_turns():
+def test_styles_are_assigned_in_turn():
     styled = {"a": np.ones((4, 1, 2, 2)), "b": 2 * np.ones((4, 1, 2, 2))}
     images = RestyledImages(np.zeros((4, 1, 2, 2)), styled, [1, 2, 3, 4])
     assert images.one_style_per_image()[:, 0, 0, 0].tolist() == [1, 2, 1, 2]
@@ -56,14 +56,14 @@ def test_styles_take_turns():
 @pytest.fixture
 def drawn(monkeypatch):
     pytest.importorskip("sklearn")
-    kept = {}
-    monkeypatch.setattr(style_map, "save_png", lambda figure, path, title: kept.update(figure=figure, title=title))
-    return kept
+    saved = {}
+    monkeypatch.setattr(style_map, "save_png", lambda figure, path, title: saved.update(figure=figure, title=title))
+    return saved
 
 
 @pytest.mark.parametrize("exchanged", [True, False])
-def test_the_titles_say_how_far_sites_are_told_apart(drawn, exchanged):
-    """Sites as different as these are told every time, until their copies lie among the other's images."""
+def test_the_titles_have_the_separability_of_the_sites(drawn, exchanged):
+    """Such different sites are always separable, until the copies lie among the images of the other site."""
     style_map.save_style_map(sites(exchanged), "x.png", "synthetic phantom data")
     before, together = (axes.get_title() for axes in drawn["figure"].axes)
     assert before.endswith("100 % (chance 50 %)")
