@@ -38,7 +38,7 @@ def test_the_paper_config_is_the_papers_setting():
 
 def test_the_small_config_says_what_happens_without_the_real_data():
     text = (CONFIGS / "prostate.yaml").read_text()
-    assert yaml.safe_load(text)["data"]["if_missing"] == "phantom" and "synthetic twin" in text
+    assert yaml.safe_load(text)["data"]["if_missing"] == "phantom" and "synthetic phantom" in text
 
 
 def test_the_fundus_paper_config_is_the_papers_setting():
