@@ -77,7 +77,7 @@ def test_a_config_is_checked_by_its_data_block(root, tmp_path, capsys):
 
 def test_a_missing_folder_is_one_line_and_code_2(tmp_path, capsys):
     assert main(["check", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere: is no folder" in capsys.readouterr().err
+    assert "nowhere: this is not a folder" in capsys.readouterr().err
 
 
 def test_duplicates_can_be_allowed(root):
