@@ -47,7 +47,7 @@ def test_the_first_norm_is_the_one_that_runs_first():
 
 def test_a_network_without_batch_norm_and_an_empty_batch_are_refused():
     for one, batches in ((nn.Conv2d(1, 1, 1), [torch.rand(1, 1, 2, 2)]), (network(), [])):
-        with pytest.raises(ValueError, match="no BatchNorm ran"):
+        with pytest.raises(ValueError, match="the network ran no BatchNorm"):
             first_norm_input(one, batches)
 
 
