@@ -1,4 +1,4 @@
-"""`medfed`: without a word, what there is; with one, that program (`medfed train` is `python -m medfed.train`)."""
+"""The command `medfed`: `medfed train` runs `python -m medfed.train`; without arguments it lists what there is."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ from medfed.core.registry import KINDS, known_names, suggestion
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code: that of the program, 0 for the list, 2 for an unknown word."""
+    """Run a program, or print the list; return the program's exit code, or 2 for an unknown program."""
     arguments = sys.argv[1:] if argv is None else argv
     return run_program("medfed", lambda: _dispatch(arguments))
 
 
 def listing() -> str:
-    """Version, programs, methods, datasets, networks and engines, one a line. Imports none of them."""
+    """Return the version and the names of all programs, methods, datasets, networks, engines and metrics as text.
+
+    Each name has the first line of its file's docstring. No file is imported.
+    """
     groups = {"programs": programs(), **{kind: known_names(kind) for kind in KINDS}}
     width = max(len(name) for names in groups.values() for name in names)
-    lines = [f"medfed {__version__}: `medfed PROGRAM --help` (or `python -m medfed.PROGRAM --help`) tells more"]
+    lines = [f"medfed {__version__}: `medfed PROGRAM --help` (or `python -m medfed.PROGRAM --help`) shows its flags"]
     for group, names in groups.items():
         lines += ["", group, *(f"  {name:<{width}}  {description}".rstrip() for name, description in names.items())]
     return "\n".join(lines)
 
 
 def _dispatch(arguments: list[str]) -> int:
-    word, *rest = arguments or ["--help"]
-    if word in ("-h", "--help", "--version"):
-        print(f"medfed {__version__}" if word == "--version" else listing())
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help", "--version"):
+        print(f"medfed {__version__}" if name == "--version" else listing())
         return 0
-    if word not in programs():
-        raise UserError(f"no program '{word}'. {suggestion(word, programs())}")
+    if name not in programs():
+        raise UserError(f"no program '{name}'. {suggestion(name, programs())}")
     if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # `python -m` has it: a dotted name in a config may mean a file here
-    return importlib.import_module(module_of(word)).main(rest)
+        sys.path.append(os.getcwd())  # as with `python -m`: a dotted name in a config may be a file in this folder
+    return importlib.import_module(module_of(name)).main(rest)
 
 
 if __name__ == "__main__":

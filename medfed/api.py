@@ -2,8 +2,8 @@
 
 The names here are available as `medfed.load_config`, `medfed.run` and so on. The programs (`python -m medfed.train`,
 `evaluate`, `export`) call the same functions. Nothing is printed unless `progress=True`; every mistake in a config, in
-the data or in a folder raises `medfed.UserError` with one sentence. A sentence that names a flag of a program, such as
-`--resume` or `--sites`, means the argument of that name.
+the data or in a folder raises `medfed.UserError` with one sentence per mistake. A sentence that names a flag of a
+program, such as `--resume` or `--sites`, means the argument of that name.
 """
 
 from __future__ import annotations
@@ -123,41 +123,46 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        """The config of the run, with every setting."""
+        """Return the config of this run, with the values of all settings."""
         return load(self.folder / "config.yaml")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The content of `summary.json`: mean scores by site with intervals, patients, versions, notices."""
+        """Return the content of `summary.json`: mean scores by site with intervals, numbers of patients, versions."""
         return RunFolder(self.folder).read_json("summary.json")
 
     @cached_property
     def scores(self) -> list[dict[str, Any]]:
-        """One row per test case (and structure): site, role, patient, and a value for each metric, None if unknown.
+        """Return the scores of all test cases, one row (a dictionary) per patient and structure.
 
-        `role` is "seen" for test patients of the sites that trained and "unseen" for the site that did not.
+        A row has `site`, `role`, `patient`, and a value for each metric, None if it is unknown. `role` is "seen" for
+        test patients of the sites that trained and "unseen" for patients of the unseen site.
         """
         path = self.folder / "cases.csv"
         return scoring_of(self.summary, self.folder / "summary.json").read_cases(path)
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
-        """One row per round: `round`, `train_loss` and `validation_score`, each as mean and by site."""
+        """Return the training history, one row (a dictionary) per round.
+
+        A row has `round`, the mean `train_loss` and `validation_score` over sites, and both by site
+        (`train_loss/SITE`).
+        """
         return RunFolder(self.folder).history()
 
     @property
     def notices(self) -> list[str]:
-        """Sentences about what is unusual in the data or the settings of this run."""
+        """Return the notices of this run: sentences about unusual images and settings."""
         return list(self.summary["notices"])
 
     @cached_property
     def task(self) -> Task:
-        """The task of the run. `run.task.standardise(image)` prepares images in [0, 1] for `run.network`."""
+        """Return the task of this run; `task.standardise(image)` prepares images in [0, 1] for the network."""
         return task_of_images(self.summary["images"], self.config.data.image_size, self.config.evaluation)
 
     @cached_property
     def network(self) -> nn.Module:
-        """The trained network on the CPU, in evaluation mode, with the weights of the selected round.
+        """Return the trained network, on the CPU and in evaluation mode, with the weights of the selected round.
 
         It maps standardised images (B, C, H, W) to logits: (B, structures, H, W), or (B, classes).
         """
@@ -167,6 +172,7 @@ class Run:
         return network.eval()
 
     def __str__(self) -> str:
+        """Return the table of scores by site that `medfed.train` prints at the end."""
         return closing_table(self.summary)
 
     def __repr__(self) -> str:
@@ -225,9 +231,10 @@ class Comparison:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of `table.csv`: one per structure, metric, method and unseen site, and one for the average.
+        """Return the rows of `table.csv` as dictionaries: one per structure, metric, method and unseen site.
 
-        `mean` and `sd` are over seeds, `p` is the paired test against FedAvg; None where a value is unknown.
+        `mean` and `sd` are over seeds. The row with `unseen_site` "average" has the mean over sites and `p`, the p
+        value of the paired test against FedAvg. Unknown values are None.
         """
         with open(self.folder / "table.csv", newline="", encoding="utf-8") as file:
             return [
@@ -236,13 +243,13 @@ class Comparison:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The finished runs, in the order in which they were trained."""
+        """Return the finished runs of the comparison, in the order in which they were trained."""
         folders = (fold.folder for fold in self.plan.folds)
         return [Run(folder.path, _keep=self._keep) for folder in folders if folder.is_finished()]
 
     @property
     def table(self) -> str:
-        """The tables as text."""
+        """Return the tables of the comparison as text, as `medfed.evaluate` prints them."""
         return self.tables.to_text()
 
     def __str__(self) -> str:

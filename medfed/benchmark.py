@@ -1,4 +1,4 @@
-"""Time the frequency exchange, a federated round, the style codec and each method's training against a named peer."""
+"""Measure the speed of the frequency exchange, a federated round, the style codec and each method's training."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ MEASURES: tuple[tuple[str, Callable[[], dict[str, Any]], Callable[[dict[str, Any
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns 0 when all were timed."""
+    """Run `medfed.benchmark` with these arguments; return 0 on success."""
     parser = argparse.ArgumentParser(prog="python -m medfed.benchmark", description=__doc__)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for benchmark.json, the raw numbers")
     parser.add_argument("--quiet", action="store_true", help="print nothing; for use with --out")
     args = parser.parse_args(argv)
-    return run_program("medfed.benchmark", lambda: _work(args))
+    return run_program("medfed.benchmark", lambda: _measure(args))
 
 
-def _work(args: argparse.Namespace) -> int:
+def _measure(args: argparse.Namespace) -> int:
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
     results = {}

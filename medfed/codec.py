@@ -1,4 +1,4 @@
-"""Train the codec that redraws images in another site's style (AdaIN, for CCST and FISC), or see what one does."""
+"""Train a style codec, which redraws images in another site's style (CCST, FISC), or show what a codec does."""
 
 from __future__ import annotations
 
@@ -12,32 +12,36 @@ from medfed.style_codec.images import N_TEXTURES
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns 0 when the work is done, 2 for a mistake that the user can mend."""
+    """Run `medfed.codec` with these arguments; return 0 on success, 2 for a mistake that the user can correct."""
     parser = argparse.ArgumentParser(prog="python -m medfed.codec", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    train = commands.add_parser("train", help="make the small codec, or train a decoder for VGG")
-    train.add_argument("--encoder", default="small", metavar="small|PATH", help="the small one, or VGG weights")
+    train = commands.add_parser("train", help="train the small codec, or a decoder for VGG")
+    train.add_argument("--encoder", default="small", metavar="small|PATH",
+                       help="the small encoder, or a file of VGG weights")
     train.add_argument("--decoder", metavar="PATH",
-                       help="weights of VGG's decoder to start from; --steps is then 0 if not given")
-    for flag, what in (("--content", "images to redraw; if not given, synthetic ones are made"),
-                       ("--style", "images whose style is taken; if not given, those of --content")):
+                       help="weights of VGG's decoder to start from; --steps is then 0 by default")
+    for flag, what in (("--content", "folders of images to redraw (default: synthetic images)"),
+                       ("--style", "folders of images whose style is used (default: those of --content)")):
         train.add_argument(flag, type=Path, nargs="+", default=[], metavar="FOLDER", help=what)
     for name, kind, what in RECIPE_FLAGS:
         train.add_argument(f"--{name.replace('_', '-')}", type=kind, help=what)
-    train.add_argument("--textures", type=int, default=N_TEXTURES, metavar="N", help="textures among synthetic images")
-    train.add_argument("--save-every", type=int, default=500, metavar="STEPS", help="steps between two checkpoints")
-    train.add_argument("--out", type=Path, default=Path("runs/codec"), metavar="FOLDER", help="where the codec goes")
-    train.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
-    show = commands.add_parser("show", help="redraw pictures in each other's styles, and tell the error at alpha = 0")
-    show.add_argument("codec", metavar="CODEC", help="'small', or a file or folder that `train` wrote")
+    train.add_argument("--textures", type=int, default=N_TEXTURES, metavar="N",
+                       help="number of textures among the synthetic images")
+    train.add_argument("--save-every", type=int, default=500, metavar="STEPS",
+                       help="number of steps between two checkpoints")
+    train.add_argument("--out", type=Path, default=Path("runs/codec"), metavar="FOLDER", help="folder for the codec")
+    train.add_argument("--resume", action="store_true", help="continue from the checkpoint in that folder")
+    show = commands.add_parser("show", help="redraw images in each other's styles, and print the reconstruction error")
+    show.add_argument("codec", metavar="CODEC", help="small, or a file or folder that `train` wrote")
     show.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="PNG, JPEG, BMP or TIFF")
-    show.add_argument("--styles", type=Path, nargs="+", metavar="IMAGE", help="if not given, the images themselves")
-    show.add_argument("--alpha", type=float, default=1.0, help="strength in [0, 1]")
-    show.add_argument("--size", type=int, help="shrink the shorter side to this; else as stored")
-    show.add_argument("--out", type=Path, default=Path("styles.png"), metavar="PNG", help="the sheet of pictures")
+    show.add_argument("--styles", type=Path, nargs="+", metavar="IMAGE",
+                      help="images whose style is used (default: the images themselves)")
+    show.add_argument("--alpha", type=float, default=1.0, help="strength of the style in [0, 1]")
+    show.add_argument("--size", type=int, help="pixels of the shorter side after resizing (default: as stored)")
+    show.add_argument("--out", type=Path, default=Path("styles.png"), metavar="PNG", help="file of the figure")
     for command in (train, show):
         command.add_argument("--device", default="auto", help="auto, cpu or cuda")
-        command.add_argument("--quiet", action="store_true", help="no progress, only the result")
+        command.add_argument("--quiet", action="store_true", help="print only the result, no progress")
     args = parser.parse_args(argv)
     return run_program("medfed.codec", lambda: {"train": train_codec, "show": show_codec}[args.command](args))
 

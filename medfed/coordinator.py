@@ -1,4 +1,4 @@
-"""A coordinator's side: prepare a federation of real hospitals, and run it over NVIDIA FLARE."""
+"""The program of a coordinator: prepare a federation of real hospitals, and run it over NVIDIA FLARE."""
 
 from __future__ import annotations
 
@@ -12,22 +12,34 @@ from medfed.deployment.prepare import prepare_federation
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns 0 when the work is done, 2 for a mistake that the user can mend."""
+    """Run the program.
+
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 on success, 2 after an error that the user can correct.
+    """
     parser = argparse.ArgumentParser(prog="python -m medfed.coordinator", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    prepares = commands.add_parser("prepare", help="write the plan, a file for each hospital, and what FLARE needs")
+    prepares = commands.add_parser(
+        "prepare", help="write the plan, a folder for each hospital, and FLARE's project file"
+    )
     prepares.add_argument("config", type=Path, help="a YAML file, as for medfed.train")
-    prepares.add_argument("--sites", nargs="+", metavar="SITE", help="the hospitals; those in data.root, if not given")
-    prepares.add_argument("--host", default="localhost", help="the name under which hospitals reach the coordinator")
+    prepares.add_argument("--sites", nargs="+", metavar="SITE",
+                          help="names of the hospitals; by default those in data.root")
+    prepares.add_argument("--host", default="localhost",
+                          help="host name or address under which the hospitals reach the coordinator")
     prepares.add_argument("--port", type=int, default=8002,
-                          help="the port for that; the next one is for FLARE's console")
+                          help="port of FLARE's server; the next port is for FLARE's admin console")
     add_common_flags(prepares)
-    runs = commands.add_parser("run", help="be the coordinator: start FLARE's server and train with whoever joined")
-    runs.add_argument("folder", type=Path, help="what prepare wrote")
-    runs.add_argument("--kits", type=Path, help="what `nvflare provision` wrote (the folder with one kit each)")
-    runs.add_argument("--join-seconds", type=float, default=600.0, help="how long to wait for the hospitals")
-    runs.add_argument("--resume", action="store_true", help="go on after the last finished round")
-    runs.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    runs = commands.add_parser("run", help="start FLARE's server, wait for the hospitals, and train")
+    runs.add_argument("folder", type=Path, help="the folder that prepare wrote")
+    runs.add_argument("--kits", type=Path,
+                      help="the folder with one kit for each participant, which `nvflare provision` wrote")
+    runs.add_argument("--join-seconds", type=float, default=600.0, help="seconds to wait for the hospitals to join")
+    runs.add_argument("--resume", action="store_true", help="continue after the last finished round")
+    runs.add_argument("--quiet", action="store_true", help="show no progress, only the result")
     args = parser.parse_args(argv)
     work = {"prepare": prepare_federation, "run": run_coordinator}[args.command]
     return run_program("medfed.coordinator", lambda: work(args))

@@ -1,4 +1,4 @@
-"""Datasets: what there is, what one holds, whether yours is in order, how to get it."""
+"""List and describe datasets, check the images in a folder, and download a dataset or explain how to get it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from medfed.phantoms.synthetic import SyntheticDataset
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns 0, or 2 for a mistake that the user can mend: for `check`, any problem in the data."""
+    """Run `medfed.data`; return 0 on success, 2 for a mistake of the user or, with `check`, a problem in the data."""
     parser = argparse.ArgumentParser(prog="python -m medfed.data", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    card = commands.add_parser("card", help="what a dataset is, its licence, its layout, how to get it")
-    card.add_argument("name", help="as in a config: prostate, folder, ...")
-    checks = commands.add_parser("check", help="read everything and tell what is wrong")
-    checks.add_argument("path", type=Path, help="a folder of sites, or a config, whose data block is checked")
-    checks.add_argument("--dataset", metavar="NAME", help="as in a config; recognised by its layout if not given")
-    checks.add_argument("--allow-duplicates", action="store_true", help="an image that is there twice is no problem")
-    checks.add_argument("--json", type=Path, metavar="FILE", help="write the report there too, case by case")
-    checks.add_argument("--quiet", action="store_true", help="no progress, only the report")
-    get = commands.add_parser("fetch", help="download a dataset, or tell how to get it")
-    get.add_argument("name", help="as in a config: prostate, prostate_phantom, ...")
-    get.add_argument("--to", type=Path, metavar="FOLDER", help="where to; data/NAME if not given")
-    get.add_argument("--quiet", action="store_true", help="no progress")
+    card = commands.add_parser("card", help="describe a dataset: its licence, its folder layout, how to get it")
+    card.add_argument("name", help="name in a config: prostate, folder, ...")
+    checks = commands.add_parser("check", help="read all images and report every problem")
+    checks.add_argument("path", type=Path,
+                        help="a folder with one folder per site, or a config whose data block is checked")
+    checks.add_argument("--dataset", metavar="NAME", help="name in a config (default: recognised by the folder layout)")
+    checks.add_argument("--allow-duplicates", action="store_true", help="accept images that occur twice")
+    checks.add_argument("--json", type=Path, metavar="FILE", help="also write the report, case by case, to this file")
+    checks.add_argument("--quiet", action="store_true", help="print only the report, no progress")
+    get = commands.add_parser("fetch", help="download a dataset, or explain how to get it")
+    get.add_argument("name", help="name in a config: prostate, prostate_phantom, ...")
+    get.add_argument("--to", type=Path, metavar="FOLDER", help="target folder (default: data/NAME)")
+    get.add_argument("--quiet", action="store_true", help="draw no progress bar")
     args = parser.parse_args(argv)
     return run_program("medfed.data", lambda: _WORK[args.command](args))
 
@@ -68,7 +69,7 @@ def _fetch(args: argparse.Namespace) -> int:
         dataset.ensure_available(_bar("making the phantom", args.quiet))
         print(f"The phantom is in {folder}.")
     elif card.url is None:
-        print(f"There is no plain download of {args.name}.\n{format_paragraph('how to get', card.how_to_get)}")
+        print(f"There is no direct download of {args.name}.\n{format_paragraph('how to get', card.how_to_get)}")
         print(format_paragraph("licence", card.licence))
     else:
         target = folder / card.url.rpartition("/")[2]

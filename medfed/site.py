@@ -1,4 +1,4 @@
-"""A hospital's side: check the data, show what would leave, agree, join the federation, and leave when it is over."""
+"""The program of a hospital: check the data, show what would leave, ask for agreement, and join the federation."""
 
 from __future__ import annotations
 
@@ -21,50 +21,60 @@ from medfed.experiments.setup import progress_bar
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns 0 when the federation is over, or after --dry-run; 2 for a mistake that the user can mend."""
+    """Run the program.
+
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 when the federation is over, after --dry-run, or if the user did not agree; 2 after an error
+        that the user can correct.
+    """
     parser = argparse.ArgumentParser(prog="python -m medfed.site", description=__doc__)
     parser.add_argument(
-        "file", type=Path, help="this hospital's YAML; medfed.coordinator prepare writes one to fill in"
+        "file", type=Path, help="this hospital's YAML file, as medfed.coordinator prepare writes it and you complete it"
     )
-    parser.add_argument("--yes", action="store_true", help="agree to what is shown, without being asked")
-    parser.add_argument("--dry-run", action="store_true", help="show what would leave, and stop there")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--yes", action="store_true", help="agree without being asked")
+    parser.add_argument("--dry-run", action="store_true", help="check the data and show what would leave; send nothing")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
     args = parser.parse_args(argv)
     return run_program("medfed.site", lambda: _work(args))
 
 
 def _work(args: argparse.Namespace) -> int:
-    hospital, config = read_site_file(args.file)
+    site_file, config = read_site_file(args.file)
     set_deterministic()
     _check_data(config.data.ensure_available(None), args.quiet)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the report has said it; and one site is no federation yet
-        site = build_local_site(config, hospital.site)
+        # The data check has already reported its warnings, and that there is only one site is expected here.
+        warnings.simplefilter("ignore", UserWarning)
+        site = build_local_site(config, site_file.site)
     rows = outgoing_rows(site)
     print(format_report(rows, site, config.method_name, config.federation.rounds))
-    check_agreement(rows, site, hospital.agrees, config.source)
+    check_agreement(rows, site, site_file.agrees, config.source)
     if args.dry_run:
         return 0
-    if not args.yes and not _yes("\nDo you agree that this leaves, every round? [yes/no] "):
+    if not args.yes and not _yes("\nDo you agree that this leaves your hospital in every round? [yes/no] "):
         print("Nothing was sent.")
         return 0
-    join_federation(hospital, to_yaml(config), config.source, args.quiet)
-    folder = Path(hospital.folder)
-    print(f"The federation is over. The model is {folder / MODEL}; what crossed the border is in {folder / LEDGER}.")
+    join_federation(site_file, to_yaml(config), config.source, args.quiet)
+    folder = Path(site_file.folder)
+    print(f"The federation is over. The model is {folder / MODEL}; everything that was sent and received is listed in "
+          f"{folder / LEDGER}.")
     return 0
 
 
 def _check_data(dataset: Dataset, quiet: bool) -> None:
-    """The report of `medfed.data check`; UserError if anything is wrong, as nothing was sent yet."""
+    """Print the report of `medfed.data check`; raise UserError if it has a problem."""
     report = check_dataset(dataset, dataset.allow_duplicates, None if quiet else progress_bar("checking the data"))
     print(to_text(report))
     if report.problems:
-        raise UserError(f"{dataset.root}: {len(report.problems)} problems in the data; mend them and come back, "
-                        "nothing was sent")
+        raise UserError(f"{dataset.root}: {len(report.problems)} problems in the data; correct them and repeat the "
+                        "command (nothing was sent)")
 
 
 def _yes(question: str) -> bool:
-    """Whether a person says so; where nobody can be asked, nobody does."""
+    """Return whether the user types "yes"; false if there is no terminal to ask at."""
     try:
         return input(question).strip().lower() == "yes"
     except EOFError:

@@ -137,7 +137,14 @@ def _relative_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
 
 
 def exchange_table(result: dict[str, float | int]) -> str:
-    """Return the result of `time_exchange` as a text table."""
+    """Format the result of `time_exchange` as a text table for the terminal.
+
+    Args:
+        result: what `time_exchange` returned.
+
+    Returns:
+        Several lines of text.
+    """
     rows = [
         ("numpy fft2, image by image", result["numpy_ms"], result["times_faster_than_numpy"]),
         ("torch.fft, a batch at a time", result["torch_fft_ms"], result["times_faster_than_torch_fft"]),

@@ -113,7 +113,14 @@ def _time_call(work: Callable[[], None]) -> float:
 
 
 def round_table(result: dict[str, float | int]) -> str:
-    """Return the result of `time_round` as a text table."""
+    """Format the result of `time_round` as a text table for the terminal.
+
+    Args:
+        result: what `time_round` returned.
+
+    Returns:
+        Several lines of text.
+    """
     overhead = 100 * (result["federated_over_bare"] - 1)
     return "\n".join([
         f"one round of FedAvg: {result['n_sites']} sites x {result['n_images']} images, {result['size']} x "

@@ -29,7 +29,7 @@ from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC
 from medfed.methods.stable_fdg import StableFDG
-from medfed.networks.resnet import ResidualNetwork
+from medfed.networks.resnet import Depth, ResidualNetwork
 from medfed.tasks.classification import Classification
 
 N_CLASSES, N_SITES = 7, 3
@@ -74,7 +74,7 @@ class NoiseSamples:
 
 
 def time_methods(
-    depth: int = 18, size: int = 96, n_images: int = 128, repeats: int = 5, batch_size: int = 32, width: int = 64
+    depth: Depth = 18, size: int = 96, n_images: int = 128, repeats: int = 5, batch_size: int = 32, width: int = 64
 ) -> dict[str, object]:
     """Time one round of a site's training under each method.
 
@@ -154,7 +154,14 @@ def _noise_samples(name: str, n_images: int, size: int) -> NoiseSamples:
 
 
 def methods_table(result: dict) -> str:
-    """Return the result of `time_methods` as a text table."""
+    """Format the result of `time_methods` as a text table for the terminal.
+
+    Args:
+        result: what `time_methods` returned.
+
+    Returns:
+        Several lines of text.
+    """
     rows = [
         f"  {name:<30}{seconds:>9.2f}{result['over_fedavg'][name]:>10.2f}x"
         + (f"{result['published'][name]:>10.2f}x" if name in result["published"] else f"{'':>11}")

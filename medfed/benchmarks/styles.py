@@ -88,7 +88,14 @@ def encode_once(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[T
 
 
 def styles_table(result: dict[str, float | int | str]) -> str:
-    """Return the result of `time_styles` as a text table."""
+    """Format the result of `time_styles` as a text table for the terminal.
+
+    Args:
+        result: what `time_styles` returned.
+
+    Returns:
+        Several lines of text.
+    """
     rows = [
         ("encoded for every style", result["again_ms"], result["times_faster"]),
         ("encoded once", result["once_ms"], 1.0),

@@ -1,4 +1,4 @@
-"""What the programs have in common: their list, their flags, and how they end."""
+"""What the command-line programs share: their list, their flags, their exit codes and how errors are printed."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ PROGRAMS = (
 )  # fmt: skip
 INTERRUPTED, HUNG_UP, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 1, 15, 13))  # as shells count signals
 _ADVICE = {
-    errno.ENOSPC: "free some space and go on with --resume",
-    errno.EDQUOT: "free some of your quota and go on with --resume",
-    errno.EROFS: "choose a folder that can be written to with --out",
+    errno.ENOSPC: "free some space and continue with --resume",
+    errno.EDQUOT: "free some of your quota and continue with --resume",
+    errno.EROFS: "choose a writable folder with --out",
     errno.EACCES: "change the permissions, or choose another folder with --out",
     errno.EPERM: "change the permissions, or choose another folder with --out",
-    errno.EEXIST: "a file stands where a folder is wanted; name another place",
-    errno.ENOTDIR: "a file stands where a folder is wanted; name another place",
+    errno.EEXIST: "there is a file where a folder is needed; choose another path",
+    errno.ENOTDIR: "there is a file where a folder is needed; choose another path",
 }
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, as a scheduler sends it; whoever tidies up after Ctrl-C tidies up after it too."""
+    """Raised for SIGTERM, which schedulers send. It is a KeyboardInterrupt, so the same clean-up code runs."""
 
 
 class HungUp(Terminated):
-    """SIGHUP, as a terminal sends it that goes away."""
+    """Raised for SIGHUP, which a terminal sends when it is closed."""
 
 
 def programs() -> dict[str, str]:
-    """The programs that there are, with the first line of each file's docstring. Imports none of them."""
+    """Return the name and the first docstring line of every program, without importing any of them."""
     return {name: first_line(path) for name in PROGRAMS if (path := _file(name)).is_file()}
 
 
 def _file(name: str) -> Path:
-    """`medfed/NAME.py`, or the door of a package."""
+    """Return the file of a program: `medfed/NAME.py`, or the `__main__.py` of a package."""
     return PACKAGE / name / "__main__.py" if (PACKAGE / name).is_dir() else PACKAGE / f"{name}.py"
 
 
 def module_of(name: str) -> str:
-    """What to import for a program's `main`."""
+    """Return the full name of the module that defines a program's `main`."""
     return f"medfed.{_file(name).relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}"
 
 
@@ -63,33 +63,32 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
-    """--out, --resume, --set (as often as one likes), --seed, --device, --quiet."""
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the results go")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in that folder")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value: --set training.batch_size=8"
-    )
-    parser.add_argument("--seed", type=int, help="short for --set seed=...")
-    parser.add_argument("--device", help="short for --set device=...: auto, cpu or cuda")
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    """Add the flags --out, --resume, --set (repeatable), --seed, --device and --quiet to a parser."""
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the results")
+    parser.add_argument("--resume", action="store_true", help="continue the run in that folder after its last round")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="change one setting: --set training.batch_size=8")  # fmt: skip
+    parser.add_argument("--seed", type=int, help="the same as --set seed=...")
+    parser.add_argument("--device", help="the same as --set device=...: auto, cpu or cuda")
+    parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
 
 
 def overrides(arguments: argparse.Namespace) -> list[str]:
-    """What the common flags change in a config: --set in its order, then --seed and --device."""
+    """Return the `KEY=VALUE` texts of the common flags: --set in the given order, then --seed and --device."""
     short = {"seed": arguments.seed, "device": arguments.device}
     return [*arguments.set, *(f"{key}={value}" for key, value in short.items() if value is not None)]
 
 
 def run_program(name: str, work: Callable[[], int]) -> int:
-    """Do the work of a program and return its exit code; what a user can mend is one line on stderr, no traceback.
+    """Run a program's work and return its exit code; print errors that a user can correct as one line, not a traceback.
 
-    UserError: 2. A full, read-only or forbidden disk: 1. Ctrl-C: 130, SIGHUP: 129 and SIGTERM: 143, with the
-    exception's own text, if it has one (`raise type(stop)("stopped after round 3; go on with --resume") from stop`). A
-    reader that went away (`| head`): 141, quietly. Everything else is our mistake, and keeps its traceback.
+    Exit codes: 2 for a UserError; 1 for a disk that is full or not writable; 130 for Ctrl-C, 129 for SIGHUP and 143 for
+    SIGTERM, with the exception's own text if it has one; 141, without a message, if the reader of the output has gone
+    (`| head`). Any other exception is a bug and keeps its traceback.
 
     Args:
-        name: what the line on stderr begins with: `medfed.train`.
-        work: returns an exit code.
+        name: start of the line on stderr, such as `medfed.train`.
+        work: function that does the work and returns an exit code.
     """
     keep_freed_memory()
     try:
@@ -121,7 +120,7 @@ def run_program(name: str, work: Callable[[], int]) -> int:
 def _end(name: str, sentences: Iterable[str], code: int) -> int:
     """Print each sentence as one line on stderr and return the exit code."""
     _drop_dead_streams()
-    with suppress(OSError):  # of a terminal that went away
+    with suppress(OSError):  # the terminal may have been closed
         for sentence in sentences:
             print(f"{name}: {' '.join(sentence.split())}", file=sys.stderr)
     _drop_dead_streams()
@@ -130,9 +129,9 @@ def _end(name: str, sentences: Iterable[str], code: int) -> int:
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """While the work runs, SIGTERM and SIGHUP raise in it (Python allows this in the main thread alone).
+    """Turn SIGTERM and SIGHUP into exceptions while the work runs; Python allows this in the main thread only.
 
-    A signal that is ignored stays so: under nohup a terminal may go away.
+    A signal that is ignored stays ignored, so that under nohup the terminal may be closed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -159,24 +158,27 @@ def _flush() -> None:
 
 
 def _drop_dead_streams() -> bool:
-    """Point stdout or stderr nowhere if it cannot be written to, so that Python can end quietly; whether one was."""
+    """Redirect stdout and stderr to /dev/null if they cannot be written to; return whether one was redirected.
+
+    Otherwise Python would print an error when it closes the stream at exit.
+    """
     dead = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _is_dead(stream)]
     for stream in dead:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, stream.fileno())
+        os.close(devnull)
     return bool(dead)
 
 
 def _is_dead(stream: TextIO) -> bool:
-    """Whether it still holds what it cannot write, or is a pipe without a reader (then nothing may be left in it)."""
+    """Return whether a stream cannot be flushed, or is a pipe whose reader has gone."""
     try:
         stream.flush()
     except OSError:
         return True
     try:
         pipe = stream.fileno()
-    except OSError:  # no file: a test's stream, or a notebook's
+    except OSError:  # not a file, as in a test or a notebook
         return False
     poll = select.poll()
     poll.register(pipe, 0)

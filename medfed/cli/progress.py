@@ -1,4 +1,4 @@
-"""Progress bars of a federation: sites within rounds, with the time left."""
+"""The progress bar of a federation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from tqdm import tqdm
 
 
 class RoundProgress(AbstractContextManager):
-    """One bar that counts sites over all rounds; its text says the round, the site, its step and the last score.
+    """Draw one progress bar that counts site updates over all rounds.
+
+    Its text shows the round, the site that trains, its step and the last validation score.
 
     Args:
-        rounds_done, rounds: rounds that are finished already, and in all.
-        n_sites: sites that train in a round.
-        quiet: draw nothing.
+        rounds_done: number of rounds that are already finished.
+        rounds: number of all rounds.
+        n_sites: number of sites that train in a round.
+        quiet: whether to draw nothing.
     """
 
     def __init__(self, rounds_done: int, rounds: int, n_sites: int, quiet: bool = False) -> None:
@@ -28,22 +31,40 @@ class RoundProgress(AbstractContextManager):
         )
 
     def step(self, site: str, step: int, n_steps: int) -> None:
-        """A site made a training step."""
+        """Show that a site has made a training step.
+
+        Args:
+            site: name of the site.
+            step: number of steps that it has made in this round.
+            n_steps: number of its steps in a round.
+        """
         self._bar.set_description_str(
             f"round {self._round}/{self._rounds}, {site} {step}/{n_steps}{self._score}", refresh=False
         )
         self._bar.update(0) if step < n_steps else self._bar.refresh()
 
     def site_replied(self, kind: str, site: str, index: int, n_sites: int) -> None:
-        """A site answered a message."""
+        """Advance the bar after a site has replied to a training request; other replies are not counted.
+
+        Args:
+            kind: kind of the request: "share", "train" or "validate".
+            site: name of the site.
+            index: number of sites that have replied, from 1.
+            n_sites: number of sites that were asked.
+        """
         if kind == "train":
             self._bar.update(1)
 
     def round_done(self, history: dict) -> None:
-        """A round is complete and on disk."""
+        """Show the next round's number and the validation score of the round that is now saved.
+
+        Args:
+            history: the round's row of `history.csv`.
+        """
         self._round = int(history["round"]) + 1
         if history.get("validation_score") is not None:
             self._score = f", validation score {history['validation_score']:.3f}"
 
     def __exit__(self, *exception: object) -> None:
+        """Close the bar."""
         self._bar.close()

@@ -8,7 +8,6 @@ without a decimal point.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,10 +33,11 @@ def build() -> dict[str, Any]:
     """Return the JSON Schema (Draft 2020-12) of a config."""
     definitions: dict[str, Any] = {}
     properties = {}
-    for name, cls in get_type_hints(Config).items():
-        if not dataclasses.is_dataclass(cls) or name not in reference.blocks():
+    classes: dict[str, type] = get_type_hints(Config)
+    for name, group in reference.blocks().items():
+        if not name:
             continue
-        group = reference.blocks()[name]
+        cls = classes[name]
         if cls in NAMED:
             definitions |= _named_block(name, cls)
         else:
@@ -51,7 +51,7 @@ def build() -> dict[str, Any]:
         "description": "Made by `python -m medfed keys --json-schema`.",
         "type": "object",
         "properties": {**properties, **top["properties"]},
-        "required": [name for name, cls in get_type_hints(Config).items() if cls in NAMED],
+        "required": [name for name, cls in classes.items() if cls in NAMED],
         "additionalProperties": False,
         "$defs": definitions,
     }

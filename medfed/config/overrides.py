@@ -1,9 +1,9 @@
-"""`--set key.sub=value`: values that the command line puts over those of a config file."""
+"""Values from the command line (`--set key.sub=value`) that replace those of a config file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from medfed.core.errors import UserError
 from medfed.core.mistakes import Mistake, describe_value
 
 DEFAULT_PRESET = "medfed"
-_RESTART = {  # keys that restart their block when they change, in the order in which they apply; and what stays of it
+_RESET = {  # keys that reset their block when they change, in the order in which they apply; and the keys that stay
     ("data", "name"): (),
     ("network", "name"): (),
     ("method", "name"): (),
@@ -22,7 +22,14 @@ _RESTART = {  # keys that restart their block when they change, in the order in 
 
 @dataclass(frozen=True)
 class Override:
-    """One value at a dotted key; `text` is what the user wrote, after which flag, for messages."""
+    """A new value for one key.
+
+    Args:
+        path: the parts of the dotted key.
+        value: the plain value.
+        text: what the user wrote, for messages.
+        flag: the flag before it, for messages.
+    """
 
     path: tuple[str, ...]
     value: object
@@ -31,16 +38,21 @@ class Override:
 
     @classmethod
     def of(cls, key: str, value: object) -> Override:
-        """From a dotted key and a plain value, when a program changes a config."""
+        """Return an override from a dotted key and a plain value, for a program that changes a config."""
         return cls(tuple(key.split(".")), value, f"{key}={value}")
 
     @property
     def key(self) -> str:
+        """Return the dotted key."""
         return ".".join(self.path)
 
     @classmethod
     def parse(cls, text: str, flag: str = "--set") -> Override:
-        """From `key.sub=value`, the value in YAML; nothing after the = is empty text.
+        """Return an override from `key.sub=value`.
+
+        Args:
+            text: the dotted key and the value in YAML; nothing after the = means the empty text.
+            flag: the flag before it, for messages.
 
         Raises:
             UserError: if there is no =, a part of the key is empty, or the value is not YAML.
@@ -53,39 +65,47 @@ class Override:
 
     @classmethod
     def parse_each(cls, text: str, flag: str) -> list[Override]:
-        """From `key.sub=value,value`, one for each value; commas in brackets, braces and quotes are the value's own.
+        """Return one override for each value of `key.sub=value,value`.
+
+        Args:
+            text: the dotted key and the values in YAML. Commas in brackets, braces and quotes do not separate values.
+            flag: the flag before it, for messages.
 
         Raises:
-            UserError: as `parse`; and if a value is empty or comes twice.
+            UserError: as `parse`, and if a value is empty or given twice.
         """
         key, equals, written = text.partition("=")
         values = [value.strip() for value in _split(written)]
         if not equals or not all(values):
             raise UserError(f"{flag} {text}: expected key=value,value, such as {flag} training.batch_size=4,8")
-        found = [cls.parse(f"{key.strip()}={value}", flag) for value in values]
-        for place, one in enumerate(found):
-            if one.value in [other.value for other in found[:place]]:
-                raise UserError(f"{flag} {text}: {one.text} comes twice; leave one out")
-        return found
+        overrides = [cls.parse(f"{key.strip()}={value}", flag) for value in values]
+        for place, override in enumerate(overrides):
+            if override.value in [other.value for other in overrides[:place]]:
+                raise UserError(f"{flag} {text}: {override.text} comes twice; leave one out")
+        return overrides
 
 
 def apply(document: dict[str, Any], overrides: Iterable[Override]) -> None:
-    """Write the overrides into the document, in place.
+    """Write the overrides into a document, in place.
 
-    One that changes the `name` of a block, or the `preset` of the method, restarts the block: whatever the document
-    has below it is dropped, since it belongs to the other class or preset. Those apply first, whatever their place;
-    the others follow in the given order.
+    An override that changes the `name` of a block, or the `preset` of the method, resets the block: its other keys in
+    the document are removed, since they belong to the other class or preset. Such overrides apply first; the others
+    follow in the given order.
+
+    Args:
+        document: the plain values of a config.
+        overrides: the new values.
 
     Raises:
-        UserError: where a key leads through a value that is no block.
+        UserError: if a part of a key, other than the last one, names a value that is no block.
     """
-    order = list(_RESTART)
-    for override in sorted(overrides, key=lambda one: order.index(one.path) if one.path in order else len(order)):
+    order = list(_RESET)
+    for override in sorted(overrides, key=lambda entry: _place(entry, order)):
         block = _block(document, override)
         last = override.path[-1]
         before = block.get(last, DEFAULT_PRESET if last == "preset" else None)
-        if override.path in _RESTART and before != override.value:
-            for name in [name for name in block if name not in _RESTART[override.path]]:
+        if override.path in _RESET and before != override.value:
+            for name in [name for name in block if name not in _RESET[override.path]]:
                 del block[name]
         block[last] = override.value
 
@@ -105,31 +125,36 @@ def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
         is_above = not mistake.key or key.startswith(f"{mistake.key}.")
         is_named = re.search(rf"\b{re.escape(last)}\b", mistake.sentence) is not None
         is_unknown = is_above and mistake.sentence.startswith("unknown key")
-        is_reset = override.path in _RESTART and mistake.key.startswith(f"{override.path[0]}.") and mistake.is_missing
+        is_reset = override.path in _RESET and mistake.key.startswith(f"{override.path[0]}.") and mistake.is_missing
         if is_below or is_unknown or is_reset or (is_named and (is_above or mistake.is_conflict)):
             return f"{override.flag} {override.text}"
     return ""
 
 
+def _place(override: Override, order: Sequence[tuple[str, ...]]) -> int:
+    """Return the place of an override in the order of application; those that reset a block come first."""
+    return order.index(override.path) if override.path in order else len(order)
+
+
 def _split(text: str) -> list[str]:
-    """At the commas that stand in no bracket, brace or quoted value."""
+    """Return the parts of a text between the commas that are in no bracket, brace or quoted value."""
     parts, depth, quote = [""], 0, ""
-    for sign in text:
-        if sign == "," and not depth and not quote:
+    for character in text:
+        if character == "," and not depth and not quote:
             parts.append("")
             continue
         if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"" and not parts[-1].strip():
-            quote = sign
+            quote = "" if character == quote else quote
+        elif character in "'\"" and not parts[-1].strip():
+            quote = character
         else:
-            depth += (sign in "[{") - (sign in "]}")
-        parts[-1] += sign
+            depth += (character in "[{") - (character in "]}")
+        parts[-1] += character
     return parts
 
 
 def _block(document: dict[str, Any], override: Override) -> dict[str, Any]:
-    """The block that an override writes to; new where the document has none."""
+    """Return the block that an override writes to; it is added to the document if it is missing."""
     block = document
     for depth, name in enumerate(override.path[:-1], start=1):
         if block.get(name) is None:
@@ -137,6 +162,7 @@ def _block(document: dict[str, Any], override: Override) -> dict[str, Any]:
         block = block[name]
         if not isinstance(block, dict):
             key = ".".join(override.path[:depth])
-            found = f"{key} is no block of keys and values, but {describe_value(block)}"
-            raise UserError(f"{override.flag} {override.text}: {found}")
+            raise UserError(
+                f"{override.flag} {override.text}: {key} is no block of keys and values, but {describe_value(block)}"
+            )
     return block

@@ -83,7 +83,7 @@ class Group:
 def settings_of(cls: type) -> dict[str, Setting]:
     """Return the settings of a dataclass by key, in the order of its fields."""
     meanings, schemas = meanings_of(cls), bounds.field_schemas(cls)
-    presets = cls.presets if issubclass(cls, Method) else {}
+    presets: Mapping[str, Mapping[str, Any]] = cls.presets if issubclass(cls, Method) else {}
     settings = {}
     for field in bounds.written_fields(cls):
         values = {name: to_plain(preset[field.name], _no_label) for name, preset in presets.items()
@@ -151,14 +151,13 @@ def name_settings(base: type, cls: type | None = None) -> dict[str, Setting]:
         cls: the class whose presets may be chosen; None for any.
     """
     kind = NAMED[base]
-    schema: dict[str, Any] = {"anyOf": [{"enum": list(registry.known_names(kind))}, {"type": "string"}]}
+    names: dict[str, Any] = {"anyOf": [{"enum": list(registry.known_names(kind))}, {"type": "string"}]}
+    presets: dict[str, Any] = {"type": "string"}
     if cls is not None:
-        schema = {"enum": [registry.name_of(kind, cls)]}
-    settings = {"name": Setting(schema, REQUIRED, NAME_MEANINGS[kind])}
-    if base is Method:
-        schema = {"type": "string"} if cls is None else {"enum": list(cls.presets)}
-        settings["preset"] = Setting(schema, DEFAULT_PRESET, PRESET_MEANING)
-    return settings
+        names = {"enum": [registry.name_of(kind, cls)]}
+        presets = {"enum": list(cls.presets)} if issubclass(cls, Method) else {}
+    settings = {"name": Setting(names, REQUIRED, NAME_MEANINGS[kind])}
+    return settings | ({"preset": Setting(presets, DEFAULT_PRESET, PRESET_MEANING)} if base is Method else {})
 
 
 @cache

@@ -196,13 +196,9 @@ def _assemble(document: dict[str, Any], source: str, overrides: list[Override]) 
     apply(document, overrides)
     config, mistakes = validation.build(Config, document, (), _choose)
     if mistakes:
-        raise UserErrors(f"{origin(mistake, overrides) or source}: {_with_key(mistake)}" for mistake in mistakes)
+        places = [origin(mistake, overrides) or source for mistake in mistakes]
+        raise UserErrors(f"{place}: {validation.with_key(mistake)}" for place, mistake in zip(places, mistakes))
     return replace(config, source=source, preset=document["method"].get("preset", DEFAULT_PRESET))
-
-
-def _with_key(mistake: Mistake) -> str:
-    """Return the sentence of a mistake after its dotted key."""
-    return f"{mistake.key}: {mistake.sentence}" if mistake.path else mistake.sentence
 
 
 def _choose(cls: type, block: Mapping[str, Any], path: validation.Path) -> validation.Choice:
@@ -274,6 +270,6 @@ def _flat(document: Mapping[str, Any], key: str = "") -> dict[str, Any]:
     """Return nested dictionaries as one, by dotted key."""
     flat: dict[str, Any] = {}
     for name, value in document.items():
-        here = f"{key}.{name}" if key else name
+        here = validation.join_key(key, name)
         flat |= _flat(value, here) if isinstance(value, Mapping) and value else {here: value}
     return flat

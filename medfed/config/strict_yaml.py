@@ -1,4 +1,4 @@
-"""Strict YAML: data and never code, numbers as YAML 1.2 writes them, no key twice, every mistake one line."""
+"""Read and write YAML strictly: plain data only, numbers as in YAML 1.2, no key twice, one line for a mistake."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ _NUMBER = re.compile(
     r"[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$"
     r"|\.(?:nan|NaN|NAN)$"
 )
-_NOT_OURS = {_TAG + name for name in ("int", "float", "timestamp", "merge")}
+_REPLACED_TAGS = {_TAG + name for name in ("int", "float", "timestamp", "merge")}
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML speaks YAML 1.1, where 1e-3 is text, 1:30 is ninety, 010 is eight and 2024-01-01 a date; here they are
-    a number and three texts. Its booleans (yes, no, on, off) stay: `medfed.config.validation` asks for quotes
-    around them."""
+    """PyYAML's safe loader with the numbers of YAML 1.2.
+
+    PyYAML reads YAML 1.1, where 1e-3 is text, 1:30 is ninety, 010 is eight and 2024-01-01 is a date. This loader reads
+    a number and three texts. It keeps the booleans of YAML 1.1 (yes, no, on, off): `medfed.core.mistakes` asks for
+    quotes around them.
+    """
 
     yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NOT_OURS]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED_TAGS]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
+        """Return the next node; ComposerError if it has a tag."""
         event = self.peek_event()
         if tag := getattr(event, "tag", None):
             problem = f"the tag '{tag.replace(_TAG, '!!')}' is not allowed; a config holds plain values only"
@@ -39,6 +43,7 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a block as a dictionary; ConstructorError if a key is there twice."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in lines:
@@ -50,7 +55,8 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that the loader, or a YAML 1.1 reader, would take for something else; lists on one line."""
+    """PyYAML's safe dumper. It quotes each text that `_Loader`, or a reader of YAML 1.1, would not read as text, and
+    writes a list on one line."""
 
 
 for _reader in (_Loader, _Dumper):
@@ -60,13 +66,14 @@ _Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence(_TA
 
 
 def parse(text: str, source: str) -> Any:
-    """The plain value that a YAML text holds.
+    """Return the plain value of a YAML text.
 
     Args:
-        source: what to call the text in a message: its file.
+        text: YAML.
+        source: the name of the text in messages: its file.
 
     Raises:
-        UserError: one line with line and column, for broken YAML, a tag, or a key that stands twice.
+        UserError: for broken YAML, a tag, or a key that is there twice; the sentence has the line and the column.
     """
     try:
         return yaml.load(text, _Loader)  # a SafeLoader, and stricter
@@ -82,26 +89,27 @@ def parse(text: str, source: str) -> Any:
 
 
 def read(path: str | Path) -> str:
-    """The text of a file.
+    """Return the text of a file.
 
     Raises:
-        UserError: if it is missing (with the nearest name beside it), a folder, unreadable or not UTF-8.
+        UserError: if it is missing (the sentence has the nearest file name in its folder), a folder, unreadable or not
+            UTF-8.
     """
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        beside = sorted(str(other) for other in Path(path).parent.glob("*.y*ml"))
-        hint = suggestion(str(path), beside) if beside else "None is in that folder; check the path"
+        others = sorted(str(other) for other in Path(path).parent.glob("*.y*ml"))
+        hint = suggestion(str(path), others) if others else "None is in that folder; check the path"
         raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; expected a YAML file, such as {Path(path) / 'config.yaml'}") from None
     except UnicodeDecodeError as error:
-        found = f"byte {error.object[error.start]:#04x} at position {error.start}"
-        raise UserError(f"{path}: not UTF-8 text ({found}); save it as UTF-8") from None
+        byte = f"byte {error.object[error.start]:#04x} at position {error.start}"
+        raise UserError(f"{path}: not UTF-8 text ({byte}); save it as UTF-8") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; expected a YAML file") from None
 
 
 def dump(document: Mapping[str, Any]) -> str:
-    """YAML text that `parse` reads back to the same document: keys in their order, one a line."""
+    """Return YAML text that `parse` reads back to the same document. Keys keep their order, one on each line."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)

@@ -10,14 +10,16 @@ import dataclasses
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from medfed.core import bounds
 from medfed.core.bounds import written_fields
+from medfed.core.errors import UserErrors
 from medfed.core.mistakes import Mistake, SettingsError, describe_type, describe_value
 from medfed.core.registry import suggestion
 
 Path = tuple[str | int, ...]  # keys and list positions from the top of the document to a value
+T = TypeVar("T")
 _BLOCK = "a block of keys and values"
 
 
@@ -39,6 +41,33 @@ class Choice:
 
 
 Choose = Callable[[type, Mapping[str, Any], Path], Choice]  # from a class, a block and its path
+
+
+def load_settings(cls: type[T], document: object, source: str) -> T:
+    """Build a dataclass from a document that is no config, such as a site's own file.
+
+    Args:
+        cls: a dataclass. Blocks in the document become the dataclasses in its annotations.
+        document: keys and values.
+        source: the name of the document in messages: its file.
+
+    Raises:
+        UserError: with one sentence for each mistake.
+    """
+    instance, mistakes = build(cls, document, (), lambda cls, block, path: Choice(cls, block))
+    if mistakes:
+        raise UserErrors(f"{source}: {with_key(mistake)}" for mistake in mistakes)
+    return instance
+
+
+def with_key(mistake: Mistake) -> str:
+    """Return the sentence of a mistake after its dotted key."""
+    return f"{mistake.key}: {mistake.sentence}" if mistake.path else mistake.sentence
+
+
+def join_key(key: str, name: str) -> str:
+    """Return the dotted key of an entry of a block: `training` and `betas` become `training.betas`."""
+    return f"{key}.{name}" if key else name
 
 
 def build(cls: type, block: object, path: Path, choose: Choose) -> tuple[Any, list[Mistake]]:
@@ -81,7 +110,7 @@ def build(cls: type, block: object, path: Path, choose: Choose) -> tuple[Any, li
     mistakes += [dataclasses.replace(mistake, path=(*path, *mistake.path)) for mistake in wrong]
     if mistakes:
         order = {name: place for place, name in enumerate((*choice.further_keys, *fields))}
-        mistakes.sort(key=lambda mistake: order.get(mistake.path[len(path)], len(order)))  # unknown keys last
+        mistakes.sort(key=lambda mistake: order.get(str(mistake.path[len(path)]), len(order)))  # unknown keys last
         return None, mistakes + _partial_conflicts(chosen, accepted)
     try:
         return chosen(**accepted), []

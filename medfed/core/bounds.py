@@ -21,10 +21,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError
+from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict
 
 from medfed.core.mistakes import Mistake, SettingsError, mistake_of
@@ -36,8 +36,9 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 RatioBelowOne = Annotated[float, Field(ge=0, lt=1)]
 
-# Nothing is cast, except that a whole number is a number. Unknown keys, NaN and infinity are refused.
-_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+# Nothing is cast, except that a whole number is a number. Unknown keys, NaN and infinity are refused. Methods outside
+# of medfed may have fields of any class, which pydantic then checks with isinstance.
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, str]]] | None = None) -> None:
@@ -95,28 +96,13 @@ def field_schemas(cls: type) -> dict[str, dict[str, Any]]:
 
     A field that holds another dataclass refers to `#/$defs/CLASS`.
     """
-    properties = _adapter(cls).json_schema().get("properties", {})
+    properties = _adapter(cls).json_schema(schema_generator=_JsonSchema).get("properties", {})
     return {name: _without_titles(schema) for name, schema in properties.items()}
 
 
 def written_fields(cls: type) -> list[dataclasses.Field]:
     """Return the fields of a dataclass that a config may hold: all without `metadata={"derived": True}`."""
     return [field for field in dataclasses.fields(cls) if not field.metadata.get("derived")]
-
-
-@cache
-def _adapter(cls: type) -> TypeAdapter:
-    """Return pydantic's validator of a dictionary of a dataclass's written fields.
-
-    The dataclass itself is no help to pydantic: in strict mode it takes instances only, and no dictionary.
-    """
-    hints = get_type_hints(cls, include_extras=True)
-    fields = TypedDict(cls.__name__, {field.name: hints[field.name] for field in written_fields(cls)}, total=False)
-    fields.__pydantic_config__ = _STRICT
-    try:
-        return TypeAdapter(fields)
-    except PydanticSchemaGenerationError as error:
-        raise TypeError(f"{cls.__module__}.{cls.__qualname__}: settings cannot have this type: {error}") from error
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -139,6 +125,34 @@ def ordered(limits: tuple[float, float]) -> tuple[float, float]:
     if limits[0] > limits[1]:
         raise ValueError("must be (lowest, highest)")
     return limits
+
+
+@cache
+def _adapter(cls: type) -> TypeAdapter:
+    """Return pydantic's validator of a dictionary of a dataclass's written fields.
+
+    pydantic cannot validate the dataclass itself: in strict mode it takes instances only, and no dictionary.
+
+    Raises:
+        TypeError: for a field that is a list, which no frozen dataclass should hold.
+    """
+    hints = get_type_hints(cls, include_extras=True)
+    kinds = {field.name: hints[field.name] for field in written_fields(cls)}
+    for name, kind in kinds.items():
+        if kind is list or get_origin(kind) is list:
+            raise TypeError(f"{cls.__module__}.{cls.__qualname__}.{name} is a list; declare it as tuple[TYPE, ...]")
+    typed_dict: Any = TypedDict  # mypy knows only those with a literal name
+    fields = typed_dict(cls.__name__, kinds, total=False)
+    fields.__pydantic_config__ = _STRICT
+    return TypeAdapter(fields)
+
+
+class _JsonSchema(GenerateJsonSchema):
+    """JSON Schema also of fields that no config can hold, such as functions: any value."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        """Return the schema of any value."""
+        return {}
 
 
 def _with_tuples(value: object) -> object:

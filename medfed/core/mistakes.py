@@ -87,6 +87,8 @@ def describe_type(schema: Schema) -> str:
         return f"a list of {len(schema['prefixItems'])} ({', '.join(map(describe_type, schema['prefixItems']))})"
     if schema.get("type") == "array":
         return f"a list (each entry {describe_type(schema['items'])})" if "items" in schema else "a list"
+    if not schema:
+        return "an object that only Python can make"
     return WORDS.get(schema.get("type", ""), "a block of keys and values")
 
 
@@ -146,21 +148,20 @@ def _sentence(error: Mapping[str, Any], schema: Schema, value: object, is_option
     """Return the sentence for one error of pydantic."""
     kind, found = error["type"], describe_value(value)
     quoted = repr(value) if isinstance(value, str) and len(value) < 80 else found
-    is_outside = value != value and bool(describe_limits(schema))  # NaN lies in no range
-    if kind == "finite_number" and "anyOf" not in schema and not is_outside:
+    if kind == "finite_number" and "anyOf" not in schema:
         return f"expected a finite number, got {value}"
     if kind == "value_error":  # raised by a function in the annotation
         return f"{error['ctx']['error']}, got {found}"
     if "enum" in schema or "anyOf" in schema:
         rule = describe_rule(schema) + (", or null" if is_optional else "")
         return f"must {rule}, got {quoted}{_choice_hint(schema, value)}"
-    if kind in _RANGE_ERRORS or kind == "finite_number":
+    if kind in _RANGE_ERRORS:
         return f"must {describe_rule(schema)}{', or null' if is_optional else ''}, got {found}"
     if kind in ("too_short", "too_long", "missing") and "prefixItems" in schema:
         return f"expected {describe_type(schema)}, got {len(value)}: {found}"  # type: ignore[arg-type]
     if kind == "too_short":
         return f"must have at least {schema['minItems']} entr{'y' if schema['minItems'] == 1 else 'ies'}, got {found}"
-    if kind.endswith(("_type", "_parsing", "_from_float")) or kind == "dataclass_exact_type":
+    if kind.endswith(("_type", "_parsing", "_from_float")) or kind in ("dataclass_exact_type", "is_instance_of"):
         null = " or null" if is_optional else ""
         return f"expected {describe_type(schema)}{null}, got {found}{hint(schema.get('type', ''), value)}"
     return f"{re.sub('^[A-Z][a-z]* should', 'must', error.get('msg', 'must be another value'))}, got {found}"

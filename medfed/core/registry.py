@@ -1,6 +1,7 @@
-"""From a name in a config to a class in a file: no registry, the file name is the name.
+"""Find the class that a config names: the name of a file is the name of its class, and no list is kept.
 
-`medfed/methods/elcfs.py` is the method `elcfs`. Listing reads the files without importing them, so that it stays quick.
+The method `elcfs` is the class in `medfed/methods/elcfs.py`. The names are listed without importing the files, so that
+listing takes milliseconds.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -17,33 +19,35 @@ from typing import Any
 from medfed.core.errors import UserError
 
 PACKAGE = Path(__file__).parent.parent
-KINDS = {  # folder: the word for one of it, and where its base class lives
+KINDS = {  # folder: the word in messages, and the module and name of the base class
     "methods": ("method", "medfed.federation.method", "Method"),
     "datasets": ("dataset", "medfed.datasets.base", "Dataset"),
     "networks": ("network", "medfed.networks.base", "NetworkSettings"),
-    "engines": ("engine", None, "exchange"),  # a protocol: any class with this method
+    "engines": ("engine", None, "exchange"),  # a protocol: any class with this method is an engine
     "mask_metrics": ("metric", "medfed.metrics.mask_metric", "MaskMetric"),
     "class_metrics": ("metric", "medfed.metrics.class_metric", "ClassMetric"),
 }
-FOLDERS = {  # of the package, where it is not the kind's own
+FOLDERS = {  # folders that hold a kind, if they are not the folder of the same name
     "datasets": ("datasets", "phantoms"),
     "mask_metrics": ("metrics",),
     "class_metrics": ("metrics",),
 }
+_DOCSTRING = re.compile(r'(?:\s*#[^\n]*\n)*\s*[rR]?(?:"""(?:.|\n)*?"""|"[^"\n]*")')
+_METHOD = re.compile(r"    (?:async )?def (\w+)\(")
 RENAMED = {("datasets", "phantom"): "prostate_phantom"}
 
 
 def known_names(kind: str) -> dict[str, str]:
-    """Every name of a kind, sorted, with the first line of its file's docstring. Imports nothing.
+    """Return every name of a kind, sorted, with the first line of its file's docstring. Nothing is imported.
 
-    A file counts when it holds a public class that inherits, by the names in its source, from the kind's base class or
-    from another class in the same folder that does. An engine is a class that defines `exchange`.
+    A file counts if it holds a public class that inherits from the base class of the kind, directly or through classes
+    of the same folders. The names of the parents in the source decide. An engine is a class that defines `exchange`.
 
     Args:
-        kind: one of KINDS.
+        kind: one of KINDS, such as "methods".
 
     Raises:
-        UserError: if a file of that folder is not valid Python.
+        UserError: if a file in the folders of this kind is not valid Python.
     """
     trees = {path.stem: _parse(path) for path in sorted(_files(kind), key=lambda path: path.stem)}
     classes = {name: [node for node in tree.body if isinstance(node, ast.ClassDef)] for name, tree in trees.items()}
@@ -53,14 +57,15 @@ def known_names(kind: str) -> dict[str, str]:
 
 
 def resolve(kind: str, name: str) -> type[Any]:
-    """The class that a config means by `name`; imports its module and no other.
+    """Return the class of a name. Only its module is imported.
 
     Args:
-        kind: one of KINDS.
-        name: a file of that folder without `.py`, or `package.module` or `package.module.Class` from anywhere.
+        kind: one of KINDS, such as "methods".
+        name: the name of a file of this kind without `.py`, or a dotted name of any importable class: `package.module`
+            or `package.module.Class`.
 
     Raises:
-        UserError: if there is none; the sentence has the nearest known name and all known ones.
+        UserError: if there is no such class; the sentence has the nearest known name and all known ones.
     """
     require(kind, name)
     if "." not in name:
@@ -75,7 +80,15 @@ def resolve(kind: str, name: str) -> type[Any]:
 
 
 def require(kind: str, name: str) -> None:
-    """Raise UserError unless `name` is a known name, or a dotted one (which is looked at when it is imported)."""
+    """Check that a name is known, or has the form of a dotted name; a dotted name is not imported.
+
+    Args:
+        kind: one of KINDS, such as "methods".
+        name: the name to check.
+
+    Raises:
+        UserError: if it is neither.
+    """
     if (kind, name) in RENAMED:
         raise UserError(f"the {KINDS[kind][0]} '{name}' is now called '{RENAMED[kind, name]}'; use that name")
     names = known_names(kind)
@@ -84,7 +97,12 @@ def require(kind: str, name: str) -> None:
 
 
 def name_of(kind: str, found: type) -> str:
-    """The name that `resolve` turns into this class."""
+    """Return the name of a class: the one for which `resolve` returns this class.
+
+    Args:
+        kind: one of KINDS, such as "methods".
+        found: the class.
+    """
     package, _, file_name = found.__module__.rpartition(".")
     folders = (f"medfed.{folder}" for folder in FOLDERS.get(kind, (kind,)))
     if package in folders and file_name in known_names(kind):
@@ -93,7 +111,12 @@ def name_of(kind: str, found: type) -> str:
 
 
 def suggestion(word: str, words: Iterable[str]) -> str:
-    """`Did you mean 'elcfs'? Known: elcfs, fedavg`; the question only where a known word is near."""
+    """Return the end of a message about an unknown word, such as "Did you mean 'elcfs'? Known: elcfs, fedavg".
+
+    Args:
+        word: the unknown word.
+        words: the known words. If none of them is similar, the question is left out.
+    """
     words = list(words)
     near = nearest(word, words)
     question = f"Did you mean '{near}'? " if near else ""
@@ -101,41 +124,63 @@ def suggestion(word: str, words: Iterable[str]) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The known word that a misspelt one most resembles, ignoring case; None where none is near."""
+    """Return the known word that is most similar to a misspelt one, ignoring case; None if none is similar."""
     by_lower_case = {known_word.lower(): known_word for known_word in words}
     near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
     return by_lower_case[near[0]] if near else None
 
 
 def first_line(path: Path) -> str:
-    """The first line of a Python file's docstring, without importing the file; empty where it has none."""
+    """Return the first line of a Python file's docstring without importing the file; "" if it has none."""
     return _first_line(_parse(path))
 
 
 def _files(kind: str) -> list[Path]:
-    """The Python files in the folders of a kind."""
+    """Return the Python files in the folders of a kind."""
     return [path for folder in FOLDERS.get(kind, (kind,)) for path in (PACKAGE / folder).glob("*.py")]
 
 
 def _first_line(tree: ast.Module) -> str:
+    """Return the first line of the docstring of a parsed file."""
     return (ast.get_docstring(tree) or "").partition("\n")[0]
 
 
 def _parse(path: Path) -> ast.Module:
+    """Return the syntax tree of a file; UserError if it is not valid Python."""
     return _parse_version(path, path.stat().st_mtime_ns)
 
 
 @cache
 def _parse_version(path: Path, changed_ns: int) -> ast.Module:
-    """Parse once: loading a config asks for the known names some twenty times."""
+    """Parse a file's outline once per version: loading a config asks for the known names about twenty times."""
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
+        return ast.parse(_outline(path.read_text(encoding="utf-8")))
     except SyntaxError as error:
         raise UserError(f"{path}: line {error.lineno}: {error.msg}; expected valid Python") from error
 
 
+def _outline(source: str) -> str:
+    """Return the docstring of a Python file and its top-level classes with empty methods; all other lines are blank.
+
+    Parsing whole files would take most of the time of `python -m medfed`. Line numbers stay the same.
+    """
+    docstring = _DOCSTRING.match(source)
+    n_kept = source.count("\n", 0, docstring.end()) + 1 if docstring else 0
+    lines, in_class, in_header, needs_body = source.split("\n"), False, False, False
+    for index, line in enumerate(lines[n_kept:], start=n_kept):
+        if line.startswith("class ") or in_header:
+            in_class, in_header = True, not line.split("#")[0].rstrip().endswith(":") and "):" not in line
+            needs_body = not in_header and line.split("#")[0].rstrip().endswith(":")
+            continue
+        in_class = in_class and (not line or line[0] in " #)")
+        method = _METHOD.match(line) if in_class else None
+        lines[index] = f"    def {method[1]}(): pass" if method else "    pass" if needs_body else ""
+        needs_body = False
+    return "\n".join(lines)
+
+
 def _family(classes: list[ast.ClassDef], base: str) -> set[str]:
-    """Names of the classes that descend from `base`, or that define a method of that name (engines)."""
+    """Return the names of the classes that inherit from `base`, or that define a method of that name (engines)."""
     family = {node.name for node in classes if any(getattr(part, "name", None) == base for part in node.body)}
     size = -1
     while len(family) > size:
@@ -145,11 +190,12 @@ def _family(classes: list[ast.ClassDef], base: str) -> set[str]:
 
 
 def _last_name(expression: ast.expr) -> str:
+    """Return the last part of a dotted name in a syntax tree."""
     return ast.unparse(expression).rpartition(".")[2]
 
 
 def _resolve(name: str) -> object:
-    """The module of this dotted name, or what its last part names inside the module before it."""
+    """Return the module of a dotted name, or the object that its last part names in the module before it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -163,6 +209,7 @@ def _resolve(name: str) -> object:
 
 
 def _only_class(kind: str, module: ModuleType) -> type[Any]:
+    """Return the only public class of a kind that a module defines; UserError if there is none or more than one."""
     members = vars(module).values()
     own = [member for member in members if isinstance(member, type) and member.__module__ == module.__name__]
     found = [member for member in own if _belongs(kind, member) and member.__name__[0] != "_"]
@@ -173,7 +220,7 @@ def _only_class(kind: str, module: ModuleType) -> type[Any]:
 
 
 def _belongs(kind: str, member: type) -> bool:
-    """Whether a class is of the kind; the base class itself is not."""
+    """Return whether a class is of a kind; the base class itself is not."""
     _, module, base = KINDS[kind]
     if module is None:
         return hasattr(member, base)
@@ -182,4 +229,5 @@ def _belongs(kind: str, member: type) -> bool:
 
 
 def _relation(kind: str) -> str:
+    """Return what a class must have to be of a kind, for a message."""
     return "method" if KINDS[kind][1] is None else "base class"

@@ -216,8 +216,8 @@ class Dataset:
         """
         names = sorted(self._site_folders())
         if missing := [site for site in self.sites if site not in names]:
-            known = registry.suggestion(missing[0], names)
-            raise UserError(f"data.sites: there is no site '{missing[0]}' in {self.root}. {known}")
+            suggestion = registry.suggestion(missing[0], names)
+            raise UserError(f"data.sites: there is no site '{missing[0]}' in {self.root}. {suggestion}")
         return sorted(self.sites) or names
 
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
@@ -276,8 +276,8 @@ class Dataset:
         by_site = {site: self.cases_and_problems(site) for site in sites}
         problems = [problem for _, site_problems in by_site.values() for problem in site_problems]
         if problems:
-            more = f" (and {len(problems) - 1} more: {'; '.join(problems[1:])})" if len(problems) > 1 else ""
-            raise UserError(problems[0] + more)
+            other_problems = f" (and {len(problems) - 1} more: {'; '.join(problems[1:])})" if len(problems) > 1 else ""
+            raise UserError(problems[0] + other_problems)
         return {site: cases for site, (cases, _) in by_site.items()}
 
     def load(self, case: Case) -> Volume:

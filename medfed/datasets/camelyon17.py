@@ -52,8 +52,8 @@ class Camelyon17(Dataset):
     card: ClassVar[Card] = Card(
         title="Camelyon17-WILDS, five hospitals",
         description="455,954 patches (96 x 96 pixels, about 1 micrometre each, H&E) of lymph nodes of breast cancer "
-        "patients; 50 slides of five Dutch hospitals, ten each. The class says whether the middle 32 x 32 pixels hold "
-        "tumour.",
+        "patients; 50 slides of five Dutch hospitals, ten each. The class says whether the central 32 x 32 pixels "
+        "contain tumour.",
         licence="CC0 1.0.",
         citation="Bandi et al., 'From detection of individual metastases to classification of lymph node status at the "
         "patient level: the CAMELYON17 challenge', IEEE TMI 2018; Koh et al., 'WILDS: a benchmark of in-the-wild "

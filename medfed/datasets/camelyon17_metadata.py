@@ -103,12 +103,12 @@ def _column_indices(path: Path, header: list[str], columns: tuple[str, ...]) -> 
 
 
 def _check_values(path: Path, numbers: np.ndarray, name: str, column: int, expected: str, allowed: range) -> None:
-    wrong = (numbers[:, column] < allowed.start) | (numbers[:, column] >= allowed.stop)
-    if wrong.any():
-        row = numbers[wrong.argmax()]
+    is_invalid = (numbers[:, column] < allowed.start) | (numbers[:, column] >= allowed.stop)
+    if is_invalid.any():
+        row = numbers[is_invalid.argmax()]
         raise UserError(
-            f"{path}: line {row[LINE]}: {name} is {row[column]}, expected {expected} ({int(wrong.sum()):,} such rows); "
-            f"correct it, or {_HELP}"
+            f"{path}: line {row[LINE]}: {name} is {row[column]}, expected {expected} ({int(is_invalid.sum()):,} such "
+            f"rows); correct it, or {_HELP}"
         )
 
 
@@ -130,9 +130,10 @@ def _check_repeats(path: Path, numbers: np.ndarray) -> None:
 def _check_patients(path: Path, numbers: np.ndarray) -> None:
     """Raise UserError if a patient is at two hospitals: the test at one would show training patients of the other."""
     pairs, first = np.unique(numbers[:, [PATIENT, CENTRE]] @ (N_CENTRES, 1), return_index=True)
-    twice = np.flatnonzero(np.diff(pairs // N_CENTRES) == 0)
-    if len(twice):
-        earlier, later = sorted((numbers[first[twice[0]]], numbers[first[twice[0] + 1]]), key=lambda row: row[LINE])
+    repeated = np.flatnonzero(np.diff(pairs // N_CENTRES) == 0)
+    if len(repeated):
+        rows = numbers[first[repeated[0]]], numbers[first[repeated[0] + 1]]
+        earlier, later = sorted(rows, key=lambda row: row[LINE])
         raise UserError(
             f"{path}: line {later[LINE]}: patient {later[PATIENT]:03d} is at center {later[CENTRE]}, but at center "
             f"{earlier[CENTRE]} in line {earlier[LINE]}; expected one center per patient; correct it, or {_HELP}"

@@ -49,8 +49,8 @@ def _row(site: SiteFacts) -> tuple[str, ...]:
 
 def _spacings(cases: Sequence[CaseFacts]) -> str:
     """Return the voxel sizes in mm as `_ranges` writes them; "unknown" if no file stores one."""
-    known = [case.spacing_mm for case in cases if case.spacing_mm is not None]
-    return _ranges(known) if known else "unknown"
+    spacings = [case.spacing_mm for case in cases if case.spacing_mm is not None]
+    return _ranges(spacings) if spacings else "unknown"
 
 
 def _ranges(sizes: Sequence[tuple[float, ...]]) -> str:

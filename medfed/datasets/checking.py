@@ -173,7 +173,7 @@ def find_duplicates(cases: Iterable[Case]) -> list[str]:
             by_sha256[file_sha256(case.image)].append(case.image)
     return [
         f"{' and '.join(map(str, paths))}: these files are the same image (SHA-256 {sha256[:12]}); expected every "
-        f"image once; remove all but one"
+        "image once; remove all but one"
         for sha256, paths in by_sha256.items()
         if len(paths) > 1
     ]

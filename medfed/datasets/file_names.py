@@ -36,8 +36,8 @@ def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Pa
     by_name: dict[str, list[Path]] = {}
     for path in sorted(root.iterdir()):
         by_name.setdefault(path.name.casefold(), []).extend([path] if path.is_dir() else [])
-    by_site = {site: [path for name in known for path in by_name.get(name.casefold(), [])]
-               for site, known in names.items()}  # fmt: skip
+    by_site = {site: [path for name in folder_names for path in by_name.get(name.casefold(), [])]
+               for site, folder_names in names.items()}  # fmt: skip
     for site, folders in by_site.items():
         if len(folders) > 1:
             both = " and ".join(map(str, folders))

@@ -126,7 +126,7 @@ class Folder(Dataset):
         if len(kinds) > 1:
             raise UserError(
                 f"{self.root}: the folder contains 2-D image files and volumes; expected only one kind; put them into "
-                f"two folders"
+                "two folders"
             )
         if True in kinds:
             return 0.0, 255.0
@@ -218,7 +218,7 @@ class Folder(Dataset):
         if any(self.background_value in values for values in self.mask_values.values()):
             raise ValueError(
                 f"background_value {self.background_value} also belongs to a structure in mask_values; change one of "
-                f"them"
+                "them"
             )
         if self.mask_threshold is not None and (self.mask_values or len(names) > 1):
             raise ValueError("mask_threshold needs a single structure without mask_values; remove one of the settings")

@@ -27,13 +27,13 @@ def nesting_notices(mask: Tensor, labels: Mapping[int, Sequence[str]], structure
     descriptions = []
     for i, inner in enumerate(structures):
         for o, outer in enumerate(structures):
-            if values[inner] < values[outer] and _has_bare_piece(mask[i].numpy() > 0, mask[o].numpy() > 0):
+            if values[inner] < values[outer] and _covers_a_piece(mask[i].numpy() > 0, mask[o].numpy() > 0):
                 descriptions.append(f"{inner} with no {outer} around it")
     return descriptions
 
 
-def _has_bare_piece(inner: np.ndarray, outer: np.ndarray) -> bool:
+def _covers_a_piece(inner: np.ndarray, outer: np.ndarray) -> bool:
     """Return whether `inner` covers a connected piece of `outer` completely."""
     pieces, n = ndimage.label(outer)
-    whole, covered = (np.bincount(pieces[where], minlength=n + 1)[1:] for where in (outer, inner))
-    return bool((whole == covered).any())
+    outer_sizes, inner_sizes = (np.bincount(pieces[mask], minlength=n + 1)[1:] for mask in (outer, inner))
+    return bool((outer_sizes == inner_sizes).any())

@@ -98,9 +98,9 @@ def heterogeneous_shares(
     """
     shares = {}
     for site, clients in _main_clients(sizes, n_clients, patients or sizes).items():
-        own = np.zeros(n_clients)
-        own[clients] = 1 / len(clients)
-        shares[site] = (1 - mixing) * own + mixing / n_clients
+        main_share = np.zeros(n_clients)
+        main_share[clients] = 1 / len(clients)
+        shares[site] = (1 - mixing) * main_share + mixing / n_clients
     return shares
 
 

@@ -28,10 +28,10 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
     if name is not None:
         dataset_class = registry.resolve("datasets", name)
         return dataset_class.recognise(root) or dataset_class(root=str(root))
-    classes = {known: registry.resolve("datasets", known) for known in registry.known_names("datasets")}
-    by_generality = sorted(classes, key=lambda known: classes[known].generality)
-    for _, level in groupby(by_generality, key=lambda known: classes[known].generality):
-        recognised = {known: dataset for known in level if (dataset := classes[known].recognise(root))}
+    classes = {candidate: registry.resolve("datasets", candidate) for candidate in registry.known_names("datasets")}
+    by_generality = sorted(classes, key=lambda candidate: classes[candidate].generality)
+    for _, level in groupby(by_generality, key=lambda candidate: classes[candidate].generality):
+        recognised = {candidate: dataset for candidate in level if (dataset := classes[candidate].recognise(root))}
         if len(recognised) > 1:
             names = " and ".join(recognised)
             raise UserError(f"{root}: the files fit several datasets: {names}; choose one with --dataset NAME")

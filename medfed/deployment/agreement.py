@@ -11,9 +11,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
 from torch import Tensor
 
+from medfed.core import bounds
+from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.federation.message import Message, digest, n_bytes
 from medfed.federation.method import NEVER, ONCE
 from medfed.functional.weights import check_same_entries, first_non_finite
@@ -46,14 +49,13 @@ class Agreement:
     """
 
     sends: tuple[str, ...] = ()
-    rounds: int = 100
-    megabytes_per_round: float = 100.0
-    replies_per_round: int = 3
+    rounds: PositiveInt = 100
+    megabytes_per_round: PositiveFloat = 100.0
+    replies_per_round: PositiveInt = 3
+    renamed: ClassVar[Mapping[str, str]] = {"answers_per_round": "replies_per_round"}  # keys of older files
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "megabytes_per_round", "replies_per_round"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        bounds.check(self)
 
     def allows(self, name: str) -> bool:
         """Return whether a tensor of this name may leave the hospital in addition to weights."""
@@ -87,6 +89,9 @@ class Guard:
 
     def check_request(self, request: Message) -> None:
         """Check a request of the coordinator before any of it is used.
+
+        Args:
+            request: the request, as it was received.
 
         Raises:
             Refused: if the request is of another kind, has other facts, or repeats a request more often than agreed;

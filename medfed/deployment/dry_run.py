@@ -36,12 +36,14 @@ class _FirstSamples:
 
     @property
     def n_patients(self) -> int:
+        """Number of patients of the whole site."""
         return self.samples.n_patients
 
     def __len__(self) -> int:
         return min(self.n, len(self.samples))
 
     def batch(self, indices: Sequence[int]) -> Batch:
+        """Return the samples with these indices as a batch."""
         return self.samples.batch(indices)
 
 

@@ -91,6 +91,12 @@ class GuardedSite:
 
         A request of kind "end" brings the final model, which is written into the folder; its reply is empty.
 
+        Args:
+            request: a request of the coordinator, of any kind.
+
+        Returns:
+            The reply, of the same kind as the request.
+
         Raises:
             Refused: if the request or the reply is not within the agreement; then nothing leaves.
             UserError: if the site cannot do what is requested.

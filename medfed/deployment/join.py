@@ -74,15 +74,9 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected keys and values, such as site, plan, kit and data")
-    agrees = document.get("agrees")
-    if isinstance(agrees, dict) and "answers_per_round" in agrees:
-        raise UserError(f"{path}: agrees.answers_per_round: this key is now called replies_per_round; rename it")
     local = {key: document.pop(key) for key in LOCAL_BLOCKS if key in document}
-    try:
-        site_file = validation.build(SiteFile, document, "", lambda cls, block, key: (cls, block, ()))
-    except validation.ConfigError as error:
-        raise UserError(f"{path}: {error}") from error
-    paths = {name: str(path.parent / getattr(site_file, name)) for name in ("plan", "kit", "folder")}
+    site_file = validation.load_settings(SiteFile, document, str(path))
+    paths: dict[str, Any] = {name: str(path.parent / getattr(site_file, name)) for name in ("plan", "kit", "folder")}
     site_file = replace(site_file, **paths)
     values = dict(_dotted(local))
     if isinstance(values.get("data.root"), str):

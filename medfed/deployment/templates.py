@@ -8,17 +8,17 @@ SITE_FILE = """# The file of hospital {site}: where its data are, and what may l
 #   python -m medfed.site {site}.yaml --dry-run   # check the data and show what would leave; nothing is sent
 #   python -m medfed.site {site}.yaml             # the same, then ask for confirmation and join the federation
 
-site: {site}             # the name of this site in the federation
+site: {site:<18} # the name of this site in the federation
 plan: plan.yaml          # the settings that are the same for all hospitals; read them before you join
 kit: kit                 # the folder of this hospital's startup kit of NVIDIA FLARE, unpacked
-folder: medfed_{site}    # ledger, log, final model, and files that are needed after a restart
+folder: medfed_{site:<9} # ledger, log, final model, and files that are needed after a restart
 
 data:                    # this hospital's own values for keys of the plan's `data` block
   root: data             # the folder that contains the folder {site}
 
 agrees:                  # what may leave this hospital; everything else is refused and not sent
   sends: []              # names of statistics that may leave in addition to weights; the dry run lists the names
-  rounds: {rounds}             # number of training rounds
+  rounds: {rounds:<14} # number of training rounds
   megabytes_per_round: 100
 """
 

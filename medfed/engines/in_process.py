@@ -146,6 +146,7 @@ class _Requests:
         self._encoded: dict[int, bytes] = {}
 
     def take(self, name: str) -> bytes:
+        """Return the bytes of the request to the site of this name."""
         message = self._messages[name]
         request = self._encoded.get(id(message)) or message.to_bytes()
         if self._n_receivers[id(message)] > 1:

@@ -90,6 +90,7 @@ class _Simulator:
                                              env={**os.environ, "MEDFED_FLARE": str(workspace)})
 
     def end_reason(self) -> str | None:
+        """Return why the simulator ended, as a clause; None while it runs."""
         code = self._process.poll()
         return None if code is None else f"the simulator's process ended with exit code {code}; see {self._log}"
 

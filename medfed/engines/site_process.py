@@ -1,7 +1,7 @@
 """One site in a process of its own, as the process that started it sees it.
 
-`SiteProcess` starts `medfed.deployment.worker`, sends it requests over a socket and waits for the replies. Whatever
-happens in the site's process, also a crash or a lack of memory, becomes a `SiteFailed` error here.
+`SiteProcess` starts `medfed.deployment.worker`, sends it requests over a socket and waits for the replies. Every
+failure of the site's process, also a crash or a lack of memory, becomes a `SiteFailed` error here.
 """
 
 from __future__ import annotations

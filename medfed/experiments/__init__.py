@@ -1,0 +1,1 @@
+"""Experiments: from a config to a finished run, and comparisons of methods."""

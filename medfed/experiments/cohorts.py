@@ -1,4 +1,4 @@
-"""Which sites train, validate and stay unseen, how their patients are split, and which client holds them."""
+"""Decide which sites train, validate and stay unseen, and how their patients are split or given to clients."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ def assign_patients(
     """Assign every patient to a site's split, to a client, or to the unseen site.
 
     Args:
+        dataset: the images of all sites.
+        federation: names the unseen site and the validation site, and says how patients are given to clients.
         seed: decides the splits, the clients and which sites take part.
-        file: the config, for messages.
+        file: the config file, for error messages.
 
     Returns:
-        splits of the source sites and, last, of the validation site; the clients, empty where each site is one; the
-        cases of the unseen site, empty where there is none.
+        The splits of the source sites and, last, of the validation site; the clients by name, empty if each site is
+        one client; the cases of the unseen site by name, empty if there is no unseen site.
 
     Raises:
-        UserError: if a named site is missing, no site is left to train on, or an image is there twice.
+        UserError: if a named site is missing, if no site is left to train on, or if an image occurs twice.
     """
     source, validating, unseen = _sites(dataset, federation, seed, file)
     cases = dataset.cases_by_site([*source, *validating, *unseen])
@@ -49,48 +51,53 @@ def assign_patients(
 def _sites(
     dataset: Dataset, federation: Federation, seed: int, file: str
 ) -> tuple[list[str], list[str], list[str]]:
-    """Names of the sites that train, of the validation site and of the unseen one, if there are such."""
+    """Return the names of the sites that train, of the validation site and of the unseen site (both may be empty)."""
     names = dataset.site_names()
     try:
         site_names.check(names)
     except ValueError as error:
         raise UserError(f"{dataset.root}: {error}") from error
-    apart = {key: getattr(federation, key) for key in ("validation_site", "unseen_site")}
+    special_sites = {key: getattr(federation, key) for key in ("validation_site", "unseen_site")}
     if federation.selection == "validation_site" and not federation.validation_site:
         raise UserError(
             f"{file}: federation.selection: 'validation_site' needs federation.validation_site; name one"
         )
-    for key, name in apart.items():
+    for key, name in special_sites.items():
         if name and name not in names:
             raise UserError(
                 f"{file}: federation.{key}: no site '{name}' in {dataset.root}. "
                 f"{registry.suggestion(name, names)}"
             )
-    source = [name for name in names if name not in apart.values()]
+    source = [name for name in names if name not in special_sites.values()]
     if not source:
-        which = " and ".join(f"{key.replace('_', ' ')} '{name}'" for key, name in reversed(apart.items()) if name)
+        named = [(key, name) for key, name in reversed(special_sites.items()) if name]
+        which = " and ".join(f"{key.replace('_', ' ')} '{name}'" for key, name in named)
         only = "is the only site" if len(names) == 1 else "are the only sites"
-        keys = " or ".join(f"federation.{key}" for key, name in reversed(apart.items()) if name)
+        keys = " or ".join(f"federation.{key}" for key, _ in named)
         raise UserError(
-            f"{dataset.root}: the {which} {only}, so none is left to train on; add one, or leave {keys} out"
+            f"{dataset.root}: the {which} {only}, so no site is left to train on; add a site, or remove {keys}"
         )
     source = participating_sites(source, federation.participating, seed, file)
     if len(source) == 1 and federation.clients < 2:
         warnings.warn(f"only one site ('{source[0]}') trains: this is local training, not a federation", stacklevel=2)
-    validating, unseen = ([name] if name else [] for name in apart.values())
+    validating, unseen = ([name] if name else [] for name in special_sites.values())
     return source, validating, unseen
 
 
 def participating_sites(source: list[str], wanted: int | None, seed: int, file: str) -> list[str]:
-    """The source sites that train (`federation.participating`), in the order given.
+    """Return the source sites that train (`federation.participating`), in the given order.
 
-    A site's place in the draw depends only on the seed and the site's name, so a draw of 3 holds the sites of a draw
-    of 2, and leaving a site out moves no other.
+    A site's rank in the random order depends only on the seed and the site's name. So the three sites of
+    `participating: 3` include the two of `participating: 2`, and leaving a site out does not change the others' order.
 
     Args:
-        source: the sites that are neither unseen nor the validation site.
-        wanted: how many train; None is all.
-        file: the config, for messages.
+        source: names of the sites that are neither the unseen site nor the validation site.
+        wanted: number of sites that train; None takes all.
+        seed: decides which sites train.
+        file: the config file, for error messages.
+
+    Raises:
+        UserError: if `wanted` is larger than the number of source sites.
     """
     if wanted is None:
         return source
@@ -100,12 +107,12 @@ def participating_sites(source: list[str], wanted: int | None, seed: int, file: 
             f"({', '.join(source)}) {'is' if len(source) == 1 else 'are'} neither unseen nor the validation site; "
             f"expected at most {len(source)}, or null for all"
         )
-    first = sorted(source, key=lambda site: stream_seed(seed, "participating", site))[:wanted]
-    return [site for site in source if site in first]
+    participating = sorted(source, key=lambda site: stream_seed(seed, "participating", site))[:wanted]
+    return [site for site in source if site in participating]
 
 
 def _clients(splits: dict[str, Split], federation: Federation, seed: int, file: str) -> dict[str, Split]:
-    """The source sites' patients, assigned to clients; empty where each site is a client."""
+    """Return the split of each client, by its name; empty if each site is one client."""
     if not federation.clients:
         return {}
     try:
@@ -123,11 +130,13 @@ def _clients(splits: dict[str, Split], federation: Federation, seed: int, file: 
 
 
 def _refuse_duplicates(dataset: Dataset, cases: list[Case]) -> None:
-    """Refuse an image that is in two sites, or twice in one: it could be trained on and tested. Compares bytes."""
-    found = find_duplicates(cases)
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    if found and not dataset.allow_duplicates:
-        raise UserError(f"{found[0]}{more}, or set data.allow_duplicates: true")
-    if found:
-        same = found[0].partition("; expected")[0]
-        warnings.warn(f"{same}{more}, which data.allow_duplicates lets pass; scores may flatter", stacklevel=2)
+    """Refuse images whose files have equal bytes, because one copy could be in training and the other in the test."""
+    duplicates = find_duplicates(cases)
+    more = f" (and {len(duplicates) - 1} more)" if len(duplicates) > 1 else ""
+    if duplicates and not dataset.allow_duplicates:
+        raise UserError(f"{duplicates[0]}{more}, or set data.allow_duplicates: true")
+    if duplicates:
+        same = duplicates[0].partition("; expected")[0]
+        warnings.warn(
+            f"{same}{more}; data.allow_duplicates accepts this, but scores may be too good", stacklevel=2
+        )

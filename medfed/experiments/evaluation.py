@@ -1,4 +1,7 @@
-"""The evaluator: with the figures drawn from its scores, the only part that opens the unseen site, after training."""
+"""Score the trained network on test patients, including those of the unseen site.
+
+Only this module and the figures drawn from its scores read the images of the unseen site, after training.
+"""
 
 from __future__ import annotations
 
@@ -24,50 +27,57 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
     """Score every test patient of the source sites ("seen") and every patient of the unseen and validation sites.
 
     Args:
-        weights: the global state dict. Entries that a source site keeps for itself overlay it there; the unseen and the
-            validation site get their average (`unseen_weights`), or what FedBN's `unseen_bn` says.
+        experiment: the sites, the network and the task.
+        weights: the global state dict. A source site is scored with the entries that it keeps to itself, where the
+            method has such entries; the unseen and the validation site with their average (`unseen_weights`), or as
+            the method's `unseen_bn` says.
+        quiet: whether to draw no progress bar.
 
     Returns:
-        Rows, ratios, and the masks of the unseen site.
+        Rows of scores, rows of ratios, and the predicted masks of the unseen site.
     """
     task, dataset, network = experiment.task, experiment.dataset, experiment.network
-    members, validation_site = experiment.sites, experiment.validation_site
+    source_sites, validation_site = experiment.sites, experiment.validation_site
     others = {"unseen": experiment.unseen}
     if validation_site:
         others["validation"] = {validation_site.name: experiment.splits[validation_site.name].validation}
     seen = {site: patients.test for site, patients in experiment.splits.items() if patients.train}
     n_cases = sum(len(cases) for role in (seen, *others.values()) for cases in role.values())
-    own = {} if experiment.clients else {site.name: site for site in members}
-    unseen_bn, result = unseen_bn_of(members), EvaluationResult()
+    own = {} if experiment.clients else {site.name: site for site in source_sites}
+    unseen_bn, result = unseen_bn_of(source_sites), EvaluationResult()
     with tqdm(total=n_cases, desc="testing", unit="case", disable=quiet, dynamic_ncols=True, leave=False) as bar:
         for name, cases in seen.items():
             if name in own:
                 own[name].load(dict(weights))
             else:
                 network.load_state_dict(weights)
-            if cases:  # a source site may have none for the test
+            if cases:  # a source site may have no test patients
                 result.extend(_score_site(task, dataset, _predictor(task, network), cases, "seen", bar))
         for role, sites in others.items():
             for cases in filter(None, sites.values()):
                 if unseen_bn == "nearest":
                     images = task.network_images(dataset, cases)
-                    adapted = weights_of_nearest_site(members, network, task, weights, cases[0].site, images)
+                    adapted = weights_of_nearest_site(source_sites, network, task, weights, cases[0].site, images)
                     network.load_state_dict(adapted)
                 else:
-                    network.load_state_dict(unseen_weights(members, weights))
+                    network.load_state_dict(unseen_weights(source_sites, weights))
                 predictor = _predictor(task, network, by_batch=unseen_bn == "batch_stats")
                 result.extend(_score_site(task, dataset, predictor, cases, role, bar))
     return result
 
 
-def unseen_weights(members: Sequence[Site], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The model as a site that took no part gets it.
+def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state dict for a site that did not train.
 
-    Entries that every source site keeps for itself (FedBN, or `federation.batch_norm: local`) are averaged over the
-    sites by their number of images, as FedBN's author advises for external sites; in a real federation the sites would
-    have to agree to send them once.
+    Entries that every source site keeps to itself (FedBN, or `federation.batch_norm: local`) are averaged over the
+    sites, weighted by their number of images, as the author of FedBN advises for external sites. In a real federation
+    the sites would have to agree to send these entries once.
+
+    Args:
+        source_sites: the sites that trained.
+        weights: the global state dict.
     """
-    sites = [site for site in members if site.local_entries()]
+    sites = [site for site in source_sites if site.local_entries()]
     if not sites:
         return dict(weights)
     images = torch.tensor([float(len(site.training)) for site in sites], dtype=torch.float64)
@@ -75,9 +85,14 @@ def unseen_weights(members: Sequence[Site], weights: Mapping[str, Tensor]) -> di
 
 
 def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) -> dict[str, float]:
-    """The distance that `evaluation.boundary_distance` asks for, at each site that takes no part.
+    """Return the boundary distance (`evaluation.boundary_distance`) at each site that did not train, by site.
 
-    Empty where it is not asked for, or no image has an outline. Source sites send it when they validate.
+    Source sites report theirs when they validate. The result is empty if the config does not ask for the distance, or
+    if no image shows a boundary.
+
+    Args:
+        experiment: the sites, the network and the task.
+        weights: the global state dict.
     """
     task, validation_site = experiment.task, experiment.validation_site
     if not task.measures_boundary_distance:
@@ -88,17 +103,16 @@ def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) ->
         if cases
     }
     samples |= {validation_site.name: validation_site.samples} if validation_site else {}
-    members = experiment.sites
-    levels = members[0].architecture.decoder_levels
-    experiment.network.load_state_dict(unseen_weights(members, weights))
+    levels = experiment.sites[0].architecture.decoder_levels
+    experiment.network.load_state_dict(unseen_weights(experiment.sites, weights))
     facts = {site: task.validate(experiment.network, images, levels) for site, images in samples.items()}
-    return {site: found["boundary_distance"] for site, found in facts.items() if "boundary_distance" in found}
+    return {site: of_site["boundary_distance"] for site, of_site in facts.items() if "boundary_distance" in of_site}
 
 
 def _score_site(
     task: Task, dataset: Dataset, network: nn.Module, cases: Sequence[Case], role: str, bar: tqdm
 ) -> EvaluationResult:
-    """Score the cases of one site; warn of odd images of the unseen site, as those of others were read before."""
+    """Score the cases of one site; warn about unusual images of the unseen site, which nobody has read before."""
     counts: Counter[str] = Counter()
     result = task.evaluate(network, dataset, cases, role, lambda case, notices: counts.update(notices), bar.update)
     for notice, n in counts.items() if role == "unseen" else ():
@@ -107,7 +121,7 @@ def _score_site(
 
 
 def _predictor(task: Task, network: nn.Module, by_batch: bool = False) -> nn.Module:
-    """The network, or a copy of it that adapts to the site it is about to see, or normalises by each batch of it."""
+    """Return the network, or a copy that adapts to each test batch (Tent) or normalises with its statistics."""
     if task.evaluation.tent:
         return Tent(network, task.evaluation.tent_learning_rate, task.uses_sigmoid)
     return with_batch_statistics(network) if by_batch else network

@@ -1,4 +1,4 @@
-"""The figures of a run: curves, those that the task declares, and styles."""
+"""Draw the figures of a run: training curves, the figures that the task declares, and styles."""
 
 from __future__ import annotations
 
@@ -34,43 +34,51 @@ from medfed.outputs.run_folder import FIGURES, RunFolder
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.task import Task
 
-SAME_CASES, SAME_IMAGES = 3, 10
+SAME_CASES, SAME_IMAGES = 3, 10  # cases shown for every method, chosen without looking at scores
 STYLED_IMAGES = 32  # of each site, in the figures of all its styles
 MAX_SITES = 8  # in the figures of styles; of more clients the first, and no histograms
 
 
 @dataclass(frozen=True)
 class Results:
-    """What the figures of a task are drawn from.
+    """Everything that the figures of a run are drawn from.
 
-    unseen: cases of the unseen site.
-    members: the sites that trained.
-    result: of the evaluator; overlays show the very masks that it scored.
-    where: the folder for the figures.
-    label: what the data are, for every title.
+    Args:
+        task, dataset, network: those of the run.
+        source_sites: the sites that trained.
+        unseen: cases of the unseen site.
+        method: the method.
+        state: the coordinator's state after the selected round.
+        result: scores of the test cases, and the masks that were scored.
+        folder: folder of the figures.
+        label: "real data" or "synthetic phantom data", part of every title.
     """
 
     task: Task
     dataset: Dataset
     network: nn.Module
-    members: Sequence[Site]
+    source_sites: Sequence[Site]
     unseen: Sequence[Case]
     method: Method
     state: State
     result: EvaluationResult
-    where: Path
+    folder: Path
     label: str
 
 
 def draw_all(
-    experiment: Experiment, method: Method, state: State, findings: EvaluationResult, folder: RunFolder,
+    experiment: Experiment, method: Method, state: State, result: EvaluationResult, folder: RunFolder,
     boundary_distances: Mapping[str, float],
 ) -> None:
-    """Write `figures/*.png`.
+    """Draw all figures of a run into the folder `figures/`, as PNG files.
 
     Args:
-        findings: of the evaluator.
-        boundary_distances: of sites that took no part, where they were measured.
+        experiment: task, dataset, network and sites of the run.
+        method: the method.
+        state: the coordinator's state after the selected round.
+        result: scores of the test cases, and the masks that were scored.
+        folder: the run's folder.
+        boundary_distances: boundary distance at each site that did not train; empty if it was not measured.
     """
     where = folder.path / FIGURES
     where.mkdir(exist_ok=True)
@@ -80,7 +88,7 @@ def draw_all(
     unseen = [case for cases in experiment.unseen.values() for case in cases]
     results = Results(
         experiment.task, experiment.dataset, experiment.network, experiment.sites, unseen, method, state,
-        findings, where, label,
+        result, where, label,
     )  # fmt: skip
     for name in experiment.task.scoring.figures:
         TASK_FIGURES[name](results)
@@ -88,11 +96,11 @@ def draw_all(
 
 
 def _draw_boxes(run: Results) -> None:
-    boxes.save_site_boxes(run.result.rows, run.task.scoring, run.where / "site_boxes.png", run.label)
+    boxes.save_site_boxes(run.result.rows, run.task.scoring, run.folder / "site_boxes.png", run.label)
 
 
 def _draw_overlays(run: Results) -> None:
-    """The best, median and worst unseen patient, and some that no score chose."""
+    """Draw the best, the median and the worst unseen patient, and some chosen without looking at scores."""
     rows = run.result.rows
     dice, telling = case_selection.mean_dice_by_patient(rows), case_selection.select_best_median_worst(rows)
     same = [row["patient"] for row in case_selection.select_common_cases(rows, SAME_CASES)]
@@ -102,19 +110,19 @@ def _draw_overlays(run: Results) -> None:
             cases[name] | {"title": f"{word}: {cases[name]['name']}, Dice {dice[name]:.3f}"}
             for word, name in telling.items()
         ]
-        overlays.save_overlays(shown, run.where / "unseen_cases.png", run.label)
+        overlays.save_overlays(shown, run.folder / "unseen_cases.png", run.label)
     if same:
-        told = {name: f"Dice {dice[name]:.3f}" if name in dice else "nothing to find, nothing found" for name in same}
-        shown = [cases[name] | {"title": f"{cases[name]['name']}\n{told[name]}"} for name in same]
-        overlays.save_overlays(shown, run.where / "same_cases.png", run.label, common_cases=True)
+        scores = {name: f"Dice {dice[name]:.3f}" if name in dice else "no structure, none predicted" for name in same}
+        shown = [cases[name] | {"title": f"{cases[name]['name']}\n{scores[name]}"} for name in same]
+        overlays.save_overlays(shown, run.folder / "same_cases.png", run.label, common_cases=True)
 
 
 def _scored(run: Results, patients: Collection[str]) -> dict[str, dict]:
-    """Unseen cases as `overlays` takes them."""
-    found = {}
+    """Return the unseen cases of these patients as `overlays` takes them, by patient."""
+    cases = {}
     for case in (case for case in run.unseen if case.patient in patients):
         volume = run.dataset.load(case)
-        found[case.patient] = {
+        cases[case.patient] = {
             "name": f"{case.site} {case.patient}",
             "image": _for_display(volume.image.as_tensor()),
             "reference": volume.mask.as_tensor(),
@@ -122,38 +130,39 @@ def _scored(run: Results, patients: Collection[str]) -> dict[str, dict]:
             "spacing": volume.spacing_mm,
             **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
         }
-    return found
+    return cases
 
 
 def _for_display(image: Tensor) -> Tensor:
+    """Return the image scaled so that its 1st and 99th percentile become 0 and 1 (very large ones: their range)."""
     low, high = image.flatten().quantile(image.new_tensor([0.01, 0.99])) if image.numel() < 2**24 else image.aminmax()
     return ((image - low) / (high - low).clamp_min(1e-6)).clamp(0, 1)
 
 
 def _draw_reliability(run: Results) -> None:
     if run.result.rows:
-        calibration.save_reliability_diagrams(run.result.rows, run.where / "reliability.png", run.label)
+        calibration.save_reliability_diagrams(run.result.rows, run.folder / "reliability.png", run.label)
 
 
 def _draw_roc(run: Results) -> None:
     if run.result.rows:
-        calibration.save_roc_curves(run.result.rows, run.where / "roc.png", run.label)
+        calibration.save_roc_curves(run.result.rows, run.folder / "roc.png", run.label)
 
 
 def _draw_confusion(run: Results) -> None:
-    """Of more than two classes."""
+    """Draw the confusion matrix if there are more than two classes."""
     if run.result.rows and run.task.out_channels > 2:
-        confusion.save_confusion_matrices(run.result.rows, run.where / "confusion.png", run.label)
+        confusion.save_confusion_matrices(run.result.rows, run.folder / "confusion.png", run.label)
 
 
 def _draw_examples(run: Results) -> None:
-    """Unseen images that no score chose, the most confident ones, and where the network looked in these."""
+    """Draw unseen images chosen without scores, the most confident ones, and attention maps of the latter."""
     rows = run.result.rows
     if same := case_selection.select_common_cases(rows, SAME_IMAGES):
-        examples.save_common_examples(_with_images(run, same), run.where / "same_examples.png", run.label)
+        examples.save_common_examples(_with_images(run, same), run.folder / "same_examples.png", run.label)
     if shown := examples.select_confident(rows):
         cases = _with_images(run, shown)
-        examples.save_confident_examples(cases, run.where / "examples.png", run.label)
+        examples.save_confident_examples(cases, run.folder / "examples.png", run.label)
         _draw_attention(run, shown, torch.stack([case["image"] for case in cases]))
 
 
@@ -164,20 +173,21 @@ def _with_images(run: Results, rows: list[dict]) -> list[dict]:
 
 
 def _draw_attention(run: Results, rows: list[dict], images: Tensor) -> None:
-    """Where the network looked in these unseen images, for methods that have attention."""
+    """Draw the attention maps of these unseen images, for methods that have attention."""
     network = run.network.eval()
-    network.load_state_dict(unseen_weights(run.members, run.state.weights))
+    network.load_state_dict(unseen_weights(run.source_sites, run.state.weights))
     device = next(network.parameters()).device
     even = images.mean(dim=(0, 2, 3), keepdim=True).expand_as(images[:1])
     images = torch.cat([images, even])
-    scores = run.method.score_maps(network, run.members[0].architecture, run.task.standardise(images.to(device)))
+    scores = run.method.score_maps(network, run.source_sites[0].architecture, run.task.standardise(images.to(device)))
     if scores is not None:
-        titles = [f"{row['site']}, is {row['label']}\nsaid {row['predicted']}" for row in rows]
-        titles.append("an even image:\nwhat is no content")
+        titles = [f"{row['site']}, is {row['label']}\npredicted {row['predicted']}" for row in rows]
+        titles.append("a uniform image:\nno content")
         cases = [
-            {"title": title, "image": image, "scores": found} for title, image, found in zip(titles, images, scores)
+            {"title": title, "image": image, "scores": scores_of_image}
+            for title, image, scores_of_image in zip(titles, images, scores)
         ]
-        attention.save_attention_maps(cases, run.where / "attention.png", run.label)
+        attention.save_attention_maps(cases, run.folder / "attention.png", run.label)
 
 
 TASK_FIGURES: dict[str, Callable[[Results], None]] = {  # the names that `Scoring.figures` uses
@@ -191,38 +201,38 @@ TASK_FIGURES: dict[str, Callable[[Results], None]] = {  # the names that `Scorin
 
 
 def _draw_styles(run: Results) -> None:
-    """One image of a source site as at each other site, and the grey levels of all sites before and after."""
+    """Draw an image of a source site in the style of each other site, and the grey levels before and after."""
     axes = None if run.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
-    rows, members = {}, sorted(run.members, key=lambda member: member.name)
-    hidden = {member.name for member in members[MAX_SITES:]}
-    for member in members[:MAX_SITES]:
-        image = run.task.typical_image(member.training)
-        found = run.method.styles(run.state, image[None])
-        rows[member.name] = image, {name: styled[0] for name, styled in found.items() if name not in hidden}
-    site, (image, styled) = next(iter(rows.items()))
+    rows, sites = {}, sorted(run.source_sites, key=lambda site: site.name)
+    hidden = {site.name for site in sites[MAX_SITES:]}
+    for site in sites[:MAX_SITES]:
+        image = run.task.typical_image(site.training)
+        restyled = run.method.styles(run.state, image[None])
+        rows[site.name] = image, {name: styled[0] for name, styled in restyled.items() if name not in hidden}
+    first, (image, styled) = next(iter(rows.items()))
     if any(styled for _, styled in rows.values()):
         styles.save_style_gallery(
-            image, {f"as at {name}": one for name, one in styled.items() if name != site},
-            run.where / "style_gallery.png", f"{run.label}, an image of {site}", axes,
+            image, {f"as at {name}": other for name, other in styled.items() if name != first},
+            run.folder / "style_gallery.png", f"{run.label}, an image of {first}", axes,
         )  # fmt: skip
-        styles.save_style_grid(rows, run.where / "style_grid.png", run.label, axes)
+        styles.save_style_grid(rows, run.folder / "style_grid.png", run.label, axes)
         if not hidden:
-            restyled = {member.name: _restyled(run, member) for member in run.members}
+            of_sites = {site.name: _restyled(run, site) for site in run.source_sites}
             both = {
-                name: (one.images, torch.cat([cast(Tensor, one.images), *cast(dict, one.styled).values()]))
-                for name, one in restyled.items()
+                name: (of_site.images, torch.cat([cast(Tensor, of_site.images), *cast(dict, of_site.styled).values()]))
+                for name, of_site in of_sites.items()
             }
-            styles.save_histograms(both, run.where / "histograms.png", run.label)
-            sites = {name: one for name, one in restyled.items() if one.styled}
-            _draw_style_map(sites, run.where / "tsne.png", run.label)
+            styles.save_histograms(both, run.folder / "histograms.png", run.label)
+            with_styles = {name: of_site for name, of_site in of_sites.items() if of_site.styled}
+            _draw_style_map(with_styles, run.folder / "tsne.png", run.label)
 
 
 def _draw_style_map(sites: dict[str, RestyledImages], path: Path, label: str) -> None:
-    """Where scikit-learn is there, and sites to compare."""
+    """Draw the map of styles if scikit-learn is installed and there are at least two sites."""
     if find_spec("sklearn") is None:
         warnings.warn(
-            f"{FIGURES}/{path.name} is not drawn: it needs scikit-learn, which pip install -e '.[figures]' in medfed's "
-            "folder brings",
+            f"{FIGURES}/{path.name} is not drawn, because it needs scikit-learn; install it with "
+            "pip install -e '.[figures]' in medfed's folder",
             stacklevel=2,
         )
     elif len(sites) > 1:
@@ -230,10 +240,10 @@ def _draw_style_map(sites: dict[str, RestyledImages], path: Path, label: str) ->
 
 
 def _restyled(run: Results, site: Site) -> RestyledImages:
-    """Some of a site's training images, evenly spread, and the same in the styles of the others."""
+    """Return evenly spaced training images of a site, and the same images in the styles of the other sites."""
     samples, n = site.training, len(site.training)
     chosen = torch.linspace(0, n - 1, min(n, STYLED_IMAGES)).round().long().tolist()
     images = samples.batch(chosen).image
-    styled = {name: found for name, found in run.method.styles(run.state, images).items() if name != site.name}
+    styled = {name: other for name, other in run.method.styles(run.state, images).items() if name != site.name}
     patients = run.task.patients_of(samples)
     return RestyledImages(images, styled, [patients[place] for place in chosen])

@@ -1,4 +1,4 @@
-"""The grid of a comparison: rows (a method with one value of each varied setting) by unseen sites and seeds."""
+"""The runs of a comparison: every method and varied setting, with every unseen site and every seed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from medfed.experiments.setup import build_task, check_local_entries
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import BASELINE, ComparisonRow
 
-FIXED = {  # what no --vary may change, and why
-    "method.name": "--methods says which methods are compared",
-    "seed": "--seed and --seeds say which seeds each row has",
-    "federation.unseen_site": "each site is the unseen one in turn; --sites narrows them",
-    "federation.validation_site": "--leave-two-sites-out has each site validate in turn",
-    "federation.selection": "all rows of a table have one rule",
+FIXED = {  # settings that --vary cannot change, and why
+    "method.name": "--methods names the methods to compare",
+    "seed": "--seed and --seeds set the seeds of each row",
+    "federation.unseen_site": "each site is the unseen site in turn; --sites selects some of them",
+    "federation.validation_site": "with --leave-two-sites-out each site is the validation site in turn",
+    "federation.selection": "all rows of a table use the same rule",
     **dict.fromkeys(("data.name", "data.root", "data.sites"), "all rows of a table have the same sites"),
 }
 Varied = tuple[Override, ...]
@@ -31,7 +31,14 @@ Varied = tuple[Override, ...]
 
 @dataclass(frozen=True)
 class Fold:
-    """One cell of the grid: one row, one unseen site, one seed."""
+    """One run of a comparison.
+
+    Args:
+        row: the row of the table: a method with one value of each varied setting.
+        site: name of the unseen site.
+        config: the config of the run.
+        folder: the folder of the run.
+    """
 
     row: ComparisonRow
     site: str
@@ -41,13 +48,27 @@ class Fold:
 
 @dataclass(frozen=True)
 class Grid:
-    """The runs of a comparison: changes of one base config."""
+    """Plan the runs of a comparison as changes of one base config.
+
+    Args:
+        base: the config that all runs share, apart from the method, the unseen site, the seed and varied settings.
+    """
 
     base: Config
 
     def compatible_methods(self, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
-        """FedAvg and all others that work on this task with their defaults; and why each of the rest does not."""
-        build_task(self.base, dataset)  # refuses a network that suits no method here
+        """Return the methods that work on this task with their default settings, FedAvg first.
+
+        Args:
+            dataset: decides the task.
+
+        Returns:
+            The names of these methods; and for each other method, the sentence that says why it does not work.
+
+        Raises:
+            UserError: if the network does not fit the dataset, so that no method works.
+        """
+        build_task(self.base, dataset)
         refused: dict[str, str] = {}
         names = [BASELINE, *(name for name in registry.known_names("methods") if name not in (BASELINE, "stack"))]
         for name in names:
@@ -61,24 +82,31 @@ class Grid:
         self, out: Path, methods: Sequence[str], n_seeds: int, names: Sequence[str], sites: Sequence[str] | None,
         validates: Mapping[str, str] = {}, varied: Sequence[Sequence[Override]] = (),
     ) -> list[Fold]:
-        """All runs of the comparison, seed by seed, so that a table is complete as early as possible.
+        """Return all runs of the comparison, seed by seed, so that a table is complete as early as possible.
 
         Args:
-            names: the sites of the dataset.
-            sites: those of them that are left out in turn; None is all.
-            validates: the validation site of each unseen one (`validation_sites`); empty where one site is left out.
-            varied: values of each varied setting; every method is a row with each combination of them.
+            out: folder of the comparison.
+            methods: methods as `--methods` names them.
+            n_seeds: number of seeds, starting with the base config's.
+            names: names of the dataset's sites.
+            sites: the sites to leave out in turn; None takes all.
+            validates: the validation site of each unseen site (`validation_sites`); empty if one site is left out.
+            varied: the values of each varied setting; every method has a row for each combination of them.
+
+        Raises:
+            UserError: if a site, a method or a setting is unknown, or two rows are the same.
         """
         for site in sites or []:
             if site not in names:
                 raise UserError(f"--sites {site}: no such site in {self.base.data.root}; found {', '.join(names)}")
         if len(names) < 2:
-            found = ", ".join(names)
-            raise UserError(f"{self.base.data.root}: leaving one site out needs at least two sites, found {found}")
+            raise UserError(
+                f"{self.base.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}"
+            )
         rows = self._rows(methods, varied)
         folds = [
             Fold(row, site, self.config_of(row.method, site, seed, validates.get(site), values),
-                 RunFolder(out / row.folder / _apart(site, validates.get(site)) / f"seed_{seed}"))
+                 RunFolder(out / row.folder / _folder_of_sites(site, validates.get(site)) / f"seed_{seed}"))
             for seed in range(self.base.seed, self.base.seed + n_seeds)
             for site in sites or names
             for row, values in rows
@@ -92,19 +120,25 @@ class Grid:
     def config_of(
         self, method: str, site: str, seed: int, validation: str | None = None, varied: Sequence[Override] = ()
     ) -> Config:
-        """The base config with another method, other sites left out, and other values.
+        """Return the base config with another method, unseen site and seed.
 
         Args:
-            validation: the validation site; None leaves the config's.
-            method: a name (its settings as in the config where it is the same, else its defaults),
-                `name:key=value,...` to set some, or several of these joined by + to stack them.
+            method: a name, `name:key=value,...` to change settings, or several of these joined by + to stack them. A
+                method that the base config names starts from the settings there, any other from its defaults.
+            site: name of the unseen site; "" for none.
+            seed: the seed.
+            validation: name of the validation site; None keeps that of the base config.
+            varied: one value of each varied setting.
+
+        Raises:
+            UserError: if the method or a setting is unknown, or a value is wrong.
         """
         changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
         changes |= {"federation.validation_site": validation} if validation else {}
         blocks = [_parsed(part, method) for part in method.split("+")]
         if len(blocks) > 1:
             own = {key: value for key, value in resolved(self.base)["method"].items() if key != "preset"}
-            written = [(name, {one.key: one.value for one in settings}) for name, settings in blocks]
+            written = [(name, {override.key: override.value for override in settings}) for name, settings in blocks]
             changes["method.name"] = "stack"
             changes["method.methods"] = [
                 {**(own if name == self.base.method_name else {}), "name": name, **values} for name, values in written
@@ -112,14 +146,14 @@ class Grid:
         else:
             (name, settings), = blocks
             changes |= {} if name == self.base.method_name else {"method.name": name}
-            changes |= {f"method.{one.key}": one.value for one in settings}
+            changes |= {f"method.{override.key}": override.value for override in settings}
         return changed(self.base, changes, varied)
 
     def _rows(self, methods: Sequence[str], varied: Sequence[Sequence[Override]]) -> list[tuple[ComparisonRow, Varied]]:
-        """Rows with their varied values.
+        """Return the rows of the table with their varied values.
 
-        A method is not varied in a setting of methods that it lacks and another has: FedAvg beside CCST has one row,
-        whatever `method.k` is. UserError if none has it, or two rows are one.
+        A setting `method.x` is varied only for methods that have it: with `--vary method.k=1,2`, FedAvg keeps one row
+        and CCST has two. UserError if no method has the setting, or if two rows are the same.
         """
         known = {method: self._settings_of(method) for method in methods}
         for first, *_ in varied:
@@ -131,11 +165,12 @@ class Grid:
         for method in methods:
             own = [values for values in varied if _takes(values[0], known[method])]
             if twice := [values[0].key for values in own if values[0].key in ComparisonRow(method).changes]:
-                raise UserError(f"--vary {twice[0]}: --methods {method} sets it too; say it in one of them")
-            rows += [(ComparisonRow(method, tuple(one.text for one in values)), values) for values in product(*own)]
+                raise UserError(f"--vary {twice[0]}: --methods {method} sets it too; remove it from one of them")
+            for values in product(*own):
+                rows.append((ComparisonRow(method, tuple(override.text for override in values)), values))
         folders = [row.folder.casefold() for row, _ in rows]
         if twice := [row.label for row, _ in rows if folders.count(row.folder.casefold()) > 1]:
-            raise UserError(f"--methods: {' and '.join(map(repr, twice))} would share a folder; leave one out")
+            raise UserError(f"--methods: {' and '.join(map(repr, twice))} would share a folder; remove one of them")
         return rows
 
     def _settings_of(self, method: str) -> set[str]:
@@ -143,19 +178,22 @@ class Grid:
 
 
 def check_rows(folds: Sequence[Fold]) -> None:
-    """UserError for a row that would end the comparison at its first run, hours after the others began."""
+    """Build each row's method and network once; raise UserError for a row that could not train.
+
+    Without this check a wrong row would end the comparison when its first run starts, hours later.
+    """
     for fold in {fold.row: fold for fold in reversed(folds)}.values():
         try:
             _check_fits(fold.config, fold.config.data.ensure_available())
         except UserError as error:
-            raise UserError(f"{fold.row.label}: {error}; or leave it out. Nothing was trained") from error
+            raise UserError(f"{fold.row.label}: {error}; or remove this row. Nothing was trained") from error
 
 
 def _check_fits(config: Config, dataset: Dataset) -> None:
-    """UserError where the method does not work with the task, the images' size and channels, or the network."""
+    """Raise UserError if the method does not work with the task, the network, or the size of the images."""
     task = build_task(config, dataset)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # each run says its own
+        warnings.simplefilter("ignore", UserWarning)  # each run shows its own warnings
         config.network.check_image_size(dataset.image_size)
         config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
         network = config.network.build(task.channels, task.out_channels)
@@ -164,59 +202,67 @@ def _check_fits(config: Config, dataset: Dataset) -> None:
 
 
 def parse_varied(texts: Sequence[str]) -> list[list[Override]]:
-    """The values of each `--vary KEY=V1,V2`; UserError for what is none, or must not be varied."""
+    """Return the values of each `--vary KEY=V1,V2`, one list per text.
+
+    Raises:
+        UserError: if a text is not of this form, or its setting cannot be varied.
+    """
     varied = [Override.parse_each(text, "--vary") for text in texts]
     keys = [values[0].key for values in varied]
     for text, key in zip(texts, keys, strict=True):
         if key in FIXED:
             raise UserError(f"--vary {text}: {key} cannot be varied: {FIXED[key]}")
         if keys.count(key) > 1:
-            raise UserError(f"--vary {text}: {key} is varied twice; give all its values to one --vary")
+            raise UserError(f"--vary {text}: {key} is varied twice; put all its values into one --vary")
     return varied
 
 
 def validation_sites(names: Sequence[str], pairs: Sequence[str], root: str) -> dict[str, str]:
-    """The validation site beside each unseen one.
+    """Return the validation site of each unseen site.
 
     Args:
-        names: the sites, sorted.
-        pairs: UNSEEN/VALIDATION; without any, each site is unseen once and the next one validates, after the last the
-            first.
-        root: of the data, for messages.
+        names: names of the sites, sorted.
+        pairs: UNSEEN/VALIDATION texts. Without any, each site is the unseen site once, and the next site is its
+            validation site; the last site has the first one.
+        root: folder of the dataset, for error messages.
+
+    Raises:
+        UserError: if there are fewer than three sites, or a pair is wrong.
     """
     if len(names) < 3:
-        raise UserError(f"{root}: leaving two sites out needs at least three, found {', '.join(names)}")
+        raise UserError(f"{root}: leaving two sites out needs at least three sites, found {', '.join(names)}")
     if not pairs:
         return dict(zip(names, [*names[1:], names[0]], strict=True))
-    found: dict[str, str] = {}
+    validates: dict[str, str] = {}
     for pair in pairs:
         unseen, _, validation = pair.partition("/")
         for name in (unseen, validation):
             if name not in names:
                 raise UserError(f"--pairs {pair}: expected UNSEEN/VALIDATION. {registry.suggestion(name, names)}")
-        if unseen == validation or unseen in found:
-            what = "the unseen site cannot validate" if unseen == validation else f"{unseen} is unseen twice"
-            raise UserError(f"--pairs {pair}: {what}; name another")
-        found[unseen] = validation
-    return found
+        if unseen == validation or unseen in validates:
+            mistake = "the unseen site cannot validate" if unseen == validation else f"{unseen} is unseen twice"
+            raise UserError(f"--pairs {pair}: {mistake}; name another site")
+        validates[unseen] = validation
+    return validates
 
 
 def _takes(override: Override, settings: set[str]) -> bool:
+    """Return whether a method with these settings is varied by this override."""
     return override.path[0] != "method" or len(override.path) == 1 or override.path[1] in settings
 
 
-def _apart(site: str, validation: str | None) -> str:
-    """The folder of the runs that leave these sites out."""
+def _folder_of_sites(site: str, validation: str | None) -> str:
+    """Return the name of the folder for runs that leave these sites out."""
     return f"unseen_{site}" + (f"-validation_{validation}" if validation else "")
 
 
 def _parsed(part: str, method: str) -> tuple[str, list[Override]]:
-    """`ccst:k=1,style=single` as a name and its settings; values hold no comma and no plus."""
+    """Return name and settings of a text such as `ccst:k=1,style=single`; values hold no comma and no plus."""
     name, _, settings = part.partition(":")
     try:
-        found = [Override.parse(one) for one in settings.split(",") if one]
+        overrides = [Override.parse(setting) for setting in settings.split(",") if setting]
     except UserError as error:
         raise UserError(f"--methods {method}: {str(error).removeprefix('--set ')}") from error
-    if any(one.path == ("name",) for one in found):
+    if any(override.path == ("name",) for override in overrides):
         raise UserError(f"--methods {method}: a name among the settings; expected it before the colon")
-    return name, found
+    return name, overrides

@@ -131,7 +131,10 @@ class ComparisonTables:
         return f"{text}\n\ncost\n{costs}\nnote: {NOTE}"
 
     def write(self, out: Path) -> None:
-        """Write `table.md`, `.csv`, `.json` and `.tex`, `cost.csv`, and `validation.csv` and `.json` where known."""
+        """Write the tables to a folder: `table.md`, `.csv`, `.json` and `.tex`, and `cost.csv`.
+
+        If two sites are left out, `validation.csv` and `.json` have the scores of the validation sites.
+        """
         markdown = to_markdown(self.unseen)
         write_atomically(out / "table.csv", to_csv(self.unseen))
         write_atomically(out / "table.json", to_json(self.unseen))

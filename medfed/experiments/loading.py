@@ -1,4 +1,4 @@
-"""Reading the images of the sites that a simulation holds, before anything is trained."""
+"""Read the images of the sites that a simulation trains, before training starts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from medfed.tasks.task import KEPT_BYTES, Task
 
 @dataclass
 class SiteImages:
-    """Reads cases, moves a bar on with each, and counts by site what is odd about them.
+    """Read cases, advance a progress bar, and count what is unusual about the images of each site.
 
     Args:
-        kept_bytes: how much of the images of one site or client may stay in memory.
+        dataset: knows how to read a case.
+        task: prepares images for the network.
+        bar: progress bar, advanced by one for each case.
+        kept_bytes: how many bytes of the images of one site or client may stay in memory.
+        notices: how many images have each notice, by (site, notice).
     """
 
     dataset: Dataset
@@ -30,18 +34,18 @@ class SiteImages:
     notices: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def samples(self, cases: Sequence[Case]) -> Any:
-        """What a site trains or validates on; None without cases."""
+        """Return the prepared samples of these cases, for training or validation; None without cases."""
         if not cases:
             return None
         return self.task.load(self.dataset, cases, self._notice, self.bar.update, self.kept_bytes)
 
     def check_files(self, cases: Sequence[Case]) -> None:
-        """Read what the evaluator will read again, so that what is wrong with a file shows before training."""
+        """Read cases that the evaluation will read later, so that a damaged file is reported before training."""
         self.task.check_files(self.dataset, cases, self._notice, self.bar.update)
 
     def warn_of_notices(self, splits: Mapping[str, Split]) -> None:
-        """Warn of what was counted, once per site and notice."""
-        for (site, notice), n in sorted(self.notices.items(), key=lambda found: found[0][0]):
+        """Warn about what was counted: one warning per site and notice, with the number of images."""
+        for (site, notice), n in sorted(self.notices.items(), key=lambda entry: entry[0][0]):
             warnings.warn(f"{site}: {n} of {len(splits[site].all())} images: {notice}", stacklevel=2)
 
     def _notice(self, case: Case, notices: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Notices of a run: shown as one line each and kept in `notices.json`."""
+"""Notices of a run: printed as one line each, and saved in `notices.json`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,20 @@ from medfed.outputs.run_folder import RunFolder
 
 @contextmanager
 def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
-    """Show medfed's own warnings as one-line notes among the progress bars, once each, and keep their texts.
+    """Print medfed's warnings as one-line notes, each text once, and collect them.
 
-    Those of a run that has begun are kept on disk too: what was said in round 1 is not said again on resume.
+    Once the run has a `config.yaml`, the notices are also saved in `notices.json`, so that a resumed run knows those
+    of earlier rounds.
+
+    Args:
+        folder: the run's folder.
+        quiet: whether to print nothing; notices are still collected.
+
+    Yields:
+        The list of notices, to which new ones are added while the context is active.
     """
-    begun, kept = ((folder.path / name).is_file() for name in ("config.yaml", "notices.json"))
-    said: list[str] = folder.read_json("notices.json") if begun and kept else []
+    has_begun, has_notices = ((folder.path / name).is_file() for name in ("config.yaml", "notices.json"))
+    notices: list[str] = folder.read_json("notices.json") if has_begun and has_notices else []
     shown: set[str] = set()
 
     def show(
@@ -30,26 +38,26 @@ def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
         line: str | None = None,
     ) -> None:
         text = str(message)
-        ours = category is UserWarning and "medfed" in Path(filename).parts
-        if text in shown or not (ours or "deterministic" in text):
+        is_ours = category is UserWarning and "medfed" in Path(filename).parts
+        if text in shown or not (is_ours or "deterministic" in text):
             return
         shown.add(text)
-        if text not in said:
-            said.append(text)
+        if text not in notices:
+            notices.append(text)
             if (folder.path / "config.yaml").is_file():
-                folder.write_json("notices.json", said)
+                folder.write_json("notices.json", notices)
         if not quiet:
             tqdm.write(f"note: {text}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = show
-        yield said
+        yield notices
 
 
 @contextmanager
 def name_folder_of_full_disk(folder: RunFolder) -> Iterator[None]:
-    """Name the run's folder in the error of a full disk, as the system does not say which disk is full."""
+    """Add the run's folder to the error of a full disk, because the system's error may name no file."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Whether a run may start in a folder, or go on there: nothing is lost, and nothing is mixed."""
+"""Check whether a run may start in a folder or continue there, so that no results are lost or mixed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from medfed.functional.weights import check_same_entries
 from medfed.networks.adain import codec_path
 from medfed.outputs.run_folder import RunFolder
 
-# What an accepted change may touch. All else would make the rounds so far those of another federation: other patients
-# in training, a hospital that took part called unseen, a method without what it shares before round 1.
+# Settings that --accept-config-change may change. With any other change the finished rounds would belong to another
+# federation: other patients in training, an unseen site that has trained, or a method without its shared statistics.
 MAY_CHANGE = (
     "device",
     "evaluation.",
@@ -30,36 +30,44 @@ MAY_CHANGE = (
     "training.batch_size",
     "training.learning_rate",
 )
-REMAINS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
+REMAINDERS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
 
 
 def check_run_folder(
     folder: RunFolder, settings: Mapping[str, Any], resume: bool, accept_change: bool = False
 ) -> None:
-    """Check that a run may start in this folder, or resume the one that is there.
+    """Check that a run may start in this folder, or that the run in it may be resumed.
 
     Args:
-        settings: every value of the config (`schema.resolved`).
+        folder: the run's folder.
+        settings: every value of the config (`medfed.config.schema.resolved`).
+        resume: whether to continue the run in the folder.
+        accept_change: whether to continue although one of the settings in MAY_CHANGE has changed.
 
     Raises:
-        UserError: where going on, or starting over, could lose or mix results.
+        UserError: if starting or continuing here could lose or mix results.
     """
-    kept = folder.path / "config.yaml"
-    if resume and not kept.is_file():
-        raise UserError(f"{folder.path}: no run to resume here; leave --resume out to start one, or name it with --out")
-    if not resume and kept.is_file():
-        last = max(folder.rounds(), default=0)
-        done = "a finished run" if folder.is_finished() else f"a run that has finished round {last}"
-        raise UserError(f"{folder.path}: holds {done}; go on with --resume, or start another with --out")
-    if not resume and (remains := [name for name in REMAINS if (folder.path / name).exists()]):
+    config_file = folder.path / "config.yaml"
+    if resume and not config_file.is_file():
         raise UserError(
-            f"{folder.path}: holds {', '.join(remains)} of a run, but no config.yaml; put that back and --resume, or "
-            "start another run with --out"
+            f"{folder.path}: no run to resume here; remove --resume to start one, or name the run's folder with --out"
+        )
+    if not resume and config_file.is_file():
+        last = max(folder.rounds(), default=0)
+        content = "a finished run" if folder.is_finished() else f"a run that has finished round {last}"
+        raise UserError(
+            f"{folder.path}: holds {content}; continue it with --resume (from Python: resume=True), or choose another "
+            "folder with --out"
+        )
+    if not resume and (remainders := [name for name in REMAINDERS if (folder.path / name).exists()]):
+        raise UserError(
+            f"{folder.path}: holds {', '.join(remainders)} of a run, but no config.yaml; restore that file and use "
+            "--resume, or choose another folder with --out"
         )
     if resume and not folder.rounds() and folder.history():
         raise UserError(
             f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round "
-            f"{folder.history()[-1]['round']}; put the checkpoints back, or start another run with --out"
+            f"{folder.history()[-1]['round']}; restore the checkpoints, or choose another folder with --out"
         )
     if resume and (changed := changed_settings(folder, settings)):
         _check_changes(folder, changed, accept_change)
@@ -68,8 +76,8 @@ def check_run_folder(
 def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> None:
     if fixed := [change for change in changed if not change.startswith(MAY_CHANGE)]:
         raise UserError(
-            f"{folder.path}: this run was started with another config ({'; '.join(fixed[:5])}), and going on would mix "
-            "two federations; undo the change, or start another run with --out"
+            f"{folder.path}: this run was started with another config ({'; '.join(fixed[:5])}), and continuing would "
+            "mix two federations; undo the change, or choose another folder with --out"
         )
     if not accepted:
         raise UserError(
@@ -79,13 +87,18 @@ def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> Non
 
 
 def changed_settings(folder: RunFolder, settings: Mapping[str, Any]) -> list[str]:
-    """How a config (`schema.resolved`) differs from the one that the run was started with."""
+    """Return the settings that differ from those of the run in the folder, as lines such as `seed: 1 -> 2`.
+
+    Args:
+        folder: the run's folder, which has a `config.yaml`.
+        settings: every value of the new config (`medfed.config.schema.resolved`).
+    """
     file = folder.path / "config.yaml"
     return difference(strict_yaml.parse(strict_yaml.read(file), str(file)), settings)
 
 
 def load_resume_state(folder: RunFolder, start: State) -> State:
-    """The last checkpoint, or the start where there is none; UserError where it is of another network."""
+    """Return the state of the last checkpoint, or `start` if there is none; UserError if it is of another network."""
     rounds = folder.rounds()
     if not rounds:
         return start
@@ -94,25 +107,28 @@ def load_resume_state(folder: RunFolder, start: State) -> State:
         check_same_entries(start.weights, state.weights)
     except ValueError as error:
         raise UserError(
-            f"{folder.path}: round {state.round} does not fit the network of this config ({error}); start another run "
-            "with --out"
+            f"{folder.path}: round {state.round} does not fit the network of this config ({error}); choose another "
+            "folder with --out"
         ) from error
     return state
 
 
 def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split], codecs: Sequence[str]) -> None:
-    """Record which files a run is made from, or refuse to resume it with others.
+    """Record in `data.json` which files a run is trained on, or refuse to resume it with other files.
+
+    `data.json` holds the SHA-256 of every image and mask of the source sites and the validation site, and of each codec
+    file. For more than MAX_HASHED_CASES cases it holds the file sizes only, because hashing hundreds of thousands of
+    files at every start would take too long.
 
     Args:
-        splits: the patients of the source sites and the validation site.
-        codecs: files of the style codecs that the method uses.
-
-    `data.json` holds the SHA-256 of every image and mask of the source sites, and of a codec that is not medfed's own.
-    For more than MAX_HASHED_CASES images, it holds the file sizes only: hashing hundreds of thousands of files at every
-    start would take too long.
+        folder: the run's folder.
+        dataset: the dataset of the run.
+        splits: the patients of the source sites and of the validation site.
+        codecs: names or files of the style codecs that the method uses.
 
     Raises:
-        UserError: if files changed, came or went since the run was started, or phantoms gave way to real images.
+        UserError: if files changed, appeared or disappeared since the run was started, or if it was started on a
+            phantom and now finds real images, or the reverse.
     """
     cases = [case for patients in splits.values() for case in patients.all()]
     hashed = len(cases) <= MAX_HASHED_CASES
@@ -127,21 +143,21 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
     if not (folder.path / "data.json").is_file():
         folder.write_json("data.json", {"data": origin, "codecs": codec_digests, "files": files})
         return
-    kept = folder.read_json("data.json")
-    if kept["data"] != origin:
+    recorded = folder.read_json("data.json")
+    if recorded["data"] != origin:
         raise UserError(
-            f"{folder.path}: this run was started on {kept['data']} data, and now finds {origin} data in "
-            f"{dataset.root}; start another run with --out"
+            f"{folder.path}: this run was started on {recorded['data']} data, but {dataset.root} now holds {origin} "
+            "data; choose another folder with --out"
         )
-    before = kept.get("codecs", codec_digests)  # older runs did not record codecs
+    before = recorded.get("codecs", codec_digests)  # older runs did not record codecs
     if changed := [name for name in codec_digests if before.get(name) != codec_digests[name]]:
         raise UserError(
-            f"{codec_path(changed[0])}: changed since the run in {folder.path} was started with it; put the codec of "
-            "then back, or start another run with --out"
+            f"{codec_path(changed[0])}: changed since the run in {folder.path} was started; restore the old file, or "
+            "choose another folder with --out"
         )
-    names = sorted(set(kept["files"]) | set(files))
-    if changed := [name for name in names if kept["files"].get(name) != files.get(name)]:
+    names = sorted(set(recorded["files"]) | set(files))
+    if changed := [name for name in names if recorded["files"].get(name) != files.get(name)]:
         raise UserError(
-            f"{dataset.root}: {len(changed)} of {len(names)} cases changed, came or went since the run in "
-            f"{folder.path} was started, the first is {changed[0]}; put them back, or start another run with --out"
+            f"{dataset.root}: {len(changed)} of {len(names)} cases changed, appeared or disappeared since the run in "
+            f"{folder.path} was started, the first is {changed[0]}; restore them, or choose another folder with --out"
         )

@@ -27,10 +27,10 @@ from medfed.outputs.run_folder import RunFolder
 
 
 def default_folder(config: Config) -> Path:
-    """runs/CONFIG-METHOD-unseen_SITE[-validation_SITE]-seedN, so that two different runs do not meet."""
+    """Return the folder of a run without `--out`: runs/CONFIG-METHOD-unseen_SITE[-validation_SITE]-seedN."""
     unseen, validation = config.federation.unseen_site or "none", config.federation.validation_site
-    apart = f"unseen_{unseen}" + (f"-validation_{validation}" if validation else "")
-    return Path("runs") / f"{Path(config.source).stem}-{config.method_name}-{apart}-seed{config.seed}"
+    sites = f"unseen_{unseen}" + (f"-validation_{validation}" if validation else "")
+    return Path("runs") / f"{Path(config.source).stem}-{config.method_name}-{sites}-seed{config.seed}"
 
 
 def start_or_resume(
@@ -81,35 +81,35 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
     if is_complete and not changed_settings(folder, resolved(config)):
         return folder.read_json("summary.json")
     set_deterministic()
-    with record_notices(folder, quiet) as said:
+    with record_notices(folder, quiet) as run_notices:
         experiment = build_experiment(config, folder.path / "sites", quiet)
         state = load_resume_state(folder, experiment.start)
         with name_folder_of_full_disk(folder):
             check_data(folder, experiment.dataset, experiment.splits, config.method.files)
             _check_selection(config.federation.selection, config.source, experiment.sites)
             _warn_of_settings(config.federation, len(experiment.sites))
-            _begin(folder, config, experiment.clients, state.round, said)
+            _begin(folder, config, experiment.clients, state.round, run_notices)
             last = train(config, experiment.engine, folder, state, quiet)
             final = selected_state(folder, last, config.federation.selection)
-            return _conclude(config, folder, experiment, final, said, quiet)
+            return _conclude(config, folder, experiment, final, run_notices, quiet)
 
 
 def _conclude(
-    config: Config, folder: RunFolder, experiment: Experiment, final: State, said: list[str], quiet: bool
+    config: Config, folder: RunFolder, experiment: Experiment, final: State, run_notices: list[str], quiet: bool
 ) -> dict[str, object]:
     """Score the final state, draw the figures, save the model, and write the summary."""
-    findings = evaluate(experiment, final.weights, quiet)
-    rows, ratios = findings.rows, findings.ratios
+    result = evaluate(experiment, final.weights, quiet)
+    rows, ratios = result.rows, result.ratios
     experiment.task.scoring.write_cases(folder.path / "cases.csv", rows)
     if ratios:
         write_ratios(folder.path / "ratios.csv", ratios)
     folder.save_model(unseen_weights(experiment.sites, final.weights))
     distances = boundary_distances(experiment, final.weights)
     try:
-        draw_all(experiment, config.method, final, findings, folder, distances)
-    except Exception as error:  # a figure is not worth the result of days
+        draw_all(experiment, config.method, final, result, folder, distances)
+    except Exception as error:  # a figure that fails must not lose a run of days
         warnings.warn(f"a figure could not be drawn: {error!r}", stacklevel=1)
-    summary = summarise(config, experiment, final, rows, said)
+    summary = summarise(config, experiment, final, rows, run_notices)
     releases = privacy_accounting.count_releases(folder.ledger(), final.weights)
     if budget := privacy_accounting.format_budget(config.privacy, releases):
         summary["privacy"] = budget
@@ -122,27 +122,27 @@ def _conclude(
 
 
 def _begin(
-    folder: RunFolder, config: Config, clients: Mapping[str, Split], rounds_done: int, said: list[str]
+    folder: RunFolder, config: Config, clients: Mapping[str, Split], rounds_done: int, run_notices: list[str]
 ) -> None:
-    """Write down what runs, `config.yaml` last: a folder without it is no run, so refused data leave none behind."""
-    (folder.path / "summary.json").unlink(missing_ok=True)  # of another config, where a change was accepted
+    """Write the files that describe the run; `config.yaml` comes last, because a folder without it holds no run."""
+    (folder.path / "summary.json").unlink(missing_ok=True)  # of the config before an accepted change
     if (folder.path / "config.yaml").is_file():
         changed = changed_settings(folder, resolved(config))
-        said += [f"the config was changed after round {rounds_done}: {change}" for change in changed]
-        said += [
-            f"went on after round {rounds_done} in another environment, with other {name}"
+        run_notices += [f"the config was changed after round {rounds_done}: {change}" for change in changed]
+        run_notices += [
+            f"continued after round {rounds_done} in another environment, with other {name}"
             for name, value in folder.read_json("environment.json").items()
             if value != environment()[name]
         ]
     folder.write_json("environment.json", environment())
-    folder.write_json("notices.json", said)
+    folder.write_json("notices.json", run_notices)
     if clients:
         folder.write_json("clients.json", {name: _cases_of(patients) for name, patients in clients.items()})
     folder.write_text("config.yaml", to_yaml(config))
 
 
 def _cases_of(patients: Split) -> dict[str, list[str]]:
-    """The cases that a client holds, as SITE/CASE."""
+    """Return the training and validation cases of a client, as SITE/CASE."""
     parts = {"train": patients.train, "validation": patients.validation}
     return {part: [f"{case.site}/{case.patient}" for case in cases] for part, cases in parts.items()}
 
@@ -150,13 +150,13 @@ def _cases_of(patients: Split) -> dict[str, list[str]]:
 def _warn_of_settings(settings: Federation, n_sites: int) -> None:
     if not settings.unseen_site:
         warnings.warn(
-            "federation.unseen_site is empty: no score here is of a hospital that took no part; name one to measure "
-            "that",
+            "federation.unseen_site is empty, so no score is of a site that did not train; name a site to measure "
+            "generalisation",
             stacklevel=2,
         )
     if settings.clients_per_round > n_sites:
         warnings.warn(
-            f"federation.clients_per_round: {settings.clients_per_round}, but there are {n_sites}; all take part in "
+            f"federation.clients_per_round: {settings.clients_per_round}, but there are {n_sites}; all train in "
             "every round",
             stacklevel=2,
         )
@@ -166,5 +166,5 @@ def _check_selection(selection: str, source: str, sites: Sequence[Site]) -> None
     if selection == "source_validation" and not any(site.validation for site in sites):
         raise UserError(
             f"{source}: federation.selection: '{selection}' needs validation patients, and no source site has enough "
-            "patients to spare one; set it to last"
+            "patients for one; set it to last"
         )

@@ -1,4 +1,4 @@
-"""From a config to a federation in one process: sites with their images, the network, the engine, the first state."""
+"""Build a federation from a config: the sites with their images, the network, the engine and the first state."""
 
 from __future__ import annotations
 
@@ -31,21 +31,28 @@ from medfed.networks.tent import Tent
 from medfed.tasks.factory import task_of_dataset
 from medfed.tasks.task import KEPT_BYTES, Task
 
-OTHER_NETWORK = {  # whether a network draws masks: what it does, what the data have, a network for them
-    True: ("draws masks", "images to classify", "densenet"),
-    False: ("tells classes", "masks", "unet"),
+OTHER_NETWORK = {  # by whether the network segments: what it does, what the data hold, a network for such data
+    True: ("segments images", "images to classify", "densenet"),
+    False: ("classifies images", "masks", "unet"),
 }
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything a run needs; the unseen site is a name and files whose images nobody has read.
+    """Everything that a run needs. Images of the unseen site are not read yet.
 
-    sites: those that train, in this process; a hospital's own process has one.
-    validation_site: the site that only scores, if there is one.
-    splits: patients of each source site; those of the validation site, which comes last, are all for validation.
-    unseen: cases of the unseen site, for the evaluator alone.
-    clients: the training and validation cases of each client where the sites' people were handed out; else empty.
+    Args:
+        dataset: where the images are and how they are read.
+        task: segmentation or classification.
+        network: the network, which all sites of this process share.
+        engine: delivers messages to the sites.
+        sites: the sites that train.
+        validation_site: the site that only computes validation scores; None if there is none.
+        start: the coordinator's state before the first round.
+        splits: patients of each source site by part, and last of the validation site, which has validation patients
+            only.
+        unseen: cases of the unseen site, by its name; only the evaluation reads them.
+        clients: training and validation cases of each client; empty if each site is one client.
     """
 
     dataset: Dataset
@@ -61,11 +68,16 @@ class Experiment:
 
 
 def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> Experiment:
-    """Make the data ready, read the source sites, and build network and sites.
+    """Read the images of the source sites, and build the network, the sites and the engine.
+
+    Args:
+        config: the config of the run.
+        sites_folder: where the sites keep their checkpoints; None keeps none.
+        quiet: whether to draw no progress bars.
 
     Raises:
-        UserError: for whatever is wrong with the files of the source sites, or the names and places of those of the
-            unseen one, before any training.
+        UserError: if a file of the source sites cannot be used, if files of the unseen site are missing or misnamed, or
+            if settings do not fit the data.
     """
     dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
@@ -77,23 +89,27 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
     device = pick_device(config.device)
     network = build_network(config.network, config.method, task, config.seed).to(device)
     if config.evaluation.tent:
-        Tent(network)  # it would refuse after all rounds
+        Tent(network)  # raises now, not after the last round, if the network has no BatchNorm
     check_local_entries(config.method, config.federation, config.source, network)
-    members, validation_site = _read_sites(SiteBuilder(config, task, network), dataset, splits, clients, quiet)
+    sites, validation_site = _read_sites(SiteBuilder(config, task, network), dataset, splits, clients, quiet)
     start = State.of(network)
     engine = registry.resolve("engines", config.federation.engine)(
-        members,
+        sites,
         sites_folder,
         validation_site=validation_site,
         settings=config.federation,
         config_yaml=to_yaml(config),
         source=config.source,
     )
-    return Experiment(dataset, task, network, engine, members, validation_site, start, splits, unseen, clients)
+    return Experiment(dataset, task, network, engine, sites, validation_site, start, splits, unseen, clients)
 
 
 def build_site(config: Config, name: str) -> Site | ValidationSite:
-    """One site or client alone, the same as in a simulation; the images of no other are read.
+    """Build one site or client exactly as a simulation does; images of other sites are not read.
+
+    Args:
+        config: the config of the federation.
+        name: name of the site or client.
 
     Raises:
         UserError: as `build_experiment`, and if there is no such site.
@@ -107,17 +123,25 @@ def build_site(config: Config, name: str) -> Site | ValidationSite:
         images = SiteImages(dataset, task, bar)
         if name == config.federation.validation_site:
             return build.validation_site(name, splits[name], images)
-        held = clients or splits
-        if name not in held:
-            raise UserError(f"{dataset.root}: no site '{name}' trains here. {registry.suggestion(name, held)}")
-        site = build.site(name, held[name], images, KEPT_BYTES)
+        patients_of = clients or splits
+        if name not in patients_of:
+            raise UserError(f"{dataset.root}: no site '{name}' trains here. {registry.suggestion(name, patients_of)}")
+        site = build.site(name, patients_of[name], images, KEPT_BYTES)
     images.warn_of_notices(splits)
     build.warn_of_small_batches([site])
     return site
 
 
 def build_task(config: Config, dataset: Dataset) -> Task:
-    """What is learned from a dataset: its structures or its classes; UserError if the network is of another task."""
+    """Return the task of a dataset: segmentation of its structures, or classification into its classes.
+
+    Args:
+        config: names the network and the metrics.
+        dataset: the dataset.
+
+    Raises:
+        UserError: if the network is made for the other task.
+    """
     task, draws_masks = task_of_dataset(dataset, config.evaluation), bool(config.network.decoder_levels)
     if task.uses_decoder != draws_masks:
         name, (does, has, other) = registry.name_of("networks", type(config.network)), OTHER_NETWORK[draws_masks]
@@ -131,7 +155,14 @@ def build_task(config: Config, dataset: Dataset) -> Task:
 def build_network(
     settings: NetworkSettings, method: Method, task: Task, seed: int
 ) -> nn.Module:
-    """The network with what the method adds; its initial weights depend on the seed and `network.weights` alone."""
+    """Return the network with the layers that the method adds to it.
+
+    Args:
+        settings: settings of the network; its initial weights depend only on `seed` and `settings.weights`.
+        method: the method.
+        task: decides the numbers of input and output channels.
+        seed: the seed of the run.
+    """
     with seeded_layers(seed, "initial weights"):
         network = settings.build(task.channels, task.out_channels)
         settings.load_pretrained(network)
@@ -139,38 +170,53 @@ def build_network(
 
 
 def check_local_entries(method: Method, settings: Federation, source: str, network: nn.Module) -> None:
-    """Refuse settings that do not work for a method that keeps entries of the network at each site (UserError).
+    """Raise UserError if settings do not work for a method that keeps entries of the network at each site.
 
-    Such entries belong to no site where clients are handed the patients of several sites, and to no round but the last.
+    Such entries need clients that are whole sites, and they exist for the last round only.
+
+    Args:
+        method: the method.
+        settings: the `federation` block of the config.
+        source: the config file, for error messages.
+        network: the network with the method's layers.
     """
     if not method.local_keys(network):
         return
     name = registry.name_of("methods", type(method))
     if settings.clients:
         raise UserError(
-            f"{source}: federation.clients: {name} keeps entries of the network at each client, and scores are by "
-            f"site; expected 0, got {settings.clients}"
+            f"{source}: federation.clients: {name} keeps entries of the network at each client, but scores are "
+            f"computed by site; expected 0, got {settings.clients}"
         )
     if settings.selection != "last":
         raise UserError(
             f"{source}: federation.selection: {name} keeps entries of the network at each site, and those of earlier "
-            f"rounds are not kept; expected last, got {settings.selection}"
+            f"rounds are not saved; expected last, got {settings.selection}"
         )
 
 
 @dataclass(frozen=True)
 class SiteBuilder:
-    """Builds the sites of one federation; they share the network, as each reply loads its weights afresh."""
+    """Build the sites of one federation.
+
+    Args:
+        config: the config of the federation.
+        task: the task.
+        network: the network; all sites share it, because each of them loads its weights before it computes.
+    """
 
     config: Config
     task: Task
     network: nn.Module
 
     def site(self, name: str, patients: Split, images: SiteImages, kept_bytes: int) -> Site:
-        """A site that trains with these patients.
+        """Return a site that trains with these patients.
 
         Args:
-            kept_bytes: how much of what the method makes of the images may stay in memory.
+            name: name of the site or client.
+            patients: its training and validation patients.
+            images: reads its images.
+            kept_bytes: how many bytes of images that the method computes may stay in memory.
         """
         config, federation = self.config, self.config.federation
         local_keys = config.method.local_keys(self.network)
@@ -194,18 +240,18 @@ class SiteBuilder:
         )
 
     def validation_site(self, name: str, patients: Split, images: SiteImages) -> ValidationSite:
-        """A site that only scores, on all its patients."""
+        """Return a site that only computes validation scores, on the validation patients given."""
         return ValidationSite(name, images.samples(patients.validation), self.task, self.network)
 
     def warn_of_small_batches(self, sites: list[Site]) -> None:
-        """Warn of sites with fewer training images than a batch has."""
+        """Warn about sites that have fewer training images than `training.batch_size`."""
         size = self.config.training.batch_size
         small = [site for site in sites if len(site.training) < size]
         if small and self.config.federation.clients:
             fewest = min(len(site.training) for site in small)
             warnings.warn(
                 f"{len(small)} of {len(sites)} clients have fewer training images than training.batch_size {size}, "
-                f"the smallest {fewest}; their batches hold what they have",
+                f"the smallest has {fewest}; its batches hold all its images",
                 stacklevel=2,
             )
             return
@@ -221,14 +267,14 @@ class SiteBuilder:
 def _read_sites(
     build: SiteBuilder, dataset: Dataset, splits: dict[str, Split], clients: dict[str, Split], quiet: bool
 ) -> tuple[list[Site], ValidationSite | None]:
-    """The sites that train and the validation site; every image of theirs and of the source sites' tests is read."""
-    held = clients or {site: patients for site, patients in splits.items() if patients.train}
+    """Build the sites that train and the validation site; read their images and the test images of source sites."""
+    patients_of = clients or {site: patients for site, patients in splits.items() if patients.train}
     n_sites = sum(bool(patients.train) for patients in splits.values())
-    kept_bytes = KEPT_BYTES * n_sites // max(len(held), n_sites)  # in all as much as the sites would keep
+    kept_bytes = KEPT_BYTES * n_sites // max(len(patients_of), n_sites)  # clients share what the sites would keep
     with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
               disable=quiet, dynamic_ncols=True, leave=False) as bar:
         images = SiteImages(dataset, build.task, bar, kept_bytes)
-        sites = [build.site(name, patients, images, kept_bytes) for name, patients in held.items()]
+        sites = [build.site(name, patients, images, kept_bytes) for name, patients in patients_of.items()]
         name = build.config.federation.validation_site
         validation_site = build.validation_site(name, splits[name], images) if name else None
         for patients in splits.values():
@@ -239,5 +285,5 @@ def _read_sites(
 
 
 def progress_bar(text: str) -> Progress:
-    """A wrapper that draws a bar over an iterable, for what takes a `progress`."""
+    """Return a function that draws a progress bar with this text while an iterable is consumed."""
     return lambda items: tqdm(items, desc=text, dynamic_ncols=True, leave=False)

@@ -1,4 +1,4 @@
-"""What a run says of itself in `summary.json`."""
+"""Build `summary.json`: the scores of a run, and everything that a reader of the scores should know."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ from medfed.outputs.environment import versions
 from medfed.tasks.task import Task
 
 
-def summarise(config: Config, experiment: Experiment, final: State, rows: list, said: list[str]) -> dict[str, object]:
-    """`summary.json`: the scores, and all that a reader must know of how they came about.
+def summarise(
+    config: Config, experiment: Experiment, final: State, rows: list, notices: list[str]
+) -> dict[str, object]:
+    """Return the content of `summary.json`: scores with intervals, patients, sites, versions and notices.
 
     Args:
-        final: of the round that the rule chose.
-        rows: as the evaluator made them.
-        said: the notices of the run.
+        config: the config of the run.
+        experiment: its sites, clients and task.
+        final: the state after the round that the selection rule chose.
+        rows: scores of the test cases, as `medfed.experiments.evaluation.evaluate` returns them.
+        notices: the notices of the run.
     """
-    federation, members = config.federation, experiment.sites
-    looked = transductive_by(experiment.task, members)
+    federation = config.federation
+    transductive = transductive_by(experiment.task, experiment.sites)
     return {
         **experiment.task.scoring.summarise(rows, config.seed),
         "data": "phantom" if experiment.dataset.is_phantom else "real",
@@ -52,22 +56,22 @@ def summarise(config: Config, experiment: Experiment, final: State, rows: list, 
         "config_sha256": hashlib.sha256(to_yaml(config).encode()).hexdigest(),
         "versions": versions(),
         "start_weights": _start_weights(config.network),
-        "sites_kept_entries": any(site.local_keys for site in members),
+        "sites_kept_entries": any(site.local_keys for site in experiment.sites),
         "method_facts": config.method.facts(final),
-        "transductive": bool(looked),
-        **({"transductive_by": looked} if looked else {}),
-        "notices": said,
+        "transductive": bool(transductive),
+        **({"transductive_by": transductive} if transductive else {}),
+        "notices": notices,
     }
 
 
 def _start_weights(network: NetworkSettings) -> dict[str, str] | None:
-    """The file of pretrained weights, if training started from one."""
+    """Return name and SHA-256 of the file of pretrained weights; None if all weights started fresh."""
     path = network.weights_file()
     return None if path is None else {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def _clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, object]:
-    """How the sites' people were handed out, and how many images a client has."""
+    """Return how the sites' patients were given to clients, and how many training images the clients have."""
     n = len(clients)
     images = sorted(len(patients.train) for patients in clients.values())
     return {
@@ -79,17 +83,23 @@ def _clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, 
 
 
 def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, object]:
-    """What a bundle must know of the images, so that exporting needs none of them.
+    """Return what a bundle must know about the images, so that the export needs none of them.
 
     Args:
-        first: any case, for the kind of its file.
+        task: what the network learns.
+        dataset: the dataset of the run.
+        first: any case, for the type of its image file.
+
+    Returns:
+        Channels, names of structures and classes, the range of intensities (None for MRI), whether images are
+        standardised, and whether they are 2-D image files such as PNG.
     """
-    known = dataset.intensity_range
+    intensity_range = dataset.intensity_range
     return {
         "channels": task.channels,
         "structures": list(dataset.structures),
         "classes": list(dataset.classes),
-        "intensity_range": known and list(known),
+        "intensity_range": intensity_range and list(intensity_range),
         "standardised": task.standardised,
         "pictures": reading.is_2d_image_file(first.image),
     }

@@ -1,4 +1,4 @@
-"""Train one federation in a folder, round by round; a run that was stopped goes on after its last round."""
+"""Train one federation round by round, and save every round in the run's folder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ def train(
     config: Config, engine: Engine, folder: RunFolder, state: State, quiet: bool,
     finish: Callable[[State], None] = lambda last: None,
 ) -> State:
-    """Run the rounds that `state` has not seen, each committed to the folder; return the state after the last one.
+    """Run the remaining rounds, save each one in the folder, and return the state after the last round.
 
     Args:
-        finish: called with the last state while the engine still runs.
+        config: method, settings of the federation and of the local training, and seed.
+        engine: delivers messages to the sites; it is closed at the end.
+        folder: the run's folder. Rows of rounds after `state.round` are removed from its tables first.
+        state: the coordinator's state from which training continues.
+        quiet: whether to draw no progress bar.
+        finish: called with the last state while the engine is still open.
 
     Raises:
-        KeyboardInterrupt: of the same type, with a sentence that says how to go on.
+        KeyboardInterrupt: if training is interrupted; the message says how to continue.
     """
     settings = config.federation
     if not folder.rounds():
@@ -43,15 +48,22 @@ def train(
         except KeyboardInterrupt as stop:
             raise type(stop)(
                 f"stopped in round {min(folder.rounds()[-1] + 1, settings.rounds)} of {settings.rounds}; {folder.path} "
-                "holds all before it, and the sites that had finished. Go on with the same command and --resume"
+                "holds the rounds before it, and the sites that had finished this one. Continue with the same command "
+                "and --resume"
             ) from stop
         finally:
             engine.close()
-    engine.restore(state.took_part)  # the evaluator needs what the sites keep
+    engine.restore(state.took_part)  # the evaluation needs the entries that stay at the sites
     return state
 
 
 def selected_state(folder: RunFolder, last: State, rule: str) -> State:
-    """The state of the round that a rule of `medfed.federation.selection` chooses; `last` is that of the last round."""
+    """Return the coordinator's state after the round that a selection rule chooses.
+
+    Args:
+        folder: the run's folder, which has the scores of all rounds.
+        last: the state after the last round.
+        rule: name of a rule in `medfed.federation.selection.RULES`.
+    """
     chosen = RULES[rule](folder.history())
     return last if chosen == last.round else folder.load_state(chosen)

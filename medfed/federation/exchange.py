@@ -71,7 +71,7 @@ class Exchange:
 
         Args:
             messages: the requests by the name of the site, all of one kind and round; at least one.
-            state: the coordinator's state, with whose weights the replies are compared.
+            state: the coordinator's state; the weights of the replies are compared with its weights.
 
         Raises:
             UserError: if a reply fails a check and `federation.on_bad_update` is "stop", or if fewer replies than
@@ -129,7 +129,12 @@ class Exchange:
         return result, used
 
     def take_records(self) -> tuple[list[Row], dict[str, float], int]:
-        """Return `ledger`, `seconds` and `n_clients` since the last call, and reset all three."""
+        """Return the records since the last call, and reset them.
+
+        Returns:
+            The rows of the ledger, the measured seconds by kind of request, and the number of clients that were asked
+            to train.
+        """
         records = self.ledger, self.seconds, self.n_clients
         self.ledger, self.seconds, self.n_clients = [], {}, 0
         return records
@@ -169,7 +174,7 @@ class Exchange:
                 "with --resume when more sites can reply"
             )
         for rejection in rejected:
-            warnings.warn(f"{rejection}; this step goes on without it", UserWarning, stacklevel=2)
+            warnings.warn(f"{rejection}; the run continues without it", UserWarning, stacklevel=2)
 
     @contextmanager
     def _timing(self, kind: str) -> Iterator[None]:

@@ -182,10 +182,10 @@ def _entry(header: Mapping[str, Any], name: str) -> Any:
     return header[name]
 
 
-def _check_format(what: str, found: object, expected: int) -> None:
-    if found != expected:
+def _check_format(name: str, version: object, expected: int) -> None:
+    if version != expected:
         raise ValueError(
-            f"this has {what} version {found}, but this version of medfed reads {what} version {expected}; use the "
+            f"this has {name} version {version}, but this version of medfed reads {name} version {expected}; use the "
             "version of medfed that wrote it, or start another run with --out"
         )
 

@@ -30,21 +30,25 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Privacy:
-    """The `privacy` block of a config: the Gaussian mechanism (Dwork & Roth 2014, appendix A) before a site sends.
+    """The `privacy` block of a config: clipping and Gaussian noise on what a site sends.
 
-    What a site sends is clipped to a length, so that other images there could move it by twice that at most, and noise
-    of `noise` times this much goes on every number. So the guarantee is for all that a site holds: it covers each of
-    its people, and is harder to earn than one for a single person. What it comes to in (epsilon, delta) over all rounds
-    is in `summary.json`, computed by Google's accountant (`medfed.federation.privacy_accounting`). It covers weights
-    and statistics; the number of images, the number of steps, the mean loss and the validation score leave as they are.
+    This is the Gaussian mechanism (Dwork & Roth: "The Algorithmic Foundations of Differential Privacy", 2014, appendix
+    A, https://www.cis.upenn.edu/~aaroth/Papers/privacybook.pdf). A site clips what it sends to an L2 norm of C. With
+    other images the sent numbers could then differ by at most 2 * C, and noise with the standard deviation
+    2 * C * `noise` is added to each number. The guarantee therefore covers all data of a site together, which is more
+    than a guarantee for one patient. (epsilon, delta) over all rounds is written to `summary.json`, computed by
+    Google's accountant (`medfed.federation.privacy_accounting`). Weights and statistics are protected. The number of
+    images, the number of steps, the mean loss and the validation score are sent unchanged.
 
     Args:
-        clip: greatest L2 length of the change of a round, over all floating-point entries; 0 neither clips nor adds
-            noise.
-        noise: standard deviation of the noise over 2 * clip, at least 0.
-        statistics_clip, statistics_noise: the same of the tensors that a method sends beside the weights, all those of
-            one message together, and not of their change.
-        delta: for which epsilon is told, in (0, 1).
+        clip: maximum L2 norm of the change of a site's weights in a round, over all floating-point entries. 0 neither
+            clips nor adds noise.
+        noise: standard deviation of the noise on the weights, divided by 2 * `clip`; at least 0.
+        statistics_clip: maximum L2 norm of the tensors that a method sends besides the weights, all tensors of one
+            message together. 0 neither clips nor adds noise.
+        statistics_noise: standard deviation of the noise on those tensors, divided by 2 * `statistics_clip`; at least
+            0.
+        delta: the delta for which epsilon is computed, in (0, 1).
     """
 
     clip: NonNegativeFloat = 0.0

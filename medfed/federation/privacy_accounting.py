@@ -27,7 +27,7 @@ EXTRA = (
 
 @dataclass(frozen=True)
 class Releases:
-    """How many messages of one site left it.
+    """Numbers of messages that left one site, for the privacy accounting.
 
     Attributes:
         weights: messages with entries of the network.

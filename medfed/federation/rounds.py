@@ -248,9 +248,9 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
             validation site is not asked, because no whole model exists for it.
 
     Returns:
-        Columns of the history: `validation_score` (mean over the sites that train; None if nothing was validated) and
-        `validation_score/SITE`, the score of the validation site, and likewise the mean and the values by site of
-        every other fact that the sites report.
+        Columns of the history: `validation_score` (mean over the sites that train; None if nothing was validated),
+        `validation_score/SITE` for each of these sites, `validation_site_score` if there is a validation site, and the
+        mean and the values by site of every other fact that the sites report.
     """
     settings, row = exchange.settings, Row(validation_score=None)
     if state.round % settings.validate_every and state.round != settings.rounds:

@@ -38,7 +38,7 @@ class Site:
         validation: prepared images of its validation patients; None if it has none.
         task: segmentation or classification: the loss, the augmentation and the validation scores.
         method: the federated method.
-        network: the network; several sites of one process may share it, because each request loads its weights anew.
+        network: the network; several sites of one process may share it, because each request loads its own weights.
         architecture: the names of the network's layers that methods use.
         settings: the `training` block of the config.
         local_keys: entries of the state dict that stay at this site and are never sent.
@@ -122,7 +122,11 @@ class Site:
         self.network.load_state_dict(merged)
 
     def local_entries(self) -> dict[str, Tensor]:
-        """Return the entries of the state dict that stay at this site; empty before its first round."""
+        """Return the site's own values of its local entries, by name in the state dict.
+
+        Local entries (`local_keys`) are never sent, such as BatchNorm entries in FedBN. The dict is empty before the
+        site's first training round.
+        """
         return {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
 
     def _merged(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -190,7 +194,7 @@ class Site:
         )
 
     def _samples(self, local: LocalRound) -> Samples:
-        """Return the samples that the method trains on (`Method.expand`), computed anew only for other tensors."""
+        """Return the samples that the method trains on (`Method.expand`), computed again if its tensors change."""
         if type(self.method).expand is Method.expand:
             return self.training
         key = digest(pack({"tensors": local.message.tensors}, {}))

@@ -21,7 +21,7 @@ class ValidationSite:
         name: the name of the site.
         samples: prepared images of all its patients.
         task: computes the validation scores.
-        network: the network; it may be shared with other sites, because each request loads its weights anew.
+        network: the network; it may be shared with other sites, because each request loads its own weights.
     """
 
     name: str

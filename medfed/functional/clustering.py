@@ -82,7 +82,8 @@ def cluster_means(vectors: Tensor, labels: Tensor) -> Tensor:
         ValueError: if the shapes do not fit, or a number below K is not used.
     """
     if vectors.ndim != 2 or labels.shape != vectors.shape[:1]:
-        raise ValueError(f"vectors (N, D) need labels (N,), got {tuple(vectors.shape)} and {tuple(labels.shape)}")
+        shapes = f"{tuple(vectors.shape)} and {tuple(labels.shape)}"
+        raise ValueError(f"vectors must be (N, D) and labels (N,), got {shapes}")
     labels = labels.to(vectors.device)
     sizes = labels.bincount()
     if not sizes.all():

@@ -27,7 +27,7 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         ValueError: if the shapes do not fit each other.
     """
     if features.ndim != 4 or mask.shape != (len(features), *features.shape[2:]):
-        raise ValueError(f"features {tuple(features.shape)} need a mask (B, H, W), got {tuple(mask.shape)}")
+        raise ValueError(f"mask must be (B, H, W) for features {tuple(features.shape)}, got {tuple(mask.shape)}")
     with torch.autocast(features.device.type, enabled=False):
         features = features.to(torch.promote_types(features.dtype, torch.float32))
         weights = mask.to(features).flatten(1)                                 # (B, H * W)

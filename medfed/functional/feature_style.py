@@ -224,7 +224,7 @@ def _draw_styles(received: SiteStyle, n: int, n_channels: int, rng: torch.Genera
     """Draw n styles around the received one(s): (2, n, C) float64 on the CPU."""
     shapes = {tuple(entry.shape) for entry in received}
     if len(shapes) != 1 or received.mean.ndim not in (1, 2) or received.mean.shape[-1] != n_channels:
-        raise ValueError(f"the style must be four times ({n_channels},) or (R, {n_channels}), got {sorted(shapes)}")
+        raise ValueError(f"the style must be four tensors ({n_channels},) or (R, {n_channels}), got {sorted(shapes)}")
     sites = torch.stack([torch.atleast_2d(entry) for entry in received]).detach().to("cpu", torch.float64)
     of_site = torch.randint(sites.shape[1], (n,), generator=rng)
     noise = torch.randn(2, n, n_channels, dtype=torch.float64, generator=rng)

@@ -213,7 +213,7 @@ def unpack_window(packed: Tensor, spatial_dims: int = 2) -> Tensor:
     count = 2 * packed.shape[-1] - 1
     side = round(count ** (1 / spatial_dims))
     if side**spatial_dims != count:
-        raise ValueError(f"{packed.shape[-1]} numbers are not half of a {spatial_dims}-D window of odd side")
+        raise ValueError(f"{packed.shape[-1]} values do not fit a {spatial_dims}-D window with an odd side")
     return torch.cat([packed, packed[..., :-1].flip(-1)], dim=-1).unflatten(-1, (side,) * spatial_dims)
 
 
@@ -247,7 +247,7 @@ def _check_window(images: Tensor, low_frequencies: LowFrequencySpectrum, window:
     side = 2 * low_frequencies.half_width + 1
     analysed = (*low_frequencies.spectrum.shape[:2], *low_frequencies.shape)
     if tuple(images.shape) != analysed:
-        raise ValueError(f"the spectrum is of images {analysed}, not of these {tuple(images.shape)}")
+        raise ValueError(f"the spectrum belongs to images {analysed}, got images {tuple(images.shape)}")
     expected = (*images.shape[:2], *[side] * len(low_frequencies.shape))
     if tuple(window.shape) != expected:
         raise ValueError(f"window must be {expected} for images {analysed}, got {tuple(window.shape)}")

@@ -72,7 +72,7 @@ def shuffle_tiles(image: Tensor, order: Tensor) -> Tensor:
     side = math.isqrt(order.shape[-1])
     if image.ndim != 4 or order.shape != (len(image), side * side) or min(image.shape[2:]) < side:
         raise ValueError(
-            f"images (B, C, H, W) need orders (B, side * side), got {tuple(image.shape)} and {tuple(order.shape)}"
+            f"image must be (B, C, H, W) and order (B, side * side), got {tuple(image.shape)} and {tuple(order.shape)}"
         )
     (top, bottom), (left, right) = (_margins(n, side) for n in image.shape[2:])
     cropped = image[..., top : image.shape[2] - bottom, left : image.shape[3] - right]

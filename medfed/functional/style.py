@@ -148,7 +148,7 @@ class PixelMoments:
         _check_maps(features)
         pixels = features.detach().double().movedim(1, 0).flatten(1)
         if pixels.shape[1] == 0:
-            raise ValueError(f"features must hold a pixel, got {tuple(features.shape)}")
+            raise ValueError(f"features must contain at least one pixel, got {tuple(features.shape)}")
         mean = pixels.mean(dim=1)
         return cls(pixels.shape[1], mean, (pixels - mean[:, None]).square().sum(dim=1))
 

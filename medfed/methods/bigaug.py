@@ -80,9 +80,11 @@ class BigAug(BigAugRanges, Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"noise": BigAugRanges.noise}}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Return the batch after the nine random transforms, on the device on which it came.
+        """Return the batch after the nine random transforms of each image, on the device on which it came.
 
-        Masks (B, S, H, W) and views (B, C, H, W) are moved together with their images.
+        Args:
+            local: the round of training at this site, with its random generator.
+            batch: raw images (B, C, H, W), in [0, 1]. Masks (B, S, H, W) and views (B, C, H, W) move with their images.
         """
         if self.probability == 0:
             return batch

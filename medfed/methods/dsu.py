@@ -60,7 +60,9 @@ class DSU(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3, 4)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with a DSU layer, which has no weights, after each chosen stage.
+        """Return the network with a layer after each chosen stage that adds noise to feature statistics in training.
+
+        The layers have no weights.
 
         Raises:
             UserError: if the network lacks a chosen stage.

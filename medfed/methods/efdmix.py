@@ -62,7 +62,9 @@ class EFDMix(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with an EFDMix layer, which has no weights, after each chosen stage.
+        """Return the network with a layer after each chosen stage that mixes feature distributions in training.
+
+        The layers have no weights.
 
         Raises:
             UserError: if the network lacks a chosen stage.

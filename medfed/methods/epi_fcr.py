@@ -48,7 +48,7 @@ RANDOM_HEAD = "random_head"  # name of the submodule, and so of its state-dict e
 
 @dataclass(frozen=True)
 class EpiFCR(Method):
-    """Episodic training of features, classifier and random classifier, in our federated version.
+    """Episodic training: train features and classifier also with classifiers and features of other sites.
 
     All sites share the network (F, G): G is the network's head and F everything before it, so for masks F is encoder
     and decoder. In addition, each site k trains its own model (f_k, g_k) of the same architecture on its own images

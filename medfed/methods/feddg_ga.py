@@ -13,7 +13,8 @@ losses up (8 bytes).
 Departures: the paper measures losses on training images; we use validation images, as the public code does. The paper's
 rule is used with the maximum of the absolute distances, which bounds a change by d_t; where this maximum is 0, nothing
 changes. The public code leaves out the centring, divides in addition by K, which is fixed at 3, compares accuracies,
-and returns NaN for equal gaps. We could not check the paper's equation numbers.
+and returns NaN for equal gaps. Lines of the code carry the symbols below instead of equation numbers, which we could
+not check.
 """
 
 from __future__ import annotations

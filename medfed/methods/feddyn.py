@@ -34,7 +34,7 @@ H = "h/"  # prefix of h in the coordinator's memory, followed by the name of the
 
 @dataclass(frozen=True)
 class FedDyn(Method):
-    """Federated learning with a dynamic regulariser (Algorithm 1 of the paper).
+    """FedAvg with a loss term that aligns each site's minimum with the global one (Algorithm 1).
 
     Site k keeps g_k, an estimate of the gradient of its loss L_k; the coordinator keeps h. Both start at 0. In round t
     the sites P_t take part; m is the number of all sites that train, not only of those in P_t.

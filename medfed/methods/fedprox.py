@@ -25,7 +25,7 @@ from medfed.functional.weights import squared_distance
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    """FedAvg with a proximal term in the local loss:
+    """FedAvg with a proximal term in the local loss, which keeps the weights close to the start of the round.
 
         L = L_task(w) + mu / 2 * ||w - w_t||^2                                                     (eq. 2)
 

@@ -12,8 +12,8 @@ Communication: the messages of FedAvg; the weights include one additional layer,
 Departures: the norm is not squared, as in the authors' code. (A public copy squares it; with 2048 dimensions, that
 penalty is about five times the cross-entropy at first, and results obtained with it are at chance level.) |C| scales
 the standard deviation instead of C, because a large step may make C negative, where log(C sigma) is not defined.
-Segmentation is not built: nobody published what class and embedding would be for masks. We could not check the paper's
-equation numbers.
+Segmentation is not built: nobody published what class and embedding would be for masks. Lines of the code carry the
+symbols below instead of equation numbers, which we could not check.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ PRIVATE = "fedsr_private"  # name of a submodule without state-dict entries; als
 
 @dataclass(frozen=True)
 class FedSR(Method):
-    """A simple representation. For the embedding z ~ N(mu, sigma^2) of image x with class y, sigma = softplus(rho):
+    """FedAvg with a random embedding whose norm and information about the image are penalised.
+
+    For the embedding z ~ N(mu, sigma^2) of image x with class y, sigma = softplus(rho):
 
         L = CE + l2 * mean ||z||_2 + cmi * mean KL( N(C mu, (C sigma)^2) || N(r_mu[y], softplus(r_sigma[y])^2) )
 
@@ -85,10 +87,10 @@ class FedSR(Method):
     fills_network: ClassVar[bool] = True
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with a stochastic embedding, and with the parameters r and C if `cmi` is above 0.
+        """Return the network with a random embedding and, if `cmi` is above 0, with distributions of the classes.
 
         Raises:
-            UserError: if the network predicts masks, or `cmi` is above 0 but the embedding is not stochastic.
+            UserError: if the network predicts masks, or `cmi` is above 0 but the embedding is not random.
         """
         if self.cmi and not self.stochastic:
             raise UserError(
@@ -108,7 +110,7 @@ class FedSR(Method):
         return network
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Load the site's own r and C of its last round; in its first round, set them to their initial values.
+        """Load the site's private parameters r and C of its last round; in its first round, set their initial values.
 
         The sites of one process share a network, which may hold the parameters of another site.
         """
@@ -116,7 +118,17 @@ class FedSR(Method):
             getattr(local.network, PRIVATE).set_parameters(select_prefix(local.memory, f"{PRIVATE}/"))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return L: the task's loss for one draw of z, plus the two penalties."""
+        """Return the task's loss for one random draw of the embedding, plus the two penalties on the embedding.
+
+        The penalties are its mean norm, and its divergence from the distribution of its class.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's output for the images.
+        """
         place = local.architecture.embedding
         taps = (place, MEAN, SPREAD) if self.stochastic else (place,)
         output = local.forward(batch, taps)
@@ -130,7 +142,7 @@ class FedSR(Method):
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Store r and C in the site's memory; send nothing in addition to the weights."""
+        """Store the site's private parameters r and C in its memory; send nothing in addition to the weights."""
         if self.cmi:
             local.memory.update(add_prefix(getattr(local.network, PRIVATE).copy_parameters(), f"{PRIVATE}/"))
         return {}

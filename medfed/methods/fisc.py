@@ -49,7 +49,7 @@ REGULARISATION_OF_CLASSES, REGULARISATION_OF_MASKS = 0.2, 0.0  # default weights
 
 @dataclass(frozen=True)
 class FISC(Method):
-    """Federated interpolation style and contrastive learning.
+    """FedAvg that contrasts each image with a copy in a style between those of all sites.
 
     Before training, each site computes its style: it groups its images by style with the clustering FINCH (eq. 1),
     computes the mean and standard deviation of the feature channels in each cluster (eq. 2), and averages the clusters.
@@ -79,13 +79,13 @@ class FISC(Method):
         regularisation: weight of the mean squared embeddings, at least 0. null uses 0.2 for classification (the
             authors' code, for PACS) and 0 for masks. 0 switches it off.
         margin: margin of the triplet loss, at least 0. 0.3 in the authors' code.
-        site_clusters: partition of FINCH that a site uses for its images: "first" is the finest, "last" the coarsest,
-            "none" puts all images into one cluster.
-        common_clusters: partition of FINCH that the coordinator uses for the sites' styles: "first", "last", or "none"
-            for one cluster of all sites.
-        spread: standard deviation of a site's style: "mixture" is that of all its clusters together, which includes the
-            distances between them (as in the authors' code); "mean" is the average of the clusters' standard
-            deviations.
+        site_clusters: which result of the clustering FINCH a site uses to group its images by style: "first" has the
+            most clusters, "last" the fewest, and "none" puts all images into one cluster.
+        common_clusters: which result of the clustering FINCH the coordinator uses to group the sites' styles: "first"
+            has the most clusters, "last" the fewest, and "none" puts all sites into one cluster.
+        spread: how the deviation of a site's style is computed: "mixture" is that of all its clusters together,
+            including the distances between them (as in the authors' code); "mean" is the average of the clusters'
+            standard deviations.
         median: median of an even number of clusters: "middle" is the mean of the two middle values, "lower" the smaller
             of them (as in the authors' code).
         freeze_batch_norm: whether BatchNorm keeps the statistics with which it came, as in the authors' code. Only
@@ -162,11 +162,15 @@ class FISC(Method):
             warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the site's style.
+        """Return the style of a site: mean and deviation of feature channels, averaged over clusters of its images.
+
+        Args:
+            site: the site's images.
+            network: not used; the style codec computes the features.
 
         Returns:
-            `style/mean` and `style/std`, each (C,) float32, and `n_clusters` (1,) int64, the number of clusters of
-            which they are the average. Empty if the site has too few patients or only blank images.
+            `style/mean` and `style/std`, each (C,) float32, and `n_clusters` (1,) int64, the number of clusters. Empty
+            if the site has too few patients or only blank images.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
@@ -187,11 +191,11 @@ class FISC(Method):
         return {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float(), "n_clusters": torch.tensor([n_clusters])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the interpolation style and the numbers of clusters.
+        """Compute the interpolation style, the median over clusters of the sites' styles.
 
         Returns:
-            `style/mean` and `style/std`, each (C,) float32; `n_clusters` (1,) int64, of sites; `clusters/SITE` (1,)
-            int64, of a site's images. Empty if no site shared a style.
+            `style/mean` and `style/std`, each (C,) float32; `n_clusters` (1,) int64, the number of clusters of sites;
+            `clusters/SITE` (1,) int64, the number of clusters of a site's images. Empty if no site shared a style.
         """
         styles = {site: shared[site] for site in sorted(shared) if shared[site]}
         if not styles:
@@ -210,11 +214,19 @@ class FISC(Method):
         return {**common, "n_clusters": torch.tensor([n_clusters]), **counts}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the interpolation style: `style/mean` and `style/std`, each (C,)."""
+        """Return the interpolation style, which a site receives: `style/mean` and `style/std`, each (C,)."""
         return {name: entry for name, entry in state.memory.items() if name.startswith(STYLE)}
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """Return the site's own samples, whose batches also contain the restyled view of each image."""
+        """Return the site's samples with a second view of each image, restyled to the interpolation style (eq. 4).
+
+        The second view is computed when a batch first needs it and stored. Without a style, the samples are unchanged.
+
+        Args:
+            local: the round; its message contains the interpolation style.
+            samples: the site's training images.
+            rng: not used.
+        """
         if not local.message.tensors or not self._compares:
             return samples
         mean, std = (local.message.tensors[STYLE + name][None] for name in ("mean", "std"))
@@ -226,13 +238,24 @@ class FISC(Method):
         return RestyledView(samples, VIEW, restyle, local.max_cache_bytes)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Put BatchNorm layers into evaluation mode if `freeze_batch_norm` is true."""
+        """Put BatchNorm layers into evaluation mode if `freeze_batch_norm` is true: their statistics do not change."""
         if self.freeze_batch_norm:
             for norm in batch_norm_layers(local.network).values():
                 norm.eval()
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return L: the task's loss on the images, plus the triplet loss and the regulariser of both views."""
+        """Return the task's loss on the images, plus the triplet loss and the regulariser of both views (eq. 5-7).
+
+        The triplet loss brings the embeddings of an image and of its restyled view together, and separates those of
+        different classes.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's output for the images.
+        """
         embedding, place = local.architecture.embedding, local.head_input
         output = local.forward(batch, (place,))
         loss = local.task.loss(output.logits, batch.label)
@@ -250,7 +273,7 @@ class FISC(Method):
                 return loss, output  # all masks are empty
         chosen, exists = draw_other_class(kinds.cpu(), kinds.cpu(), local.rng)
         chosen, used = chosen.to(z.device), anchors & exists.to(z.device)
-        contrast = triplet_loss(z[used], second_z[used], second_z[chosen[used]], self.margin)  # eq. 5-6
+        contrast = triplet_loss(z[used], second_z[used], second_z[chosen[used]], self.margin)  # eq. 5
         size = z.square().mean() + second_z.square().mean()  # eq. 6
         return loss + self.contrast * contrast + regularisation * size, output  # eq. 7
 
@@ -274,14 +297,14 @@ class FISC(Method):
         return z[there], second_z[there], kinds[there], kinds[there] < label.shape[1]
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return the number of clusters of sites, and of images by site; empty if no site shared a style."""
+        """Return the number of clusters of sites, and of images by site; empty if no style was shared."""
         if "n_clusters" not in state.memory:
             return {}
         sites = {site: int(entry) for site, entry in select_prefix(state.memory, CLUSTERS).items()}
         return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return images (B, C, H, W) in the interpolation style, under "all sites"; empty if no site shared a style."""
+        """Return images (B, C, H, W), in [0, 1], in the interpolation style, under "all sites"; empty without one."""
         if STYLE + "mean" not in state.memory:
             return {}
         mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))

@@ -43,7 +43,7 @@ MAX_BATCH = 32  # largest number of images in one forward pass
 
 @dataclass(frozen=True)
 class FPL(Method):
-    """Federated prototype learning under domain shift.
+    """FedAvg that pulls embeddings towards the clustered class means (prototypes) of all sites.
 
     After its training, each site sends its prototypes: the mean embedding z over its images of each class. The
     coordinator clusters the prototypes of each class over the sites with FINCH and sends the means c of the clusters
@@ -100,7 +100,18 @@ class FPL(Method):
         return self.contrast > 0 or self.consistency > 0
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return L: the task's loss and, from the second round on, the contrastive and the consistency term."""
+        """Return the task's loss and, from the second round on, two terms that pull embeddings to class prototypes.
+
+        The terms are a contrastive loss over the prototypes of all classes, and a squared distance to the mean
+        prototype.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's output for the images.
+        """
         if not self._compares or not local.message.tensors:
             return super().loss(local, batch)
         output = local.forward(batch, (local.head_input,))
@@ -117,7 +128,11 @@ class FPL(Method):
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Return `prototype/CLASS`, (D,) float32, for each class with at least `min_images` images."""
+        """Send the site's prototypes: `prototype/CLASS`, (D,) float32, the mean embedding of each frequent class.
+
+        The embeddings are computed after training, in evaluation mode and without augmentation. Classes with fewer than
+        `min_images` images are left out.
+        """
         if not self._compares or has_too_few_patients(local.site, local.training, self.min_patients, "prototypes"):
             return {}
         sums: dict[int, Tensor] = {}
@@ -143,7 +158,11 @@ class FPL(Method):
         return region_embeddings(features, output.label, self.ring_width)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return `clusters/CLASS`, (M, D): the means of the M clusters of prototypes of each class."""
+        """Cluster the prototypes of each class over the sites, and return the mean of each cluster.
+
+        Returns:
+            `clusters/CLASS`, (M, D), for M clusters of prototypes. Classes that no site sent keep their clusters.
+        """
         prototypes = [updates[site].tensors for site in sorted(updates)]
         memory = dict(state.memory)
         for name in sorted({name for tensors in prototypes for name in tensors}):
@@ -153,10 +172,10 @@ class FPL(Method):
         return memory
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the cluster means of all classes, as `clusters/CLASS`, (M, D)."""
+        """Return the clustered prototypes, which a site receives with the weights: `clusters/CLASS`, (M, D)."""
         return dict(state.memory)
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return `clusters_of_classes`: the number of clusters of each class, by the number of the class."""
+        """Return `clusters_of_classes`: the number of clusters of prototypes by class."""
         clusters = select_prefix(state.memory, CLUSTERS)
         return {"clusters_of_classes": {kind: len(means) for kind, means in clusters.items()}}

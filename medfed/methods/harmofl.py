@@ -16,8 +16,8 @@ image of 384 x 384 pixels), because nothing else is used. Amplitudes are average
 first round. Sites are weighted by their numbers of images; the paper weights them alike. Departures from the public
 code: it exchanges only the mean brightness (preset "released"), and only the first batch enters its running mean. It
 also cuts all sites to the size of the smallest and splits slices instead of patients, which we do not. Its network
-without running statistics is `network.norm: batch_statistics` of densenet. We could not check the paper's equation
-numbers.
+without running statistics is `network.norm: batch_statistics` of densenet. Lines of the code carry the symbols below
+instead of equation numbers, which we could not check.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_BATCH = 64  # largest number of images whose spectra are computed together
 
 @dataclass(frozen=True)
 class HarmoFL(Method):
-    """Harmonised local and global drifts: amplitude normalisation of the images, and weight perturbation in training.
+    """FedAvg with equal low-frequency amplitudes in all images and with weight perturbation in training.
 
     The network replaces the low-frequency amplitudes of every image by the common ones before its first layer: in
     training, validation and prediction, also at an unseen site. The amplitudes of an unseen site are not needed. A
@@ -84,7 +84,16 @@ class HarmoFL(Method):
     fills_network: ClassVar[bool] = True
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Reject standardised images, and images that are smaller than the window; UserError."""
+        """Reject standardised images and images that are smaller than the amplitude window.
+
+        Args:
+            image_size: height and width of the images in pixels.
+            channels: not used.
+            standardised: True if the network receives standardised images.
+
+        Raises:
+            UserError: if amplitudes are to be normalised, but the images do not allow it.
+        """
         if not self.normalise:
             return
         if standardised:
@@ -99,20 +108,26 @@ class HarmoFL(Method):
             )
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with the amplitude normalisation before its first layer."""
+        """Return the network with a layer before its first that replaces the low-frequency amplitudes of its input."""
         if self.normalise:
             prepend_normaliser(network, self.half_width)
         return network
 
     @property
     def shares(self) -> str:
-        """`ONCE`, or `NEVER` if `normalise` is false."""
+        """When sites share amplitudes: `ONCE`, before the first round, or `NEVER` if `normalise` is false."""
         return ONCE if self.normalise else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return `amplitude`: the mean window of the site's images, (C, (S * S + 1) / 2) float32.
+        """Return the mean low-frequency window of the amplitude spectra of the site's training images.
 
-        S is the side of the window, 2 * half_width + 1. The window is symmetric, so about half of it is enough.
+        Args:
+            site: the site's images.
+            network: not used.
+
+        Returns:
+            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and a window of side S = 2 * half_width + 1. A
+            window is symmetric, so about half of it is enough. Empty if the site has too few patients.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "amplitudes"):
             return {}
@@ -132,16 +147,27 @@ class HarmoFL(Method):
         return {WINDOW: torch.stack(windows).mean(dim=0).float()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the common window in the first round; afterwards it is part of the weights."""
+        """Return the common window of amplitudes in the first round; afterwards it is part of the network's weights."""
         return {} if state.round else dict(state.memory)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Write the common window into the network, in the first round."""
+        """Write the common window of amplitudes into the network, in the first round."""
         if WINDOW in local.message.tensors:
             local.network.get_buffer(f"{NAME}.window").copy_(unpack_window(local.message.tensors[WINDOW]))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss at w + delta, and the output at w."""
+        """Return the task's loss at perturbed weights, and the network's output at its present weights.
+
+        The weights are moved by `perturbation` in the direction of the loss's gradient. Only the pass at the present
+        weights changes BatchNorm's running statistics.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss at the perturbed weights, a scalar, and the output at the present weights.
+        """
         loss, output = super().loss(local, batch)
         if self.perturbation == 0:
             return loss, output
@@ -150,7 +176,7 @@ class HarmoFL(Method):
         return local.task.loss(perturbed.logits, perturbed.label), output  # L at w + delta
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return images (B, C, H, W) with the common amplitudes, under "all sites"; empty if no site shared any."""
+        """Return images (B, C, H, W) with the common low-frequency amplitudes, under "all sites"; may be empty."""
         if WINDOW not in state.memory:
             return {}
         normaliser = AmplitudeNormaliser(image.shape[1], self.half_width)

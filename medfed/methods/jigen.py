@@ -74,23 +74,27 @@ class JiGen(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"weight": 0.1}}
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Reject images that are smaller than 3 x 3 pixels; UserError."""
+        """Reject images that are smaller than the 3 x 3 tiles of a puzzle; UserError."""
         if image_size < SIDE:
             raise UserError(
                 f"data.image_size: is {image_size}, but JiGen cuts images into 3 x 3 tiles; choose at least 3"
             )
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with the puzzle's head, which the network's own forward pass does not use."""
+        """Return the network with an additional linear head for puzzles, which its forward pass does not use."""
         module = network.get_submodule(architecture.head if architecture.embedding else architecture.encoder_stages[-1])
         width = input_output_widths(module)[0] if architecture.embedding else output_channels(module)
         add_submodule(network, nn.Linear(width, self.n_orders), NAME)
         return network
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return weight * CE(g(f(x_p)), p) for puzzles of the batch's images, a scalar.
+        """Return the weighted cross-entropy of predicting the permutation of the tiles of shuffled images, a scalar.
 
-        The forward pass on the puzzles does not update BatchNorm's running statistics.
+        The forward pass on the shuffled images does not change BatchNorm's running statistics.
+
+        Args:
+            local: the round of training at this site.
+            output: the network's output for the batch, with its raw images.
         """
         if not self.weight:
             return super().regulariser(local, output)

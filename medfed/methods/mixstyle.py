@@ -62,7 +62,9 @@ class MixStyle(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with a MixStyle layer, which has no weights, after each chosen stage.
+        """Return the network with a layer after each chosen stage that mixes feature statistics of images in training.
+
+        The layers have no weights.
 
         Raises:
             UserError: if the network lacks a chosen stage.

@@ -24,7 +24,9 @@ from medfed.functional.aggregation import clipped_average
 
 @dataclass(frozen=True)
 class NormClipping(Method):
-    """FedAvg of changes whose length is limited. With the change D_k = w_k - w of site k and the limit M:
+    """FedAvg that limits the length of each site's change of the weights.
+
+    With the change D_k = w_k - w of site k and the limit M:
 
         w <- w + sum_k (n_k / N) D_k / max(1, ||D_k|| / M)
 

@@ -36,7 +36,7 @@ from medfed.functional.self_challenging import channel_mask, position_mask, sele
 
 @dataclass(frozen=True)
 class RSC(Method):
-    """Representation self-challenging: FedAvg with another loss.
+    """FedAvg that masks the features with the largest gradients (representation self-challenging).
 
     Let z (B, C, h, w) be the last feature map and g = d (logit of the true class) / dz (eq. 1). A second prediction is
     made from z * m (eq. 3-4). In half of the batches, the mask m (eq. 2) is 0 at the positions where sum_c z_c(x)
@@ -88,7 +88,18 @@ class RSC(Method):
     }
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss, of the second prediction for the most challenged samples and else of the first."""
+        """Return the task's loss, where some predictions are made again without the most important features.
+
+        The features with the largest gradients of the true class are masked. The second prediction counts for the
+        samples whose confidence decreased most, the first for all others.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's first output.
+        """
         kind, share = self._sample_mask(local)
         n_challenged = round(self._sample_share(local.round) * len(batch.image))
         if n_challenged == 0 or share == 0:
@@ -97,8 +108,8 @@ class RSC(Method):
         raw = local.forward(batch, places)
         features = raw.features[places[-1]]
         gradient = torch.autograd.grad(_true_logits(raw).sum(), features, retain_graph=True)[0]  # eq. 1
-        # eq. 2
-        mask = position_mask(features, gradient, share) if kind == "positions" else channel_mask(gradient, share)
+        is_spatial = kind == "positions"
+        mask = position_mask(features, gradient, share) if is_spatial else channel_mask(gradient, share)  # eq. 2
         masked = self._second_pass(local, batch, {**raw.features, places[-1]: features * mask})  # eq. 3-4
         challenged = select_largest_drops(_confidence(raw) - _confidence(masked), n_challenged)  # sec. 3.3
         logits = torch.where(challenged.view(-1, *[1] * (raw.logits.ndim - 1)), masked.logits, raw.logits)

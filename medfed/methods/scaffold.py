@@ -38,7 +38,7 @@ CORRECTION, SUM = "correction/", "sum/"  # in a site's memory, only during a rou
 
 @dataclass(frozen=True)
 class SCAFFOLD(Method):
-    """Stochastic controlled averaging.
+    """FedAvg with gradients that are corrected by control variates (stochastic controlled averaging).
 
     Site k keeps a control c_k, the mean gradient of its last round. The coordinator keeps c = sum_k q_k c_k.
 
@@ -68,19 +68,19 @@ class SCAFFOLD(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"site_weights": "uniform"}}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return `examples`: the site's number of training images, (1,) int64."""
+        """Return the site's number of training images: `examples`, (1,) int64."""
         return {"examples": torch.tensor([len(site.samples)])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return `examples/SITE`, the number of images of every site."""
+        """Store the number of training images of every site, as `examples/SITE`."""
         return {EXAMPLES + site: tensors["examples"] for site, tensors in shared.items()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return c as `control/NAME`, for every parameter with a control; nothing before round 2."""
+        """Return the global control c, which a site receives with the weights, as `control/NAME`; empty in round 1."""
         return {name: entry for name, entry in state.memory.items() if name.startswith(CONTROL)}
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Store the correction c - c_k of each parameter in the site's memory, on the network's device.
+        """Store the gradient correction of this round, c - c_k (global minus own control), in the site's memory.
 
         Gradients are cleared as well: the sites of one process share a network, which may hold gradients of another
         site.
@@ -92,7 +92,7 @@ class SCAFFOLD(Method):
                 local.memory[CORRECTION + name] = (global_control - site_control).to(entry)  # eq. 3: c - c_k
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Add the gradients of the previous step to their sum; return the batch unchanged.
+        """Add the gradients of the previous training step to the site's sum of gradients; return the batch unchanged.
 
         This hook runs after the optimiser's step and before the gradients are cleared, so each gradient is added once.
         """
@@ -100,9 +100,9 @@ class SCAFFOLD(Method):
         return batch
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return sum <c - c_k, y - y.detach()>, a scalar of value 0 with the gradient c - c_k for y.
+        """Return a scalar of value 0 whose gradient is the correction c - c_k: sum <c - c_k, y - y.detach()>.
 
-        The value 0 leaves the reported loss equal to the task's loss.
+        y are the network's weights. The value 0 leaves the reported loss equal to the task's loss.
         """
         total = super().regulariser(local, output)
         for name, entry in local.sent_parameters().items():
@@ -111,7 +111,10 @@ class SCAFFOLD(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Return `change/NAME`: c_k+ - c_k of every parameter with a control. The site's memory keeps c_k+."""
+        """Send the change of the site's control, as `change/NAME`, and store the new control in its memory.
+
+        The new control c_k+ is the mean gradient of the round's steps, without the correction.
+        """
         self._add_gradients(local)
         is_first_round, changes = not local.message.tensors, {}
         for name, entry in local.sent_parameters().items():
@@ -125,7 +128,10 @@ class SCAFFOLD(Method):
         return changes
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return c as `control/NAME`, and the sites' numbers of images. Entries that stay at the sites have no c."""
+        """Return the new global control c, as `control/NAME` by parameter, and the sites' numbers of images.
+
+        Entries of the network that stay at the sites have no control.
+        """
         n_images = {site: int(entry) for site, entry in select_prefix(state.memory, EXAMPLES).items()}
         weights = n_images if self.site_weights == "examples" else dict.fromkeys(n_images, 1)
         shares = [weights[site] / sum(weights.values()) for site in updates]  # eq. 5: q_k

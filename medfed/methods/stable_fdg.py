@@ -56,7 +56,7 @@ MAX_BATCH = 64  # largest number of images whose first-stage features are comput
 
 @dataclass(frozen=True)
 class StableFDG(Method):
-    """Style and attention based learning.
+    """FedAvg on features in the styles of other sites and in new styles, with an attention layer.
 
     Before each round, each participating site shares its style: of the channel means and standard deviations after the
     network's first stage (eq. 1), the mean and the spread over its images (eq. 2-3). The coordinator passes each style
@@ -128,12 +128,12 @@ class StableFDG(Method):
     }
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with an attention layer whose output is added to that of its head.
+        """Return the network with an attention layer over its last feature map, whose output is added to the logits.
 
         Raises:
-            UserError: if the network lacks a chosen stage, or attention is wanted for masks or for a network with a
+            UserError: if the network lacks a chosen stage, or if attention is wanted for masks or for a network with a
             linear
-                embedding layer.
+                layer before its head.
         """
         n_stages = len(architecture.encoder_stages)
         if self.style and max(self.stages) > n_stages:
@@ -159,11 +159,21 @@ class StableFDG(Method):
 
     @property
     def shares(self) -> str:
-        """`EVERY_ROUND`, or `NEVER` if `style` is false."""
+        """When sites share their styles: `EVERY_ROUND`, or `NEVER` if `style` is false."""
         return EVERY_ROUND if self.style else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the site's style Phi_n: `mean`, `std`, `mean_spread` and `std_spread`, each (C,) float32 (eq. 1-3)."""
+        """Return the style of a site: statistics of the feature channels after the network's first stage (eq. 1-3).
+
+        Args:
+            site: the site's images.
+            network: the network with the global weights, in evaluation mode.
+
+        Returns:
+            `mean` and `std`, averages over the images of the channel means and deviations, and `mean_spread` and
+            `std_spread`, their standard deviations over the images; each (C,) float32. Empty if the site has too few
+            patients.
+        """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
         device, styles = next(network.parameters()).device, []
@@ -176,7 +186,11 @@ class StableFDG(Method):
         return compute_site_style(means, stds)._asdict()  # eq. 2-3
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the styles that each site will receive, `received/SITE/NAME`: (R, C) each, for R other sites."""
+        """Assign styles of other sites to each site, at random or by distance (`sharing`).
+
+        Returns:
+            `received/SITE/NAME`, (R, C), for each of the four statistics of the R styles that the site receives.
+        """
         senders = sorted(site for site, style in shared.items() if style)
         order = [senders[i] for i in torch.randperm(len(senders), generator=rng).tolist()]  # sec. 3.1, step 1
         without_style = [site for site in sorted(shared) if not shared[site]]
@@ -189,11 +203,22 @@ class StableFDG(Method):
         return memory
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the styles that the site receives: `mean`, `std`, `mean_spread`, `std_spread`, (R, C) each."""
+        """Return the R styles that a site receives: `mean`, `std`, `mean_spread`, `std_spread`, (R, C) each."""
         return select_prefix(state.memory, f"{RECEIVED}{site}/")
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss of the batch and the added images, in changed styles and with attention."""
+        """Return the task's loss of the batch and of added images, in changed styles and with attention.
+
+        Styles are shifted, explored and mixed in the feature maps after the network's stages. Each image attends to a
+        random other image of its class.
+
+        Args:
+            local: the round of training at this site.
+            batch: raw images (B, C, H, W) and their labels.
+
+        Returns:
+            The loss, a scalar, and the network's output for the batch and the added images.
+        """
         labels = class_ids(batch.label).cpu()
         added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), {})
         indices = torch.cat([torch.arange(len(labels)), added])  # of the batch, then of the added images
@@ -208,7 +233,16 @@ class StableFDG(Method):
         return local.task.loss(output.logits, output.label), output
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """Return the attention map of each image, (B, h, w), non-negative with sum 1; None without attention."""
+        """Compute the attention map of each image, for figures.
+
+        Args:
+            network: the trained network.
+            architecture: names of the network's parts.
+            image: (B, C, H, W), standardised.
+
+        Returns:
+            (B, h, w), each map non-negative with sum 1; None if `attention` is false.
+        """
         if not self.attention:
             return None
         with torch.no_grad(), capture_features(network, (architecture.last_features,)) as captured:

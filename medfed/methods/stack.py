@@ -67,17 +67,17 @@ class Stack(Method):
 
     @property
     def site_weights(self) -> SiteWeights:
-        """Weights of the sites in the average, of the methods that have this setting. They must agree."""
+        """Weights of the sites in the average, "examples" or "uniform", of the methods that have this setting."""
         return next((method.site_weights for method in self.methods if "site_weights" in vars(method)), "examples")
 
     @property
     def shares(self) -> str:
-        """When the methods that share are asked to: `NEVER`, `ONCE` or `EVERY_ROUND`. They must agree."""
+        """When sites are asked to share, the same for all methods that share: `NEVER`, `ONCE` or `EVERY_ROUND`."""
         return next((method.shares for method in self._sharers()), NEVER)
 
     @property
     def unseen_bn(self) -> UnseenBatchNorm:
-        """The setting of the first method with another setting than "average", or else "average"."""
+        """BatchNorm entries of a site that did not train: the rule of the first method with another than "average"."""
         return next((method.unseen_bn for method in self.methods if method.unseen_bn != "average"), "average")
 
     @property
@@ -95,7 +95,7 @@ class Stack(Method):
             method.check(image_size, channels, standardised)
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network wrapped by one method after the other.
+        """Return the network after each method has added its layers, in order.
 
         Methods that read feature maps which others change (`reads_features`) come last.
         """
@@ -108,11 +108,11 @@ class Stack(Method):
         return frozenset().union(*(method.local_keys(network) for method in self.methods))
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the tensors that each method shares, as `NUMBER/NAME`."""
+        """Return the tensors that the methods share at a site, as `NUMBER/NAME`."""
         return _joined(method.share(site, network) if method.shares != NEVER else {} for method in self.methods)
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the coordinator's memory of each method after sharing, as `NUMBER/NAME`."""
+        """Return the coordinator's memory of all methods after sharing, as `NUMBER/NAME`."""
         return _joined(
             method.combine(own, {site: select_prefix(tensors, f"{i}/") for site, tensors in shared.items()}, rng)
             if method.shares != NEVER
@@ -122,18 +122,18 @@ class Stack(Method):
         )
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the tensors that each method sends to the site, as `NUMBER/NAME`."""
+        """Return the tensors that the methods send to a site with the weights, as `NUMBER/NAME`."""
         return _joined(method.broadcast(_own(state, i), site) for i, method in enumerate(self.methods))
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """Return the samples after the expansion of one method after the other."""
+        """Return the training samples after each method has expanded them, in order."""
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 samples = method.expand(own, samples, rng)
         return samples
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Prepare the round of each method.
+        """Let each method prepare the round at a site.
 
         Methods that write entries of the network (`fills_network`) come first, so that the others see the network that
         will be trained; `local.start_weights` then holds the changed network.
@@ -146,14 +146,14 @@ class Stack(Method):
                 local.start_weights = {name: entry.detach().clone() for name, entry in entries}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Return the batch after the augmentation of one method after the other."""
+        """Return the batch after each method has changed it, in order."""
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 batch = method.augment(own, batch)
         return batch
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the loss of the method that defines one, or else the task's loss."""
+        """Return the loss and output of the method that defines a loss, or else the task's loss."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "loss"):
                 with _view(local, i) as own:
@@ -181,14 +181,14 @@ class Stack(Method):
         return _joined(method.remember(*_own_round(state, updates, i), rng) for i, method in enumerate(self.methods))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the weights of the method that defines an aggregation, or else the average."""
+        """Return the global weights of the method that defines an aggregation, or else the sites' average."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "aggregate"):
                 return method.aggregate(*_own_round(state, updates, i))
         return super().aggregate(state, updates)
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return the facts of all methods by name."""
+        """Return the facts of all methods for the run's summary, by name."""
         facts: dict[str, Any] = {}
         for i, method in enumerate(self.methods):
             facts |= method.facts(_own(state, i))

@@ -145,7 +145,7 @@ class StyleCodec(nn.Module):
             mean (B, channels) and std (B, channels), float32.
 
         Raises:
-            ValueError: for another number of channels, or images smaller than `smallest_side`.
+            ValueError: for another number of channels, or sides below `min_side`.
         """
         return channel_mean_std(self.encode(images))
 

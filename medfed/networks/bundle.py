@@ -32,7 +32,7 @@ def _unet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
     norm = arguments["norm"]
     if not all(type(n) is int for n in arguments["features"]):
         raise ValueError(f"features must be whole numbers, got {arguments['features']}")
-    name = str(norm[0] if isinstance(norm, (list, tuple)) else norm).lower()
+    name: Any = str(norm[0] if isinstance(norm, (list, tuple)) else norm).lower()
     yield UNet(tuple(arguments["features"]), name, arguments["dropout"])
 
 
@@ -98,8 +98,8 @@ class Bundle(NetworkSettings):
         try:
             for settings in SETTINGS_BUILDERS[name](expected):
                 channels = (next(expected[name] for name in names if name in expected) for names in CHANNEL_ARGUMENTS)
-                ours = settings.network_def(*channels) or {}
-                network = {key: value for key, value in ours.items() if key != "_target_"}
+                definition_of_settings = settings.network_def(*channels) or {}
+                network = {key: value for key, value in definition_of_settings.items() if key != "_target_"}
                 built = _complete_arguments(name, network, file)
                 if built == expected:
                     return settings
@@ -109,7 +109,7 @@ class Bundle(NetworkSettings):
             ) from error
         raise UserError(
             f"{file}: network_def: this {name} has arguments that medfed does not set; expected "
-            f"{_format_arguments(ours)}"
+            f"{_format_arguments(definition_of_settings)}"
         )
 
     @property
@@ -150,7 +150,15 @@ class Bundle(NetworkSettings):
         return self.network_settings.build(in_channels, out_channels)
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """Return the `network_def` of a MONAI bundle for the trained network; None if MONAI cannot build it."""
+        """Return the `network_def` of a MONAI bundle: a config from which MONAI builds the same network.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of structures or classes.
+
+        Returns:
+            A dict with `_target_` (a class of `monai`) and its arguments; None if MONAI has no such network.
+        """
         return self.network_settings.network_def(in_channels, out_channels)
 
     def weights_file(self) -> Path | None:
@@ -179,7 +187,14 @@ class Bundle(NetworkSettings):
         return self.network_settings
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate the name of an entry in a file of pretrained weights to the network's own name of that entry."""
+        """Translate the name of an entry in a file of pretrained weights to the network's own name of that entry.
+
+        Args:
+            name: state-dict name in the file, for example torchvision's.
+
+        Returns:
+            State-dict name in the network that `build` returns.
+        """
         return self.network_settings.translate_weight_name(name)
 
     def optional_modules(self) -> tuple[str, ...]:
@@ -190,7 +205,7 @@ class Bundle(NetworkSettings):
         """Check that the bundle's network can process square images of `size` pixels.
 
         Raises:
-            UserError: if it cannot.
+            UserError: if it cannot; the message names a size that fits.
         """
         self.network_settings.check_image_size(size)
 

@@ -67,14 +67,26 @@ class DenseNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """Return the `network_def` of a MONAI bundle; None for norm "batch_statistics", which MONAI cannot build."""
+        """Return the `network_def` of a MONAI bundle; None for norm "batch_statistics", which MONAI cannot build.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of structures or classes.
+        """
         if self.norm == "batch_statistics":
             return None
         arguments = self._arguments(in_channels, out_channels)
         return {"_target_": "monai.networks.nets.DenseNet", **arguments, "block_config": list(self.blocks)}
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate torchvision's entry names (`denselayer1.norm1`, older `norm.1`, and `classifier`) to MONAI's."""
+        """Translate torchvision's entry names (`denselayer1.norm1`, older `norm.1`, and `classifier`) to MONAI's.
+
+        Args:
+            name: state-dict name in the file.
+
+        Returns:
+            State-dict name in the network that `build` returns.
+        """
         name = re.sub(r"(\.denselayer\d+)\.(norm|conv)\.?([12])\.", r"\1.layers.\2\3.", name)
         return re.sub(r"^classifier\.", f"{self.head}.", name)
 
@@ -89,7 +101,7 @@ class DenseNetwork(NetworkSettings):
         """
         smallest = 8 * 2 ** (len(self.blocks) - 1)
         if size < smallest:
-            raise UserError(f"data.image_size is {size}, but this network needs at least {smallest} pixels a side")
+            raise UserError(f"data.image_size is {size}, but this network needs at least {smallest} pixels per side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
         """Return the keyword arguments of MONAI's class."""

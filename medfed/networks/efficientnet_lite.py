@@ -110,7 +110,14 @@ class EfficientNetLite(NetworkSettings):
             )
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate the package's block names (`_blocks.3`) to MONAI's, which contain the stack (`_blocks.2.3`)."""
+        """Translate the package's block names (`_blocks.3`) to MONAI's, which contain the stack (`_blocks.2.3`).
+
+        Args:
+            name: state-dict name in the file.
+
+        Returns:
+            State-dict name in the network that `build` returns.
+        """
         return BLOCK_NAME.sub(lambda match: f"_blocks.{_stack_of_block(int(match[1]))}.{match[1]}._", name)
 
     def check_image_size(self, size: int) -> None:

@@ -79,13 +79,25 @@ class ResidualNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """Return the `network_def` of a MONAI bundle; None with an `embedding_size`, which MONAI cannot build."""
+        """Return the `network_def` of a MONAI bundle; None with an `embedding_size`, which MONAI cannot build.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of structures or classes.
+        """
         if self.embedding_size:
             return None
         return {"_target_": "monai.networks.nets.ResNet", **self._arguments(in_channels, out_channels)}
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate torchvision's entry names: only `fc` differs, if there is an extra linear layer."""
+        """Translate torchvision's entry names: only `fc` differs, if there is an extra linear layer.
+
+        Args:
+            name: state-dict name in the file.
+
+        Returns:
+            State-dict name in the network that `build` returns.
+        """
         return re.sub(r"^fc\.(weight|bias)$", rf"{self.head}.\1", name)
 
     def optional_modules(self) -> tuple[str, ...]:
@@ -102,7 +114,7 @@ class ResidualNetwork(NetworkSettings):
             UserError: if the size is too small.
         """
         if size <= STRIDE:
-            raise UserError(f"data.image_size is {size}, but this network needs at least {STRIDE + 1} pixels a side")
+            raise UserError(f"data.image_size is {size}, but this network needs at least {STRIDE + 1} pixels per side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
         """Return the keyword arguments of MONAI's class."""

@@ -122,7 +122,7 @@ class StyleTransfer:
             ValueError: if there are several images and another number of styles.
         """
         if len(images) not in (1, len(mean)):
-            raise ValueError(f"{len(images)} images need as many styles, got {len(mean)}")
+            raise ValueError(f"mean and std must hold one style for each of {len(images)} images, got {len(mean)}")
         mean, std = mean.to(images), std.to(images)
         if self.transfer == "moments":
             return moment_match(images.expand(len(mean), -1, -1, -1), mean, std, self.alpha)

@@ -53,7 +53,12 @@ class UNet(NetworkSettings):
         return BasicUNet(**self._arguments(in_channels, out_channels))
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """Return the `network_def` of a MONAI bundle: `monai.networks.nets.BasicUNet` and its arguments."""
+        """Return the `network_def` of a MONAI bundle: `monai.networks.nets.BasicUNet` and its arguments.
+
+        Args:
+            in_channels: channels of the images.
+            out_channels: number of structures or classes.
+        """
         arguments = self._arguments(in_channels, out_channels)
         arguments["norm"] = list(arguments["norm"])
         return {"_target_": "monai.networks.nets.BasicUNet", **arguments, "features": list(self.features)}

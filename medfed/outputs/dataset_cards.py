@@ -7,6 +7,7 @@ from dataclasses import MISSING
 
 from medfed.config import strict_yaml, validation
 from medfed.core import registry
+from medfed.core.bounds import written_fields
 from medfed.datasets.base import Card, Dataset
 
 WIDTH = 100
@@ -46,7 +47,7 @@ def format_data_block(dataset: Dataset) -> str:
         dataset: a dataset with its settings.
     """
     written = {"name": registry.name_of("datasets", type(dataset))}
-    for entry in validation.written_fields(type(dataset)):
+    for entry in written_fields(type(dataset)):
         value = getattr(dataset, entry.name)
         if value != (entry.default_factory() if entry.default_factory is not MISSING else entry.default):
             written[entry.name] = validation.to_plain(value, lambda block: {})

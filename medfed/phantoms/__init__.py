@@ -1,7 +1,7 @@
-"""Synthetic versions of the datasets: drawn anatomy, one imaging style per site, for trying out and for tests.
+"""Synthetic versions (phantoms) of the datasets, for learning the toolkit and for tests.
 
-`ProstatePhantom`, `FundusPhantom` and `Camelyon17Phantom` write images in the published folder layout the first time
-they are used. Scores on them say nothing about patients.
+Each site has its own simulated scanner or camera. `ProstatePhantom`, `FundusPhantom` and `Camelyon17Phantom` write
+their images in the published file layout when they are first used. Scores on them say nothing about patients.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is learned: segmentation and classification, each with its metrics, tables, figures and bundle."""
+"""Learning tasks, segmentation and classification: samples, loss, metrics, tables, figures and MONAI bundle of each."""

@@ -1,4 +1,4 @@
-"""Random rotation, scaling and flipping of a batch (ELCFS section 4.1 names these three)."""
+"""Random rotation, scaling and flipping of a batch of images, as in section 4.1 of ELCFS."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from torch import Tensor
 def draw_affine(
     n: int, rng: torch.Generator, max_rotation_deg: float = 15.0, max_scaling: float = 0.15, flip: bool = True
 ) -> Tensor:
-    """Parameters of n random maps, drawn on the CPU: (n, 2, 3), from output to input positions in [-1, 1].
+    """Sample n random affine maps of rotation, scaling and flipping.
 
     Args:
-        max_rotation_deg: angles are uniform in plus or minus this.
-        max_scaling: sizes are uniform in 1 plus or minus this.
-        flip: mirror along the first image axis (left-right in a slice of a scanner) with probability one half.
+        n: number of maps.
+        rng: generator of the random numbers, on the CPU.
+        max_rotation_deg: angles are uniform in [-max_rotation_deg, max_rotation_deg] degrees.
+        max_scaling: scale factors are uniform in [1 - max_scaling, 1 + max_scaling].
+        flip: whether to flip along the first image axis (left-right in slices of volumes) with probability 0.5.
+
+    Returns:
+        (n, 2, 3) float64 on the CPU: maps from output to input coordinates in [-1, 1], as `warp` takes them.
     """
     angle, scale, mirror = torch.rand(3, n, generator=rng, dtype=torch.float64)
     angle = (2 * angle - 1) * math.radians(max_rotation_deg)
@@ -32,15 +37,20 @@ def draw_affine(
 
 
 def warp(image: Tensor, theta: Tensor, mode: str = "bilinear") -> Tensor:
-    """Map images (B, C, H, W) by n = B maps of `draw_affine`; their type stays, and edges are repeated.
+    """Transform each image of a batch by an affine map.
 
-    Repeating the edge, rather than filling with zeros, keeps the low frequencies that sites exchange those of an image.
+    Outside the image, its edge is repeated: zeros would change the low frequencies that some methods exchange.
 
     Args:
-        mode: "bilinear", or "nearest" for labels.
+        image: (B, C, H, W), of any numeric type.
+        theta: (B, 2, 3), one map per image, as `draw_affine` returns them.
+        mode: interpolation: "bilinear", or "nearest" for labels.
+
+    Returns:
+        (B, C, H, W), of the type of `image`.
     """
-    move = AffineTransform(
+    transform = AffineTransform(
         mode=mode, normalized=True, padding_mode="border", align_corners=False, reverse_indexing=True
     )
     values = image if image.is_floating_point() else image.float()
-    return move(values, theta.to(values)).to(image.dtype)
+    return transform(values, theta.to(values)).to(image.dtype)

@@ -1,6 +1,6 @@
-"""What a task declares of its MONAI bundle: the template, and what fills it; and the steps that bundles share.
+"""Base class of the MONAI bundle templates of the tasks, and the MONAI transforms that they share.
 
-`medfed.outputs.bundle` writes the files. A template is a folder of `bundles/`; only what depends on the run is
+`medfed.outputs.bundle` writes the files. A template is a folder in `bundles/`; only what depends on the run is
 replaced.
 """
 
@@ -16,27 +16,28 @@ Json = dict[str, Any]
 RGB = {"0": "red", "1": "green", "2": "blue"}
 INTERPOLATE = "torch.nn.functional.interpolate"
 PREDICTIONS = "predictions.csv"
-# How an image file is read by Pillow, by the channels that are wanted: turned as its EXIF note says, without alpha. A
-# file of another kind (more than 8 bits, say) is a KeyError with its mode: better no answer than one of saturated
-# pixels.
+# How Pillow reads an image file, by the number of channels that the network expects: rotated as its EXIF data require,
+# without alpha channel. For other files (more than 8 bits, for example) the lookup raises a KeyError with the mode: no
+# prediction is better than one from saturated pixels.
 _MODES = {1: {"1": "L", "L": "L", "LA": "L"}, 3: dict.fromkeys(("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"), "RGB")}
 CONVERTERS = {
     n: f"$lambda picture: ImageOps.exif_transpose(picture).convert({modes}[picture.mode])"
     for n, modes in _MODES.items()
 }
 FILE_KINDS = (
-    "8-bit {} as PNG, JPEG or BMP, turned as a note in the file says (EXIF); another kind, such as grey of more than 8 "
-    "bits, stops with its mode as a KeyError"
+    "8-bit {} as PNG, JPEG or BMP, rotated as the EXIF data of the file require; for other files, such as grey images "
+    "with more than 8 bits, the bundle stops with a KeyError that names the colour mode"
 )
 
 
 class BundleTemplate(ABC):
-    """The bundle of one task.
+    """Base class of the bundle of one task.
 
-    folder: the template in `bundles/`.
-    name: of the bundle's folder; its end tells MONAI Label the task.
-    title: the first words of the model card.
-    packages: what the bundle needs beside MONAI and PyTorch.
+    Attributes:
+        folder: name of the template folder in `bundles/`.
+        name: name of the exported bundle's folder; MONAI Label recognises the task by its ending.
+        title: first words of the model card.
+        packages: Python packages that the bundle needs in addition to MONAI and PyTorch.
     """
 
     folder: str
@@ -46,41 +47,72 @@ class BundleTemplate(ABC):
 
     @abstractmethod
     def fill_inference(self, config: Json) -> None:
-        """Replace in `configs/inference.json` what depends on the run, but for the network."""
+        """Set the entries of `configs/inference.json` that depend on the run, except the network.
+
+        Args:
+            config: content of the template's file; it is changed in place.
+        """
 
     @abstractmethod
     def fill_metadata(self, content: Json) -> None:
-        """Replace in `configs/metadata.json` what depends on the task."""
+        """Set the entries of `configs/metadata.json` that depend on the task.
+
+        Args:
+            content: content of the template's file; it is changed in place.
+        """
 
     @abstractmethod
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        """The {placeholders} of `docs/README.md` that only this template has."""
+        """Return the values for the {placeholders} of `docs/README.md` that only this template has.
+
+        Args:
+            module: the exported network.
+        """
 
 
 def step(class_: str, keys: str | list[str] = "image", **arguments: Any) -> Json:
-    """A MONAI transform of these keys."""
+    """Return the entry of a MONAI dictionary transform in a bundle's config.
+
+    Args:
+        class_: name of the class in `monai.transforms`.
+        keys: key or keys of the dictionary that are transformed.
+        arguments: further arguments of the class.
+    """
     return {"_target_": f"monai.transforms.{class_}", "keys": keys, **arguments}
 
 
 def read_2d(channels: int) -> list[Json]:
-    """Read an image file as `medfed.datasets.image_files` does, but for the order of axes: MONAI has (C, W, H).
+    """Return the transforms that read a 2-D image file as `medfed.datasets.image_files` does.
 
-    It is turned back when MONAI inverts; `Resized` adds, and removes, its D = 1.
+    MONAI reads (C, W, H), so the axes are swapped. When MONAI inverts the transforms, they are swapped back; `Resized`
+    adds and removes the axis of length D = 1.
+
+    Args:
+        channels: number of channels, 1 or 3.
     """
     load = step("LoadImaged", converter=CONVERTERS[channels])
     return [load, step("EnsureChannelFirstd"), step("Transposed", indices=[0, 2, 1])]
 
 
 def channel_names(channels: int) -> dict[str, str]:
-    """The input channels as MONAI's metadata name them."""
+    """Return the names of the input channels for MONAI's metadata, such as {"0": "red", "1": "green", "2": "blue"}.
+
+    Args:
+        channels: number of channels; 3 means RGB, all others are called "image".
+    """
     return RGB if channels == 3 else {str(index): "image" for index in range(channels)}
 
 
 def file_kinds(channels: int) -> str:
-    """Which 2-D image files a bundle understands, as the card says it."""
-    colour = "pictures in colour (RGB, palette, CMYK, without alpha)"
-    return FILE_KINDS.format(colour if channels == 3 else "grey pictures")
+    """Return the phrase of the model card that names the supported 2-D image files.
+
+    Args:
+        channels: number of channels that the network expects; 3 means RGB, otherwise grey.
+    """
+    colour = "colour images (RGB, palette, CMYK, without alpha)"
+    return FILE_KINDS.format(colour if channels == 3 else "grey images")
 
 
-def capitalised(text: str) -> str:
+def capitalise(text: str) -> str:
+    """Return the text with its first letter in upper case and all others unchanged."""
     return f"{text[:1].upper()}{text[1:]}"

@@ -1,4 +1,4 @@
-"""The bundle of a classification model: what MONAI must do to predict as `Classification.probabilities` does."""
+"""MONAI bundle of a classification model; it predicts the same probabilities as `Classification.probabilities`."""
 
 from __future__ import annotations
 
@@ -14,31 +14,45 @@ from medfed.tasks.bundle_template import (
     RGB,
     BundleTemplate,
     Json,
-    capitalised,
+    capitalise,
     file_kinds,
     read_2d,
     step,
 )
 
-MAX_BATCH = 64  # images that go through a network together
-COLOUR_MEAN, COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as all four papers normalise
+MAX_BATCH = 64  # largest number of images in a batch for prediction
+COLOUR_MEAN, COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for values in [0, 1]
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 CLASSIFICATION_TEMPLATE = "camelyon17_classification"
-MAX_NAMED = 3  # so many classes are named in the name of the bundle's folder
-TOGETHER = (
-    "\n- Its batch normalisation takes the statistics of the batch: what it says of a picture depends on the others of "
-    f"its {MAX_BATCH}, in the order of their names."
+MAX_NAMED_CLASSES = 3  # if there are more, the name of the bundle's folder contains only their number
+BATCH_NOTE = (
+    "\n- Its batch normalisation uses the statistics of the batch: the prediction for an image depends on the other "
+    f"images of its batch of {MAX_BATCH}, which are taken in the order of their names."
 )
 
 
 def colour_scale(channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(mean, standard deviation) that `Classification.standardise` takes off and divides by."""
+    """Return the fixed mean and standard deviation by which `Classification.standardise` scales the channels.
+
+    Args:
+        channels: 3 for colour (the values of ImageNet), otherwise grey.
+
+    Returns:
+        Two tuples with one number per channel, for intensities in [0, 1].
+    """
     return (COLOUR_MEAN, COLOUR_STD) if channels == 3 else (GREY_MEAN, GREY_STD)
 
 
 @dataclass(frozen=True)
 class ClassBundle(BundleTemplate):
-    """A bundle that writes a table of probabilities; arguments are those of `Classification`."""
+    """A bundle that writes a table with the probability of each class for each image.
+
+    Args:
+        classes: names of the classes, in the order of the logits.
+        channels: number of image channels, 1 or 3.
+        image_size: side length in pixels of the images that the network receives.
+        standardised: whether colours are scaled with ImageNet's mean and standard deviation.
+    """
 
     classes: tuple[str, ...]
     channels: int
@@ -50,27 +64,31 @@ class ClassBundle(BundleTemplate):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        names = self.classes if len(self.classes) <= MAX_NAMED else (str(len(self.classes)), "classes")
+        """Name of the bundle's folder: the classes, or their number if there are many, and "classification"."""
+        names = self.classes if len(self.classes) <= MAX_NAMED_CLASSES else (str(len(self.classes)), "classes")
         return re.sub(r"[^\w-]+", "_", f"{'_'.join(names)}_classification")
 
     @property
     def title(self) -> str:  # type: ignore[override]
-        return f"{capitalised(', '.join(self.classes[:-1]))} or {self.classes[-1]} classification"
+        """First words of the model card, such as "Normal or tumour classification"."""
+        return f"{capitalise(', '.join(self.classes[:-1]))} or {self.classes[-1]} classification"
 
     def fill_inference(self, config: Json) -> None:
+        """Set the transforms and the batch size in `configs/inference.json` (`BundleTemplate.fill_inference`)."""
         config["preprocessing"]["transforms"] = self._preprocessing()
         config["dataloader"]["batch_size"] = MAX_BATCH
         config["postprocessing"]["transforms"] = _postprocessing()
 
     def fill_metadata(self, content: Json) -> None:
+        """Set the descriptions and the data format in `configs/metadata.json` (`BundleTemplate.fill_metadata`)."""
         names, n = ", ".join(self.classes), len(self.classes)
         content |= {
-            "task": f"Classification of pictures ({names}), trained over several sites without sharing images",
-            "description": f"A 2-D network that tells the class of a whole picture: {names}.",
+            "task": f"Classification of images ({names}), trained over several sites without sharing images",
+            "description": f"A 2-D network that predicts the class of a whole image: {names}.",
             "data_type": "png",
             "image_classes": f"{self.channels} channel{'s' * (self.channels > 1)}, intensities from 0 to 255",
-            "label_classes": f"one class a picture: {names}",
-            "pred_classes": f"{PREDICTIONS}, a line a picture without a head: path, then the probabilities of {names}",
+            "label_classes": f"one class per image: {names}",
+            "pred_classes": f"{PREDICTIONS}, one line per image, no header: path, then the probabilities of {names}",
         }
         data = content["network_data_format"]
         channels = RGB if self.channels == 3 else {"0": "image"}
@@ -80,23 +98,25 @@ class ClassBundle(BundleTemplate):
         data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": [1, n], "channel_def": classes}
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
+        """Return the values for the {placeholders} of the model card (`BundleTemplate.card_values`)."""
         mean, std = colour_scale(self.channels)
-        numbers = f"less {', '.join(map(str, mean))} and divided by {', '.join(map(str, std))} (fixed numbers)"
-        by_batch = [part for part in module.modules() if isinstance(part, _BatchNorm) and not part.track_running_stats]
+        numbers = f"minus {', '.join(map(str, mean))}, divided by {', '.join(map(str, std))} (fixed numbers)"
+        norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+        uses_batch_statistics = any(not norm.track_running_stats for norm in norms)
         return {
             "classes": ", ".join(self.classes),
             "columns": ", ".join(f"`{name}`" for name in self.classes),
             "predictions": PREDICTIONS,
             "standardised": f"; {numbers}" if self.standardised else "",
             "kind": file_kinds(self.channels),
-            "together": TOGETHER if by_batch else "",
+            "together": BATCH_NOTE if uses_batch_statistics else "",
         }
 
     def _preprocessing(self) -> list[Json]:
-        """`ImageSamples` from a file on, then `Classification.standardise`; equal to the bit.
+        """Return MONAI transforms that are bit-identical to `ImageSamples` and `Classification.standardise`.
 
-        MONAI's `Resized` smooths in another way before it shrinks, so the interpolation is PyTorch's own, which wants
-        (1, C, H, W): an axis more for a while.
+        MONAI's `Resized` smooths differently before shrinking, so PyTorch's interpolation is used. It needs
+        (1, C, H, W), so an axis is added before and removed after it.
         """
         size = [self.image_size] * 2
         resize = {"_target_": INTERPOLATE, "_mode_": "callable", "size": size, "mode": "bilinear"}
@@ -115,7 +135,10 @@ class ClassBundle(BundleTemplate):
 
 
 def _postprocessing() -> list[Json]:
-    """Softmax, then a line of the CSV; MONAI's saver finds the file's name in the metadata beside the image."""
+    """Return the transforms that compute the softmax and write one line of the CSV file.
+
+    MONAI's transform takes the name of the image file from the metadata of the image.
+    """
     save = {"meta_keys": "image_meta_dict", "output_dir": "@output_dir", "filename": PREDICTIONS}
     return [
         step("Activationsd", "pred", softmax=True),

@@ -1,8 +1,8 @@
-"""The results of classification: a row is one image.
+"""Results of classification: one row per image.
 
-A row is a plain dict, as `case_row` makes it: `site`, `role` ("seen", "unseen" or "validation"), `patient` (the image),
-`subject` (the patient), `label` and `predicted` (names of classes), a column `p_CLASS` per class (probability) and
-`correct` (0 or 1). Scores are those of all images of a site, under the one structure "all".
+A row is a plain dict, as `case_row` makes it: `site`, `role` ("seen", "unseen" or "validation"), `patient` (name of the
+image), `subject` (the patient), `label` and `predicted` (names of classes), a column `p_CLASS` per class (probability)
+and `correct` (0 or 1). Scores are computed over all images of a site, under the single structure "all".
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ from medfed.metrics.summary import N_BOOTSTRAP, ROLES, VALIDATION, Group, bootst
 from medfed.tasks.scoring import ALL, CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
 CLASS_METRICS: tuple[Metric, ...] = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationError())
-MAX_WEIGHTINGS = 100  # that are computed together: bounds the memory of a site with many images
-MAX_UNDEFINED = 0.05  # fraction of resamples without a score (a class was not drawn) with which there is an interval
+MAX_WEIGHTINGS = 100  # bootstrap samples that are computed together; limits the memory for a site with many images
+MAX_UNDEFINED = 0.05  # largest fraction of bootstrap samples without a score (a class is missing) for an interval
 
 
 @dataclass(frozen=True)
 class ClassScoring(Scoring):
-    """Scores of predicted classes."""
+    """Computes, stores and describes the results of a classification run.
+
+    Args:
+        metrics: all metrics of the run; the first is the main metric.
+        chosen: names of the metrics listed in the config key `evaluation.metrics`.
+    """
 
     metrics: tuple[Metric, ...] = CLASS_METRICS
 
@@ -48,76 +53,106 @@ class ClassScoring(Scoring):
     other_columns = ("site", "role", "patient", "subject", "label", "predicted")
     counts = ("n", "n_subjects", "n_wrong")
     has_structures = False
-    leading_counts = (("n", "images"), ("n_subjects", "people"))
+    leading_counts = (("n", "images"), ("n_subjects", "patients"))
     trailing_counts = ()
     spread_over_sites = True
     shows_interval = True
-    spread_note = "[] is the 95 % interval over people; ± is the sd over sites"
-    interval_note = "[] is the 95 % interval over people (bootstrap); ± is the standard deviation over sites"
+    spread_note = "[] is the 95 % interval over patients; ± is the sd over sites"
+    interval_note = "[] is the 95 % interval over patients (bootstrap); ± is the standard deviation over sites"
     notes = ()
     score_description = "score over a site's images"
     failure_heading = "wrong"
     missing_score_reason = "the site has images of one class only"
-    tested_population = "the share of images told right of each of all n unseen people (over all seeds)"
+    tested_population = "the fraction of correctly classified images of each of all n unseen patients (over all seeds)"
     figures = ("reliability", "roc", "confusion", "image_examples")
 
     def structure_of(self, row: Mapping) -> str:
+        """Return ALL: classification has no structures."""
         return ALL
 
     def score_group(self, rows: list[dict], seed: tuple) -> Group:
-        """n (images), n_subjects (patients), n_wrong, n_by_class, and per metric {n, mean (the score), low, high}.
+        """Compute counts and scores of the images of one role and site.
 
-        low and high are the 95 % percentile bootstrap that draws whole patients with all their images; None for one
-        patient, and where more than one resample in twenty has no score.
+        Args:
+            rows: rows of the group.
+            seed: name of the random stream of the bootstrap samples.
+
+        Returns:
+            "n" (number of images), "n_subjects" (patients), "n_wrong" (misclassified images), "n_by_class" (images per
+            class), and for each metric {"n", "mean" (the score), "low", "high"}. low and high are the limits of the
+            95 % percentile bootstrap interval over patients, who are sampled with all their images. They are None for a
+            single patient, or if more than one bootstrap sample in twenty has no score.
         """
         classes, subjects = classes_of(rows), sorted({row["subject"] for row in rows})
-        found: Group = {
+        group: Group = {
             "n": len(rows), "n_subjects": len(subjects), "n_wrong": sum(not row["correct"] for row in rows),
             "n_by_class": {name: sum(row["label"] == name for row in rows) for name in classes},
         }  # fmt: skip
         intervals = self._intervals(rows, subjects, seed)
-        for name, mean in self._values(rows).items():
+        for name, mean in self._scores(rows).items():
             low, high = intervals.get(name, (None, None)) if mean is not None else (None, None)
-            found[name] = {"n": len(rows), "mean": mean, "low": low, "high": high}
-        return found
+            group[name] = {"n": len(rows), "mean": mean, "low": low, "high": high}
+        return group
 
     def summarise(self, rows: Sequence[dict], rng_seed: int) -> dict[str, Any]:
+        """Return the part of `summary.json` with the scores, their metrics and the names of the classes.
+
+        Args:
+            rows: all rows of a run.
+            rng_seed: seed of the bootstrap samples.
+
+        Raises:
+            ValueError: if a row is invalid or an image has two rows.
+        """
         return super().summarise(rows, rng_seed) | {"classes": list(classes_of(rows))}
 
     def check(self, rows: Sequence[dict]) -> None:
-        classes, known = classes_of(rows), set()
+        """Raise ValueError if a row is invalid or an image has two rows.
+
+        A row is invalid if a value is missing or out of range, or if `predicted` and `correct` do not follow from the
+        probabilities and the label.
+        """
+        classes, checked = classes_of(rows), set()
         for row in rows:
-            case, named = (row["site"], row["patient"]), f"{row['site']}/{row['patient']}"
-            if case in known:
-                raise ValueError(f"{named} is scored twice")
-            known.add(case)
+            case, name = (row["site"], row["patient"]), f"{row['site']}/{row['patient']}"
+            if case in checked:
+                raise ValueError(f"{name} has two rows; expected one")
+            checked.add(case)
             if row["role"] not in (*ROLES, VALIDATION):
-                raise ValueError(f"{named}: role {row['role']!r} must be of {(*ROLES, VALIDATION)}")
+                raise ValueError(f"{name}: the role is {row['role']!r}, expected one of {(*ROLES, VALIDATION)}")
             if classes_of([row]) != classes or not {row["label"], row["predicted"]} <= set(classes):
-                raise ValueError(f"{named}: label {row['label']!r} and predicted {row['predicted']!r} must be of the "
-                                 f"classes {classes}, the same for all images")
-            values = [row[f"p_{name}"] for name in classes]
+                raise ValueError(f"{name}: label {row['label']!r} and predicted {row['predicted']!r} must be among the "
+                                 f"classes {classes}, which are the same for all images")
+            values = [row[f"p_{class_name}"] for class_name in classes]
             if not all(value is not None and 0 <= value <= 1 for value in values):
-                raise ValueError(f"{named}: the probabilities {values} must be in [0, 1]; unknown is no probability")
+                raise ValueError(f"{name}: the probabilities are {values}, expected numbers in [0, 1]")
             expected = classes[int(np.argmax(values))]
             if row["predicted"] != expected or row["correct"] != (expected == row["label"]):
-                raise ValueError(f"{named}: predicted {row['predicted']!r} and correct {row['correct']} do not fit the "
+                raise ValueError(f"{name}: predicted {row['predicted']!r} and correct {row['correct']} contradict the "
                                  f"label {row['label']!r} and the most probable class {expected!r}")
 
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
-        """Probabilities in full, so that reading gives the same scores."""
+        """Write the rows to a CSV file, sorted, with all digits, so that reading it gives exactly the same scores."""
         self.check(rows)
         header = (*self.other_columns, *(f"p_{name}" for name in classes_of(rows)), "correct")
         write_rows(path, rows, header, ("role", "site", "patient"), lambda value, _: str(value))
 
     def read_cases(self, path: str | Path) -> list[dict]:
+        """Read the rows from a CSV file that `write_cases` wrote.
+
+        Raises:
+            UserError: if the file has another header, or a line that is not valid.
+        """
         header, *lines = read_csv(path) or [[]]
         n = len(self.other_columns)
         numbers = header[n:]
-        named = all(column.startswith("p_") for column in numbers[:-1])
-        if tuple(header[:n]) != self.other_columns or numbers[-1:] != ["correct"] or not named:
+        are_probabilities = all(column.startswith("p_") for column in numbers[:-1])
+        if tuple(header[:n]) != self.other_columns or numbers[-1:] != ["correct"] or not are_probabilities:
             expected = ",".join((*self.other_columns, "p_CLASS", "...", "correct"))
-            raise UserError(f"{path}: the first line is not {expected}; is this a file of classified images?")
+            raise UserError(
+                f"{path}: the first line is not {expected}; expected the cases.csv of a classification run; copy the "
+                "file again from the run"
+            )
         rows = [parse_row(path, number, header, line, numbers) for number, line in enumerate(lines, start=2)]
         try:
             self.check(rows)
@@ -126,55 +161,81 @@ class ClassScoring(Scoring):
         return [row | {"correct": int(row["correct"])} for row in rows]
 
     def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
-        """The score of all images; None where it is undefined, or the code of the metric is not here."""
-        return self._values(rows).get(key) if rows else None
+        """Compute a metric over all images of one site.
+
+        Args:
+            rows: all rows of the site.
+            key: name of a metric.
+
+        Returns:
+            The score; None if it is not defined for these images, or if the metric's code is not installed.
+        """
+        return self._scores(rows).get(key) if rows else None
 
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
+        """Return whether there are rows and `key` is the name of a metric of the run."""
         return bool(rows) and any(metric.name == key for metric in self.metrics)
 
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
-        """Over patients: the fraction of a patient's images that is classified correctly, over all seeds.
+        """Compare the accuracy of two methods by a paired test over patients.
 
-        Over patients and not images, as images of one patient are alike.
+        The paired values are the fraction of a patient's images that are classified correctly, over all seeds. The test
+        is over patients because images of one patient are not independent.
+
+        Args:
+            rows_a: rows of the first method, of all seeds.
+            rows_b: rows of the second method, of all seeds.
+            key: name of a metric; only "accuracy" can be tested.
+
+        Returns:
+            "p" (the p value, or None), "n" (the number of patients) and, without a p value, "reason".
         """
         if key != "accuracy":
-            return {"p": None, "n": None, "reason": f"{key} belongs to a site and not to a person, so it has no pairs"}
-        return wilcoxon_test(_by_subject(rows_a), _by_subject(rows_b), "people")
+            reason = f"{key} is a score of a site and not of a patient, so there are no pairs"
+            return {"p": None, "n": None, "reason": reason}
+        return wilcoxon_test(_by_subject(rows_a), _by_subject(rows_b), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
+        """Return whether the image is classified wrongly."""
         return not row["correct"]
 
     def is_case(self, row: Mapping) -> bool:
+        """Return True: a comparison counts every image."""
         return True
 
     def has_cross(self, row: Mapping) -> bool:
+        """Return False: box plots mark no image with a cross."""
         return False
 
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
-        true_class = BoxPlotValue("probability given to the true class", (0.0, 1.0), _true_probability, is_main=True)
-        return [true_class]
+        """Return the only quantity that box plots show: the predicted probability of the true class, in [0, 1]."""
+        title = "predicted probability of the true class"
+        return [BoxPlotValue(title, (0.0, 1.0), _true_probability, is_main=True)]
 
     @property
     def _computable(self) -> list[ClassMetric]:
-        """Without metrics of which a run's folder has the declaration alone."""
+        """Metrics whose code is available; the others are only declared in the folder of the run."""
         return [metric for metric in self.metrics if isinstance(metric, ClassMetric)]
 
-    def _values(self, rows: Sequence[dict]) -> dict[str, float | None]:
-        found = compute_class_metrics(self._computable, *probabilities_and_labels(rows), np.ones((1, len(rows))))
-        return {name: None if math.isnan(values[0]) else float(values[0]) for name, values in found.items()}
+    def _scores(self, rows: Sequence[dict]) -> dict[str, float | None]:
+        scores = compute_class_metrics(self._computable, *probabilities_and_labels(rows), np.ones((1, len(rows))))
+        return {name: None if math.isnan(values[0]) else float(values[0]) for name, values in scores.items()}
 
     def _intervals(self, rows: list[dict], subjects: list[str], seed: tuple) -> dict[str, tuple]:
-        """95 % percentile bootstrap: an image weighs as often as its patient was drawn."""
+        """Return the limits of the 95 % percentile bootstrap interval of each metric.
+
+        In each bootstrap sample of patients, an image is weighted by how often its patient was sampled.
+        """
         if len(subjects) < 2:
             return {}
         metrics = [metric for metric in self._computable if metric.has_interval]
         probabilities, labels = probabilities_and_labels(rows)
-        place = {subject: index for index, subject in enumerate(subjects)}
-        subject_of = np.array([place[row["subject"]] for row in rows])
+        index_of = {subject: index for index, subject in enumerate(subjects)}
+        subject_of = np.array([index_of[row["subject"]] for row in rows])
         blocks = []
-        for draws in np.array_split(bootstrap_indices(len(subjects), seed), N_BOOTSTRAP // MAX_WEIGHTINGS):
-            times = np.stack([np.bincount(line, minlength=len(subjects)) for line in draws])
-            blocks.append(compute_class_metrics(metrics, probabilities, labels, times[:, subject_of]))
+        for samples in np.array_split(bootstrap_indices(len(subjects), seed), N_BOOTSTRAP // MAX_WEIGHTINGS):
+            weights = np.stack([np.bincount(sample, minlength=len(subjects)) for sample in samples])
+            blocks.append(compute_class_metrics(metrics, probabilities, labels, weights[:, subject_of]))
         names = [metric.name for metric in metrics]
         return {name: _percentiles(np.concatenate([block[name] for block in blocks])) for name in names}
 
@@ -182,32 +243,47 @@ class ClassScoring(Scoring):
 def case_row(
     site: str, role: str, patient: str, subject: str, label: int, probabilities: Sequence[float], classes: Sequence[str]
 ) -> dict:
-    """The row of one image; `label` is the number of its class, `probabilities` (K,) those of the K `classes`."""
+    """Make the row of one image.
+
+    Args:
+        site: name of the site.
+        role: "seen", "unseen" or "validation".
+        patient: name of the image, unique within its site.
+        subject: identifier of the patient.
+        label: class number of the reference, in [0, K).
+        probabilities: (K,) predicted probabilities in [0, 1]; the predicted class is the most probable one.
+        classes: names of the K classes, in the order of the class numbers.
+    """
     values = [float(value) for value in probabilities]
     predicted = int(np.argmax(values))
     row = {"site": site, "role": role, "patient": patient, "subject": subject, "label": classes[label]}
     row["predicted"] = classes[predicted]
-    named: dict[str, object] = {f"p_{name}": value for name, value in zip(classes, values, strict=True)}
-    return row | named | {"correct": int(predicted == label)}
+    columns: dict[str, object] = {f"p_{name}": value for name, value in zip(classes, values, strict=True)}
+    return row | columns | {"correct": int(predicted == label)}
 
 
 def classes_of(rows: Sequence[Mapping]) -> tuple[str, ...]:
-    """The names of the classes, in the order of their numbers."""
+    """Return the names of the classes in the rows, in the order of the class numbers; empty without rows."""
     return tuple(column[2:] for column in rows[0] if column.startswith("p_")) if rows else ()
 
 
 def probabilities_and_labels(rows: Sequence[Mapping]) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities (N, K) float64 and labels (N,) of the rows, for `medfed.metrics.class_metric`."""
+    """Return the predictions and references of N rows as arrays, as `medfed.metrics.class_metric` takes them.
+
+    Returns:
+        Probabilities (N, K) float64 and labels (N,) int64, in the order of the rows.
+    """
     classes = classes_of(rows)
     probabilities = np.array([[row[f"p_{name}"] for name in classes] for row in rows], dtype=np.float64)
     return probabilities, np.array([classes.index(row["label"]) for row in rows], dtype=np.int64)
 
 
 def _percentiles(values: np.ndarray) -> tuple[float | None, float | None]:
-    known = values[~np.isnan(values)]
-    if len(known) < (1 - MAX_UNDEFINED) * len(values):
+    """Return the percentiles 2.5 and 97.5 of values (N,), ignoring NaN; (None, None) if too many are NaN."""
+    defined = values[~np.isnan(values)]
+    if len(defined) < (1 - MAX_UNDEFINED) * len(values):
         return None, None
-    low, high = np.percentile(known, [2.5, 97.5])
+    low, high = np.percentile(defined, [2.5, 97.5])
     return float(low), float(high)
 
 
@@ -216,7 +292,8 @@ def _true_probability(row: Mapping) -> float:
 
 
 def _by_subject(rows: Sequence[dict]) -> dict[tuple, float]:
+    """Return the fraction of correctly classified images of each patient, by (site, subject)."""
     correct: dict[tuple, list[int]] = {}
     for row in rows:
         correct.setdefault((row["site"], row["subject"]), []).append(row["correct"])
-    return {subject: sum(found) / len(found) for subject, found in correct.items()}
+    return {subject: sum(values) / len(values) for subject, values in correct.items()}

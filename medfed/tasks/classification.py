@@ -1,4 +1,4 @@
-"""Classification of whole pictures, which are read when they are needed."""
+"""Classification of whole images, which are read when they are needed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from monai.data import MetaTensor
 from torch import Tensor, nn
-from torch.nn import functional
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream_seed
@@ -22,84 +22,96 @@ from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.results import EvaluationResult, Rows
 from medfed.tasks.task import KEPT_BYTES, Advance, Notice, Task
 
-Read = Callable[[Case], MetaTensor]  # (C, H, W, 1), from 0 to 255
+Read = Callable[[Case], MetaTensor]  # reads an image (C, H, W, 1) in [0, 255]
 
 
 def even_parts(order: Tensor) -> tuple[Tensor, ...]:
-    """Split N indices into near-equal batches of at most MAX_BATCH, so that none has a single image where it can be
-    avoided (BatchNorm needs two)."""
+    """Split N indices into batches of at most MAX_BATCH whose sizes differ by at most one.
+
+    No batch has a single image unless N is 1: batch normalisation needs at least two.
+
+    Args:
+        order: (N,) indices in any order.
+
+    Returns:
+        The batches, in the same order.
+    """
     return order.tensor_split(-(-len(order) // MAX_BATCH)) if len(order) else ()
 
 
 @dataclass(frozen=True)
 class ImageSamples:
-    """The pictures of some cases: read on demand, kept as bytes while there is room.
+    """Images of several cases: read on demand, and kept in memory as long as there is room.
 
     Args:
-        cases: each with its `label`.
-        read: gives one as the file has it.
-        size: side in pixels to which it is brought (bilinear, with anti-aliasing).
-        kept_bytes: how much of them may stay in memory.
+        cases: cases with a `label`.
+        read: reads the image of a case, (C, H, W, 1) in [0, 255].
+        size: side length S in pixels; images are resized to it (bilinear, with anti-aliasing).
+        kept_bytes: largest number of bytes of images that are kept in memory.
     """
 
     cases: tuple[Case, ...]
     read: Read
     size: int
     kept_bytes: int = KEPT_BYTES
-    _kept: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    _cache: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
+        """Return the number of images."""
         return len(self.cases)
 
     @property
     def n_patients(self) -> int:
+        """Number of different patients (`Case.subject`)."""
         return len({case.subject for case in self.cases})
 
     @property
     def labels(self) -> Tensor:
-        """(N,) int64."""
+        """Class numbers of all images, (N,) int64."""
         return torch.tensor([case.label for case in self.cases])
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Images (B, C, S, S) in [0, 1] and labels (B,)."""
-        pixels = torch.stack([self._picture(index) for index in indices])
+        """Return the images at the given indices as a batch: images (B, C, S, S) in [0, 1], labels (B,) int64."""
+        pixels = torch.stack([self._image(index) for index in indices])
         return Batch(pixels.float() / 255, torch.tensor([self.cases[index].label for index in indices]))
 
     def preload(self) -> Iterator[None]:
-        """Read as many as are kept, one a step, so that what is wrong with them shows before training."""
+        """Read the images that fit into memory, one per step, so that damaged files are reported before training."""
         for index in range(len(self)):
             if self._has_room():
-                self._picture(index)
+                self._image(index)
             yield
 
     def _has_room(self) -> bool:
-        one = next(iter(self._kept.values())).numel() if self._kept else 0
-        return (len(self._kept) + 1) * one <= self.kept_bytes
+        bytes_per_image = next(iter(self._cache.values())).numel() if self._cache else 0
+        return (len(self._cache) + 1) * bytes_per_image <= self.kept_bytes
 
-    def _picture(self, index: int) -> Tensor:
-        if index in self._kept:
-            return self._kept[index]
+    def _image(self, index: int) -> Tensor:
+        """Return the image at an index, (C, S, S) uint8."""
+        if index in self._cache:
+            return self._cache[index]
         pixels = self.read(self.cases[index]).as_tensor()[..., 0]
         if pixels.shape[1:] != (self.size, self.size):
             size = (self.size, self.size)
-            pixels = functional.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)[0]
+            pixels = F.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)[0]
         pixels = pixels.round().clamp(0, 255).to(torch.uint8)
         if self._has_room():
-            self._kept[index] = pixels
+            self._cache[index] = pixels
         return pixels
 
 
 @dataclass(frozen=True)
 class Classification(Task):
-    """One class an image.
+    """Classification: predict one class per image.
 
     Args:
-        classes: their names, in the order of the logits.
-        channels: image channels, 1 or 3.
-        image_size: side in pixels of what the network sees.
-        evaluation: whether predictions adapt to the test images (`tent`); its other fields are for masks.
-        standardised: whether the network sees colours on ImageNet's scale, (x - mean) / std with fixed numbers, or as
-            they are in [0, 1]. Fixed, because an image's own mean is the stain, which sites exchange.
+        classes: names of the classes, in the order of the logits.
+        channels: number of image channels, 1 or 3.
+        image_size: side length S in pixels of the images that the network receives.
+        evaluation: the `evaluation` block of the config; its fields about masks have no effect.
+        standardised: true scales colours with ImageNet's mean and standard deviation, (x - mean) / std; false gives the
+            network intensities in [0, 1]. The numbers are fixed because an image's own mean is its stain, the style
+            that sites exchange.
     """
 
     classes: tuple[str, ...]
@@ -117,67 +129,103 @@ class Classification(Task):
 
     @property
     def out_channels(self) -> int:
+        """Number of logits K that the network returns per image: one for each class."""
         return len(self.classes)
 
     def prepare(self, cases: Sequence[Case], read: Read) -> ImageSamples:
-        """Samples for training and validation, in the order of the cases; no file is opened yet."""
+        """Return the samples of the given cases; no file is opened yet.
+
+        Args:
+            cases: cases with a `label`.
+            read: reads the image of a case, (C, H, W, 1) in [0, 255].
+        """
         return ImageSamples(tuple(cases), read, self.image_size)
 
     def standardise(self, image: Tensor) -> Tensor:
-        """(B, C, H, W) in [0, 1] to what the network sees."""
+        """Scale the channels of images by fixed numbers, (x - mean) / std.
+
+        Args:
+            image: (B, C, H, W) in [0, 1].
+
+        Returns:
+            (B, C, H, W); the same values if `standardised` is False.
+        """
         if not self.standardised:
             return image
         mean, std = colour_scale(self.channels)
         return (image - image.new_tensor(mean)[:, None, None]) / image.new_tensor(std)[:, None, None]
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
-        """Random rotation, scaling and left-right flipping."""
+        """Apply a random rotation, scaling and left-right flip to each image of a batch.
+
+        Args:
+            batch: images (B, C, S, S) with labels (B,), which stay the same.
+            rng: generator of the random numbers, on the CPU.
+        """
         theta = draw_affine(len(batch.image), rng)
-        # The maps flip the first image axis, and here that is up-down.
+        # The sampled maps flip the first image axis, which is up-down here; so the axes are swapped for the transform.
         return batch.transform(lambda image: warp(image.mT, theta).mT.contiguous(), batch.label)
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
-        """Mean cross-entropy of logits (B, K) and labels (B,)."""
-        return functional.cross_entropy(logits, label)
+        """Return the cross-entropy between logits (B, K) and class numbers (B,), averaged over the batch; a scalar."""
+        return F.cross_entropy(logits, label)
 
     def validate(
         self, network: nn.Module, samples: ImageSamples, decoder_levels: Sequence[str] = ()
     ) -> dict[str, float]:
-        """Share of the images that are classified right; there are no decoder levels."""
-        right = self.probabilities(network, samples).argmax(dim=1) == samples.labels
-        return {"score": float(right.double().mean())}
+        """Compute the accuracy of a network on validation images.
+
+        Args:
+            network: the network; it is set to evaluation mode.
+            samples: validation samples.
+            decoder_levels: ignored; classification networks have no decoder.
+
+        Returns:
+            "score": the fraction of correctly classified images, in [0, 1].
+        """
+        is_correct = self.probabilities(network, samples).argmax(dim=1) == samples.labels
+        return {"score": float(is_correct.double().mean())}
 
     @torch.no_grad()
     def probabilities(self, network: nn.Module, samples: ImageSamples) -> Tensor:
-        """(N, K) float64, softmax of the logits, in the order of the samples.
+        """Predict the class probabilities of all samples: the softmax of the logits.
 
-        Batches are drawn in another order, fixed but telling no class: Tent and batch statistics see a batch whole.
+        Methods that adapt to the test images (Tent, batch statistics) use the images of a batch together. Therefore
+        batches are formed in a fixed random order that does not depend on the classes.
+
+        Args:
+            network: the network; it is set to evaluation mode.
+            samples: the images.
+
+        Returns:
+            (N, K) float64 on the CPU, in the order of the samples.
         """
         network.eval()
         device = next(network.parameters()).device
-        found = torch.zeros(len(samples), self.out_channels, dtype=torch.float64)
+        probabilities = torch.zeros(len(samples), self.out_channels, dtype=torch.float64)
         order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))
         for chosen in even_parts(order):
             image = samples.batch(chosen.tolist()).image
-            found[chosen] = network(self.standardise(image.to(device))).double().softmax(dim=1).cpu()
-        return found
+            probabilities[chosen] = network(self.standardise(image.to(device))).double().softmax(dim=1).cpu()
+        return probabilities
 
     def load(
         self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, kept_bytes: int = KEPT_BYTES
     ) -> ImageSamples:
-        """Samples that are read on demand; as many as stay in memory are read now."""
+        """Return samples that read their images on demand; those that fit into memory are read now (`Task.load`)."""
         samples = replace(self.prepare(cases, _reader(dataset, notice)), kept_bytes=kept_bytes)
         for _ in samples.preload():
             advance(1)
         return samples
 
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
-        for case in cases[:MAX_HASHED_CASES]:  # of very many, some
+        """Read the first MAX_HASHED_CASES test images once; a damaged file raises a UserError (`Task.check_files`)."""
+        for case in cases[:MAX_HASHED_CASES]:  # reading all of a very large dataset would take too long
             dataset.read_image(case, [])
             advance(1)
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """Batches of at most MAX_BATCH, in the order of the cases."""
+        """Yield batches of at most MAX_BATCH prepared test images (B, C, S, S) in [0, 1], in the order of the cases."""
         samples = self.prepare(cases, lambda case: dataset.read_image(case, []))
         for start in range(0, len(samples), MAX_BATCH):
             yield samples.batch(range(start, min(start + MAX_BATCH, len(samples)))).image
@@ -185,34 +233,39 @@ class Classification(Task):
     def evaluate(
         self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance
     ) -> EvaluationResult:
-        """A row per image."""
+        """Predict and score the test images of one site; the result has one row per image (`Task.evaluate`)."""
         rows: Rows = []
         read = _reader(dataset, notice)
-        # The order is independent of the class, as Tent and batch statistics see a batch as a whole.
+        # Tent and batch statistics use the images of a batch together, so their order must not depend on the class.
         cases = sorted(cases, key=lambda case: stream_seed(0, "order", case.site, case.patient))
         for indices in even_parts(torch.arange(len(cases))):
-            part = [cases[index] for index in indices.tolist()]
-            for case, found in zip(part, self.probabilities(network, self.prepare(part, read)), strict=True):
-                row = case_row(
-                    case.site, role, case.patient, case.subject, case.label, found.tolist(), self.classes
-                )
+            batch = [cases[index] for index in indices.tolist()]
+            probabilities = self.probabilities(network, self.prepare(batch, read)).tolist()
+            for case, values in zip(batch, probabilities, strict=True):
+                row = case_row(case.site, role, case.patient, case.subject, case.label, values, self.classes)
                 rows.append(row)
-            advance(len(part))
+            advance(len(batch))
         return EvaluationResult(rows)
 
     def typical_image(self, samples: ImageSamples) -> Tensor:
-        """The first image of the last class."""
+        """Return the first image of the last class, (C, S, S) in [0, 1], for figures of styles."""
         return samples.batch([int(samples.labels.argmax())]).image[0]
 
     def patients_of(self, samples: ImageSamples) -> list[str]:
+        """Return the identifier of the patient (`Case.subject`) of each image, in the order of the samples."""
         return [case.subject for case in samples.cases]
 
     def bundle(self, input_is_2d: bool) -> ClassBundle:
-        """Classified images are always 2-D files."""
+        """Return the template of the MONAI bundle.
+
+        Args:
+            input_is_2d: ignored; classified images are always 2-D image files.
+        """
         return ClassBundle(self.classes, self.channels, self.image_size, self.standardised)
 
 
 def _reader(dataset: Dataset, notice: Notice) -> Read:
+    """Return a function that reads the image of a case and reports its notices."""
     def read(case: Case) -> MetaTensor:
         notices: list[str] = []
         image = dataset.read_image(case, notices)

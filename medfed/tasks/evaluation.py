@@ -1,4 +1,4 @@
-"""The `evaluation` block of a config, which all tasks share."""
+"""The `evaluation` block of a config, which is the same for all tasks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ METRIC_KINDS = ("mask_metrics", "class_metrics")  # folders of the registry: of 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """From probabilities to masks, and which metrics are computed.
+    """How predictions are made from the network's outputs, and which metrics are computed.
 
     Args:
-        threshold: a voxel belongs to a structure when its probability is above this. ELCFS's code has 0.75.
-        largest_component: keep only the largest connected piece of each structure, in 3-D. An empty prediction stays
-            empty (the authors' helper turns it into an all-foreground mask).
-        tent: adapt the network to each site's test images while predicting (`medfed.networks.tent`). Transductive: it
-            sees the unseen site's images, without their labels, and every result says so.
-        tent_learning_rate: of that adaptation.
-        boundary_distance: at each validation a source site also sends one number, the mean distance of features along
-            outlines from those of the background beside them (ELCFS, Figure 7); at sites that take no part it is
-            measured once, at the end. Of masks only.
-        metrics: more metrics than the task's own, each by the name of a file of `medfed/metrics` or by a dotted name
-            (`mypackage.mymetric`). Every table and figure shows them.
+        threshold: a voxel belongs to a structure if its probability is above this value, in (0, 1). ELCFS's code has
+            0.75.
+        largest_component: whether only the largest connected component of each structure is kept, in 3-D. An empty
+            prediction stays empty (the authors' code turns it into a mask that is foreground everywhere).
+        tent: whether the network is adapted to each site's test images before they are predicted
+            (`medfed.networks.tent`). This is transductive: it uses the unseen site's images without their labels, and
+            every result says so.
+        tent_learning_rate: learning rate of that adaptation, above 0.
+        boundary_distance: whether each validation of a source site also computes the mean distance between the
+            features along the structures' boundaries and those of the background around them (ELCFS, Figure 7). At
+            sites that do not train it is computed once, at the end. For segmentation only.
+        metrics: further metrics besides those of the task, each by the name of a file of `medfed/metrics` or by a
+            dotted name (`mypackage.mymetric`). Every table and figure shows them.
     """
 
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5

@@ -1,4 +1,4 @@
-"""From a dataset, or from what a run's folder says, to its task."""
+"""Create the task of a dataset, or the task and scoring of a run from the files in its folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ TASKS: dict[str, type[Task]] = {task.name: task for task in (Segmentation, Class
 
 
 def task_of_dataset(dataset: Dataset, evaluation: Evaluation) -> Task:
-    """What is learned from a dataset: its classes, or its structures."""
+    """Create the task of a dataset: classification if it has classes, otherwise segmentation.
+
+    Args:
+        dataset: a dataset whose folder exists.
+        evaluation: the `evaluation` block of the config.
+    """
     channels, size, standardised = dataset.channels, dataset.image_size, dataset.standardise
     if dataset.classes:
         return Classification(dataset.classes, channels, size, evaluation, standardised)
@@ -26,43 +31,48 @@ def task_of_dataset(dataset: Dataset, evaluation: Evaluation) -> Task:
 
 
 def task_of_images(images: Mapping[str, Any], image_size: int, evaluation: Evaluation) -> Task:
-    """The task of a run whose images are not here.
+    """Create the task of a run from its files, without its images.
 
     Args:
-        images: as `summary.json` describes them (`describe_images`).
+        images: description of the images in the run's `summary.json` (`describe_images`).
+        image_size: side length in pixels of the images that the network receives.
+        evaluation: the `evaluation` block of the config.
     """
     channels, standardised = images["channels"], images["standardised"]
-    if images.get("classes"):  # runs of older versions have no such entry
+    if images.get("classes"):  # runs of older versions have no entry "classes"
         return Classification(tuple(images["classes"]), channels, image_size, evaluation, standardised)
     scale = images["intensity_range"] and tuple(images["intensity_range"])
     return Segmentation(tuple(images["structures"]), channels, image_size, scale, evaluation, standardised)
 
 
 def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> Scoring:
-    """What the results of a run are, from its `summary.json`.
+    """Create the object that computes and describes the results of a run, from its `summary.json`.
 
-    A metric from outside medfed is known by its declaration alone: no code that a run's folder names is imported.
+    A metric from outside medfed is only known by its declaration in the summary; its code is not imported.
 
     Args:
-        source: what to call the file in a message.
+        summary: content of `summary.json`.
+        source: name of the file in error messages.
 
     Raises:
-        UserError: if the summary names an unknown task, or declares a metric that is none.
+        UserError: if the summary names an unknown task or declares an invalid metric.
     """
-    name = summary.get("task", Segmentation.name)  # older runs name no task, and were of masks
+    name = summary.get("task", Segmentation.name)  # older runs do not name their task; it is segmentation
     if not isinstance(name, str) or name not in TASKS:
-        raise UserError(f"{source}: task: found {name!r}, expected one of {', '.join(TASKS)}; read it with the version "
-                        "of medfed that wrote it")
+        raise UserError(
+            f"{source}: task: found {name!r}, expected one of {', '.join(TASKS)}; use the version of medfed that "
+            "wrote the run"
+        )
     task = TASKS[name]
     declared = summary.get("metrics")
     if declared is None:
         return task.scoring_class(task.own_metrics)
-    own = {metric.name: metric for metric in task.own_metrics}
+    own_metrics = {metric.name: metric for metric in task.own_metrics}
     try:
         metrics: tuple[Metric, ...] = tuple(
-            own.get(facts["name"]) or metric_from_description(facts) for facts in declared
+            own_metrics.get(facts["name"]) or metric_from_description(facts) for facts in declared
         )
         return task.scoring_class(metrics, tuple(summary.get("chosen_metrics", ())))
     except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{source}: metrics: {error}; copy the run again from where it was made") from error
+        raise UserError(f"{source}: metrics: {error}; copy the run again from its source") from error
 

@@ -1,4 +1,4 @@
-"""The bundle of a segmentation model: what MONAI must do to predict exactly as `Segmentation.predict` does."""
+"""MONAI bundle of a segmentation model; it predicts exactly the same masks as `Segmentation.predict`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from medfed.tasks.bundle_template import BundleTemplate, Json, capitalised, channel_names, file_kinds, read_2d, step
+from medfed.tasks.bundle_template import BundleTemplate, Json, capitalise, channel_names, file_kinds, read_2d, step
 
-PERCENTILES = (0.5, 99.5)  # of a volume whose format fixes no range: what becomes 0 and 1
-MAX_SLICES = 16  # that go through a network together
+PERCENTILES = (0.5, 99.5)  # of a volume's intensities; they are mapped to 0 and 1 if the format fixes no range
+MAX_SLICES = 16  # largest number of slices in a batch for prediction
 AXES = (("L", "R"), ("P", "A"), ("I", "S"))
-SLICES_FIRST = [3, 1, 2, 0]  # (1, S, S, D) to (D, S, S, 1), and back
+SLICES_FIRST = [3, 1, 2, 0]  # axes that turn (1, S, S, D) into (D, S, S, 1), and back
 VOLUME_TEMPLATE, IMAGE_2D_TEMPLATE = "prostate_segmentation", "fundus_segmentation"
-VOLUME_KINDS = "NIfTI files whose header tells the orientation truly"
+VOLUME_KINDS = "NIfTI files with the correct orientation in the header"
 
 
 @dataclass(frozen=True)
 class MaskBundle(BundleTemplate):
-    """A bundle that writes a mask per structure.
+    """A bundle that writes one mask per structure.
 
     Args:
-        structures, channels, image_size, intensity_range, standardised: of `Segmentation`.
-        threshold, largest_component: of `Evaluation`.
-        input_is_2d: whether images are PNG files rather than NIfTI volumes.
+        structures: names of the structures, in the order of the mask channels.
+        channels: number of image channels.
+        image_size: side length in pixels of the slices that the network receives.
+        intensity_range: stored intensities that are mapped to 0 and 1; None takes percentiles of each volume.
+        standardised: whether each slice is scaled to zero mean and unit variance.
+        threshold: a voxel belongs to a structure if its probability is above this, in (0, 1).
+        largest_component: whether to keep only the largest connected component of each structure.
+        input_is_2d: whether the images are PNG files instead of NIfTI volumes.
     """
 
     structures: tuple[str, ...]
@@ -38,49 +43,55 @@ class MaskBundle(BundleTemplate):
 
     @property
     def folder(self) -> str:  # type: ignore[override]
+        """Name of the template folder in `bundles/`: one for volumes, one for 2-D images."""
         return IMAGE_2D_TEMPLATE if self.input_is_2d else VOLUME_TEMPLATE
 
     @property
     def name(self) -> str:  # type: ignore[override]
+        """Name of the bundle's folder: the structures and "segmentation"."""
         return re.sub(r"[^\w-]+", "_", f"{'_'.join(self.structures)}_segmentation")
 
     @property
     def title(self) -> str:  # type: ignore[override]
-        return f"{capitalised(' and '.join(self.structures))} segmentation"
+        """First words of the model card, such as "Prostate segmentation"."""
+        return f"{capitalise(' and '.join(self.structures))} segmentation"
 
     @property
     def packages(self) -> tuple[str, ...]:  # type: ignore[override]
-        """MONAI finds the largest component with scikit-image."""
+        """Python packages that the bundle needs; MONAI needs scikit-image to find the largest component."""
         largest = ("scikit-image",) if self.largest_component else ()
         return ("pytorch-ignite", "pillow" if self.input_is_2d else "nibabel", *largest)
 
     def fill_inference(self, config: Json) -> None:
+        """Set file pattern, transforms and inferer in `configs/inference.json` (`BundleTemplate.fill_inference`)."""
         config["image_pattern"] = "*.png" if self.input_is_2d else "*.nii.gz"
         config["preprocessing"]["transforms"] = self._preprocessing()
         config["inferer"] |= {"roi_size": [self.image_size] * 2, "sw_batch_size": MAX_SLICES}
         config["postprocessing"]["transforms"] = self._postprocessing()
 
     def fill_metadata(self, content: Json) -> None:
+        """Set the descriptions and the data format in `configs/metadata.json` (`BundleTemplate.fill_metadata`)."""
         names = ", ".join(self.structures)
-        slices, form = ("", "size of the picture") if self.input_is_2d else (" slice by slice", "geometry of the file")
+        slices, grid = ("", "size of the image") if self.input_is_2d else (" slice by slice", "geometry of the file")
         content |= {
             "task": f"Segmentation of {names}, trained over several sites without sharing images",
-            "description": f"A 2-D network that segments {names}{slices}; masks come back in the {form}.",
+            "description": f"A 2-D network that segments {names}{slices}; the masks have the {grid}.",
             "data_type": "png" if self.input_is_2d else "nifti",
             "image_classes": f"{self.channels} channel{'s' * (self.channels > 1)}, {self._unit()}",
-            "label_classes": f"one binary mask a structure: {names}",
-            "pred_classes": f"one binary mask a structure: {names}",
+            "label_classes": f"one binary mask per structure: {names}",
+            "pred_classes": f"one binary mask per structure: {names}",
         }
         self._fill_data_format(content["network_data_format"])
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        each = "channel" if self.input_is_2d else "slice"
+        """Return the values for the {placeholders} of the model card (`BundleTemplate.card_values`)."""
+        unit = "channel" if self.input_is_2d else "slice"
         return {
             "structures": ", ".join(self.structures),
             "intensity": self._intensity(),
-            "standardised": f"; every {each} to zero mean and unit variance" if self.standardised else "",
+            "standardised": f"; every {unit} is scaled to zero mean and unit variance" if self.standardised else "",
             "threshold": f"{self.threshold:g}",
-            "largest": "; only the largest connected piece of each structure" if self.largest_component else "",
+            "largest": "; only the largest connected component of each structure" if self.largest_component else "",
             "masks": self._masks(),
             "kind": file_kinds(self.channels) if self.input_is_2d else VOLUME_KINDS,
         }
@@ -92,8 +103,8 @@ class MaskBundle(BundleTemplate):
 
     def _intensity(self) -> str:
         if self.intensity_range is None:
-            return "percentiles 0.5 and 99.5 of the volume become 0 and 1"
-        return "stored intensities {:g} and {:g} become 0 and 1".format(*self.intensity_range)
+            return "percentiles 0.5 and 99.5 of the volume are mapped to 0 and 1"
+        return "stored intensities {:g} and {:g} are mapped to 0 and 1".format(*self.intensity_range)
 
     def _masks(self) -> str:
         ending, values = (".png", "0 and 255") if self.input_is_2d else (".nii.gz", "0 and 1")
@@ -101,7 +112,7 @@ class MaskBundle(BundleTemplate):
         return f"{names}, with the values {values}"
 
     def _fill_data_format(self, data: Json) -> None:
-        """What goes through the network: standardised slices in, logits out."""
+        """Describe input and output of the network: standardised slices and logits."""
         shape, n = [self.image_size] * 2, len(self.structures)
         output: Json = {"format": "classes", "channel_def": {str(i): name for i, name in enumerate(self.structures)}}
         if n == 1:
@@ -111,34 +122,34 @@ class MaskBundle(BundleTemplate):
         data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": shape, **output}
 
     def _preprocessing(self) -> list[Json]:
-        """`Segmentation.preprocessing` from a file on, then `Segmentation.standardise`."""
+        """Return MONAI transforms equal to reading, `Segmentation.preprocessing` and `Segmentation.standardise`."""
         low, high = PERCENTILES
-        ends: Json = {"b_min": 0.0, "b_max": 1.0, "clip": True}
+        output_range: Json = {"b_min": 0.0, "b_max": 1.0, "clip": True}
         if self.intensity_range is None:
-            scale = step("ScaleIntensityRangePercentilesd", lower=low, upper=high, **ends)
+            scale = step("ScaleIntensityRangePercentilesd", lower=low, upper=high, **output_range)
         else:
             a_min, a_max = self.intensity_range
-            scale = step("ScaleIntensityRanged", a_min=a_min, a_max=a_max, **ends)
+            scale = step("ScaleIntensityRanged", a_min=a_min, a_max=a_max, **output_range)
         size = [self.image_size, self.image_size, -1]
         resize = step("Resized", spatial_size=size, mode="trilinear", align_corners=False, anti_aliasing=True)
         steps = [*(read_2d(self.channels) if self.input_is_2d else _read_volume()), scale, resize]
         if not self.standardised:
             return steps
-        if self.input_is_2d:  # one slice, so its channels are standardised as they stand
+        if self.input_is_2d:  # there is one slice, so its channels can be standardised directly
             return [*steps, step("NormalizeIntensityd", channel_wise=True)]
         if self.channels == 1:
             return [*steps, *_standardise_slices("image")]
-        parts = [f"image_{channel}" for channel in range(self.channels)]
-        apart = step("SplitDimd", output_postfixes=list(map(str, range(self.channels))), dim=0)
-        together = step("ConcatItemsd", parts, name="image", dim=0)
-        return [*steps, apart, *_standardise_slices(parts), together]
+        channel_keys = [f"image_{channel}" for channel in range(self.channels)]
+        split = step("SplitDimd", output_postfixes=list(map(str, range(self.channels))), dim=0)
+        concatenate = step("ConcatItemsd", channel_keys, name="image", dim=0)
+        return [*steps, split, *_standardise_slices(channel_keys), concatenate]
 
     def _postprocessing(self) -> list[Json]:
-        """Sigmoid, then `Segmentation.postprocessing`, then a file for each structure."""
-        back = {"transform": "@preprocessing", "orig_keys": "image", "nearest_interp": False, "to_tensor": True}
+        """Return MONAI transforms: the sigmoid, `Segmentation.postprocessing`, and one file per structure."""
+        inversion = {"transform": "@preprocessing", "orig_keys": "image", "nearest_interp": False, "to_tensor": True}
         steps = [
             step("Activationsd", "pred", sigmoid=True),
-            step("Invertd", "pred", **back),
+            step("Invertd", "pred", **inversion),
             step("AsDiscreted", "pred", threshold=self.threshold),
         ]
         n = len(self.structures)
@@ -152,17 +163,22 @@ class MaskBundle(BundleTemplate):
         return steps + [self._save(key, name) for key, name in zip(keys, self.structures, strict=True)]
 
     def _save(self, key: str, structure: str) -> Json:
-        form: Json = {"output_ext": ".png", "scale": 255} if self.input_is_2d else {"output_ext": ".nii.gz"}
-        where = {"output_dir": "@output_dir", "output_postfix": structure, "separate_folder": False}
-        return step("SaveImaged", key, **where, **form, output_dtype="$np.uint8", resample=False)
+        """Return the transform that saves the mask of one structure."""
+        file_format: Json = {"output_ext": ".png", "scale": 255} if self.input_is_2d else {"output_ext": ".nii.gz"}
+        location = {"output_dir": "@output_dir", "output_postfix": structure, "separate_folder": False}
+        return step("SaveImaged", key, **location, **file_format, output_dtype="$np.uint8", resample=False)
 
 
 def _standardise_slices(keys: str | list[str]) -> list[Json]:
-    """Every slice of (1, S, S, D) by itself: MONAI standardises channels, so slices are channels for a while."""
-    turn = step("Transposed", keys, indices=SLICES_FIRST)
-    return [turn, step("NormalizeIntensityd", keys, channel_wise=True), turn]
+    """Return transforms that standardise every slice of (1, S, S, D) separately.
+
+    MONAI standardises channels, so the slices become channels before and axes again after it.
+    """
+    transpose = step("Transposed", keys, indices=SLICES_FIRST)
+    return [transpose, step("NormalizeIntensityd", keys, channel_wise=True), transpose]
 
 
 def _read_volume() -> list[Json]:
-    turn = step("Orientationd", axcodes="RAS", labels=[list(ends) for ends in AXES])
-    return [step("LoadImaged"), step("EnsureChannelFirstd"), turn]
+    """Return the transforms that read a volume and orient its axes."""
+    orient = step("Orientationd", axcodes="RAS", labels=[list(ends) for ends in AXES])
+    return [step("LoadImaged"), step("EnsureChannelFirstd"), orient]

@@ -1,7 +1,7 @@
-"""The results of segmentation: a row is one structure of one patient.
+"""Results of segmentation: one row per patient and structure.
 
-A row is a plain dict: `site`, `role` ("seen", "unseen" or "validation"), `patient`, `structure`, a value per column of
-the metrics, and `status`.
+A row is a plain dict: `site`, `role` ("seen", "unseen" or "validation"), `patient`, `structure`, a value for each
+column of the metrics (None if it is not defined), and `status` (`medfed.metrics.mask_metric.STATUSES`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ CASE = ("site", "patient", "structure")
 
 @dataclass(frozen=True)
 class MaskScoring(Scoring):
-    """Scores of predicted masks."""
+    """Computes, stores and describes the results of a segmentation run.
+
+    Args:
+        metrics: all metrics of the run; the first is the main metric.
+        chosen: names of the metrics listed in the config key `evaluation.metrics`.
+    """
 
     metrics: tuple[Metric, ...] = MASK_METRICS
 
@@ -58,7 +63,8 @@ class MaskScoring(Scoring):
     spread_note = "± is the sd over cases"
     interval_note = "[] is the 95 % interval over patients (bootstrap); ± is the standard deviation"
     notes = (
-        "A missed organ or a false alarm counts as Dice 0 and the diagonal of the image; absent from both is left out",
+        "A missed organ or a false alarm counts as Dice 0 and as a distance of the image diagonal; a structure that is "
+        "absent from reference and prediction is left out",
     )
     score_description = "mean over cases"
     failure_heading = "missed"
@@ -68,62 +74,79 @@ class MaskScoring(Scoring):
 
     @property
     def case_columns(self) -> tuple[str, ...]:
-        """The header of `cases.csv`."""
+        """Names of the columns of `cases.csv`, in their order."""
         first, last = self.other_columns[:-1], self.other_columns[-1:]
         return (*first, *(column.key for column in self.columns), *last)
 
     def structure_of(self, row: Mapping) -> str:
+        """Return the name of the structure that the row belongs to."""
         return row["structure"]
 
     def score_group(self, rows: list[dict], seed: tuple) -> Group:
-        """n (cases in the means), n_missed, n_false_alarm, n_absent, and per column {n, mean, sd, low, high}.
+        """Compute counts and scores of the rows of one role, site and structure.
 
-        low and high are the 95 % percentile bootstrap over patients.
+        Args:
+            rows: rows of the group.
+            seed: name of the random stream of the bootstrap samples.
+
+        Returns:
+            "n" (cases in the means), "n_missed", "n_false_alarm", "n_absent" (numbers of cases), and for each column
+            {"n", "mean", "sd", "low", "high"}. low and high are the limits of the 95 % percentile bootstrap interval
+            over patients. Values that are not defined are None.
         """
         count = {f"n_{status}": sum(row["status"] == status for row in rows) for status in STATUSES[1:]}
-        found: Group = {"n": len(rows) - count["n_absent"]} | count
+        group: Group = {"n": len(rows) - count["n_absent"]} | count
         for column in self.columns:
-            known = (row[column.key] for row in rows)
-            values = np.array([value for value in known if value is not None], dtype=np.float64)
+            in_rows = (row[column.key] for row in rows)
+            values = np.array([value for value in in_rows if value is not None], dtype=np.float64)
             scores: dict[str, Any] = {"n": len(values), "mean": None, "sd": None, "low": None, "high": None}
             if len(values):
                 scores["mean"] = float(values.mean())
             if len(values) > 1:
                 low, high = np.percentile(values[bootstrap_indices(len(values), seed)].mean(axis=1), [2.5, 97.5])
                 scores |= {"sd": float(values.std(ddof=1)), "low": float(low), "high": float(high)}
-            found[column.key] = scores
-        return found
+            group[column.key] = scores
+        return group
 
     def check(self, rows: Sequence[dict]) -> None:
-        known: set[tuple] = set()
+        """Raise ValueError if a row is invalid or a structure of a patient has two rows."""
+        checked: set[tuple] = set()
         for row in rows:
             case = tuple(row[key] for key in CASE)
-            named = "/".join(map(str, case))
-            if case in known:
-                raise ValueError(f"{named} is scored twice")
-            known.add(case)
+            name = "/".join(map(str, case))
+            if case in checked:
+                raise ValueError(f"{name} has two rows; expected one")
+            checked.add(case)
             if row["role"] not in (*ROLES, VALIDATION) or row["status"] not in STATUSES:
-                raise ValueError(f"{named}: role {row['role']!r} and status {row['status']!r} must be of "
+                raise ValueError(f"{name}: role {row['role']!r} and status {row['status']!r} must be among "
                                  f"{(*ROLES, VALIDATION)} and {STATUSES}")
             values = {column.key: row[column.key] for column in self.columns}
-            wrong = [key for key, value in values.items() if value is not None and not math.isfinite(value)]
-            if wrong:
-                raise ValueError(f"{named}: {wrong[0]} is {values[wrong[0]]}; unknown is None, never NaN")
+            not_finite = [key for key, value in values.items() if value is not None and not math.isfinite(value)]
+            if not_finite:
+                raise ValueError(f"{name}: {not_finite[0]} is {values[not_finite[0]]}; expected a number or None")
 
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
-        """Six decimals, empty where unknown."""
+        """Write the rows to a CSV file, sorted; scores have six decimals, and a score that is not defined is empty."""
         self.check(rows)
         metrics = {column.key for column in self.columns}
 
-        def written(value: Any, column: str) -> str:
+        def format_cell(value: Any, column: str) -> str:
             return str(value) if column not in metrics else "" if value is None else f"{value:.6f}"
 
-        write_rows(path, rows, self.case_columns, ("role", "site", "patient", "structure"), written)
+        write_rows(path, rows, self.case_columns, ("role", "site", "patient", "structure"), format_cell)
 
     def read_cases(self, path: str | Path) -> list[dict]:
+        """Read the rows from a CSV file that `write_cases` wrote.
+
+        Raises:
+            UserError: if the file has another header, or a line that is not valid.
+        """
         lines, header = read_csv(path), self.case_columns
         if not lines or tuple(lines[0]) != header:
-            raise UserError(f"{path}: the first line is not {','.join(header)}; is this a file of cases?")
+            raise UserError(
+                f"{path}: the first line is not {','.join(header)}; expected the cases.csv of a segmentation run; "
+                "copy the file again from the run"
+            )
         numbers = [column.key for column in self.columns]
         rows = [parse_row(path, number, header, line, numbers) for number, line in enumerate(lines[1:], start=2)]
         try:
@@ -133,40 +156,65 @@ class MaskScoring(Scoring):
         return rows
 
     def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
-        """The mean over cases; None where one case lacks it."""
+        """Compute the mean of a column over all cases of one site and structure.
+
+        Args:
+            rows: all rows of the site and structure.
+            key: name of a column.
+
+        Returns:
+            The mean in the unit of the column; None if the column is not defined for one of the cases.
+        """
         values = [row.get(key) for row in rows if self.is_case(row)]
-        known = [value for value in values if value is not None]
-        return fmean(known) if known and len(known) == len(values) else None
+        defined = [value for value in values if value is not None]
+        return fmean(defined) if defined and len(defined) == len(values) else None
 
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
+        """Return whether at least one of the rows has a score in the column `key`."""
         return any(row.get(key) is not None for row in rows)
 
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
-        """Over patients and structures, each averaged over the seeds that know it."""
+        """Compare two methods by a paired test over patients and structures, each averaged over seeds.
+
+        Args:
+            rows_a: rows of the first method, of all seeds.
+            rows_b: rows of the second method, of all seeds.
+            key: name of the column to compare.
+
+        Returns:
+            "p" (the p value, or None), "n" (the number of pairs) and, without a p value, "reason".
+        """
         return wilcoxon_test(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
+        """Return whether the prediction is empty although the reference contains the structure."""
         return row["status"] == MISSED
 
     def is_case(self, row: Mapping) -> bool:
+        """Return whether the reference or the prediction contains the structure, so that comparisons count the row."""
         return row["status"] != ABSENT
 
     def has_cross(self, row: Mapping) -> bool:
+        """Return whether box plots mark the row with a cross: reference, prediction or both lack the structure."""
         return row["status"] != OK
 
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
-        first = (self.metrics[0].name, *self.chosen)
-        found = []
+        """Return the metrics that box plots show for the given rows, each in a unit that all rows have."""
+        main_names = (self.metrics[0].name, *self.chosen)
+        values = []
         for metric in self.metrics_in(CASES):
             if column := self._common_column(metric, rows):
-                value = partial(_value, column.key)
-                found.append(
-                    BoxPlotValue(column.title, metric.limits, value, metric.name in first, metric.unit == DISTANCE)
+                is_main, is_distance = metric.name in main_names, metric.unit == DISTANCE
+                values.append(
+                    BoxPlotValue(column.title, metric.limits, partial(_value, column.key), is_main, is_distance)
                 )
-        return found
+        return values
 
     def _common_column(self, metric: Metric, rows: Sequence[Mapping]) -> Column | None:
-        """A metric in the unit that all cases have; where units differ, in voxels if the metric says how."""
+        """Return the column of a metric in a unit that all cases have.
+
+        If there is no such unit, return the column in voxels if the metric has one; otherwise None.
+        """
         if metric.unit != DISTANCE:
             return metric_columns(metric)[0]
         present = [row for row in rows if self.is_case(row)]
@@ -176,18 +224,25 @@ class MaskScoring(Scoring):
         return next((column for column in self.columns if column.key == metric.in_voxels), None)
 
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
+        """Return the sentences below the table of one run, with its numbers of false alarms and absent structures.
+
+        Args:
+            summary: content of the run's `summary.json`.
+        """
         means = [group for role in ROLES for group in summary[role]["mean"].values()]
         n_false_alarm, n_absent = (sum(group[key] for group in means) for key in ("n_false_alarm", "n_absent"))
         notes = super().summary_notes(summary)
         if n_false_alarm:
-            notes.append(f"False alarms (found where the reference has nothing): {n_false_alarm}.")
+            notes.append(f"False alarms (structures predicted where the reference has none): {n_false_alarm}.")
         if n_absent:
-            notes.append(f"Cases without the structure in reference and prediction, in no mean: {n_absent}.")
+            notes.append(
+                f"Cases without the structure in reference and prediction, left out of all means: {n_absent}."
+            )
         if ratio := summary.get("vertical_ratio"):
             inner, outer = ratio["of"]
             errors = [(role, ratio[role]["mean_error"]) for role in ROLES]
-            known = ", ".join(f"{role} {error:.3f}" for role, error in errors if error is not None)
-            notes.append(f"Mean absolute error of the vertical {inner}-to-{outer} ratio: {known} (ratios.csv).")
+            listed = ", ".join(f"{role} {error:.3f}" for role, error in errors if error is not None)
+            notes.append(f"Mean absolute error of the vertical {inner}-to-{outer} ratio: {listed} (ratios.csv).")
         return notes
 
 
@@ -196,9 +251,9 @@ def _value(key: str, row: Mapping) -> float | None:
 
 
 def _over_seeds(rows: Sequence[dict], key: str) -> dict[tuple, float]:
-    """The mean of each case over the rows that know it."""
+    """Return the mean of each case over the rows that have the column, by (site, patient, structure)."""
     values: dict[tuple, list[float]] = {}
     for row in rows:
         if row.get(key) is not None:
             values.setdefault(tuple(row[name] for name in CASE), []).append(row[key])
-    return {case: fmean(found) for case, found in values.items()}
+    return {case: fmean(case_values) for case, case_values in values.items()}

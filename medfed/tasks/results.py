@@ -1,4 +1,4 @@
-"""What a task's evaluation of test cases gives: rows of scores, and the masks that they are of."""
+"""Results of the evaluation of test cases: rows of scores, and the predicted masks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ Rows = list[dict[str, object]]
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Scores of test cases.
+    """Scores and predictions for the test cases of one site.
 
-    rows: as `medfed.tasks.mask_scoring` or `medfed.tasks.class_scoring` describes them.
-    ratios: one row per patient (`medfed.metrics.ratio`) where the dataset has structures to compare.
-    masks: the predicted mask of each patient of the unseen site, so that a figure shows what the score is of.
+    Args:
+        rows: rows of scores, as `medfed.tasks.mask_scoring` or `medfed.tasks.class_scoring` describes them.
+        ratios: one row per patient (`medfed.metrics.ratio`) if the dataset has `ratio_structures`; otherwise empty.
+        masks: predicted mask of each patient of the unseen site, by the name of the case, for the figures.
     """
 
     rows: Rows = field(default_factory=list)
@@ -26,7 +27,7 @@ class EvaluationResult:
     masks: dict[str, PackedMask] = field(default_factory=dict)
 
     def extend(self, other: EvaluationResult) -> None:
-        """Add the results of further cases."""
+        """Append the results of other test cases to this object."""
         self.rows.extend(other.rows)
         self.ratios.extend(other.ratios)
         self.masks.update(other.masks)
@@ -34,18 +35,23 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class PackedMask:
-    """A compressed mask of zeros and ones of any shape; outlines of organs take about 1 % of its voxels in bytes."""
+    """A compressed binary mask; for organs, it needs about 1 byte per 100 voxels.
+
+    Args:
+        shape: shape of the mask.
+        packed: the voxels, packed into bits and compressed with zlib.
+    """
 
     shape: tuple[int, ...]
     packed: bytes
 
     @classmethod
     def pack(cls, mask: Tensor) -> PackedMask:
-        """mask: uint8 on any device, 0 or 1."""
+        """Compress a mask of any shape, uint8 of 0 and 1, on any device."""
         return cls(tuple(mask.shape), zlib.compress(np.packbits(mask.cpu().numpy()).tobytes(), level=1))
 
     def unpack(self) -> Tensor:
-        """The mask as it was, uint8 on the CPU."""
+        """Decompress the mask; return it with its original shape, uint8 of 0 and 1, on the CPU."""
         bits = np.frombuffer(zlib.decompress(self.packed), dtype=np.uint8)
         count = int(np.prod(self.shape))
         return torch.from_numpy(np.unpackbits(bits, count=count).reshape(self.shape))

@@ -1,6 +1,6 @@
-"""What a task declares of its results: metrics, rows, summary, and what tables and figures show.
+"""Base class of the results of a task: its metrics, its rows, its summary, and the texts of tables and figures.
 
-It needs no images and no network, so that a report can be made of a run's folder alone (`medfed.tasks.factory`).
+It needs neither images nor a network, so that a report can be made from the folder of a run (`medfed.tasks.factory`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from typing import Any, ClassVar
 from medfed.metrics.metric import Column, Metric, all_columns, check_declarations, describe_metric, metric_columns
 from medfed.metrics.summary import N_BOOTSTRAP, Group, summarise
 
-ALL = "all"  # the one structure of a task that has none
+ALL = "all"  # name of the only structure in the results of a task without structures
 RUN_TABLE, COMPARISON, CARD, CASES, GAP = VIEWS = ("run_table", "comparison", "card", "cases", "gap")
 
 
 @dataclass(frozen=True)
 class BoxPlotValue:
-    """What a box plot shows of every case: an axis, its limits (None: those of the values), and a row's value.
+    """A quantity that box plots show for every case.
 
-    is_main: whether it is the task's first metric, or one that the config chose.
-    is_distance: whether failures are far above all other values.
+    Args:
+        title: label of the axis.
+        limits: (low, high) of the axis; None adapts the axis to the values.
+        value: returns the value of a row; None if the row has none.
+        is_main: whether it is the task's first metric or one that the config lists.
+        is_distance: whether the values of failed cases are far above all others, so that the axis needs a break.
     """
 
     title: str
@@ -35,60 +39,70 @@ class BoxPlotValue:
 
 @dataclass(frozen=True)
 class Scoring(ABC):
-    """The results of a task.
+    """Base class that defines how the results of a task are computed, stored and shown.
+
+    Results are rows: plain dicts, one per image or per structure of a patient, as the subclass describes them.
 
     Args:
-        metrics: every metric of the run, in the order of the files. The first is the task's main metric.
-        chosen: names of the metrics that `evaluation.metrics` asks for: every table and figure shows them.
+        metrics: all metrics of the run, in the order of the columns in files. The first is the task's main metric.
+        chosen: names of the metrics listed in the config key `evaluation.metrics`; every table and figure shows them.
     """
 
     metrics: tuple[Metric, ...]
     chosen: tuple[str, ...] = ()
 
-    task: ClassVar[str]
-    views: ClassVar[Mapping[str, tuple[str, ...]]]  # names of the metrics that each of VIEWS shows
-    other_columns: ClassVar[tuple[str, ...]]  # of cases.csv, that are no metric
-    counts: ClassVar[tuple[str, ...]]  # of a summary's group; the first is the number of scored cases
-    has_structures: ClassVar[bool]
-    leading_counts: ClassVar[tuple[tuple[str, str], ...]]  # (count, its head) in the table of a run, before the scores
-    trailing_counts: ClassVar[tuple[tuple[str, str], ...]]  # and after them
-    spread_over_sites: ClassVar[bool]
-    shows_interval: ClassVar[bool]  # whether the table of a run shows an interval rather than a standard deviation
-    spread_note: ClassVar[str]  # what it shows
-    interval_note: ClassVar[str]  # what the report shows
-    notes: ClassVar[tuple[str, ...]]  # sentences below every table, after those of the metrics
-    score_description: ClassVar[str]  # what a cell of a comparison is a mean of
-    failure_heading: ClassVar[str]  # the head of the column that counts failures
+    task: ClassVar[str]  # name of the task
+    views: ClassVar[Mapping[str, tuple[str, ...]]]  # names of the metrics that each view of VIEWS shows
+    other_columns: ClassVar[tuple[str, ...]]  # columns of cases.csv that are not metrics
+    counts: ClassVar[tuple[str, ...]]  # counts in each group of the summary; the first is the number of scored cases
+    has_structures: ClassVar[bool]  # whether there are scores for several structures of a case
+    leading_counts: ClassVar[tuple[tuple[str, str], ...]]  # (count, heading) of columns before the scores of a run
+    trailing_counts: ClassVar[tuple[tuple[str, str], ...]]  # (count, heading) of columns after the scores of a run
+    spread_over_sites: ClassVar[bool]  # whether the standard deviation is over sites instead of cases
+    shows_interval: ClassVar[bool]  # whether the table of a run shows an interval instead of a standard deviation
+    spread_note: ClassVar[str]  # explains the spread in the table of a run
+    interval_note: ClassVar[str]  # explains intervals and spread in the report
+    notes: ClassVar[tuple[str, ...]]  # sentences below every table, after the notes of the metrics
+    score_description: ClassVar[str]  # what the score in a cell of a comparison is, such as "mean over cases"
+    failure_heading: ClassVar[str]  # heading of the column that counts failures
     missing_score_reason: ClassVar[str]  # why a cell may be empty
-    tested_population: ClassVar[str]  # over whom a p value is
-    figures: ClassVar[tuple[str, ...]]  # `medfed.experiments.figures` draws them
+    tested_population: ClassVar[str]  # what the p value compares, and over which patients
+    figures: ClassVar[tuple[str, ...]]  # names of the figures that `medfed.experiments.figures` draws
 
     def __post_init__(self) -> None:
         check_declarations(self.metrics, (*self.other_columns, *self.counts, "n_by_class"))
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Every metric in each of its units, in the order of the files."""
+        """Columns of all metrics, one for each unit of a metric, in the order of the columns in files."""
         return all_columns(self.metrics)
 
     def metrics_in(self, view: str) -> tuple[Metric, ...]:
-        """The metrics of one of VIEWS, then those that the config chose."""
+        """Return the metrics that a view shows: its own, then those listed in the config.
+
+        Args:
+            view: one of VIEWS.
+        """
         by_name = {metric.name: metric for metric in self.metrics}
         return tuple(by_name[name] for name in dict.fromkeys((*self.views[view], *self.chosen)) if name in by_name)
 
     def columns_in(self, view: str) -> tuple[Column, ...]:
-        """The metrics of a view in each of their units."""
+        """Return the columns of the metrics that a view (one of VIEWS) shows, one for each unit of a metric."""
         return tuple(column for metric in self.metrics_in(view) for column in metric_columns(metric))
 
     def notes_in(self, view: str) -> tuple[str, ...]:
-        """The sentences below a table."""
+        """Return the notes below the table of a view (one of VIEWS): those of its metrics, then those of the task."""
         return tuple(dict.fromkeys((*(metric.note for metric in self.metrics_in(view) if metric.note), *self.notes)))
 
     def summarise(self, rows: Sequence[dict], rng_seed: int) -> dict[str, Any]:
-        """The part of `summary.json` that holds scores (`medfed.metrics.summary.summarise`), and what they are.
+        """Return the part of `summary.json` with the scores (`medfed.metrics.summary.summarise`) and their metrics.
+
+        Args:
+            rows: all rows of a run.
+            rng_seed: seed of the bootstrap samples.
 
         Raises:
-            ValueError: for rows that are not as the task makes them, or a case scored twice.
+            ValueError: if a row is invalid or a case has two rows.
         """
         self.check(rows)
         scores = summarise(
@@ -107,53 +121,84 @@ class Scoring(ABC):
         return {"task": self.task, **declared, "n_resamples": N_BOOTSTRAP, "rng_seed": rng_seed, **scores}
 
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
-        """Sentences on one run below its table."""
+        """Return the sentences below the table of one run.
+
+        Args:
+            summary: content of the run's `summary.json`.
+        """
         return [f"{note}." for note in self.notes_in(RUN_TABLE)]
 
     @abstractmethod
     def structure_of(self, row: Mapping) -> str:
-        """The structure of a row; ALL where the task has none."""
+        """Return the name of the structure that a row belongs to; ALL if the task has no structures."""
 
     @abstractmethod
     def score_group(self, rows: list[dict], seed: tuple) -> Group:
-        """Counts and scores of the rows of one role, site and structure; `seed` names a random stream."""
+        """Compute counts and scores of a group of rows: those of one role, site and structure.
+
+        Args:
+            rows: rows of the group.
+            seed: name of the random stream of the bootstrap samples.
+        """
 
     @abstractmethod
     def check(self, rows: Sequence[dict]) -> None:
-        """Raise ValueError unless the rows are as the task makes them."""
+        """Raise ValueError if a row is invalid or a case has two rows."""
 
     @abstractmethod
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
-        """Write the rows as CSV, sorted: the same rows give the same bytes."""
+        """Write the rows to a CSV file, sorted, so that the same rows always give the same file."""
 
     @abstractmethod
     def read_cases(self, path: str | Path) -> list[dict]:
-        """Read what `write_cases` wrote; UserError, with the line, for another file."""
+        """Read the rows from a CSV file that `write_cases` wrote.
+
+        Raises:
+            UserError: if the file has another header, or a line that is not valid.
+        """
 
     @abstractmethod
     def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
-        """A column over all rows of one site and structure, as stored; None where it is unknown."""
+        """Compute the score of one site and structure.
+
+        Args:
+            rows: all rows of the site and structure.
+            key: name of a column.
+
+        Returns:
+            The score in the unit of the column; None if it is not defined.
+        """
 
     @abstractmethod
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
-        """Whether any of the rows has a value of the column."""
+        """Return whether at least one of the rows has a score in the column `key`."""
 
     @abstractmethod
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
-        """The test of a column between two methods, all seeds together (`medfed.metrics.summary.signed_rank`)."""
+        """Compare two methods by a paired test over patients, averaged over seeds
+        (`medfed.metrics.summary.wilcoxon_test`).
+
+        Args:
+            rows_a: rows of the first method, of all seeds.
+            rows_b: rows of the second method, of all seeds.
+            key: name of the column to compare.
+
+        Returns:
+            "p" (the p value, or None), "n" (the number of pairs) and, without a p value, "reason".
+        """
 
     @abstractmethod
     def is_failure(self, row: Mapping) -> bool:
-        """Whether a comparison counts the row as failed."""
+        """Return whether a comparison counts the row as a failure."""
 
     @abstractmethod
     def is_case(self, row: Mapping) -> bool:
-        """Whether a comparison counts the row."""
+        """Return whether a comparison counts the row as a case."""
 
     @abstractmethod
     def has_cross(self, row: Mapping) -> bool:
-        """Whether box plots mark the row with a cross."""
+        """Return whether box plots mark the row with a cross."""
 
     @abstractmethod
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
-        """What box plots show of these rows."""
+        """Return the quantities that box plots show for the given rows."""

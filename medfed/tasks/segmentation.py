@@ -1,4 +1,4 @@
-"""Segmentation of slices by a 2-D network, scored on whole patients in the geometry of their files."""
+"""Segmentation of slices by a 2-D network; masks are scored per patient on the voxel grid of the image file."""
 
 from __future__ import annotations
 
@@ -39,38 +39,47 @@ from medfed.tasks.task import KEPT_BYTES, Advance, Notice, Task
 
 @dataclass(frozen=True)
 class Slices:
-    """Prepared slices of a site: images (N, C, S, S) float32 in [0, 1], labels (N, K, S, S) uint8, patient (N,)."""
+    """Prepared slices of several volumes.
+
+    Args:
+        images: (N, C, S, S) float32 in [0, 1].
+        labels: (N, K, S, S) uint8 of 0 and 1, one channel per structure.
+        patient: (N,) int64, the index of the volume that each slice belongs to.
+    """
 
     images: Tensor
     labels: Tensor
     patient: Tensor
 
     def __len__(self) -> int:
+        """Return the number of slices."""
         return len(self.images)
 
     @property
     def n_patients(self) -> int:
+        """Number of different volumes."""
         return len(self.patient.unique())
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """The slices at these places."""
+        """Return the slices at the given indices as a batch: images (B, C, S, S), masks (B, K, S, S)."""
         chosen = torch.as_tensor(indices)
         return Batch(self.images[chosen], self.labels[chosen])
 
 
 @dataclass(frozen=True)
 class Segmentation(Task):
-    """Structures that may overlap (one sigmoid each) in images of `channels` channels.
+    """Segmentation: predict one binary mask per structure; structures may overlap (one sigmoid each).
 
     Args:
-        structures: their names, in the order of mask channels.
-        channels: image channels.
-        image_size: side in pixels of the square slice that the network sees.
-        intensity_range: stored intensities that become 0 and 1; None takes percentiles 0.5 and 99.5 of each volume.
-        evaluation: from probabilities to masks.
-        standardised: whether the network sees each image with zero mean and unit variance (ELCFS's paper), or as it is
-            in [0, 1] (its public code). Standardising takes the mean brightness away, and so whatever an exchange of
-            the mean alone (alpha 0) brought in.
+        structures: names of the structures, in the order of the mask channels.
+        channels: number of image channels.
+        image_size: side length S in pixels of the square slices that the network receives.
+        intensity_range: stored intensities (low, high) that are mapped to 0 and 1; None maps the percentiles 0.5 and
+            99.5 of each volume.
+        evaluation: the `evaluation` block of the config.
+        standardised: true scales each slice and channel to zero mean and unit variance (the paper of ELCFS); false
+            gives the network intensities in [0, 1] (its published code). Standardising removes the mean brightness, and
+            so the effect of an exchange of only the mean (alpha = 0).
     """
 
     structures: tuple[str, ...]
@@ -89,16 +98,20 @@ class Segmentation(Task):
 
     @property
     def out_channels(self) -> int:
+        """Number of logits that the network returns per pixel: one for each structure."""
         return len(self.structures)
 
     @property
     def measures_boundary_distance(self) -> bool:
+        """Whether `validate` also returns "boundary_distance", as `evaluation.boundary_distance` sets it."""
         return self.evaluation.boundary_distance
 
     def preprocessing(self) -> Compose:
-        """From {"image": (C, H, W, D)} in its file's geometry to (C, S, S, D) in [0, 1], axes to the right and front.
+        """Return the MONAI transforms that prepare a volume for the network.
 
-        Intensities stay non-negative here: the frequency exchange needs that. `standardise` comes after it.
+        They take {"image": (C, H, W, D)} on the voxel grid of the file. They orient its axes (right, anterior,
+        superior), scale the intensities to [0, 1] and resize the slices to (C, S, S, D). `standardise` is applied
+        later, because frequency exchange needs non-negative intensities.
         """
         low, high = PERCENTILES
         if self.intensity_range is None:
@@ -110,22 +123,29 @@ class Segmentation(Task):
         return Compose([Orientationd("image", axcodes="RAS", labels=AXES), scale, resize])
 
     def prepare(self, volumes: Iterable[Volume]) -> Slices:
-        """Slices for training and validation, in the order of the volumes."""
-        to_slices = self.preprocessing()
+        """Return the slices of the given volumes for training or validation, in the order of the volumes."""
+        prepare_image = self.preprocessing()
         size = (self.image_size, self.image_size, -1)
-        turn = Orientationd("mask", axcodes="RAS", labels=AXES)
-        move_mask = Compose([turn, Resized("mask", size, mode="nearest-exact")])
+        orient = Orientationd("mask", axcodes="RAS", labels=AXES)
+        prepare_mask = Compose([orient, Resized("mask", size, mode="nearest-exact")])
         images, labels, patient = [], [], []
         for index, volume in enumerate(volumes):
-            image = to_slices({"image": volume.image})["image"].as_tensor()
-            mask = move_mask({"mask": volume.mask})["mask"].as_tensor()
+            image = prepare_image({"image": volume.image})["image"].as_tensor()
+            mask = prepare_mask({"mask": volume.mask})["mask"].as_tensor()
             images.append(image.movedim(-1, 0))
             labels.append(mask.movedim(-1, 0).to(torch.uint8))
             patient.append(torch.full((image.shape[-1],), index))
         return Slices(torch.cat(images).contiguous(), torch.cat(labels).contiguous(), torch.cat(patient))
 
     def standardise(self, image: Tensor) -> Tensor:
-        """Zero mean and unit variance of each image and channel (B, C, H, W), as MONAI's NormalizeIntensity."""
+        """Scale each image and channel to zero mean and unit variance, as MONAI's NormalizeIntensity does.
+
+        Args:
+            image: (B, C, H, W) in [0, 1].
+
+        Returns:
+            (B, C, H, W); the same values if `standardised` is False. A constant channel becomes 0.
+        """
         if not self.standardised:
             return image
         centred = image - image.mean(dim=(-2, -1), keepdim=True)
@@ -133,60 +153,99 @@ class Segmentation(Task):
         return centred / torch.where(spread == 0, 1.0, spread)
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
-        """Random rotation, scaling and flipping, the same for image and label."""
+        """Apply a random rotation, scaling and flip to each image of a batch, and the same one to its mask.
+
+        Args:
+            batch: images (B, C, S, S) with masks (B, K, S, S).
+            rng: generator of the random numbers, on the CPU.
+        """
         theta = draw_affine(len(batch.image), rng)
         return batch.transform(lambda image: warp(image, theta), warp(batch.label, theta, mode="nearest"))
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
-        """Soft Dice of each structure over the batch, 1 - (2 sum py + s) / (sum p + sum y + s), s = 1e-5 (ELCFS)."""
+        """Compute the soft Dice loss of ELCFS, averaged over the structures.
+
+        For each structure it is 1 - (2 sum(p y) + s) / (sum(p) + sum(y) + s), with probabilities p, labels y, sums over
+        the whole batch, and s = 1e-5.
+
+        Args:
+            logits: (B, K, H, W).
+            label: (B, K, H, W) of 0 and 1.
+
+        Returns:
+            A scalar tensor.
+        """
         return soft_dice_loss(logits, label)
 
     @torch.no_grad()
     def validate(
         self, network: nn.Module, samples: Slices, decoder_levels: Sequence[str] = ()
     ) -> dict[str, float]:
-        """Mean Dice over patients and structures on the prepared slices.
+        """Compute the mean Dice over patients and structures on the prepared slices.
 
-        Left out where neither reference nor prediction has the structure; a false alarm counts as 0.
+        A structure that neither the reference nor the prediction of a patient contains is left out; a false alarm
+        counts as 0.
 
         Args:
-            decoder_levels: the network's, finest first; with `evaluation.boundary_distance` they are looked at.
+            network: the network; it is set to evaluation mode.
+            samples: validation slices.
+            decoder_levels: names of the network's decoder modules, finest first; used for "boundary_distance".
+
+        Returns:
+            "score": the mean Dice, in [0, 1]. With `evaluation.boundary_distance` also "boundary_distance", in [0, 2].
         """
         network.eval()
         device = next(network.parameters()).device
-        taps = decoder_levels[:N_LEVELS] if self.evaluation.boundary_distance else ()
+        measured_levels = decoder_levels[:N_LEVELS] if self.evaluation.boundary_distance else ()
         distances: list[Tensor] = []
-        hits = torch.zeros(int(samples.patient.max()) + 1, self.out_channels, dtype=torch.float64)
-        total = torch.zeros_like(hits)
+        overlap = torch.zeros(int(samples.patient.max()) + 1, self.out_channels, dtype=torch.float64)
+        total = torch.zeros_like(overlap)
         for start in range(0, len(samples), MAX_SLICES):
             part = slice(start, start + MAX_SLICES)
-            with capture_features(network, taps) as features:
+            with capture_features(network, measured_levels) as features:
                 logits = network(self.standardise(samples.images[part].to(device)))
-            if taps:
-                distances += boundary_distance([features[name] for name in taps], samples.labels[part].to(device)).cpu()
-            found = (logits.sigmoid() > self.evaluation.threshold).cpu()
-            truth = samples.labels[part].bool()
-            hits.index_add_(0, samples.patient[part], (found & truth).sum(dim=(-2, -1)).double())
-            total.index_add_(0, samples.patient[part], (found.sum((-2, -1)) + truth.sum((-2, -1))).double())
+            if measured_levels:
+                levels = [features[name] for name in measured_levels]
+                distances += boundary_distance(levels, samples.labels[part].to(device)).cpu()
+            predicted = (logits.sigmoid() > self.evaluation.threshold).cpu()
+            reference = samples.labels[part].bool()
+            overlap.index_add_(0, samples.patient[part], (predicted & reference).sum(dim=(-2, -1)).double())
+            sizes = predicted.sum((-2, -1)) + reference.sum((-2, -1))
+            total.index_add_(0, samples.patient[part], sizes.double())
         present = total > 0
-        score = float((2 * hits[present] / total[present]).mean()) if bool(present.any()) else 0.0
+        score = float((2 * overlap[present] / total[present]).mean()) if bool(present.any()) else 0.0
         return {"score": score, **({"boundary_distance": float(torch.stack(distances).mean())} if distances else {})}
 
     def postprocessing(self, preprocessing: Compose) -> Compose:
-        """From {"pred": probabilities on the prepared grid} to masks (S, H, W, D) in the geometry of the file."""
+        """Return the MONAI transforms from probabilities to masks.
+
+        They take {"pred": (K, S, S, D)}, the probabilities on the prepared slices, and return masks (K, H, W, D) on the
+        voxel grid of the file.
+
+        Args:
+            preprocessing: the transforms that prepared the volume; they are inverted.
+        """
         steps = [
             Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True),
             AsDiscreted("pred", threshold=self.evaluation.threshold),
         ]
         if self.evaluation.largest_component:
-            # Channels named one by one: MONAI takes channel 0 for the background otherwise.
+            # All channels are listed, because MONAI otherwise treats channel 0 as the background.
             channels = list(range(self.out_channels))
             steps.append(KeepLargestConnectedComponentd("pred", channels, is_onehot=True, independent=True))
         return Compose(steps)
 
     @torch.no_grad()
     def predict(self, network: nn.Module, volume: Volume) -> Tensor:
-        """Masks (S, H, W, D) uint8 in the geometry of the volume's file."""
+        """Predict the masks of one volume.
+
+        Args:
+            network: the network; it is set to evaluation mode.
+            volume: the volume as loaded from its file.
+
+        Returns:
+            (K, H, W, D) uint8 of 0 and 1, one channel per structure, on the voxel grid of the file.
+        """
         network.eval()
         device = next(network.parameters()).device
         preprocessing = self.preprocessing()
@@ -203,15 +262,19 @@ class Segmentation(Task):
     def load(
         self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, kept_bytes: int = KEPT_BYTES
     ) -> Slices:
-        """All slices, in memory: `kept_bytes` bounds images that are read on demand, and these are not."""
+        """Read all slices into memory (`Task.load`).
+
+        `kept_bytes` has no effect, because it limits only images that can be read again on demand.
+        """
         return self.prepare(list(_volumes(dataset, cases, notice, advance)))
 
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
+        """Read all test volumes once; a damaged file raises a UserError (`Task.check_files`)."""
         for _ in _volumes(dataset, cases, notice, advance):
             pass
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """A batch per volume."""
+        """Yield the prepared slices (D, C, S, S) in [0, 1] of each test volume, before `standardise`."""
         preprocessing = self.preprocessing()
         for case in cases:
             yield preprocessing({"image": dataset.load(case).image})["image"].as_tensor().movedim(-1, 0)
@@ -219,7 +282,10 @@ class Segmentation(Task):
     def evaluate(
         self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance
     ) -> EvaluationResult:
-        """A row per patient and structure; masks are kept of the unseen site."""
+        """Predict and score the test volumes of one site (`Task.evaluate`).
+
+        The result has one row per patient and structure, and the predicted masks if the site is the unseen one.
+        """
         result = EvaluationResult()
         metrics = [metric for metric in self.scoring.metrics if isinstance(metric, MaskMetric)]
         for case, volume in zip(cases, _volumes(dataset, cases, notice, advance), strict=True):
@@ -228,26 +294,32 @@ class Segmentation(Task):
                 scores = compute_mask_metrics(
                     metrics, predicted[index], volume.mask.as_tensor()[index], volume.spacing_mm
                 )
-                named = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
-                result.rows.append({**named, **scores})
+                names = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
+                result.rows.append({**names, **scores})
             if dataset.ratio_structures:
                 inner, outer = map(self.structures.index, dataset.ratio_structures)
-                reference, found = (
+                reference, prediction = (
                     vertical_ratio(masks[inner], masks[outer]) for masks in (volume.mask.as_tensor(), predicted)
                 )
-                result.ratios.append(ratio_row(case.site, role, case.patient, reference, found))
+                result.ratios.append(ratio_row(case.site, role, case.patient, reference, prediction))
             if role == "unseen":
                 result.masks[case.patient] = PackedMask.pack(predicted)
         return result
 
     def typical_image(self, samples: Slices) -> Tensor:
-        """The slice that shows most of the structures."""
+        """Return the slice with the largest area of structures, (C, S, S) in [0, 1], for figures of styles."""
         return samples.images[int(samples.labels.flatten(1).sum(dim=1).argmax())]
 
     def patients_of(self, samples: Slices) -> list[int]:
+        """Return the index of the volume of each slice, in the order of the samples."""
         return samples.patient.tolist()
 
     def bundle(self, input_is_2d: bool) -> MaskBundle:
+        """Return the template of the MONAI bundle.
+
+        Args:
+            input_is_2d: whether the input of the bundle is 2-D image files instead of NIfTI volumes.
+        """
         return MaskBundle(
             self.structures, self.channels, self.image_size, self.intensity_range, self.standardised,
             self.evaluation.threshold, self.evaluation.largest_component, input_is_2d,
@@ -255,7 +327,10 @@ class Segmentation(Task):
 
 
 def _volumes(dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> Iterator[Volume]:
-    """Each volume, which counts as worked through when the next one is asked for."""
+    """Yield the volume of each case and report its notices.
+
+    A case counts as processed when the next volume is requested.
+    """
     for case in cases:
         volume = dataset.load(case)
         notice(case, volume.notices)

@@ -15,7 +15,7 @@ Both exchanges in a MONAI `Compose`:
 >>> other_site = torch.rand(8, 1, 64, 64)  # images of another site
 >>> codec = load_codec("small")
 >>> augment = Compose([
-...     RandAmplitudeMixd("image", low_frequency_window(other_site, alpha=0.05), prob=0.5, alpha=0.05),
+...     RandAmplitudeMixd("image", low_frequency_window(other_site, alpha=0.05), 0.5, alpha=0.05, clip=(0, 1)),
 ...     RandAdaINStyled("image", codec, bank=[codec.style(other_site)], prob=0.5),
 ...     NormalizeIntensityd("image"),
 ... ])

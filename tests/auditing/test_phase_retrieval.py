@@ -1,4 +1,4 @@
-"""Phase retrieval on images small enough to be solved at once."""
+"""Tests of phase retrieval on small images."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from medfed.auditing.phase_retrieval import align, correlation, detail_correlati
 
 
 def image_of(side: int = 12) -> torch.Tensor:
-    """Bars on a textured ground, (side, side) in [0, 1], float64."""
+    """Return bars on a textured background, (side, side) in [0, 1], float64."""
     image = 0.2 + 0.3 * torch.rand(side, side, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     image[2:5, 1:8] = 0.9
     image[6:, 9] = 0.0
@@ -21,36 +21,38 @@ def padded_problem(image: torch.Tensor):
     return padded, torch.fft.rfft2(padded).abs(), support
 
 
-def test_the_full_spectrum_of_a_padded_image_gives_it_back():
+def test_the_full_spectrum_of_a_padded_image_determines_the_image():
     image = image_of()
     padded, amplitude, support = padded_problem(image)
     known = torch.ones_like(amplitude, dtype=torch.bool)
-    found = retrieve_phase(amplitude, known, support, torch.Generator().manual_seed(0), n_steps=2000, n_starts=6)
-    again = align(found.image, padded)[:12, :12]
-    assert found.residual < 1e-3 and found.image.dtype == torch.float64
+    actual = retrieve_phase(amplitude, known, support, torch.Generator().manual_seed(0), n_steps=2000, n_starts=6)
+    again = align(actual.image, padded)[:12, :12]
+    assert actual.residual < 1e-3 and actual.image.dtype == torch.float64
     assert detail_correlation(again, image, image > -1, 1.0) > 0.99
 
 
-def test_a_few_low_frequencies_do_not_though_they_are_met_exactly():
+def test_a_few_low_frequencies_do_not_determine_the_image_although_they_fit():
     image = image_of(32)
     amplitude = torch.fft.rfft2(image).abs()
     known = torch.zeros_like(amplitude, dtype=torch.bool)
     known[:3, :3] = known[-2:, :3] = True
-    found = retrieve_phase(amplitude, known, image > -1, torch.Generator().manual_seed(0), n_steps=400, n_starts=3)
-    assert found.residual < 1e-3
-    torch.testing.assert_close(torch.fft.rfft2(found.image).abs()[0, 0], amplitude[0, 0], rtol=1e-3, atol=0)  # the mean
-    assert abs(detail_correlation(align(found.image, image), image, image > -1, 1.0)) < 0.15
+    actual = retrieve_phase(amplitude, known, image > -1, torch.Generator().manual_seed(0), n_steps=400, n_starts=3)
+    assert actual.residual < 1e-3
+    torch.testing.assert_close(
+        torch.fft.rfft2(actual.image).abs()[0, 0], amplitude[0, 0], rtol=1e-3, atol=0
+    )  # the mean
+    assert abs(detail_correlation(align(actual.image, image), image, image > -1, 1.0)) < 0.15
 
 
-def test_amplitudes_that_are_not_known_are_not_looked_at():
+def test_unknown_amplitudes_are_ignored():
     image = image_of()
     amplitude, support = torch.fft.rfft2(image).abs(), image > -1
     known = torch.zeros_like(amplitude, dtype=torch.bool)
     known[0, 0] = True
     wrong = torch.where(known, amplitude, float("nan"))
-    found = retrieve_phase(wrong, known, support, torch.Generator().manual_seed(0), n_steps=250, n_starts=1)
-    assert bool(found.image.isfinite().all())
-    assert float(found.image.mean()) == pytest.approx(float(image.mean()), rel=1e-6)
+    actual = retrieve_phase(wrong, known, support, torch.Generator().manual_seed(0), n_steps=250, n_starts=1)
+    assert bool(actual.image.isfinite().all())
+    assert float(actual.image.mean()) == pytest.approx(float(image.mean()), rel=1e-6)
 
 
 def test_the_same_seed_gives_the_same_image():
@@ -61,22 +63,22 @@ def test_the_same_seed_gives_the_same_image():
     assert torch.equal(once.image, again.image) and not torch.equal(once.image, other.image)
 
 
-def test_nothing_lies_outside_the_support_or_the_range():
+def test_the_image_is_0_outside_the_support_and_within_0_and_1():
     _, amplitude, support = padded_problem(image_of())
     known = torch.ones_like(amplitude, dtype=torch.bool)
-    found = retrieve_phase(amplitude, known, support, torch.Generator().manual_seed(0), 60, 2).image
-    assert float(found[~support].abs().max()) == 0 and 0 <= float(found.min()) <= float(found.max()) <= 1
+    actual = retrieve_phase(amplitude, known, support, torch.Generator().manual_seed(0), 60, 2).image
+    assert float(actual[~support].abs().max()) == 0 and 0 <= float(actual.min()) <= float(actual.max()) <= 1
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_shift_and_half_a_turn_are_undone(turned):
+def test_alignment_undoes_a_shift_and_a_rotation_by_180_degrees(turned):
     image = image_of()
     moved = (image.flip(0, 1) if turned else image).roll((3, 5), (0, 1))
     torch.testing.assert_close(align(moved, image), image, rtol=0, atol=0)
 
 
-def test_detail_is_what_the_blur_takes_away():
-    """A constant has none; a single pixel keeps 1 minus the blur's middle weight, (1 / (1 + 2 sum e^{-k^2/2}))^2."""
+def test_detail_is_the_image_minus_its_blur():
+    """A constant has no detail; a single pixel keeps 1 minus the central weight, (1 / (1 + 2 sum e^{-k^2/2}))^2."""
     assert float(image_detail(torch.full((9, 9), 0.4, dtype=torch.float64), 1.0).abs().max()) < 1e-15
     point = torch.zeros(9, 9, dtype=torch.float64)
     point[4, 4] = 1
@@ -84,7 +86,7 @@ def test_detail_is_what_the_blur_takes_away():
     assert float(image_detail(point, 1.0)[4, 4]) == pytest.approx(1 - middle**2, abs=1e-9)
 
 
-def test_correlation_of_known_numbers():
+def test_correlation_has_the_computed_values():
     inside = torch.ones(1, 4, dtype=torch.bool)
     a = torch.tensor([[1.0, 2, 3, 4]])
     assert correlation(a, 2 * a + 1, inside) == pytest.approx(1)
@@ -93,8 +95,8 @@ def test_correlation_of_known_numbers():
     assert correlation(a, torch.ones(1, 4), inside) == 0
 
 
-def test_a_black_ground_does_not_count_as_detail():
-    """Two discs with different texture: alike as wholes, unlike in detail."""
+def test_a_black_background_does_not_count_as_detail():
+    """Two discs with different textures are similar as a whole and different in their details."""
     rows, columns = torch.meshgrid(torch.arange(40.0), torch.arange(40.0), indexing="ij")
     disc = torch.hypot(rows - 20, columns - 20) < 14
     one, other = (disc * (0.7 + 0.1 * torch.rand(40, 40, generator=torch.Generator().manual_seed(s))) for s in (0, 1))
@@ -102,7 +104,7 @@ def test_a_black_ground_does_not_count_as_detail():
     assert abs(detail_correlation(one, other, disc, 1.0)) < 0.2
 
 
-def test_shapes_that_do_not_fit_are_refused():
+def test_wrong_shapes_are_rejected():
     support = torch.ones(8, 8, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"must be \(8, 5\), got \(8, 8\)"):
         retrieve_phase(torch.ones(8, 8), torch.ones(8, 8, dtype=torch.bool), support, torch.Generator())
@@ -110,15 +112,15 @@ def test_shapes_that_do_not_fit_are_refused():
         retrieve_phase(torch.ones(8, 5), torch.zeros(8, 5, dtype=torch.bool), support, torch.Generator())
 
 
-def test_starts_go_on_until_one_fits_and_no_longer():
-    """Whether one start finds the image hangs on the last bit of the arithmetic; whether any of many does, hardly."""
+def test_new_starts_are_tried_until_one_fits():
+    """The success of a single start depends on rounding errors; the success of one of many starts hardly does."""
     _, amplitude, support = padded_problem(image_of())
     known = torch.ones_like(amplitude, dtype=torch.bool)
     for seed in range(6):
-        found = retrieve_phase(
+        actual = retrieve_phase(
             amplitude, known, support, torch.Generator().manual_seed(seed), 300, n_starts=1, n_waves=40
         )
-        assert found.residual < 5e-3
+        assert actual.residual < 5e-3
     rng, spent = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
     retrieve_phase(amplitude, known, support, rng, n_steps=10, n_starts=1, n_waves=3)
     torch.rand(3, *support.shape, generator=spent, dtype=amplitude.dtype)  # nothing fits in ten steps

@@ -1,4 +1,4 @@
-"""What is audited is the answer that the coordinator would get."""
+"""Tests that the audited statistics are those that the coordinator would receive."""
 
 import pytest
 import torch
@@ -29,47 +29,47 @@ METHODS = {
 GROWS = {"elcfs": {"windows"}, "single": {"mean", "std"}}
 
 
-def sharing_of(toy, method) -> SharedStatistics:
+def shared_of(toy, method) -> SharedStatistics:
     site = toy.engine(method).local_sites[0]
     return SharedStatistics.from_site(site, toy.start(method).weights)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_what_is_audited_is_what_the_coordinator_gets(toy, name):
-    shared = sharing_of(toy, METHODS[name])
+def test_the_audited_statistics_are_those_that_the_coordinator_receives(toy, name):
+    shared = shared_of(toy, METHODS[name])
     site = toy.engine(METHODS[name]).local_sites[0]
-    answer = site.reply(Message("share", toy.start(METHODS[name]).weights, {}, {"round": 1}))
-    assert shared.sent.keys() == answer.tensors.keys()
-    assert all(torch.equal(shared.sent[entry], answer.tensors[entry]) for entry in shared.sent)
-    assert shared.n_bytes == len(answer.to_bytes())
+    reply = site.reply(Message("share", toy.start(METHODS[name]).weights, {}, {"round": 1}))
+    assert shared.sent.keys() == reply.tensors.keys()
+    assert all(torch.equal(shared.sent[entry], reply.tensors[entry]) for entry in shared.sent)
+    assert shared.n_bytes == len(reply.to_bytes())
     assert shared.per_image_entries == GROWS.get(name, set())
     assert sum(entry["bytes"] for entry in shared.entries()) < shared.n_bytes
 
 
-def test_rows_are_of_images_where_they_are_sent_and_of_the_site_elsewhere(toy):
-    assert sharing_of(toy, METHODS["elcfs"]).vectors(sharing_of(toy, METHODS["elcfs"]).sent).shape == (10, 25)
-    harmofl = sharing_of(toy, METHODS["harmofl"])
+def test_vectors_describe_images_or_the_whole_site_depending_on_the_method(toy):
+    assert shared_of(toy, METHODS["elcfs"]).vectors(shared_of(toy, METHODS["elcfs"]).sent).shape == (10, 25)
+    harmofl = shared_of(toy, METHODS["harmofl"])
     assert harmofl.vectors(harmofl.sent).shape == (1, 13)
-    fisc = sharing_of(toy, METHODS["fisc"])
+    fisc = shared_of(toy, METHODS["fisc"])
     assert fisc.vectors(fisc.sent).shape == (1, 2)  # not the number of clusters, which is no real number
 
 
-def test_the_number_of_patients_that_a_site_needs_does_not_hide_a_single_image(toy):
-    shared = sharing_of(toy, ELCFS(alpha=0.1, min_patients=5))
+def test_min_patients_does_not_suppress_the_statistics_of_a_single_image(toy):
+    shared = shared_of(toy, ELCFS(alpha=0.1, min_patients=5))
     assert len(shared.vectors(shared.statistics_of(shared.site.training.batch([3])))) == 1
-    silent = sharing_of(toy, ELCFS(alpha=0.1, min_patients=6))
+    silent = shared_of(toy, ELCFS(alpha=0.1, min_patients=6))
     assert silent.sent == {} and len(silent.vectors(silent.sent)) == 0
 
 
-def test_a_method_that_shares_nothing_has_no_rows(toy):
-    shared = sharing_of(toy, FedAvg())
+def test_a_method_that_shares_nothing_has_no_vectors(toy):
+    shared = shared_of(toy, FedAvg())
     assert shared.sent == {} and shared.vectors(shared.sent).shape == (0, 0)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_methods_own_share_can_be_differentiated_and_gives_the_same_numbers(toy, name):
-    """The gradient of the sum of what is shared, held against a difference quotient of the same `share`."""
-    shared = sharing_of(toy, METHODS[name])
+    """Compare the gradient of the sum of the statistics with a difference quotient."""
+    shared = shared_of(toy, METHODS[name])
     shared.site.network.requires_grad_(False)
     batch = shared.site.training.batch([2])
     image = batch.image.clone().requires_grad_()
@@ -85,22 +85,22 @@ def test_the_methods_own_share_can_be_differentiated_and_gives_the_same_numbers(
     assert (ends[1] - ends[0]) / 2 == pytest.approx(float((gradient * direction).sum()), rel=0.05)
 
 
-def test_a_window_that_is_sent_is_put_where_its_frequencies_are(toy):
-    """The image that is found has the amplitudes that were sent, mean brightness in the middle."""
+def test_the_shared_window_is_placed_at_its_frequencies(toy):
+    """The reconstructed image has the shared amplitudes, with the zero frequency in the centre."""
     image = toy.samples("north").batch([0]).image.double()
     window = low_frequency_window(image, 0.1)
-    found = reconstruct_from_window(window[0, 0], (32, 32), torch.Generator().manual_seed(0), 300)
-    assert found.residual < 1e-3
-    torch.testing.assert_close(low_frequency_window(found.image[None, None], 0.1), window, rtol=0, atol=2e-4)
+    actual = reconstruct_from_window(window[0, 0], (32, 32), torch.Generator().manual_seed(0), 300)
+    assert actual.residual < 1e-3
+    torch.testing.assert_close(low_frequency_window(actual.image[None, None], 0.1), window, rtol=0, atol=2e-4)
     assert set(WINDOWS) == {"windows", "amplitude"}
 
 
-def test_people_keep_their_images_together(toy):
+def test_images_are_grouped_by_patient(toy):
     assert images_by_patient(toy.samples("north", 6)) == [[0, 1], [2, 3], [4, 5]]
     assert evenly_spaced(range(10), 2) == [2, 7] and evenly_spaced([1, 2], 5) == [1, 2]
 
 
-def test_a_ruler_counts_large_and_small_numbers_alike_and_leaves_out_what_does_not_vary():
+def test_the_distance_weights_all_entries_equally_and_ignores_constant_ones():
     rows = torch.tensor([[1e6, -1e-6, 3.0], [2e6, 1e-6, 3.0]], dtype=torch.float64)
     distance = StandardizedDistance.fit(rows)
     assert distance.standardize(rows).shape == (2, 2)
@@ -121,7 +121,7 @@ def test_perturbations_keep_the_shape_and_the_range(toy):
     )
 
 
-def test_a_shift_moves_all_and_repeats_the_border():
+def test_a_shift_moves_the_image_and_repeats_the_border():
     image = torch.arange(64.0)[None, None, :].expand(1, 64, 64) / 64
     moved = {
         round(float((random_shift(image, torch.Generator().manual_seed(s)) - image)[0, 32, 32]) * 64) for s in range(8)

@@ -161,7 +161,7 @@ BAD_VALUES = {
     "octal": ("seed: 010", "a.yaml: seed: expected a whole number, got the text '010'; remove the quotes"),
     "time of day": ("seed: 1:30", "a.yaml: seed: expected a whole number, got the text '1:30'"),
     "nan": (
-        "training: {learning_rate: .nan}", "a.yaml: training.learning_rate: must be above 0, got nan",
+        "training: {learning_rate: .nan}", "a.yaml: training.learning_rate: expected a finite number, got nan",
     ),
     "infinity": (
         "training: {betas: [0.9, -.inf]}", "a.yaml: training.betas[1]: expected a finite number, got -inf",
@@ -231,7 +231,7 @@ federation: {unseen_site: HK}
 """
 
 
-def test_all_mistakes_of_a_file_are_told_at_once():
+def test_all_mistakes_of_a_file_are_listed_at_once():
     with pytest.raises(UserError) as raised:
         load_text(FIVE_MISTAKES, "a.yaml")
     assert raised.value.sentences == (
@@ -482,7 +482,7 @@ def test_another_method_starts_from_its_own_defaults():
     assert changed(elcfs, {"method.preset": "released"}).method == ELCFS(**ELCFS.presets["released"])
 
 
-def test_a_restarted_block_that_lacks_a_key_is_blamed_on_the_override():
+def test_a_reset_block_that_lacks_a_key_is_blamed_on_the_override():
     """The file has data.root; the override dropped it."""
     override = "data.name=hospitals_for_test.Clinics"
     assert complaint("", override) == f"--set {override}: data.root: missing; expected text"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -73,7 +74,7 @@ def test_values_inside_the_range_and_on_its_closed_ends_are_allowed(allowed):
 
 @pytest.mark.parametrize("wrong, sentence", [
     ({"weight": -0.1}, "weight must be at least 0, got -0.1"),
-    ({"weight": float("nan")}, "weight must be at least 0, got nan"),
+    ({"weight": float("nan")}, "weight: expected a finite number, got nan"),
     ({"weight": float("inf")}, "weight: expected a finite number, got inf"),
     ({"weight": "3"}, "weight: expected a number, got the text '3'; remove the quotes"),
     ({"weight": "1e-3"}, "weight: expected a number, got the text '1e-3'"),
@@ -135,3 +136,28 @@ def test_values_of_a_file_are_read_as_the_annotations_say():
     assert [str(mistake) for mistake in mistakes] == ["alpha must lie in [0, 0.5), got 0.7"]
 
 
+
+
+def test_a_class_of_its_own_as_a_type_is_checked_with_isinstance():
+    @dataclass(frozen=True)
+    class WithObject:
+        settings: Settings = Settings()
+        error: Exception | None = None
+        function: Callable[[int], int] = abs
+
+        def __post_init__(self):
+            check(self)
+
+    WithObject(error=ValueError("x"))
+    for wrong in ({"error": 3}, {"settings": 3}, {"function": 3}):
+        with pytest.raises(SettingsError, match=next(iter(wrong))):
+            WithObject(**wrong)
+
+
+def test_a_list_is_no_type_of_a_setting():
+    @dataclass(frozen=True)
+    class WithList:
+        numbers: list[int] = field(default_factory=list)
+
+    with pytest.raises(TypeError, match=r"WithList.numbers is a list; declare it as tuple\[TYPE, ...\]"):
+        check(WithList())

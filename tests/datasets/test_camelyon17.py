@@ -166,7 +166,7 @@ def test_missing_patches_are_counted_by_slide(root):
     cases, problems = data.cases_and_problems("hospital_4")
     assert len(cases) == 3 and len(problems) == 1
     with pytest.raises(
-        UserError, match="patient_075_node_4: 1 of the 4 patches .* are missing, the first is .*x_96_y_192.png"
+        UserError, match="patient_075_node_4: 1 of the 4 patches .* are missing, .*x_96_y_192.png"
     ):
         data.cases("hospital_4")
 

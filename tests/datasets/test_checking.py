@@ -126,8 +126,8 @@ def test_text_and_json_contain_the_same_facts(data):
     assert lines[0].split() == ["site", "cases", "patients", "voxels", "spacing", "mm", "labels", "intensity", "empty"]
     assert lines[1].startswith("HK    3      3         8 x 8 x 3  0.6 x 0.6 x 3.6  0 1     ")
     assert lines[-1] == "0 problems, 2 warnings."
-    again = json.loads(to_json(report))
-    assert again["sites"][1]["cases"][2]["patient"] == "Case02" and again["warnings"] == list(report.warnings)
+    loaded = json.loads(to_json(report))
+    assert loaded["sites"][1]["cases"][2]["patient"] == "Case02" and loaded["warnings"] == list(report.warnings)
 
 
 def test_different_sizes_are_shown_as_a_range(data):
@@ -148,10 +148,10 @@ class TestRecognise:
             Image.fromarray(np.zeros(shape, np.uint8)).save(path)
         assert recognise(tmp_path) == Folder(root=str(tmp_path), image_channels=3)
 
-    @pytest.mark.parametrize(("place", "one_site_per_case"), [("p1", True), ("north/p1", False)])
-    def test_case_folders(self, tmp_path, place, one_site_per_case):
+    @pytest.mark.parametrize(("case_folder", "one_site_per_case"), [("p1", True), ("north/p1", False)])
+    def test_case_folders(self, tmp_path, case_folder, one_site_per_case):
         for name in ("T2.nii.gz", "Segmentation.nii.gz"):
-            path = tmp_path / place / name
+            path = tmp_path / case_folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             nib.save(nib.Nifti1Image(np.eye(4)[None], np.eye(4)), path)
         dataset = recognise(tmp_path)

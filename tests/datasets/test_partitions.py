@@ -30,31 +30,31 @@ def sites(sizes=PACS, images: int = 1) -> dict[str, Split]:
     return {site: Split(cases(site, n, images), [], []) for site, n in sizes.items()}
 
 
-def held(n_clients: int, rule: str = "heterogeneous", sizes=PACS, seed: int = 0, **numbers) -> list[list[Case]]:
+def client_cases(n_clients: int, rule: str = "heterogeneous", sizes=PACS, seed: int = 0, **numbers) -> list[list[Case]]:
     return [client.train for client in partition(sites(sizes), n_clients, rule, seed, **numbers).values()]
 
 
 @pytest.mark.parametrize("mixing", [0, 0.1, 0.5, 1])
 @pytest.mark.parametrize("n_clients", [2, 3, 4, 10, 100])
 def test_every_image_is_at_exactly_one_client(mixing, n_clients):
-    found = [case for client in held(n_clients, mixing=mixing) for case in client]
-    assert len(found) == len(set(found)) == sum(PACS.values())
+    clients = [case for client in client_cases(n_clients, mixing=mixing) for case in client]
+    assert len(clients) == len(set(clients)) == sum(PACS.values())
 
 
-def test_sites_kept_apart_have_main_clients_by_their_size():
+def test_separate_sites_have_main_clients_by_their_size():
     """m = 2, 2, 2, 4 of ten: a further client goes to the site with the largest N_d / m_d."""
-    found = held(10, mixing=0)
-    assert all(len({case.site for case in client}) == 1 for client in found)
-    assert sorted(map(len, found)) == [835, 835, 982, 982, 982, 983, 1024, 1024, 1172, 1172]
-    of = [client[0].site for client in found]
-    assert {site: of.count(site) for site in PACS} == {"photo": 2, "art": 2, "cartoon": 2, "sketch": 4}
+    clients = client_cases(10, mixing=0)
+    assert all(len({case.site for case in client}) == 1 for client in clients)
+    assert sorted(map(len, clients)) == [835, 835, 982, 982, 982, 983, 1024, 1024, 1172, 1172]
+    site_of_client = [client[0].site for client in clients]
+    assert {site: site_of_client.count(site) for site in PACS} == {"photo": 2, "art": 2, "cartoon": 2, "sketch": 4}
 
 
 def test_a_mixing_of_one_is_homogeneous():
-    found = held(10, mixing=1)
-    assert all(abs(len(client) - 999.1) < 1.5 for client in found)
+    clients = client_cases(10, mixing=1)
+    assert all(abs(len(client) - 999.1) < 1.5 for client in clients)
     for site, n in PACS.items():
-        counts = [sum(case.site == site for case in client) for client in found]
+        counts = [sum(case.site == site for case in client) for client in clients]
         assert max(counts) - min(counts) <= 1 and sum(counts) == n
 
 
@@ -63,68 +63,68 @@ def test_between_them_the_share_is_the_papers():
     shares = heterogeneous_shares(PACS, 10, 0.1)
     assert sorted((2048 * shares["art"]).round(2).tolist()) == [20.48] * 8 + [942.08] * 2
     assert all(share.sum() == pytest.approx(1) for share in shares.values())
-    counts = sorted(sum(case.site == "art" for case in client) for client in held(10, mixing=0.1))
+    counts = sorted(sum(case.site == "art" for case in client) for client in client_cases(10, mixing=0.1))
     assert set(counts[:8]) <= {20, 21} and set(counts[8:]) <= {941, 942, 943} and sum(counts) == 2048
 
 
 def test_as_many_clients_as_sites_have_one_each():
-    found = held(4, mixing=0)
-    assert sorted({case.site for case in client}.pop() for client in found) == sorted(PACS)
-    assert sorted(map(len, found)) == sorted(PACS.values())
+    clients = client_cases(4, mixing=0)
+    assert sorted({case.site for case in client}.pop() for client in clients) == sorted(PACS)
+    assert sorted(map(len, clients)) == sorted(PACS.values())
 
 
 def test_fewer_clients_than_sites_get_whole_ones_the_largest_first():
     """Sketch to one, cartoon to the other, art to the emptier (2344), photo to the then emptier (3929)."""
-    found = [{case.site for case in client} for client in held(2, mixing=0)]
-    assert found == [{"photo", "sketch"}, {"art", "cartoon"}]
-    assert [len(client) for client in held(2, mixing=0)] == [5599, 4392]
-    assert [len(client) for client in held(2, mixing=1)] == [4996, 4995]
+    clients = [{case.site for case in client} for client in client_cases(2, mixing=0)]
+    assert clients == [{"photo", "sketch"}, {"art", "cartoon"}]
+    assert [len(client) for client in client_cases(2, mixing=0)] == [5599, 4392]
+    assert [len(client) for client in client_cases(2, mixing=1)] == [4996, 4995]
 
 
 @pytest.mark.parametrize(("n_clients", "of_each"), [(30, [10, 10, 10]), (10, [3, 3, 4]), (3, [1, 1, 1])])
 def test_clients_of_one_domain_are_as_many_of_each(n_clients, of_each):
     """StableFDG, "single": N/D clients a domain, however many images it has."""
-    found = held(n_clients, "domains", {site: n for site, n in PACS.items() if site != "photo"}, mixing=0.7)
-    assert all(len({case.site for case in client}) == 1 for client in found)
-    of = [client[0].site for client in found]
-    assert sorted(map(of.count, set(of))) == of_each
+    clients = client_cases(n_clients, "domains", {site: n for site, n in PACS.items() if site != "photo"}, mixing=0.7)
+    assert all(len({case.site for case in client}) == 1 for client in clients)
+    site_of_client = [client[0].site for client in clients]
+    assert sorted(map(site_of_client.count, set(site_of_client))) == of_each
 
 
 def test_a_domain_has_no_more_clients_than_patients():
-    found = held(9, "domains", {"a": 100, "b": 100, "c": 2})
-    of = [client[0].site for client in found]
-    assert {site: of.count(site) for site in "abc"} == {"a": 4, "b": 3, "c": 2}
+    clients = client_cases(9, "domains", {"a": 100, "b": 100, "c": 2})
+    site_of_client = [client[0].site for client in clients]
+    assert {site: site_of_client.count(site) for site in "abc"} == {"a": 4, "b": 3, "c": 2}
 
 
 def test_fewer_clients_than_domains_get_whole_ones():
-    assert held(2, "domains", mixing=0.7) == held(2, mixing=0)
+    assert client_cases(2, "domains", mixing=0.7) == client_cases(2, mixing=0)
 
 
 def test_the_order_of_cases_and_sites_does_not_matter_and_the_seed_does():
     turned = {site: Split(list(reversed(s.train)), [], []) for site, s in reversed(sites().items())}
     random.Random(0).shuffle(turned["art"].train)
     for rule in get_args(Partition):
-        found = partition(sites(), 10, rule, 3, mixing=0.3)
-        assert partition(turned, 10, rule, 3, mixing=0.3) == found
-        assert partition(sites(), 10, rule, 4, mixing=0.3) != found
+        clients = partition(sites(), 10, rule, 3, mixing=0.3)
+        assert partition(turned, 10, rule, 3, mixing=0.3) == clients
+        assert partition(sites(), 10, rule, 4, mixing=0.3) != clients
 
 
 def test_who_holds_a_person_is_the_same_on_every_machine():
     r"""`printf '7\x1fclient\x1fnorth\x1f0000' | sha256sum` begins with c016; 0001 to 0003: a7e4, c078, 5e61."""
-    first, second = held(2, "domains", {"north": 4}, seed=7)
+    first, second = client_cases(2, "domains", {"north": 4}, seed=7)
     assert [[case.subject for case in client] for client in (first, second)] == [["0001", "0003"], ["0000", "0002"]]
 
 
 @pytest.mark.parametrize("rule", get_args(Partition))
 def test_all_images_of_a_person_are_at_one_client(rule):
     splits = {site: split(cases(site, 30, images=5), 1, 0.2, 0.2) for site in ("north", "south")}
-    found = partition(splits, 6, rule, 1, mixing=0.5)
+    clients = partition(splits, 6, rule, 1, mixing=0.5)
     holders: dict[tuple, set] = {}
-    for name, client in found.items():
+    for name, client in clients.items():
         for case in client.train + client.validation:
             holders.setdefault((case.site, case.subject), set()).add(name)
     assert len(holders) == 2 * (18 + 6) and all(len(names) == 1 for names in holders.values())
-    assert all(not client.test for client in found.values())
+    assert all(not client.test for client in clients.values())
 
 
 def test_patients_with_several_images_are_assigned_by_the_middle_of_their_images():
@@ -132,8 +132,8 @@ def test_patients_with_several_images_are_assigned_by_the_middle_of_their_images
     sizes = [4, 1, 1, 1, 1, 1, 1]
     of = [Case("north", f"{p}_{i}", Path("i"), None, f"{p}") for p, n in enumerate(sizes) for i in range(n)]
     for seed in range(20):
-        found = assign_to_clients({"north": of}, {"north": np.array([0.5, 0.5])}, seed)
-        assert all(3 <= len(client) <= 7 for client in found) and sum(map(len, found)) == 10
+        clients = assign_to_clients({"north": of}, {"north": np.array([0.5, 0.5])}, seed)
+        assert all(3 <= len(client) <= 7 for client in clients) and sum(map(len, clients)) == 10
 
 
 def test_validation_patients_follow_the_shares_of_training():
@@ -145,17 +145,17 @@ def test_validation_patients_follow_the_shares_of_training():
 
 def test_small_sites_do_not_all_leave_out_the_same_clients():
     """Three sites of four patients: with equal shares, the patients are spread evenly over six clients."""
-    found = held(6, mixing=1, sizes=dict.fromkeys("abc", 4))
-    assert min(map(len, found)) == 2 == max(map(len, found))
+    clients = client_cases(6, mixing=1, sizes=dict.fromkeys("abc", 4))
+    assert min(map(len, clients)) == 2 == max(map(len, clients))
 
 
 def test_dirichlet_shares_are_sampled_until_every_client_has_enough_images():
     """StableFDG's numbers: three of the sites of PACS over 30 clients, concentration 0.5, at least 70 images."""
     three = {site: n for site, n in PACS.items() if site != "photo"}
-    found = held(30, "dirichlet", three, concentration=0.5, min_images=70)
-    sizes = sorted(map(len, found))
+    clients = client_cases(30, "dirichlet", three, concentration=0.5, min_images=70)
+    sizes = sorted(map(len, clients))
     assert sizes[0] >= 70 and sizes[-1] > 3 * sizes[0] and sum(sizes) == sum(three.values())
-    assert sum(len(client) >= 70 for client in held(30, "dirichlet", three, concentration=0.5)) < 30
+    assert sum(len(client) >= 70 for client in client_cases(30, "dirichlet", three, concentration=0.5)) < 30
 
 
 def test_a_large_concentration_is_nearly_homogeneous_and_a_small_one_is_not():
@@ -167,9 +167,9 @@ def test_a_large_concentration_is_nearly_homogeneous_and_a_small_one_is_not():
 def test_impossible_dirichlet_shares_are_refused_after_a_bounded_search(monkeypatch):
     monkeypatch.setattr(partitions, "MAX_DRAWS", 1000)
     with pytest.raises(ValueError, match="no sample of Dirichlet.0.5. gave each of 10 clients at least 999 of the 999"):
-        held(10, "dirichlet", min_images=999)
+        client_cases(10, "dirichlet", min_images=999)
     with pytest.raises(ValueError, match="a smaller federation.min_images"):
-        held(10, "dirichlet", min_images=1000)
+        client_cases(10, "dirichlet", min_images=1000)
 
 
 def test_more_clients_than_patients_are_refused():

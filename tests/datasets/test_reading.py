@@ -76,9 +76,9 @@ class TestVolumes:
         image.SetSpacing((0.5, 0.6, 3.0))
         image.SetOrigin((-10, -20, -5))
         sitk.WriteImage(image, str(tmp_path / name), compressed)
-        found = grey(tmp_path / name)
-        np.testing.assert_array_equal(found[0].numpy(), voxels())
-        np.testing.assert_allclose(found.affine.numpy(), AFFINE, atol=1e-12)
+        image_read = grey(tmp_path / name)
+        np.testing.assert_array_equal(image_read[0].numpy(), voxels())
+        np.testing.assert_allclose(image_read.affine.numpy(), AFFINE, atol=1e-12)
 
     def test_a_2d_volume_has_one_slice_and_a_notice(self, tmp_path):
         notices = []
@@ -130,12 +130,12 @@ class TestVolumes:
     def test_a_flipped_bit_of_a_gz_is_always_refused(self, tmp_path):
         """Except in the ten bytes before the stream, which are not content: time stamp, flags and system."""
         path = nifti(tmp_path / "a.nii.gz", voxels())
-        whole = path.read_bytes()
-        assert whole[3] == 0, "this gzip header is 10 bytes long"
+        content = path.read_bytes()
+        assert content[3] == 0, "this gzip header is 10 bytes long"
         rng = np.random.default_rng(0)
-        for place, bit in zip(rng.integers(10, len(whole), 100), rng.integers(0, 8, 100)):
-            broken = bytearray(whole)
-            broken[place] ^= 1 << bit
+        for position, bit in zip(rng.integers(10, len(content), 100), rng.integers(0, 8, 100)):
+            broken = bytearray(content)
+            broken[position] ^= 1 << bit
             path.write_bytes(broken)
             refused(grey, path)
 
@@ -176,9 +176,9 @@ class TestVolumes:
 
     def test_a_singular_affine_is_refused(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels())
-        whole = bytearray(path.read_bytes())
-        whole[280:296] = bytes(16)  # the first row of the sform
-        path.write_bytes(whole)
+        content = bytearray(path.read_bytes())
+        content[280:296] = bytes(16)  # the first row of the sform
+        path.write_bytes(content)
         refused(grey, path, "affine in the header is singular", "0 x 0.6 x 3 mm")
 
     def test_two_axes_along_one_line_are_singular(self, tmp_path):
@@ -190,16 +190,16 @@ class TestVolumes:
 
     def test_a_voxel_size_of_zero_is_refused(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels())
-        whole = bytearray(path.read_bytes())
-        whole[80:84] = bytes(4)  # pixdim[1]; nibabel would read it as 1 mm
-        path.write_bytes(whole)
+        content = bytearray(path.read_bytes())
+        content[80:84] = bytes(4)  # pixdim[1]; nibabel would read it as 1 mm
+        path.write_bytes(content)
         refused(grey, path, "voxel size in the header is 0 x 0.6 x 3 mm")
 
     def test_a_header_with_too_many_voxels_is_refused_before_memory_is_allocated(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels())
-        whole = bytearray(path.read_bytes())
-        whole[42:48] = struct.pack("<3h", 30000, 30000, 30000)
-        path.write_bytes(whole)
+        content = bytearray(path.read_bytes())
+        content[42:48] = struct.pack("<3h", 30000, 30000, 30000)
+        path.write_bytes(content)
         refused(grey, path, "27,000,000,000,000 voxels")
 
     def test_voxels_that_are_not_numbers_are_refused(self, tmp_path):

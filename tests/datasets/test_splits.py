@@ -57,9 +57,9 @@ def test_the_split_of_a_seed_is_the_same_on_every_machine():
 
 def test_one_patient_more_moves_few():
     """The ranks of the others stay, so nobody passes more than one border."""
-    before, after = split(cases(40), 7, 0.1, 0.2), split(cases(41), 7, 0.1, 0.2)
-    kept = {case.patient for case in before.train} & {case.patient for case in after.train}
-    assert len(kept) >= len(before.train) - 2
+    of_40, of_41 = split(cases(40), 7, 0.1, 0.2), split(cases(41), 7, 0.1, 0.2)
+    in_both = {case.patient for case in of_40.train} & {case.patient for case in of_41.train}
+    assert len(in_both) >= len(of_40.train) - 2
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,7 @@ def huge() -> torch.Tensor:
 
 
 HOSTILE = {
-    "another kind": (
-        lambda: replace(request(), kind="run"),
-        "was asked to 'run', but agreed to share, train, validate",
-    ),
+    "another kind": (lambda: replace(request(), kind="run"), "asked to 'run', but agreed to share, train, validate"),
     "no kind at all": (lambda: replace(request(), kind=["train"]), "was asked to"),
     "a path to read": (lambda: request(path="/etc/passwd"), "the fact 'path'; expected last and round only"),
     "code to run": (lambda: request(code="import os"), "was sent the fact 'code'"),
@@ -63,10 +60,7 @@ HOSTILE = {
     "true instead of a round": (lambda: request(round=True), "expected a whole number"),
     "a round after the last": (lambda: request(round=4, last=3), "request of round 4, but agreed to rounds 1 to 3"),
     "a round before the first": (lambda: request(round=0), "was sent a request of round 0"),
-    "a last round in the future": (
-        lambda: request(round=2, last=2),
-        "sent 2 as its last .*; expected a round from 0 to 1",
-    ),
+    "a last round in the future": (lambda: request(round=2, last=2), "2 as its last .*; expected a round from 0 to 1"),
     "a negative last round": (lambda: request(last=-1), "was sent -1 as its last accepted round"),
     "more weights": (lambda: with_weight(lambda name, _: {"spy": torch.ones(2)}), "1 entries are unknown.* 'spy'"),
     "other shapes": (lambda: with_weight(lambda name, entry: {name: torch.ones(7)}), r"do not fit its network: .*7"),
@@ -140,9 +134,7 @@ def test_local_entries_may_not_leave():
 def test_the_megabytes_of_a_round_are_the_sum_over_its_replies(tmp_path, monkeypatch):
     replies_of_0_6_mb(monkeypatch, 1.0, 2.0)
     guarded_site(tmp_path).reply(request("validate"))
-    with pytest.raises(
-        Refused, match="0.6 MB were about to leave in round 1, after 0.6 MB, but at most 1 MB were agreed to"
-    ):
+    with pytest.raises(Refused, match="0.6 MB were about to leave in round 1, after 0.6 MB, but at most 1 MB"):
         guarded_site(tmp_path).reply(request("validate"))
     counts = json.loads((tmp_path / COUNTS).read_text())
     assert (counts["answered"], counts["sent_bytes"]) == ({"validate 1": 1}, {"1": 600_000})
@@ -223,7 +215,7 @@ def test_the_end_stores_the_model_and_sends_nothing(tmp_path, never_called):
 
 @pytest.mark.parametrize("values", [{"rounds": 0}, {"megabytes_per_round": 0.0}, {"replies_per_round": -1}])
 def test_an_agreement_that_allows_nothing_is_refused(values):
-    with pytest.raises(ValueError, match="must be above 0"):
+    with pytest.raises(ValueError, match="must be (above 0|at least 1)"):
         Agreement(**values)
 
 

@@ -9,7 +9,7 @@ def network() -> torch.nn.Module:
     return UNet(features=(4, 4, 4, 8, 8, 4), norm="batch").build(1, 1)
 
 
-def test_it_answers_as_training_mode_would_and_learns_nothing():
+def test_it_computes_what_training_mode_computes_and_learns_nothing():
     one, images = network().eval(), torch.rand(3, 1, 32, 32)
     before = {name: entry.clone() for name, entry in one.state_dict().items()}
     found = with_batch_statistics(one)(images)
@@ -18,6 +18,6 @@ def test_it_answers_as_training_mode_would_and_learns_nothing():
     assert torch.allclose(found, one.train()(images), atol=1e-5)
 
 
-def test_what_it_says_of_an_image_depends_on_the_others_also_after_eval():
+def test_a_prediction_depends_on_the_other_images_also_after_eval():
     one, images = with_batch_statistics(network()).eval(), torch.rand(3, 1, 32, 32)
     assert not torch.allclose(one(images)[0], one(torch.cat([images[:1], 1 - images[1:]]))[0])

@@ -9,7 +9,7 @@ from medfed.networks.unet import UNet
 BATCH_NORM = UNet(features=(4, 4, 4, 8, 8, 4), norm="batch")
 
 
-def test_an_unseen_site_gets_the_average_of_what_the_sites_kept(fedavg):
+def test_an_unseen_site_gets_the_average_of_the_local_entries(fedavg):
     toy = ToySegmentation(architecture=BATCH_NORM)
     engine = toy.engine(fedavg, local_batch_norm=True)
     (done,) = federate(fedavg, engine, toy.start(fedavg), Federation(rounds=1), 0)
@@ -21,7 +21,7 @@ def test_an_unseen_site_gets_the_average_of_what_the_sites_kept(fedavg):
     assert shared and all(torch.equal(found[n], done.state.weights[n]) for n in shared)
 
 
-def test_where_nothing_is_kept_it_gets_the_global_weights(toy, fedavg):
+def test_without_local_entries_an_unseen_site_gets_the_global_weights(toy, fedavg):
     engine = toy.engine(fedavg)
     weights = toy.start(fedavg).weights
     assert unseen_weights(engine.local_sites, weights) == weights

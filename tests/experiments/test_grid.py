@@ -25,14 +25,14 @@ def labels(found):
     return [fold.row.label for fold in found]
 
 
-def test_every_method_is_a_row_with_each_value(config):
+def test_every_method_has_a_row_for_each_value(config):
     found = folds(config, ["fedavg", "elcfs"], "federation.participating=1,2")
     assert labels(found) == [f"{m}, federation.participating={k}" for m in ("fedavg", "elcfs") for k in (1, 2)]
     assert [fold.config.federation.participating for fold in found] == [1, 2, 1, 2]
     assert [fold.row.baseline for fold in found] == [f"fedavg, federation.participating={k}" for k in (1, 2, 1, 2)]
 
 
-def test_several_settings_make_their_product(config):
+def test_several_varied_settings_give_every_combination(config):
     found = folds(config, ["elcfs"], "method.gamma=0,0.5", "training.batch_size=4,8")
     assert [(fold.config.method.gamma, fold.config.training.batch_size) for fold in found] == [
         (0, 4), (0, 8), (0.5, 4), (0.5, 8),
@@ -40,7 +40,7 @@ def test_several_settings_make_their_product(config):
     assert all(fold.row.baseline == f"fedavg, training.batch_size={n}" for fold, n in zip(found, (4, 8, 4, 8)))
 
 
-def test_a_method_without_the_setting_has_one_row_and_is_what_the_others_are_tested_against(config):
+def test_a_method_without_the_setting_has_one_row_which_is_the_baseline(config):
     found = folds(config, ["fedavg", "elcfs", "elcfs:episodic=false"], "method.gamma=0,0.5")
     assert labels(found) == ["fedavg", "elcfs, method.gamma=0", "elcfs, method.gamma=0.5",
                              "elcfs:episodic=false, method.gamma=0", "elcfs:episodic=false, method.gamma=0.5"]
@@ -49,7 +49,7 @@ def test_a_method_without_the_setting_has_one_row_and_is_what_the_others_are_tes
     assert all(fold.config.method.alpha == 0.1 for fold in found[1:3]), "the config's own settings stay"
 
 
-def test_values_are_read_as_set_reads_them_and_commas_in_brackets_are_theirs(config):
+def test_values_are_yaml_and_may_have_commas_in_brackets(config):
     found = folds(config, ["fedavg"], "training.betas=[0.9, 0.99],[0.5,0.5]")
     assert [fold.config.training.betas for fold in found] == [(0.9, 0.99), (0.5, 0.5)]
     assert len({fold.folder.path for fold in found}) == 2
@@ -58,7 +58,7 @@ def test_values_are_read_as_set_reads_them_and_commas_in_brackets_are_theirs(con
     assert [fold.config.federation.participating for fold in found] == [1, None, 1, None]
 
 
-def test_folders_of_plain_methods_are_as_they_were(config):
+def test_the_folder_of_a_method_without_settings_is_its_name(config):
     found = folds(config, ["fedavg", "elcfs:gamma=0,alpha=0.1"])
     assert [fold.folder.path.relative_to("out").as_posix() for fold in found] == [
         "fedavg/unseen_UCL/seed_3", "elcfs-gamma=0,alpha=0.1/unseen_UCL/seed_3",
@@ -78,7 +78,7 @@ def test_folders_of_plain_methods_are_as_they_were(config):
     (["seed=1,2"], ("--vary seed=1,2", "--seeds")),
     (["federation.unseen_site=HK,UCL"], ("cannot be varied", "--sites")),
     (["data.sites=[HK, UCL],[HK]"], ("cannot be varied", "the same sites")),
-    (["federation.selection=last,source_validation"], ("cannot be varied", "one rule")),
+    (["federation.selection=last,source_validation"], ("cannot be varied", "the same rule")),
     (["federation.participating=1,3"], ("participating: 3 sites are to train, but only 2 (BMC, HK)", "at most 2")),
     (["federation.participating=0,1"],
      ("--vary federation.participating=0: federation.participating: must be at least 1",)),
@@ -90,14 +90,14 @@ def test_mistakes_are_one_sentence_before_anything_trains(config, vary, words):
     assert all(word in str(error.value) for word in words), error.value
 
 
-def test_a_setting_is_said_once_and_a_row_is_there_once(config):
+def test_a_setting_given_twice_and_two_equal_rows_are_refused(config):
     with pytest.raises(UserError, match="--vary method.gamma: --methods elcfs:gamma=0 sets it too"):
         folds(config, ["elcfs:gamma=0"], "method.gamma=0,1")
     with pytest.raises(UserError, match="'fedavg' and 'fedavg' would share a folder"):
         folds(config, ["fedavg", "fedavg"])
 
 
-def test_the_validation_site_is_none_of_those_that_train(config):
+def test_the_validation_site_does_not_train(config):
     """Two of three sites are apart, so one is left."""
     assert (
         len(folds(config, ["fedavg"], "federation.participating=1", validates=validation_sites(SITES, (), "data"))) == 1
@@ -112,7 +112,7 @@ def test_the_validation_site_is_none_of_those_that_train(config):
         )
 
 
-def test_who_takes_part_grows_with_their_number_and_follows_the_seed_alone():
+def test_participating_sites_are_nested_and_depend_only_on_the_seed():
     names = [f"site_{k}" for k in range(7)]
     drawn = {}
     for seed in (1, 2, 3, 4):
@@ -130,7 +130,7 @@ def test_who_takes_part_grows_with_their_number_and_follows_the_seed_alone():
     assert participating_sites(names, None, 1, "a.yaml") == names
 
 
-def test_the_pairs_of_a_paper_are_the_folds(config):
+def test_given_pairs_become_the_folds(config):
     """Each unseen site with the validation site that the paper has beside it."""
     pairs = validation_sites(SITES, ["UCL/BMC", "HK/UCL"], "data")
     found = folds(config, ["fedavg"], sites=list(pairs), validates=pairs)
@@ -143,6 +143,6 @@ def test_the_pairs_of_a_paper_are_the_folds(config):
     (["UCL/UCL"], "the unseen site cannot validate"),
     (["UCL/HK", "UCL/BMC"], "UCL is unseen twice"),
 ])  # fmt: skip
-def test_pairs_that_are_none_are_refused(pairs, sentence):
+def test_wrong_pairs_are_refused(pairs, sentence):
     with pytest.raises(UserError, match=sentence):
         validation_sites(SITES, pairs, "data")

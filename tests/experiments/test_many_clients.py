@@ -61,7 +61,7 @@ def test_clients_train_and_sites_are_scored(finished):
     assert scored.count("hospital_3") == scored.count("hospital_5") == 30
 
 
-def test_the_summary_tells_the_clients_in_few_words(finished):
+def test_the_summary_describes_the_clients(finished):
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["clients"]["n"] == 12 and summary["clients"]["per_round"] == 4
     assert summary["clients"]["partition"] == "heterogeneous 0"
@@ -92,14 +92,14 @@ def test_the_best_round_of_the_validation_site_is_the_result(finished):
     assert measured == pytest.approx(best["validation_site_score"])
 
 
-def test_stopping_and_going_on_gives_the_same_bits(config, finished, tmp_path):
+def test_a_resumed_training_gives_the_same_bits(config, finished, tmp_path):
     assert run(config, tmp_path / "run", "federation.rounds=1") == 0
     assert run(config, tmp_path / "run", more=("--resume", "--accept-config-change")) == 0
     for name in ("model.safetensors", "cases.csv", "ledger.csv", "history.csv", "clients.json"):
         assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes(), name
 
 
-def test_the_run_says_it_in_one_line(config, finished, capsys):
+def test_the_closing_table_describes_the_clients_in_one_line(config, finished, capsys):
     assert run(config, finished, more=("--resume",)) == 0
     said = capsys.readouterr().out
     assert "\n12 clients of 2 sites, 4 per round, partition: heterogeneous 0\n" in said
@@ -130,7 +130,7 @@ def test_mistakes_are_one_line_before_anything_is_written(config, tmp_path, caps
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
-def test_a_hundred_curves_have_no_legend_of_a_hundred(monkeypatch):
+def test_a_figure_with_a_hundred_curves_has_a_short_legend(monkeypatch):
     from medfed.outputs.figures import curves
 
     kept = {}

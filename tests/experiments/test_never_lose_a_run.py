@@ -10,7 +10,7 @@ HERE = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("n_kills", [5, pytest.param(20, marks=pytest.mark.slow)])
-def test_kills_at_random_moments_leave_the_same_bits(n_kills):
+def test_a_run_killed_at_random_moments_gives_the_same_bits(n_kills):
     done = subprocess.run(
         [sys.executable, HERE / "kills.py", str(n_kills), "0"], cwd=HERE, capture_output=True, text=True, timeout=600
     )

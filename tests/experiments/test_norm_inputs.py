@@ -11,7 +11,7 @@ def network() -> nn.Module:
     return nn.Sequential(*parts).double().eval()
 
 
-def test_it_is_what_enters_the_first_one_over_all_images_whatever_batches_they_come_in():
+def test_the_moments_are_those_of_the_first_norm_input_for_any_batch_size():
     one, images = network(), torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     path, mean, variance = first_norm_input(one, images.split(2))
     features = one[0](images).detach()
@@ -19,7 +19,7 @@ def test_it_is_what_enters_the_first_one_over_all_images_whatever_batches_they_c
     assert torch.allclose(variance, features.var(dim=(0, 2, 3), unbiased=False))
 
 
-def test_no_entry_of_batch_norm_matters_and_nothing_is_changed():
+def test_no_batch_norm_entry_changes_the_moments_and_the_network_stays_as_it_is():
     one, other = network(), network()
     with torch.no_grad():
         for norm in (other[1], other[4]):
@@ -33,7 +33,7 @@ def test_no_entry_of_batch_norm_matters_and_nothing_is_changed():
     assert other(images).shape == (4, 2, 4, 4), "no hook is left"
 
 
-def test_the_first_is_the_one_that_runs_first_and_not_the_one_named_first():
+def test_the_first_norm_is_the_one_that_runs_first():
     class Turned(nn.Module):
         def __init__(self):
             super().__init__()
@@ -45,13 +45,13 @@ def test_the_first_is_the_one_that_runs_first_and_not_the_one_named_first():
     assert first_norm_input(Turned().eval(), [torch.rand(2, 1, 4, 4)])[0] == "b"
 
 
-def test_without_a_batch_norm_or_an_image_it_says_so():
+def test_a_network_without_batch_norm_and_an_empty_batch_are_refused():
     for one, batches in ((nn.Conv2d(1, 1, 1), [torch.rand(1, 1, 2, 2)]), (network(), [])):
         with pytest.raises(ValueError, match="no BatchNorm ran"):
             first_norm_input(one, batches)
 
 
-def test_the_distance_by_hand():
+def test_the_distance_equals_a_value_computed_by_hand():
     """Means 1 apart, deviations 3 and 2: (1 + 1) / 4; an equal channel adds 0: the mean is 1/4."""
     one = torch.tensor([1.0, 7.0]), torch.tensor([9.0, 2.0])
     other = torch.tensor([2.0, 7.0]), torch.tensor([4.0, 2.0])

@@ -15,7 +15,7 @@ def refused(capsys, code: int, *words: str) -> None:
     assert code == 2 and len(lines) == 1 and all(word in lines[0] for word in words), lines
 
 
-def test_a_run_with_more_sites_than_there_are_is_refused_in_a_sentence(tiny_config, tmp_path, capsys):
+def test_more_participating_sites_than_exist_are_refused(tiny_config, tmp_path, capsys):
     arguments = [str(tiny_config), "--out", str(tmp_path / "run"), "--quiet", "--set"]
     code = train.main([*arguments, "federation.participating=3"])
     refused(capsys, code, "tiny.yaml", "federation.participating", "at most 2")
@@ -24,14 +24,14 @@ def test_a_run_with_more_sites_than_there_are_is_refused_in_a_sentence(tiny_conf
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
-def test_as_many_as_there_are_is_all_and_null_is_too(tiny_config):
+def test_null_means_all_sites(tiny_config):
     for value in ("null", "2"):
         config = load(tiny_config, [f"federation.participating={value}"])
         assert set(build_experiment(config, None, True).splits) == {"BMC", "HK"}
     assert Federation().participating is None
 
 
-def test_with_clients_the_people_of_the_sites_that_take_part_are_handed_out(tiny_config):
+def test_clients_get_the_patients_of_participating_sites_only(tiny_config):
     """Three patients of one site train or validate, so two clients share them."""
     settings = ["federation.participating=1", "federation.clients=2", "method.name=fedavg", "data.test_ratio=0"]
     found = build_experiment(load(tiny_config, settings), None, True)
@@ -41,7 +41,7 @@ def test_with_clients_the_people_of_the_sites_that_take_part_are_handed_out(tiny
 
 
 @pytest.mark.parametrize("unseen", ["HK", "UCL"])
-def test_an_unread_site_may_be_broken(tiny_config, tmp_path, tiny_phantom, unseen):
+def test_a_damaged_site_that_does_not_participate_is_not_read(tiny_config, tmp_path, tiny_phantom, unseen):
     """The files of a site that takes no part are not opened: its folder may hold anything."""
     root = tmp_path / "copy"
     shutil.copytree(tiny_phantom, root)

@@ -36,7 +36,7 @@ def trained(tmp_path, root, unseen_bn: str, *more: str):
 
 
 @pytest.mark.filterwarnings("ignore:.*is tested with the BatchNorm of")
-def test_an_unseen_site_is_scored_with_the_average_or_by_each_batch_or_as_its_nearest(tmp_path, tiny_phantom):
+def test_each_unseen_bn_policy_scores_the_unseen_site_with_its_weights(tmp_path, tiny_phantom):
     scores = {}
     for unseen_bn in ("average", "batch_stats", "nearest"):
         simulation, weights = trained(tmp_path, tiny_phantom, unseen_bn)
@@ -56,7 +56,7 @@ def test_an_unseen_site_is_scored_with_the_average_or_by_each_batch_or_as_its_ne
     assert seen[0] == seen[1] == seen[2] and unseen[0] != unseen[1]
 
 
-def test_a_picture_shows_the_mask_of_the_network_that_adapted(tmp_path, tiny_phantom):
+def test_a_figure_shows_the_mask_of_the_adapted_network(tmp_path, tiny_phantom):
     simulation, weights = trained(tmp_path, tiny_phantom, "average", "evaluation.tent=true")
     findings = evaluate(simulation, weights, True)
     _check_masks_are_those_of_the_scores(simulation, findings)
@@ -78,7 +78,7 @@ def _check_masks_are_those_of_the_scores(simulation, findings):
 
 
 @pytest.mark.parametrize("like", ["BMC", "HK"])
-def test_the_nearest_site_is_the_one_whose_images_they_are(tmp_path, tiny_phantom, like):
+def test_the_nearest_site_is_the_site_with_the_same_images(tmp_path, tiny_phantom, like):
     """The running statistics of one site are those of the unseen site's very images; of the other they are far off."""
     simulation, weights = trained(tmp_path, tiny_phantom, "nearest")
     path = FIRST.rpartition(".")[0]
@@ -110,7 +110,7 @@ def test_the_nearest_site_is_the_one_whose_images_they_are(tmp_path, tiny_phanto
     ("batch_stats", True, "BatchNorm used the statistics of each batch of test images"),
     ("nearest", True, "used the source site's BatchNorm that is nearest"),
 ])  # fmt: skip
-def test_results_say_what_looked_at_test_images(tmp_path, tiny_phantom, unseen_bn, transductive, told):
+def test_results_report_what_is_transductive(tmp_path, tiny_phantom, unseen_bn, transductive, told):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     found = run(config(tmp_path, tiny_phantom, unseen_bn), folder, quiet=True)
@@ -128,7 +128,7 @@ def test_without_batch_norm_nothing_is_transductive(tmp_path, tiny_phantom):
     assert unseen_bn_of(found.engine.local_sites) == ""
 
 
-def test_where_a_setting_and_not_the_method_keeps_batch_norm_it_is_the_average(fedavg):
+def test_with_local_batch_norm_by_config_the_average_is_used(fedavg):
     toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
     assert unseen_bn_of(toy.engine(fedavg, local_batch_norm=True).local_sites) == "average"
     assert unseen_bn_of(toy.engine(fedavg).local_sites) == ""

@@ -208,7 +208,7 @@ def test_an_invalid_update_is_dropped_and_the_model_is_that_of_the_other_sites(m
     (sentence,) = [text for text in warned if text.startswith(BAD)]
     pytest.raises(UserError, one_round, method, poisoned(change), Federation(rounds=1)).match(
         f"^{BAD}: its update of round 1 {reason}.*; ")
-    assert sentence.startswith(f"{BAD}: its update of round 1 ") and sentence.endswith("; this step goes on without it")
+    assert sentence.startswith(f"{BAD}: its update of round 1 ") and sentence.endswith("; the run continues without it")
 
 
 @named(METHODS)
@@ -309,7 +309,7 @@ def test_a_reply_that_lacks_what_the_method_needs_is_dropped():
     done, warned = one_round(FedDGGA(), poison)
     assert digest(done.state.to_bytes()) == digest_without_bad_site(FedDGGA())
     why = "cannot be used by the method (KeyError: \"'loss'\")"
-    assert f"south: its update of round 1 {why}; this step goes on without it" in warned
+    assert f"south: its update of round 1 {why}; the run continues without it" in warned
 
 
 def test_an_error_in_the_method_is_raised():

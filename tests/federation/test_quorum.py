@@ -63,7 +63,7 @@ def test_a_round_with_missing_sites_is_as_if_only_the_others_were_asked(method, 
     assert [one.history for one in result] == [one.history for one in expected]
     assert result[1].state.took_part == {"east": 2, "north": 1, "south": 2, "west": 2}
     what = {"share": "share", "train": "update"}[kind]
-    end = "was not received; this step goes on without it"
+    end = "was not received; the run continues without it"
     assert not none and warned == [f"south: its {what} of round 1 {end}", f"north: its {what} of round 2 {end}"]
 
 
@@ -73,7 +73,7 @@ def test_a_failed_reply_is_treated_as_a_missing_one(fedavg):
     (result,), warned = finish(built(toy, fedavg, lost, gives_reason=True), fedavg, toy.start(fedavg), settings)
     assert digest(result.state.to_bytes()) == digest(silent.state.to_bytes())
     (warning,) = warned
-    assert warning.startswith("south: its update of round 1 was not received: its process was killed; this step goes")
+    assert warning.startswith("south: its update of round 1 was not received: its process was killed; the run")
 
 
 @pytest.mark.parametrize("method", SHARE_ONCE, ids=lambda method: type(method).__name__)
@@ -86,7 +86,7 @@ def test_a_site_that_does_not_share_before_round_1_never_takes_part(method):
         assert one.history == other.history and one.state.took_part == {**other.state.took_part, "south": 0}
         one, other = (replace(done.state, took_part={}).to_bytes() for done in (one, other))
         assert digest(one) == digest(other)
-    assert warned == ["south: its share of round 1 was not received; this step goes on without it"]
+    assert warned == ["south: its share of round 1 was not received; the run continues without it"]
 
 
 def test_after_resuming_such_a_site_still_does_not_take_part():
@@ -119,7 +119,7 @@ def test_a_missing_score_is_not_part_of_the_mean(fedavg):
     (done, *_), warned = finish(built(toy, fedavg, {("validate", 1, "south")}), fedavg, toy.start(fedavg), QUORUM_2)
     scores = [done.history[f"validation_score/{site}"] for site in SITES if site != "south"]
     assert done.history["validation_score"] == pytest.approx(sum(scores) / 3)
-    assert warned == ["south: its score of round 1 was not received; this step goes on without it"]
+    assert warned == ["south: its score of round 1 was not received; the run continues without it"]
 
 
 def test_a_reply_that_was_not_requested_is_rejected(fedavg):
@@ -137,7 +137,7 @@ def test_a_reply_that_was_not_requested_is_rejected(fedavg):
     rounds, warned = finish(engine, fedavg, toy.start(fedavg), settings)
     expected, _ = finish(built(toy, fedavg), fedavg, toy.start(fedavg), settings)
     assert digest(rounds[-1].state.to_bytes()) == digest(expected[-1].state.to_bytes())
-    assert warned and all("was not requested; this step goes on without it" in text for text in warned)
+    assert warned and all("was not requested; the run continues without it" in text for text in warned)
 
 
 def test_a_site_that_reports_another_number_of_images_is_refused(fedavg):

@@ -1,4 +1,4 @@
-"""FINCH against eq. 1 of its paper written out, and by hand; k-means++ seeding by its chances."""
+"""FINCH against eq. 1 of its paper and by hand; k-means++ seeding by its probabilities."""
 
 import pytest
 import torch
@@ -18,12 +18,12 @@ def gaussian(n, d=8, seed=0):
 
 
 def groups(labels):
-    """A partition whatever its numbers: the set of its sets of rows."""
+    """Return a partition independent of cluster numbers: the set of its sets of rows."""
     return {frozenset((labels == number).nonzero()[:, 0].tolist()) for number in labels.unique()}
 
 
 def by_the_paper(vectors):
-    """The adjacency matrix of eq. 1, its three conditions one by one; clusters by spreading over it; and again."""
+    """Return FINCH's partitions from the adjacency matrix of eq. 1, with its three conditions written out."""
     partitions, labels = [], torch.arange(len(vectors))
     while True:
         n = int(labels.max()) + 1
@@ -91,7 +91,7 @@ def test_permuting_the_vectors_changes_only_cluster_numbers():
 
 
 def test_clusters_are_numbered_by_their_first_vector_whatever_scipy_returns():
-    """It happens to number them so, but does not promise to."""
+    """scipy happens to return such numbers, but does not document it."""
     labels = torch.tensor([2, 0, 1, 2, 0, 3])
     assert clustering._number_by_first_member(labels).tolist() == [0, 1, 2, 0, 1, 3]
 
@@ -108,7 +108,7 @@ def test_very_long_and_very_short_vectors_do_not_overflow():
 
 
 def test_cluster_means_are_of_the_vectors_as_given():
-    """So lengths have a say from the second partition on, as in the paper's algorithm."""
+    """Vector lengths therefore matter from the second partition on, as in the paper's algorithm."""
     lengths = torch.rand(60, 1, dtype=torch.float64, generator=generator(2)) * 10 + 0.1
     vectors = gaussian(60) * lengths
     result, of_directions = finch(vectors), finch(vectors / vectors.norm(dim=1, keepdim=True))
@@ -132,7 +132,7 @@ def test_a_tie_of_orthogonal_vectors_goes_to_the_first():
 
 
 def test_a_cluster_with_mean_zero_is_orthogonal_to_all_others():
-    """a, b, -a, -b hang together by ties and cancel; with cosine 0 to all, their mean joins the first of the others.
+    """a, b, -a, -b are connected by ties and cancel; their mean has cosine 0 to all and joins the first of the others.
 
     Those are the four pairs of `test_later_partitions_join_the_means_of_clusters`.
     """
@@ -230,7 +230,7 @@ def test_the_given_generator_determines_the_draws_and_no_other_is_used():
     (lambda: finch(torch.zeros(12, 2)), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"),
     (lambda: finch(torch.tensor([[1.0, 0.0], [torch.nan, 1.0], [torch.inf, 1.0]])), "infinite in rows 1, 2"),
     (lambda: finch_partition(torch.ones(3, 2), "finest"), '"first" or "last"'),
-    (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 1])), "need labels"),
+    (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 1])), "and labels"),
     (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 3, 0])), "none of 1, 2"),
     (lambda: kmeans_plus_plus(torch.ones(3, 2), 0, generator()), r"k must be in 1\.\.3"),
     (lambda: kmeans_plus_plus(torch.ones(3, 2), 4, generator()), r"k must be in 1\.\.3"),

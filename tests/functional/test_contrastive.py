@@ -125,5 +125,5 @@ def test_masked_mean_of_half_precision_does_not_overflow():
 
 
 def test_wrong_shapes_of_masked_mean_are_rejected():
-    with pytest.raises(ValueError, match="need a mask"):
+    with pytest.raises(ValueError, match="mask must be"):
         masked_mean(torch.ones(2, 3, 4, 4), torch.ones(2, 4, 5))

@@ -1,4 +1,4 @@
-"""Shifting, exploring and mixing the style of feature maps: neutral settings, and statistics that come out as asked."""
+"""Shifting, exploring and mixing the style of feature maps: neutral settings, and the statistics of the output."""
 
 import pytest
 import torch
@@ -37,18 +37,18 @@ def features():
 
 @pytest.fixture
 def received():
-    """Far from all of them, and with little spread."""
+    """A style far from all of them, with a small spread."""
     return SiteStyle(100 + draw(C, seed=3), 3 + draw(C, seed=4).abs(), torch.full((C,), 0.2), torch.full((C,), 0.1))
 
 
 def has_style(maps, mean, std):
-    """Means to rounding; deviations but for epsilon: a share of epsilon / (2 * variance of the map before)."""
+    """Means agree up to rounding, deviations up to the fraction epsilon / (2 * variance of the map before)."""
     torch.testing.assert_close(maps.mean((2, 3)), mean, atol=1e-12, rtol=0)
     torch.testing.assert_close(maps.std((2, 3)), std, atol=0, rtol=1e-5)
 
 
 def test_moments_by_hand():
-    """0, 0, 2, 2: mean 1, squared deviations 4, divided by 3. One number alone: variance 0."""
+    """0, 0, 2, 2: mean 1, squared deviations 4, divided by 3. A single number: variance 0."""
     mean, std = feature_mean_std(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2))
     assert mean.item() == 1 and std.item() == pytest.approx((4 / 3 + 1e-6) ** 0.5, abs=1e-15)
     mean, std = feature_mean_std(torch.full((2, 3, 1, 1), 7.0))
@@ -93,7 +93,7 @@ def test_a_small_spread_around_a_large_mean_survives():
 
 
 def test_half_the_batch_is_bit_identical(features, received):
-    """Those that k-means++ draws on means and deviations together."""
+    """They are the samples that k-means++ selects on means and deviations together."""
     for seed in range(10):
         output = shift_style(features, received, generator(seed))
         same = (output == features).flatten(1).all(dim=1).nonzero()[:, 0]
@@ -102,7 +102,7 @@ def test_half_the_batch_is_bit_identical(features, received):
 
 
 def test_samples_that_differ_only_in_deviation_are_distinguished():
-    """Two samples each with deviation 1 and 10, mean 0: of the two kept there is one of each."""
+    """Two samples each with deviation 1 and 10, mean 0: the two kept ones are one of each."""
     maps = draw(4, 1, 5, 5)
     maps = restyle_features(maps, torch.zeros(4, 1), torch.tensor([[1.0], [1.0], [10.0], [10.0]]))
     far = SiteStyle(*(torch.tensor([value]) for value in (99.0, 1.0, 0.0, 0.0)))
@@ -112,7 +112,7 @@ def test_samples_that_differ_only_in_deviation_are_distinguished():
 
 
 def test_shifted_samples_get_the_style_of_the_other_site(features, received):
-    """Without spread, exactly it."""
+    """Without spread, exactly that style."""
     still = received._replace(mean_spread=torch.zeros(C), std_spread=torch.zeros(C))
     output = shift_style(features, still, generator(), n_kept=0)
     has_style(output, still.mean.expand(B, C), still.std.expand(B, C))
@@ -129,7 +129,7 @@ def test_shifted_styles_spread_as_the_other_site_s():
 
 
 def test_a_negative_random_deviation_becomes_zero(features):
-    """Deviation 0 with spread 1: half of the channels become constant, none is turned over."""
+    """Deviation 0 with spread 1: half of the channels become constant, none is mirrored."""
     style = SiteStyle(torch.zeros(C), torch.zeros(C), torch.zeros(C), torch.ones(C))
     output = shift_style(features, style, generator(), n_kept=0)
     constant = (output == 0).flatten(2).all(dim=2)
@@ -138,7 +138,7 @@ def test_a_negative_random_deviation_becomes_zero(features):
 
 
 def test_with_several_styles_each_sample_gets_one_of_them():
-    """Means 0 and 100 without spread: 200 samples, about half each; both halves whole, never a mixture."""
+    """Means 0 and 100 without spread: 200 samples, about half each, and never a mixture."""
     many = SiteStyle(torch.tensor([[0.0], [100]]).expand(2, C), *(torch.full((2, C), value) for value in (1.0, 0, 0)))
     mean = feature_mean_std(shift_style(draw(200, C, 4, 4), many, generator(), n_kept=0))[0]
     first, second = (mean.abs() < 1e-9).all(dim=1), ((mean - 100).abs() < 1e-9).all(dim=1)
@@ -260,8 +260,8 @@ def test_the_given_generator_determines_the_shift_and_no_other_is_used(features,
     (lambda f, s: compute_site_style(torch.ones(0, 3), torch.ones(0, 3)), "means and stds must"),
     (lambda f, s: compute_site_style(torch.ones(2, 3), torch.ones(2, 4)), "means and stds must"),
     (lambda f, s: shift_style(f, s, generator(), n_kept=7), r"n_kept must be in 0\.\.6"),
-    (lambda f, s: shift_style(f[:, :4], s, generator()), r"must be four times \(4,\)"),
-    (lambda f, s: shift_style(f, s._replace(std=torch.ones(2, C)), generator()), "must be four times"),
+    (lambda f, s: shift_style(f[:, :4], s, generator()), r"must be four tensors \(4,\)"),
+    (lambda f, s: shift_style(f, s._replace(std=torch.ones(2, C)), generator()), "must be four tensors"),
     (lambda f, s: shift_style(f[0], s, generator()), "features must be"),
     (lambda f, s: mix_styles(f, torch.ones(5), torch.arange(6)), "ratio and partners must"),
     (lambda f, s: mix_styles(f, torch.full((6,), 1.1), torch.arange(6)), r"ratio must be in \[0, 1\]"),
@@ -273,7 +273,7 @@ def test_wrong_arguments_are_rejected(features, received, call, message):
 
 
 def test_features_without_a_finite_style_are_returned_unchanged():
-    """Finite themselves, but their squares are beyond float32; whoever trains on them will see it in the loss."""
+    """The features are finite, but their squares overflow float32; the training's loss will show it."""
     features = torch.full((4, 2, 3, 3), 1e20) * torch.arange(9).reshape(3, 3)
     style = SiteStyle(*(torch.ones(2) for _ in range(4)))
     assert torch.equal(shift_style(features, style, torch.Generator().manual_seed(0)), features)

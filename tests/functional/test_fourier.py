@@ -1,4 +1,4 @@
-"""The frequency exchange against its closed forms, and against the two full FFTs of numpy."""
+"""The amplitude exchange against closed forms and against two full FFTs of numpy."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ def images_of(size, seed=0, batch=2, channels=3):
 
 
 def full_fft(images, others, ratio, alpha):
-    """Eq. 2-3 as printed, with whole amplitude spectra: numpy, nothing of ours but the half width."""
+    """Eq. 2-3 as printed with full amplitude spectra, in numpy, using only our half width."""
     axes = tuple(range(2, images.ndim))
     size = images.shape[2:]
     half = math.floor(alpha * min(size))
@@ -110,7 +110,7 @@ def test_phase_stays_everywhere_and_amplitude_outside_the_window():
 
 
 def test_a_black_image_gets_the_amplitude_with_phase_zero():
-    """No amplitude has no phase; as numpy's angle(0), it counts as 0: all waves peak in the first pixel."""
+    """An amplitude of 0 has phase 0, as numpy's angle(0), so all waves have their maximum in the first pixel."""
     black = torch.zeros(1, 1, 32, 32, dtype=torch.float64)
     others = images_of((32, 32), batch=1, channels=1)
     window = fourier.low_frequency_window(others, ALPHA)
@@ -223,12 +223,12 @@ def test_window_and_ratio_that_do_not_fit_are_rejected(window, ratio, message):
 
 def test_a_spectrum_of_other_images_is_rejected():
     analysis = fourier.low_frequency_spectrum(images_of((32, 33)), ALPHA)
-    with pytest.raises(ValueError, match="not of these"):
+    with pytest.raises(ValueError, match="the spectrum belongs to images"):
         fourier.mix_amplitude(images_of((32, 32)), analysis, torch.ones(2, 3, 9, 9), torch.ones(2))
 
 
 def test_a_number_of_values_that_is_no_half_window_is_rejected():
-    with pytest.raises(ValueError, match="24 numbers are not half"):
+    with pytest.raises(ValueError, match="24 values do not fit a 2-D window"):
         fourier.unpack_window(torch.ones(1, 24))
 
 

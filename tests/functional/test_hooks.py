@@ -28,7 +28,7 @@ def test_a_replacement_can_run_before_earlier_hooks_of_the_same_module():
     with replace_output(net, {"0": lambda output: output[:0]}, first=True):
         assert net(x).shape == (0, 1) and seen[0].shape == (0, 3)
     with replace_output(net, {"0": lambda output: output[:0]}):
-        assert net(x).shape == (0, 1) and seen[1].shape == (1, 3), "after it, in place of what was made there"
+        assert net(x).shape == (0, 1) and seen[1].shape == (1, 3), "after the earlier hook, with its output"
 
 
 class Chain(nn.Module):

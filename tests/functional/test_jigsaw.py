@@ -22,7 +22,7 @@ def test_permutations_differ_in_at_least_seven_of_nine_places():
 
 
 def test_permutations_of_four_tiles_equal_a_search_by_hand():
-    """From 0123 the first order at distance 4 is 1032; then 2301 and 3210: the four double swaps, all 4 apart.
+    """From 0123 the first permutation at distance 4 is 1032; then 2301 and 3210, all at distance 4 from each other.
 
     A cycle of three tiles leaves one in place, and so does its product with any double swap: distance 3 from all four.
     A swap, or a cycle of four, is an odd order, and at 2 from one of them. The first cycle of three is 0231.
@@ -70,7 +70,7 @@ def test_an_image_of_unfitting_size_is_cropped_and_its_edge_repeated(side):
 
 
 def test_shapes_that_do_not_fit_are_rejected():
-    with pytest.raises(ValueError, match="need orders"):
+    with pytest.raises(ValueError, match="order .B, side"):
         shuffle_tiles(image(9), tile_permutations()[:3])
 
 
@@ -86,7 +86,7 @@ def test_only_marked_tiles_lose_their_colours():
 
 
 def test_grey_tiles_and_shuffled_tiles_are_the_same_tiles():
-    """Of 32 pixels the tiles are 1-10, 11-20 and 21-30; a pixel of the border goes with its neighbour."""
+    """Of 32 pixels the tiles are 1-10, 11-20 and 21-30; a pixel of the margin belongs to the nearest tile."""
     grey = torch.tensor([[False, False, False, False, True, False, False, False, False]])
     changed = (turn_tiles_grey(image(32, n=1), grey) != image(32, n=1)).any(dim=1)[0]
     for axis in (0, 1):

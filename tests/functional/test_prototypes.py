@@ -79,7 +79,7 @@ def test_sums_are_per_class():
 
 
 def test_regions_are_structures_and_the_ring_around_them():
-    """Of two images one has a pixel of structure 1, whose ring of width 1 is its four neighbours; the other none."""
+    """One of two images has one pixel of structure 1, whose ring of width 1 has four pixels; the other has none."""
     features = torch.arange(50.0).reshape(2, 1, 5, 5)
     label = torch.zeros(2, 2, 5, 5, dtype=torch.uint8)
     label[0, 1, 2, 2] = 1

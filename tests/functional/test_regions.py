@@ -1,4 +1,4 @@
-"""Rims and rings against scipy.ndimage, whose 2-D cross is the default element."""
+"""Boundaries and rings against scipy.ndimage, whose default structuring element is the 2-D cross."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def square():
 
 
 def random_blobs():
-    """Rough shapes, some of which touch the border of the image."""
+    """Return irregular shapes, some of which touch the image border."""
     rng = np.random.default_rng(0)
     fields = ndimage.gaussian_filter(rng.normal(size=(3, 2, 37, 41)), (0, 0, 3, 3))
     return torch.from_numpy((fields > 0).astype(np.uint8))
@@ -26,7 +26,7 @@ def slice_by_slice(operation, mask):
 
 
 def test_ten_by_ten_square_has_36_rim_pixels_and_240_ring_pixels():
-    """Rim: 10^2 - 8^2. Ring of L1 width 5: four sides of 10 x 5, four corner steps of 1 + 2 + 3 + 4."""
+    """Boundary: 10^2 - 8^2. Ring of L1 width 5: four sides of 10 x 5, four corner steps of 1 + 2 + 3 + 4."""
     assert regions.boundary(square()).sum() == 36
     assert regions.background_ring(square(), width=5).sum() == 4 * 50 + 4 * 10
 

@@ -52,7 +52,7 @@ def test_the_trimmed_mean_is_scipys(n, cut):
 
 
 def test_by_hand():
-    """Of 1, 2, 4, 100: the median is 3, the mean without the ends is 3; of 1, 2, 100 it is 2."""
+    """Of 1, 2, 4, 100: the median is 3, the mean without the extremes is 3; of 1, 2, 100 it is 2."""
     weights = [{"w": torch.tensor([value])} for value in (4.0, 100.0, 1.0, 2.0)]
     assert coordinate_median(weights)["w"] == 3 == trimmed_mean(weights, 1)["w"]
     assert coordinate_median(weights[1:])["w"] == 2 == trimmed_mean(weights[1:], 1)["w"]
@@ -112,7 +112,7 @@ def test_state_dicts_with_other_entries_are_rejected():
 
 
 def test_a_change_is_clipped_to_the_bound_and_keeps_its_direction():
-    """(3, 4) has length 5: cut to 1 it is (0.6, 0.8); (0, 0.5) stays. With shares 1/4 and 3/4: (0.15, 0.575)."""
+    """(3, 4) has length 5: clipped to 1 it is (0.6, 0.8); (0, 0.5) stays. With fractions 1/4 and 3/4: (0.15, 0.575)."""
     start = {"w": torch.zeros(2, dtype=torch.float64)}
     ends = [{"w": torch.tensor(end, dtype=torch.float64)} for end in ([3.0, 4.0], [0.0, 0.5])]
     result = clipped_average(start, ends, torch.tensor([0.25, 0.75], dtype=torch.float64), PARAMETERS, 1.0)["w"]
@@ -129,7 +129,7 @@ def test_the_norm_is_over_the_whole_network():
 
 
 def test_the_median_norm_is_the_bound_if_none_is_given():
-    """Lengths 1, 2 and 30: the last is cut to 2, so their mean is 5/3."""
+    """Lengths 1, 2 and 30: the last is clipped to 2, so their mean is 5/3."""
     start = {"w": torch.zeros(1, dtype=torch.float64)}
     ends = [{"w": torch.tensor([end], dtype=torch.float64)} for end in (1.0, 2.0, 30.0)]
     shares = torch.full((3,), 1 / 3, dtype=torch.float64)
@@ -142,7 +142,7 @@ def test_one_outlier_moves_the_average_by_at_most_its_fraction_of_the_limit(size
     start, ends = sites(5)[4], sites(4)
     shares = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
     ends[1] = {name: entry * size if entry.is_floating_point() else entry for name, entry in ends[1].items()}
-    calm = [ends[0], start, *ends[2:]]  # site 1 had stayed where it was
+    calm = [ends[0], start, *ends[2:]]  # site 1 did not change
     for part in (learned, lambda w: {name: entry for name, entry in w.items() if "running" in name}):
         lengths = [change_norm(start, part(end)) for end in ends]
         middle = sorted(lengths)[1] / 2 + sorted(lengths)[2] / 2

@@ -1,4 +1,4 @@
-"""Samples that balance a batch, by their counts; ratios by the moments of their distribution."""
+"""Samples that balance a batch, and the distribution of mixing ratios."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def generator(seed=0):
     (4, [[3, 3, 4], [3, 4, 3], [4, 3, 3]]),
 ])  # fmt: skip
 def test_class_counts_three_two_one_are_balanced(n, counts):
-    """The paper's example. With 2, and with 4, a tie is drawn: each outcome is seen."""
+    """The paper's example. With 2 and with 4 added samples there is a tie, and each outcome occurs."""
     seen = []
     for seed in range(30):
         added = draw_oversampled(LABELS, n, generator(seed))

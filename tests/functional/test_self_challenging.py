@@ -10,7 +10,7 @@ def random_maps(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("side, share, dropped", [(7, 1 / 3, 17), (12, 1 / 3, 48), (2, 0.3, 2), (1, 0.3, 0), (3, 1, 8)])
 def test_the_given_fraction_of_positions_is_masked_on_maps_of_any_size(side, share, dropped):
-    """49 / 3 rounded up are 17, and a map never goes whole."""
+    """49 / 3 rounded up is 17, and a map is never masked completely."""
     keep = position_mask(random_maps(4, 5, side, side), random_maps(4, 5, side, side, seed=1), share)
     assert keep.shape == (4, 1, side, side)
     assert (keep == 0).sum(dim=(1, 2, 3)).tolist() == [dropped] * 4

@@ -1,4 +1,4 @@
-"""AdaIN, moments of a whole site and moment matching, against values worked out by hand and in float64."""
+"""AdaIN, moments of all pixels of a site and moment matching, against values computed by hand in float64."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_statistics_by_hand():
 
 
 def test_epsilon_is_added_to_the_variance_under_the_root():
-    """The same four numbers."""
+    """The same four numbers as above."""
     _, std = channel_mean_std(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2), epsilon=0.5)
     assert std.item() == pytest.approx((4 / 3 + 0.5) ** 0.5, abs=1e-15)
 
@@ -34,7 +34,7 @@ def test_own_statistics_are_the_identity(features):
 
 
 def test_the_result_has_the_mean_and_deviation_of_the_style(features, style):
-    """The deviation but for epsilon: of a channel with variance v it is std * sqrt(v / (v + 1e-5))."""
+    """With epsilon, the deviation of a channel with variance v becomes std * sqrt(v / (v + 1e-5))."""
     result = adain(features, *style)
     torch.testing.assert_close(result.mean((2, 3)), style[0].expand(2, 5), atol=1e-14, rtol=0)
     variance = features.var((2, 3))
@@ -123,7 +123,7 @@ def test_moment_matching_keeps_the_order_of_intensities_and_the_range():
     (lambda f: adain(f, torch.zeros(5), torch.ones(5), 1.5), "alpha must be in"),
     (lambda f: adain(f, torch.zeros(5), torch.ones(5), torch.ones(3)), "alpha must be a number or"),
     (lambda f: PixelMoments.from_features(f).add(f[:, :2]), "5 and 2 channels"),
-    (lambda f: PixelMoments.from_features(f[:0]), "must hold a pixel"),
+    (lambda f: PixelMoments.from_features(f[:0]), "at least one pixel"),
 ])  # fmt: skip
 def test_wrong_arguments_are_rejected(features, call, message):
     with pytest.raises(ValueError, match=message):

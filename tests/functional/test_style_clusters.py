@@ -27,7 +27,7 @@ def test_one_cluster_is_the_style_of_all_pixels():
 
 
 def two_looks() -> tuple[torch.Tensor, torch.Tensor]:
-    """Nine images of one look and three of another; deviations all 0.01."""
+    """Nine images of one style and three of another; all deviations are 0.01."""
     looks = torch.tensor([[8.0, 0.0]]).repeat(9, 1), torch.tensor([[0.0, 8.0]]).repeat(3, 1)
     return torch.cat(looks).double(), torch.full((12, 2), 0.01, dtype=torch.float64)
 

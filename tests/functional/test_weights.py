@@ -16,7 +16,7 @@ from medfed.functional.weights import (
 
 
 def test_average_by_hand():
-    """Shares 1/4 and 3/4 of 0 and 4 make 3."""
+    """Fractions 1/4 and 3/4 of 0 and 4 give 3."""
     result = average([{"w": torch.zeros(2)}, {"w": torch.full((2,), 4.0)}], torch.tensor([0.25, 0.75]))
     assert torch.equal(result["w"], torch.full((2,), 3.0))
 
@@ -75,7 +75,7 @@ def test_batch_norm_is_recognised_by_type_not_by_name():
 
 
 def test_the_squared_distance_by_hand():
-    """(3 - 1)^2 + (0 - 1)^2 + 2^2 = 9; what only the start holds does not count; the gradient is 2 (w - w_start)."""
+    """(3 - 1)^2 + (0 - 1)^2 + 2^2 = 9; entries of the start alone do not count; the gradient is 2 (w - w_start)."""
     entries = {"a": torch.tensor([3.0, 0.0], dtype=torch.float64, requires_grad=True), "b": torch.full((1,), 2.0)}
     start = {"a": torch.ones(2, dtype=torch.float64), "b": torch.zeros(1), "buffer": torch.full((9,), 99.0)}
     result = squared_distance(entries, start)
@@ -99,7 +99,7 @@ def test_selecting_by_prefix_and_adding_the_prefix_are_inverse():
 
 
 def test_running_variances_are_recognised_by_type():
-    """Also of an InstanceNorm that keeps them, and not of a parameter that is only called so."""
+    """InstanceNorm with running statistics counts, a parameter that only has such a name does not."""
     network = nn.Sequential(nn.BatchNorm2d(1), nn.InstanceNorm2d(1, track_running_stats=True), nn.InstanceNorm2d(1),
                             nn.BatchNorm2d(1, track_running_stats=False))  # fmt: skip
     network.register_parameter("running_var", nn.Parameter(torch.zeros(1)))

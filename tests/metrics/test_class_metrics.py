@@ -1,4 +1,4 @@
-"""Scores of predicted classes, held against brute force, MONAI and values made by hand."""
+"""Metrics of classified images, compared with brute force, MONAI and values computed by hand."""
 
 import warnings
 
@@ -34,20 +34,20 @@ def expected_calibration_error(probabilities, labels):
 
 
 def two(*of_class_1):
-    """(N, 2) from the probabilities of class 1."""
+    """Return probabilities (N, 2) from those of class 1."""
     second = np.array(of_class_1, dtype=np.float64)
     return np.stack([1 - second, second], axis=1)
 
 
 def random_images(n, n_classes, seed=0, levels=8):
-    """Coarse probabilities, so that many tie."""
+    """Return rounded probabilities, so that there are many ties."""
     rng = np.random.default_rng(seed)
     raw = rng.integers(1, levels, (n, n_classes)).astype(np.float64)
     return raw / raw.sum(axis=1, keepdims=True), rng.integers(0, n_classes, n)
 
 
 def pairs(score, positive):
-    """The share of pairs of a positive and a negative image that stand in the right order; ties one half."""
+    """Return the fraction of pairs of a positive and a negative image in the right order; ties count one half."""
     result = [(p > n) + (p == n) / 2 for p in score[positive] for n in score[~positive]]
     return np.mean(result)
 
@@ -133,7 +133,7 @@ def test_calibration_errors_of_opposite_sign_in_one_bin_cancel():
 
 
 def test_the_roc_curve_by_hand():
-    """Scores 0.9+, 0.5+, 0.5-, 0.1-: one step up, one slant over the tie, one step right."""
+    """Scores 0.9+, 0.5+, 0.5-, 0.1-: one step up, one diagonal at the tie, one step to the right."""
     false, true = roc_curve(np.array([0.5, 0.9, 0.1, 0.5]), np.array([1, 1, 0, 0]))
     assert list(zip(false, true)) == [(0, 0), (0, 0.5), (0.5, 1), (1, 1)]
 

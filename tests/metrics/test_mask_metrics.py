@@ -1,4 +1,4 @@
-"""Scores of one patient: against brute force, MONAI and medpy, and what happens to empty masks."""
+"""Metrics of one patient, compared with brute force, MONAI and medpy, and their values for empty masks."""
 
 import math
 import warnings
@@ -22,7 +22,7 @@ SPACINGS = [None, (1.0, 1.0, 1.0), (0.6, 0.6, 0.6), (0.5, 0.75, 3.0)]
 
 
 def score(prediction, reference, spacing):
-    """The row of all metrics of segmentation, its columns as attributes."""
+    """Return all segmentation metrics of two masks, with the columns as attributes."""
     return SimpleNamespace(**score_row(MASK_METRICS, prediction, reference, spacing))
 
 
@@ -65,7 +65,7 @@ PAIRS = {
 
 
 def edge_voxels(mask):
-    """Set voxels with a neighbour, straight along an axis, that is not set or outside the image."""
+    """Return the set voxels with a neighbour along an axis that is not set or outside the image."""
     scores = []
     for where in np.argwhere(mask):
         for axis, step in [(a, s) for a in range(mask.ndim) for s in (-1, 1)]:
@@ -165,7 +165,7 @@ def test_cropping_to_the_masks_changes_no_distance(name):
 
 
 def test_a_single_image_is_measured_in_its_plane():
-    """In 3-D every pixel of a one-slice mask would be an edge: a disc inside a disc would be at distance 0 all over."""
+    """In 3-D every pixel of a one-slice mask would be an edge, and two discs would have distance 0."""
     small, large = filled((9, 9, 1), S[3:6, 3:6, 0]), filled((9, 9, 1), S[1:8, 1:8, 0])
     assert score(small, large, (1.0, 1.0, 50.0)).assd_mm >= 2.0
 
@@ -196,7 +196,7 @@ def test_a_missed_structure_of_a_single_image_counts_as_the_diagonal_in_the_plan
 
 
 def test_no_prediction_is_worse_than_a_missed_one():
-    """Opposite corners are as far apart as two voxels can be; the diagonal is longer still."""
+    """Opposite corners have the largest possible distance of two voxels; the diagonal is even longer."""
     corner, other = PAIRS["one voxel each"]
     scores, missed = score(corner, other, (0.5, 0.75, 3.0)), score(empty(*BOX), other, (0.5, 0.75, 3.0))
     assert scores.dice >= missed.dice

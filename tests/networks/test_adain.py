@@ -1,4 +1,4 @@
-"""The style codec: published weights in and out, any size, grey, frozen; and the small one that comes along."""
+"""The style codec: loading published weights, images of any size, grey images; and medfed's own small codec."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def image_of(*shape, seed=0):
 
 @pytest.fixture(scope="module")
 def codec():
-    """Exact, though untrained."""
+    """The shapes must be exact, although the weights are random."""
     codec = build_codec({"architecture": "small"})
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -36,7 +36,7 @@ def codec():
 
 
 def test_vgg19_has_the_published_layers():
-    """31 modules; 9 convolutions and the 1x1: 3,505,740 numbers, the decoder 3,505,219."""
+    """31 modules; 9 convolutions and the 1x1 one have 3,505,740 weights, the decoder has 3,505,219."""
     encoder = VGGEncoder("vgg19")
     assert (len(encoder.layers), count(encoder), count(Decoder("vgg19"))) == (31, 3_505_740, 3_505_219)
     shapes = [tuple(result.shape[1:]) for result in encoder(image_of(1, 3, 40, 36))]
@@ -74,7 +74,7 @@ def test_the_vgg16_file_loads_and_takes_rgb_to_caffes_bgr():
 
 def test_a_wrong_file_is_rejected_with_one_sentence(tmp_path):
     path = tmp_path / "weights.pth"
-    with pytest.raises(UserError, match="weights.pth: is missing"):
+    with pytest.raises(UserError, match="weights.pth: not found"):
         load_encoder(path)
     path.write_bytes(b"no weights")
     with pytest.raises(UserError, match="weights.pth: cannot be read as a state dict"):
@@ -112,14 +112,14 @@ def test_any_size_is_decoded_to_the_same_size_in_range(codec, size, channels):
 
 @pytest.mark.parametrize("size", [(60, 48), (33, 50), (9, 17)])
 def test_before_training_nothing_is_lost_at_alpha_zero(codec, size):
-    """A wavelet and its inverse, to the last pixel of the border."""
+    """The encoder is a wavelet transform and the decoder its inverse, up to the last pixel at the border."""
     images = image_of(2, 3, *size)
     out = codec.stylise(images, torch.zeros(128), torch.ones(128), 0.0)
     torch.testing.assert_close(out, images, atol=1e-5, rtol=0)
 
 
 def test_the_wavelet_gives_no_visible_blocks(codec):
-    """Of a slope the finer bands are 0, so that scaling them changes nothing; Haar would make stairs."""
+    """The fine bands of a linear slope are 0, so scaling them changes nothing; a Haar wavelet would give steps."""
     slope = torch.linspace(0.2, 0.8, 48).expand(1, 3, 48, 48).contiguous()
     features = codec.encode(slope)
     colours, bands = 3, 16
@@ -214,7 +214,7 @@ def test_a_file_that_is_no_codec_is_rejected_with_one_sentence(codec, tmp_path):
 
 
 def test_the_bundled_codec_is_small_and_accurate():
-    """On a picture that it has not seen: stripes, a disc and an edge, in colour."""
+    """The test image is not from the training: stripes, a disc and an edge, in colour."""
     codec = load_codec("small")
     assert SMALL_CODEC_FILE.stat().st_size < 3e6 and SMALL_CODEC_FILE.with_suffix(".json").is_file()
     rows, columns = torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="ij")
@@ -228,7 +228,7 @@ def test_the_bundled_codec_is_small_and_accurate():
 
 
 def test_a_normalised_vgg_gives_the_same_features_up_to_scale():
-    """Each map is the old one over one number, and has mean 1."""
+    """Each feature map is divided by one number and has mean 1."""
     from medfed.networks.vgg import VGGEncoder
 
     torch.manual_seed(0)

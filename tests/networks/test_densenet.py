@@ -53,7 +53,7 @@ def test_the_pooled_features_are_the_embedding_and_the_head_turns_it_into_logits
 
 
 def test_nothing_but_pooling_comes_after_the_last_features():
-    """A negative map arrives at the head as it is: the rectifier is before the tap, not behind it."""
+    """A negative map reaches the last layer unchanged: the ReLU comes before the named module's output."""
     small = DenseNetwork(8, 4, (2, 2))
     network = small.build(3, 5)
     lowered = replace_output(network, {small.last_features: lambda features: features - 5})

@@ -16,14 +16,14 @@ needs_weights = pytest.mark.skipif(
 
 
 def random_image(size: int) -> Tensor:
-    """(1, 3, size, size): a bright disc on a ramp, standardised more or less."""
+    """(1, 3, size, size): a bright disc on a ramp, roughly standardised."""
     line = torch.linspace(-1, 1, size)
     disc = (line[:, None] ** 2 + line**2 < 0.4).float()
     return torch.stack([disc, line.expand(size, size), 1 - disc])[None]
 
 
 def test_the_network_has_the_number_of_parameters_of_lite0():
-    """4,652,008 for 1000 classes, less 993 heads of 1280 weights and a bias."""
+    """4,652,008 parameters for 1000 classes, minus 993 classes with 1280 weights and a bias each."""
     network = EfficientNetLite().build(3, 7)
     assert sum(parameter.numel() for parameter in network.parameters()) == 4_652_008 - 993 * 1281
 
@@ -40,7 +40,7 @@ def test_named_submodules_have_the_documented_outputs():
 
 
 def test_the_encoder_stages_end_at_the_last_stacks_before_a_halving():
-    """So the stack behind a seam, and no earlier one, halves the map."""
+    """The stack after each of these modules, and no earlier one, halves the map."""
     settings, network = EfficientNetLite(), EfficientNetLite().build(3, 2).eval()
     every = tuple(f"_blocks.{stack}" for stack in range(7))
     with capture_features(network, every) as seen:
@@ -61,7 +61,7 @@ def test_torchscript_predicts_the_same():
 @needs_weights
 @pytest.mark.parametrize("size", [64, 224])
 def test_the_pretrained_network_is_the_one_of_the_package(size):
-    """A second opinion: the package's own class with the package's own loader."""
+    """Compared with the package's own class and loader."""
     package = pytest.importorskip("efficientnet_lite_pytorch", reason="needs efficientnet_lite_pytorch")
     weights = str(efficientnet_lite.packaged_weights())
     theirs = package.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
@@ -116,7 +116,7 @@ def test_the_settings_are_registered_by_their_file_name():
 
 
 def test_a_random_last_layer_of_few_classes_starts_near_the_loss_of_guessing():
-    """log 7 = 1.95; MONAI's own start gives more than twice that on features of this size."""
+    """log 7 = 1.95; MONAI's own initialisation gives more than twice as much on features of this size."""
     torch.manual_seed(0)
     network = EfficientNetLite(pretrained=False).build(3, 7)
     logits = network._fc(torch.rand(64, 1280, generator=torch.Generator().manual_seed(0)) * 2)

@@ -33,7 +33,7 @@ def test_attention_equals_the_paper_s_equations(highlighter):
     expected = products.mean(dim=1).softmax(dim=1).reshape(3, 2, 4)
     with highlighter.use_partners(partners):
         assert torch.allclose(highlighter.scores(features), expected)
-    assert not torch.allclose(highlighter.scores(features), expected), "alone, it looks at itself"
+    assert not torch.allclose(highlighter.scores(features), expected), "without partners, each image attends to itself"
 
 
 def test_the_number_of_weights_is_the_paper_s_without_the_unused_ones():

@@ -1,4 +1,4 @@
-"""Weights from a file. torchvision is not needed: its names are written out here, from its published layout."""
+"""Pretrained weights from files. torchvision is not needed: its entry names are written out here."""
 
 import re
 import warnings
@@ -158,7 +158,7 @@ def test_a_file_of_another_network_is_rejected_and_changes_nothing(tmp_path, spo
 
 
 class Code:
-    """What a pickle can hide: something that runs when it is read."""
+    """An object in a pickle that runs code when it is read."""
 
     def __reduce__(self):
         return print, ("this must never run",)

@@ -17,8 +17,8 @@ from medfed.networks.resnet import ResidualNetwork
     ],
 )
 def test_with_seven_classes_it_has_the_published_number_of_parameters(settings, expected):
-    """torchvision's 11,689,512 and 25,557,032 for 1000 classes, less 993 heads of 512 or 2048 weights and a bias; FISC
-    adds 2048 * 2048 + 2048."""
+    """torchvision's 11,689,512 and 25,557,032 for 1000 classes, minus 993 classes of 512 or 2048 weights and a bias;
+    FISC adds 2048 * 2048 + 2048."""
     with torch.device("meta"):
         network = settings.build(3, 7)
     assert sum(parameter.numel() for parameter in network.parameters()) == expected

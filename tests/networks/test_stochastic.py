@@ -31,14 +31,15 @@ def logits(network, training: bool = False) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=["densenet", "resnet", "resnet with embedding", "efficientnet"])
-def test_the_highlighter_works_with_every_classification_network(settings):
+def test_every_classification_network_can_be_made_stochastic(settings):
     network = build(settings)
     assert set(build(settings, wrap=False).state_dict()) < set(network.state_dict())
     assert not torch.equal(logits(network), logits(build(settings, wrap=False)))
     assert torch.equal(logits(build(settings, 0)), logits(build(settings, wrap=False))), "no samples: mu alone"
     result, batch = logits(network), IMAGES[1:2]
     with torch.no_grad():
-        assert torch.allclose(network(batch), result[1:2], atol=1e-5), "an image has one answer, whatever is beside it"
+        single = network(batch)
+        assert torch.allclose(single, result[1:2], atol=1e-5), "a prediction does not depend on the batch"
 
 
 def test_with_a_linear_embedding_rho_is_computed_from_the_same_input():
@@ -77,7 +78,7 @@ def test_training_draws_follow_the_stated_distribution():
 
 
 def test_an_evaluation_pass_that_stopped_before_the_last_layer_does_not_affect_training():
-    """Evaluated up to the embedding alone, then trained: the head answers for its own input, as ever."""
+    """After an evaluation pass that ends at the embedding, training uses its own input."""
     network = build(SMALL)
     with torch.no_grad():
         features_at(network.eval(), "class_layers.flatten", IMAGES[:1])

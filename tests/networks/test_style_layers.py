@@ -110,8 +110,8 @@ def test_a_copy_and_a_trace_of_the_network_predict_the_same(layer, settings):
     name = f"{layer.__name__.lower()}_1"
     getattr(copied.train(), name).probability = getattr(copied, f"{layer.__name__.lower()}_2").probability = 0.0
     image = torch.rand(3, 1, 32, 32)
-    assert torch.equal(copied(image), copied(image)), "the copy runs its own layers, which are off"
-    assert not torch.equal(network.train()(image), network(image)), "and the original still runs its own"
+    assert torch.equal(copied(image), copied(image)), "the copy uses its own layers, which are in evaluation mode"
+    assert not torch.equal(network.train()(image), network(image)), "and the original still uses its own layers"
 
 
 @every

@@ -1,4 +1,4 @@
-"""Redrawing through the codec: the formula written out, at any size of the transfer, in parts that bound the memory."""
+"""Redrawing images with the codec: against the formula, at any transfer size, in batches that limit the memory."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ SIDE = 32
 
 
 def random_images(count: int, side: int = SIDE, channels: int = 3, seed: int = 0) -> torch.Tensor:
-    """Soft blotches between 0.25 and 0.75, of other colours with every seed, so that little is cut at 0 and 1."""
+    """Smooth blobs between 0.25 and 0.75, with other colours for each seed, so that little is clipped at 0 and 1."""
     coarse = torch.rand(count, channels, 5, 5, generator=torch.Generator().manual_seed(seed))
     return 0.25 + 0.5 * functional.interpolate(coarse, (side, side), mode="bilinear") ** (1 + seed)
 
@@ -39,7 +39,7 @@ def by_hand(image: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, alpha: f
 
 @pytest.fixture
 def batches(monkeypatch):
-    """How many images the codec encodes and decodes at a time."""
+    """Record how many images the codec encodes and decodes at a time."""
     seen: dict[str, list[int]] = {"encode": [], "decode": []}
     for name, counts in seen.items():
         whole = getattr(StyleCodec, name)
@@ -71,7 +71,7 @@ def test_one_image_is_redrawn_in_several_styles(alpha, batches):
 
 
 def test_the_test_styles_change_the_images_noticeably():
-    """The tests above can fail: strength, style and the order of mean and deviation all move pixels by far more."""
+    """The tests above can fail: alpha, style, and swapping mean and deviation all change pixels by far more."""
     image, (mean, std) = random_images(1), styles(2)
     half, whole, other = (by_hand(image, mean[i], std[i], alpha) for i, alpha in ((0, 0.5), (0, 1.0), (1, 1.0)))
     for one in (by_hand(image, mean[0], std[0], 0.0), half, other, by_hand(image, std[0], mean[0], 1.0)):
@@ -91,7 +91,7 @@ def test_with_a_transfer_size_images_are_enlarged_redrawn_and_resized_back(alpha
     ("side", "size", "at_once"), [(96, 0, 32), (48, 0, 128), (16, 192, 8), (16, 200, 7), (16, 1024, 1)]
 )
 def test_the_batch_size_keeps_the_number_of_pixels_of_32_images_of_96(side, size, at_once):
-    """32 * 96 * 96 = 294,912 pixels: 8 images of 192 x 192, 7 of 200 x 200, and one of 1024 x 1024 all the same."""
+    """32 * 96 * 96 = 294,912 pixels: 8 images of 192 x 192, 7 of 200 x 200, and at least one of 1024 x 1024."""
     assert StyleTransfer("codec", "small", 1.0, size)._batch_size(torch.zeros(1, 3, side, side)) == at_once
 
 
@@ -104,7 +104,7 @@ def test_features_in_batches_equal_features_image_by_image(batches):
 
 
 def test_the_next_batch_is_encoded_only_when_requested(batches):
-    """Else all maps would be in memory together."""
+    """Otherwise all feature maps would be in memory together."""
     parts = StyleTransfer("codec", "small", 1.0, 192).features(random_images(20))
     for number in (1, 2, 3):
         next(parts)
@@ -133,5 +133,5 @@ def test_the_reconstruction_error_is_that_of_encoding_and_decoding(batches):
 
 def test_images_and_styles_of_different_numbers_are_rejected():
     for transfer in ("codec", "moments"):
-        with pytest.raises(ValueError, match="3 images need as many styles, got 2"):
+        with pytest.raises(ValueError, match="one style for each of 3 images, got 2"):
             StyleTransfer(transfer, "small", 1.0, 0).restyle(random_images(3), torch.zeros(2, 3), torch.ones(2, 3))

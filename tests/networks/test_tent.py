@@ -1,4 +1,4 @@
-"""Tent: only BatchNorm's weights move, one step a batch, and answers come from before it."""
+"""Tent: only BatchNorm's weights change, with one step per batch, and predictions come from before the step."""
 
 import copy
 import math

@@ -62,12 +62,12 @@ def test_the_comparison_has_accuracy_and_auroc_by_unseen_site_and_marks_the_best
     assert "missed" not in to_text(table)
 
 
-def test_significance_of_accuracy_pairs_people_and_auroc_has_none():
+def test_significance_of_accuracy_pairs_patients_and_auroc_has_none():
     table = build_table(RESULTS, ["all"])
     found = line(table, "ccst")
     assert found.n == 12
     assert 0 < found.p < 1
-    assert "of each of all n unseen people" in to_text(table)
+    assert "of each of all n unseen patients" in to_text(table)
     assert (line(table, "ccst", "auroc").p, line(table, "ccst", "auroc").n) == (None, None)
     assert to_json_dict(table)["blocks"][0]["lines"][1]["n"] == 12
 
@@ -93,8 +93,8 @@ def test_the_closing_table_has_a_line_a_site_the_means_and_the_gap():
     text = closing_table(summarise(rows, 0) | extra)
     lines = [re.split(r"\s{2,}", found.strip()) for found in text.splitlines()]
     assert lines[0] == [PHANTOM]
-    assert lines[1][0].startswith("ccst; round 3 of 5 by the rule 'last'; [] is the 95 % interval over people")
-    assert lines[3] == ["site", "images", "people", "accuracy %", "AUROC %", "balanced %", "ECE %"]
+    assert lines[1][0].startswith("ccst; round 3 of 5 by the rule 'last'; [] is the 95 % interval over patients")
+    assert lines[3] == ["site", "images", "patients", "accuracy %", "AUROC %", "balanced %", "ECE %"]
     assert [found[:3] for found in lines[4:7]] == [["A", "4", "4"], ["B", "4", "4"], ["C (UNSEEN)", "4", "4"]]
     assert lines[4][3] == "100.00 [100.0, 100.0]"
     assert lines[7][:4] == ["mean seen", "8", "8", "75.00 ± 35.36"]

@@ -25,7 +25,7 @@ def hold(path, held, release):
         release.wait(20)
 
 
-def test_a_second_run_in_a_busy_folder_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path):
+def test_a_locked_folder_is_rejected_and_the_lock_of_a_dead_process_is_not(tmp_path):
     context = multiprocessing.get_context("fork")
     held, release = context.Event(), context.Event()
     other = context.Process(target=hold, args=(tmp_path, held, release))
@@ -42,13 +42,13 @@ def test_a_second_run_in_a_busy_folder_is_refused_and_a_dead_one_is_not_in_the_w
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path):
+def test_a_folder_that_cannot_be_created_is_rejected(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write here.*--out"), RunFolder(tmp_path / "file" / "run").locked():
         pass
 
 
-def test_rounds_come_back_and_only_the_last_two_and_the_best_are_kept(tmp_path):
+def test_only_the_checkpoints_of_the_last_two_rounds_and_of_the_best_are_kept(tmp_path):
     folder = RunFolder(tmp_path)
     for number in range(1, 7):
         folder.save_round(done(number, number / 10), best_round=2)
@@ -58,7 +58,7 @@ def test_rounds_come_back_and_only_the_last_two_and_the_best_are_kept(tmp_path):
     assert folder.history()[3]["train_loss"] == 0.1 + 0.4 and folder.history()[0]["validation_score"] is None
 
 
-def test_rows_of_a_round_that_was_never_committed_are_dropped(tmp_path):
+def test_rows_of_an_uncommitted_round_are_removed(tmp_path):
     folder = RunFolder(tmp_path)
     folder.save_round(done(1), 1)
     before = {p.name: p.read_bytes() for p in tmp_path.glob("*.csv")}
@@ -68,7 +68,7 @@ def test_rows_of_a_round_that_was_never_committed_are_dropped(tmp_path):
     assert {p.name: p.read_bytes() for p in tmp_path.glob("*.csv")} == before
 
 
-def test_one_flipped_bit_in_a_checkpoint_is_found(tmp_path):
+def test_one_flipped_bit_in_a_checkpoint_is_detected(tmp_path):
     folder = RunFolder(tmp_path)
     folder.save_round(done(1), 1)
     (path,) = (tmp_path / "states").iterdir()
@@ -82,7 +82,7 @@ def test_one_flipped_bit_in_a_checkpoint_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
-def test_a_failure_in_the_middle_of_saving_keeps_the_old_file(tmp_path, monkeypatch, call):
+def test_a_failure_while_writing_keeps_the_old_file(tmp_path, monkeypatch, call):
     path = tmp_path / "model"
     files.write_atomically(path, b"old")
 
@@ -99,7 +99,7 @@ def test_a_failure_in_the_middle_of_saving_keeps_the_old_file(tmp_path, monkeypa
     assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
-def test_equal_weights_are_equal_bytes(tmp_path):
+def test_equal_weights_give_identical_files(tmp_path):
     hashes = set()
     for n in range(3):
         (tmp_path / str(n)).mkdir()

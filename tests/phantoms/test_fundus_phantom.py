@@ -1,4 +1,4 @@
-"""The synthetic fundus collection: its layout, its eyes, and that its cameras differ as they say they do."""
+"""Tests of the fundus phantom: file layout, eyes, and differences between cameras."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def collection(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def photographs() -> dict:
-    """Six cases of every site, in memory."""
+    """Return six simulated photographs of every site."""
     return {name: [simulate_photograph(name, number, SIZE) for number in range(1, 7)] for name in SITES}
 
 
@@ -53,9 +53,9 @@ def height(inside: np.ndarray) -> int:
     return int(inside.any(1).sum())
 
 
-def test_the_layout_is_the_published_one(collection):
-    found = sorted(str(path.relative_to(collection)) for path in (collection / "Domain1").rglob("*.png"))
-    assert [name.replace("gdr", "ndr") for name in found] == [
+def test_the_file_layout_is_the_published_one(collection):
+    actual = sorted(str(path.relative_to(collection)) for path in (collection / "Domain1").rglob("*.png"))
+    assert [name.replace("gdr", "ndr") for name in actual] == [
         "Domain1/test/ROIs/image/ndrishtiGS_002.png", "Domain1/test/ROIs/mask/ndrishtiGS_002.png",
         "Domain1/train/ROIs/image/ndrishtiGS_001.png", "Domain1/train/ROIs/image/ndrishtiGS_003.png",
         "Domain1/train/ROIs/mask/ndrishtiGS_001.png", "Domain1/train/ROIs/mask/ndrishtiGS_003.png",
@@ -71,32 +71,32 @@ def test_the_published_numbers_are_those_of_the_real_collection():
         assert (parts.count("train"), parts.count("test"), parts[0]) == (site.train, site.test, "train")
 
 
-def test_the_mark_says_that_it_is_synthetic_and_from_what(collection):
+def test_phantom_json_contains_the_generator_settings(collection):
     facts = json.loads((collection / PHANTOM_MARK).read_text())
     assert facts["synthetic"] is True and "no patient" in facts["what"]
     assert (facts["seed"], facts["size"], facts["images_per_site"], facts["severity"]) == (5, SIZE, 3, 1.0)
 
 
-def test_the_same_arguments_give_the_same_bytes(collection, tmp_path):
+def test_the_same_arguments_give_identical_files(collection, tmp_path):
     make_fundus_phantom(tmp_path / "again", images_per_site=3, size=SIZE, seed=5)
     files = sorted(path.relative_to(collection) for path in collection.rglob("*") if path.is_file())
     assert len(files) == 25
     assert all((collection / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
 
 
-def test_a_case_does_not_depend_on_how_many_are_made(collection):
+def test_a_case_does_not_depend_on_the_number_of_cases(collection):
     stored = np.asarray(Image.open(next((collection / "Domain4").rglob("image/V0003.png"))))
     np.testing.assert_array_equal(stored, simulate_photograph("REFUGE-val", 3, SIZE, seed=5).image)
 
 
-def test_another_seed_is_another_eye():
+def test_another_seed_gives_another_eye():
     assert (
         simulate_photograph("RIM-ONE-r3", 1, SIZE, seed=0).eye.disc_mm
         != simulate_photograph("RIM-ONE-r3", 1, SIZE, seed=1).eye.disc_mm
     )
 
 
-def test_the_cup_lies_within_the_disc_and_the_disc_within_the_picture(photographs):
+def test_the_cup_lies_within_the_disc_and_the_disc_within_the_image(photographs):
     for case in (case for cases in photographs.values() for case in cases):
         assert set(np.unique(case.mask)) == {CUP, RIM, OUTSIDE}
         edge = np.concatenate([case.mask[0], case.mask[-1], case.mask[:, 0], case.mask[:, -1]])
@@ -107,7 +107,7 @@ def test_the_cup_lies_within_the_disc_and_the_disc_within_the_picture(photograph
 
 
 def test_the_mask_has_the_cup_to_disc_ratio_of_the_eye(eyes):
-    """Within the bending of the outlines and the two pixels of 0.02 mm that a height may err."""
+    """The tolerance covers the irregular outlines and an error of two pixels of 0.02 mm in the height."""
     grid = field_of()
     for eye in eyes[:12]:
         shape = outlines(replace(eye, tilt_degrees=0.0), grid.x[0], grid.y[0])
@@ -128,16 +128,16 @@ def test_an_eye_is_the_same_at_any_resolution():
     assert np.abs(blocks - coarse.image).mean() < 6
 
 
-def test_disc_brighter_than_fundus_and_cup_brighter_than_rim(photographs):
-    """In green, where clinicians look; single eyes with a faint cup are allowed."""
+def test_the_disc_is_brighter_than_the_fundus_and_the_cup_brighter_than_the_rim(photographs):
+    """The green channel has the highest contrast. A few eyes with a faint cup are allowed."""
     for cases in photographs.values():
         green = [[case.image[case.mask == value, 1].mean() for value in (CUP, RIM, OUTSIDE)] for case in cases]
         cup, rim, outside = np.mean(green, 0)
         assert cup > 1.05 * rim > 1.1 * outside
 
 
-def test_cameras_are_told_by_their_colours(photographs):
-    """Mean share of blue and mean brightness: the pale Canon, the dark Nidek, the red Zeiss."""
+def test_cameras_can_be_identified_by_their_colours(photographs):
+    """Mean fraction of blue and mean brightness: Canon is pale, Nidek is dark, Zeiss is red."""
     colour = {name: np.mean([case.image.mean((0, 1)) for case in cases], 0) for name, cases in photographs.items()}
     blue = {name: values[2] / values.sum() for name, values in colour.items()}
     assert blue["REFUGE-val"] > 1.3 * max(share for name, share in blue.items() if name != "REFUGE-val")
@@ -145,7 +145,7 @@ def test_cameras_are_told_by_their_colours(photographs):
     assert all(20 < values.mean() < 200 for values in colour.values())
 
 
-def test_eyes_are_drawn_without_regard_to_the_camera():
+def test_eyes_do_not_depend_on_the_camera():
     zeiss, canon = (Eye.sample(stream(0, "any")) for _ in range(2))
     assert zeiss.cup_ratio == canon.cup_ratio
     dark, fair = (Eye.sample(stream(0, "any"), shift) for shift in (0.1, -0.1))
@@ -159,7 +159,7 @@ def test_severity_zero_removes_the_camera_differences():
         assert site.camera.interpolate_from(REFERENCE, 1.0).noise == pytest.approx(site.camera.noise)
 
 
-def test_melanin_darkens_and_an_old_lens_takes_blue(eyes):
+def test_melanin_darkens_the_eye_and_an_old_lens_absorbs_blue(eyes):
     grid = field_of(0.08)
 
     def seen(**changes) -> np.ndarray:
@@ -170,8 +170,8 @@ def test_melanin_darkens_and_an_old_lens_takes_blue(eyes):
     assert seen(lens=1.0)[2] / seen(lens=1.0)[0] < 0.8 * seen(lens=0.0)[2] / seen(lens=0.0)[0]
 
 
-def test_blood_is_deepest_in_the_middle_of_a_vessel():
-    """A vein of radius 0.07 mm: depth 1 in the middle, sqrt(1 - 0.25) halfway to the wall, 0 outside."""
+def test_absorption_is_largest_in_the_middle_of_a_vessel():
+    """A vein with a radius of 0.07 mm has depth 1 in the centre, sqrt(1 - 0.25) halfway to the wall, and 0 outside."""
     along = np.arange(-1, 1, 0.005)
     vein = Vessel(False, np.column_stack([along, 0 * along, 0 * along + 0.07]))
     y = np.array([[0.0, 0.035, 0.08]])
@@ -181,7 +181,7 @@ def test_blood_is_deepest_in_the_middle_of_a_vessel():
 
 
 def picture_of(light: float | np.ndarray, **changes) -> np.ndarray:
-    """A grey card before an even camera without noise, 1 unit of exposure, gamma 1."""
+    """Photograph a grey card with a camera without noise and shading, with exposure 1 and gamma 1."""
     plain = {
         "colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)), "white_balance": (1, 1, 1), "exposure": 1.0, "gamma": 1.0,
         "vignetting": 0.0, "gradient": 0.0, "glare": 0.0, "blur_mm": 1e-3, "sharpening": 0.0, "noise": 0.0,
@@ -193,23 +193,23 @@ def picture_of(light: float | np.ndarray, **changes) -> np.ndarray:
     return take_photograph(card, camera, grid.x[0], grid.y[0], np.random.default_rng(0)).astype(float)
 
 
-def test_a_grey_card_by_hand():
-    """Half the light is 127.5; through a gamma of one half, a quarter is too; white balance halves one channel."""
+def test_the_image_of_a_grey_card_has_the_computed_values():
+    """Half the light gives 127.5; with gamma 0.5 a quarter does too; the white balance halves one channel."""
     assert picture_of(0.5).mean() == pytest.approx(127.5, abs=1)
     assert picture_of(0.25, gamma=0.5).mean() == pytest.approx(127.5, abs=1)
     red, green, blue = picture_of(0.5, white_balance=(1, 1, 0.5)).mean((0, 1))
     assert red == pytest.approx(green, abs=2) and blue == pytest.approx(63.75, abs=2)
 
 
-def test_vignetting_darkens_away_from_the_axis():
-    """The axis at the disc: the middle is brightest. Towards the macula (positive x): the temple is brighter."""
+def test_vignetting_darkens_the_image_away_from_the_optical_axis():
+    """With the axis at the disc the centre is brightest; with the axis at the macula (positive x) the temporal side."""
     centred = picture_of(0.5, vignetting=1.0, axis_mm=0.0)[..., 1]
     assert centred[16, 16] > 1.04 * centred[16, 0] and centred[16, 0] == pytest.approx(centred[16, 32], abs=3)
     towards_macula = picture_of(0.5, vignetting=0.5, axis_mm=4.0)[..., 1]
     assert towards_macula[16, 32] > 1.2 * towards_macula[16, 0]
 
 
-def test_noise_blur_and_glare_do_what_they_say():
+def test_noise_blur_and_glare_have_their_documented_effects():
     assert picture_of(0.5, noise=0.05).std() > 2 * picture_of(0.5, noise=0.01).std()
     edge = np.zeros((33, 33, 1), np.float32)
     edge[:, 16:] = 0.6
@@ -219,12 +219,12 @@ def test_noise_blur_and_glare_do_what_they_say():
 
 
 @pytest.mark.parametrize("wrong", [{"images_per_site": 0}, {"size": 16}, {"severity": -1.0}])
-def test_impossible_arguments_are_refused(tmp_path, wrong):
+def test_invalid_arguments_are_rejected(tmp_path, wrong):
     with pytest.raises(ValueError, match="need images_per_site >= 1"):
         make_fundus_phantom(tmp_path / "p", **wrong)
 
 
-def test_an_interrupted_making_leaves_nothing_behind(tmp_path):
+def test_an_interruption_leaves_no_files_behind(tmp_path):
     def stop(done: int, total: int) -> None:
         if done == 2:
             raise KeyboardInterrupt
@@ -234,21 +234,21 @@ def test_an_interrupted_making_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_in_use_is_left_alone(tmp_path):
+def test_a_folder_with_other_files_is_not_changed(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty"):
         make_fundus_phantom(tmp_path, 1, 32)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_missing_folder_becomes_a_phantom_beside_it_and_is_read(tmp_path):
+def test_a_phantom_is_generated_next_to_a_missing_folder_and_read(tmp_path):
     wanted = Fundus(
         root=str(tmp_path / "fundus"), image_size=64, sites=("RIM-ONE-r3",), standardise=False, if_missing="phantom"
     )
-    twin = wanted.phantom()
-    assert (twin.root, twin.image_size, twin.standardise) == (str(tmp_path / "fundus_phantom"), 64, False)
+    phantom = wanted.phantom()
+    assert (phantom.root, phantom.image_size, phantom.standardise) == (str(tmp_path / "fundus_phantom"), 64, False)
     seen = []
-    data = replace(twin, images_per_site=2, size=32).ensure_available(
+    data = replace(phantom, images_per_site=2, size=32).ensure_available(
         lambda items: (seen.append(item) or item for item in items)
     )
     assert data.is_phantom and seen == list(range(8)) and not (tmp_path / "fundus").exists()
@@ -257,12 +257,12 @@ def test_a_missing_folder_becomes_a_phantom_beside_it_and_is_read(tmp_path):
     assert Fundus(root=data.root).is_phantom and data.site_names() == ["RIM-ONE-r3"]
 
 
-def test_it_is_made_once_replaced_when_old_and_never_replaces_anything_else(tmp_path):
+def test_a_phantom_is_generated_once_and_replaces_only_outdated_phantoms(tmp_path):
     data = FundusPhantom(root=str(tmp_path / "p"), images_per_site=1, size=32)
     data.ensure_available()
-    made = (tmp_path / "p" / PHANTOM_MARK).stat().st_ino
+    inode = (tmp_path / "p" / PHANTOM_MARK).stat().st_ino
     data.ensure_available()
-    assert (tmp_path / "p" / PHANTOM_MARK).stat().st_ino == made
+    assert (tmp_path / "p" / PHANTOM_MARK).stat().st_ino == inode
     replace(data, phantom_seed=1).ensure_available()
     assert json.loads((tmp_path / "p" / PHANTOM_MARK).read_text())["seed"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["p"], "nothing is left over"
@@ -272,6 +272,6 @@ def test_it_is_made_once_replaced_when_old_and_never_replaces_anything_else(tmp_
 
 
 @pytest.mark.parametrize("wrong", [{"images_per_site": 0}, {"size": 31}])
-def test_impossible_values_are_refused(wrong):
+def test_invalid_values_are_rejected(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         FundusPhantom(root="x", **wrong)

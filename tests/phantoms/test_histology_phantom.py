@@ -1,4 +1,4 @@
-"""The synthetic lymph nodes: their layout, what their classes show, and that hospitals differ as they say they do."""
+"""Tests of the histology phantom: file layout, appearance of the classes, and differences between sites."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def collection(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def patches() -> list:
-    """(picture, tumour, label) of 16 patches of each hospital."""
+    """Return (image, tumour mask, label) of 16 patches of each site."""
     return [(*simulate_patch(20 * h + k % 4, k, k % 2), k % 2) for h in range(5) for k in range(16)]
 
 
@@ -47,7 +47,7 @@ def digests(root: Path) -> dict[str, str]:
             for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def test_the_reader_of_the_real_collection_reads_it(collection):
+def test_the_real_dataset_class_reads_the_phantom(collection):
     data = Camelyon17(root=str(collection))
     assert data.site_names() == sorted(SITES) and data.is_phantom
     cases = data.cases("hospital_3")
@@ -56,7 +56,7 @@ def test_the_reader_of_the_real_collection_reads_it(collection):
     assert data.read_image(cases[0], notices).shape == (3, 96, 96, 1) and notices == []
 
 
-def test_it_is_written_as_wilds_is(collection):
+def test_the_files_have_the_format_of_wilds(collection):
     lines = (collection / "metadata.csv").read_text().splitlines()
     assert lines[0] == ",patient,node,x_coord,y_coord,tumor,slide,center,split" and len(lines) == 41
     index, patient, node, x, y, *_ = lines[1].split(",")
@@ -66,12 +66,12 @@ def test_it_is_written_as_wilds_is(collection):
     assert json.loads((collection / PHANTOM_MARK).read_text())["synthetic"] is True
 
 
-def test_the_same_arguments_give_the_same_bytes(collection, tmp_path):
+def test_the_same_arguments_give_identical_files(collection, tmp_path):
     make_histology_phantom(tmp_path / "again", patches_per_site=8, patients_per_site=2, seed=3)
     assert digests(tmp_path / "again") == digests(collection)
 
 
-def test_more_patches_move_nobody(tmp_path, collection):
+def test_more_patches_do_not_change_the_existing_ones(tmp_path, collection):
     make_histology_phantom(tmp_path / "more", patches_per_site=10, patients_per_site=2, seed=3)
     few, more = digests(collection), digests(tmp_path / "more")
     assert len(more) == len(few) + 10
@@ -82,14 +82,14 @@ def test_other_seeds_give_other_patches():
     assert not np.array_equal(simulate_patch(0, 0, 0, seed=0)[0], simulate_patch(0, 0, 0, seed=1)[0])
 
 
-def test_the_class_is_that_of_the_central_third(patches):
+def test_the_class_is_that_of_the_central_third_of_the_patch(patches):
     assert all(bool(tumour[32:64, 32:64].any()) == bool(label) for _, tumour, label in patches)
     assert any(tumour.any() and not label for _, tumour, label in patches)  # it may come near
     assert any(not tumour.all() and label for _, tumour, label in patches)
 
 
-def test_the_mean_colour_of_a_patch_does_not_tell_its_class():
-    """A threshold on any one colour channel, chosen on the very patches, gets less than 85 % of them right."""
+def test_the_mean_colour_of_a_patch_does_not_reveal_its_class():
+    """The best threshold on one colour channel classifies less than 85 % of the same patches correctly."""
     means = {label: np.array([simulate_patch(k % 6, k, label)[0].mean((0, 1)) for k in range(30)]) for label in (0, 1)}
     for channel in range(3):
         values = np.r_[means[0][:, channel], means[1][:, channel]]
@@ -101,7 +101,7 @@ def test_the_mean_colour_of_a_patch_does_not_tell_its_class():
 
 
 def test_tumour_nuclei_are_larger_than_lymphocytes():
-    """Connected dark spots: their median area, drawn sparsely enough to stand apart."""
+    """Compare the median areas of connected dark regions; the nuclei are sparse, so they do not overlap."""
     patient = Patient.sample(stream(0, "test"))
 
     def median_area(radius_um: float) -> float:
@@ -115,14 +115,14 @@ def test_tumour_nuclei_are_larger_than_lymphocytes():
 
 
 def test_a_round_nucleus_has_the_area_of_its_circle():
-    """pi * 4^2 um^2 / (0.25 um^2 a pixel) = 201 pixels."""
+    """pi * 4^2 um^2 / (0.25 um^2 per pixel) = 201 pixels."""
     canvas = np.zeros((64, 64), np.float32)
     draw_nuclei(canvas, np.array([[16.2, 15.9]]), NucleusType(4.0, 0.0, (1, 1), 0.0, 1.0, 0.0), 0.5, stream(0, "one"))
     assert (canvas / canvas.max()).sum() == pytest.approx(201, rel=0.03)
 
 
 @pytest.mark.parametrize("name", sorted(histology_background.BACKGROUNDS))
-def test_every_ground_is_finite_and_not_negative_where_it_is_stain(name):
+def test_every_background_is_finite_and_its_stain_is_not_negative(name):
     background = histology_background.make_background(name, Patient.sample(stream(0, name)), stream(1, name), 192, 0.5)
     assert all(np.isfinite(one).all() for one in (background.lymphocytes, background.spindle, background.large))
     assert min(background.eosin.min(), background.blood.min()) >= 0 and background.eosin.shape == (192, 192)
@@ -135,8 +135,8 @@ def test_stain_is_never_negative():
         assert stain.dtype == np.float32 and stain.min() >= 0 and np.isfinite(stain).all()
 
 
-def test_light_follows_beer_and_lambert():
-    """Twice the stain squares the share of light that passes; no stain lets all through."""
+def test_transmitted_light_follows_the_beer_lambert_law():
+    """Twice the stain squares the transmitted fraction of the light; without stain all light passes."""
     vectors = stain_vectors(REFERENCE)
     once = transmittance(np.array([[[0.7, 0.2, 0.0]]]), vectors)
     np.testing.assert_allclose(transmittance(np.array([[[1.4, 0.4, 0.0]]]), vectors), once**2, rtol=1e-12)
@@ -153,20 +153,20 @@ def test_haematoxylin_is_blue_and_eosin_pink():
 
 
 def test_empty_glass_has_the_white_of_the_scanner():
-    for hospital in SITES.values():
-        quiet = replace(hospital, noise=0.0, gamma=1.0, saturation=1.0, jpeg_quality=95)
-        picture = scan_slide(np.ones((96, 96, 3), np.float32), quiet, stream(0, "glass"))
-        np.testing.assert_allclose(picture.mean((0, 1)) / 255, hospital.white, atol=0.01)
+    for site in SITES.values():
+        quiet = replace(site, noise=0.0, gamma=1.0, saturation=1.0, jpeg_quality=95)
+        image = scan_slide(np.ones((96, 96, 3), np.float32), quiet, stream(0, "glass"))
+        np.testing.assert_allclose(image.mean((0, 1)) / 255, site.white, atol=0.01)
 
 
-def test_severity_zero_makes_all_hospitals_one():
-    assert all(hospital.at_severity(0.0) == REFERENCE for hospital in SITES.values())
-    for hospital in SITES.values():
-        assert hospital.at_severity(1.0).um_per_pixel == pytest.approx(hospital.um_per_pixel)
+def test_severity_zero_makes_all_sites_equal():
+    assert all(site.at_severity(0.0) == REFERENCE for site in SITES.values())
+    for site in SITES.values():
+        assert site.at_severity(1.0).um_per_pixel == pytest.approx(site.um_per_pixel)
 
 
-def test_hospitals_differ_in_colour_more_than_their_patients_do(patches):
-    """Median colour of each hospital's patches; the reference for all leaves only the patients."""
+def test_sites_differ_in_colour_more_than_their_patients(patches):
+    """Compare the median colours of the sites; with the reference scanner only the patients differ."""
     def spread(severity: float) -> float:
         medians = [
             np.median([simulate_patch(20 * h + k % 4, k, k % 2, 0, severity)[0].mean((0, 1)) for k in range(8)], axis=0)
@@ -177,42 +177,42 @@ def test_hospitals_differ_in_colour_more_than_their_patients_do(patches):
     assert spread(1.0) > 1.5 * spread(0.0)
 
 
-def test_smooth_fields_are_standard():
+def test_smooth_fields_have_mean_0_and_variance_1():
     field = smooth_field(stream(0, "field"), 192, 6.0)
     assert abs(field.mean()) < 0.15 and field.std() == pytest.approx(1, abs=0.12)
     assert np.abs(np.diff(field, axis=0)).mean() < 0.3
 
 
-def test_rows_are_dealt_to_the_patients_in_turn():
+def test_patches_are_assigned_to_the_patients_in_turn():
     table = list(patch_table(7, 3, 0))
     first = [row for row in table if row.centre == 0]
     assert [sum(row.patient == k for row in first) for k in range(3)] == [3, 2, 2]
     assert len({row.file for row in table}) == 35 and {row.split for row in patch_table(60, 3, 0)} == {0, 1}
 
 
-def test_it_is_made_once_and_replaced_when_other_values_are_asked_for(tmp_path):
+def test_a_phantom_is_generated_once_and_replaced_if_the_settings_change(tmp_path):
     def phantom(patches_per_site: int) -> Camelyon17Phantom:
         root = str(tmp_path / "c17_phantom")
         return Camelyon17Phantom(root=root, patches_per_site=patches_per_site, patients_per_site=1)
 
     data = phantom(2).ensure_available()
-    made = (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns
+    creation_time = (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns
     assert data.is_phantom and len(data.cases("hospital_5")) == 2
     phantom(2).ensure_available()
-    assert (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns == made
+    assert (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns == creation_time
     phantom(4).ensure_available()
     assert len(Camelyon17(root=data.root).cases("hospital_5")) == 4
     assert [path.name for path in tmp_path.iterdir()] == ["c17_phantom"]
 
 
-def test_a_missing_collection_becomes_its_twin_if_asked(tmp_path):
+def test_a_missing_dataset_is_replaced_by_its_phantom_if_the_config_allows_it(tmp_path):
     small = Camelyon17Phantom(
         root=str(tmp_path / "c17_phantom"), patches_per_site=2, patients_per_site=1
     ).ensure_available()
     assert Camelyon17(root=small.root, if_missing="phantom").ensure_available().is_phantom
 
 
-def test_a_folder_in_use_is_left_alone(tmp_path):
+def test_a_folder_with_other_files_is_not_changed(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty"):
         make_histology_phantom(tmp_path, 2, 1)
@@ -220,7 +220,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path):
         Camelyon17Phantom(root=str(tmp_path), patches_per_site=2, patients_per_site=1).ensure_available()
 
 
-def test_an_interrupted_making_leaves_nothing_behind(tmp_path):
+def test_an_interruption_leaves_no_files_behind(tmp_path):
     def stop(done: int, total: int) -> None:
         if done == 2:
             raise KeyboardInterrupt
@@ -233,7 +233,7 @@ def test_an_interrupted_making_leaves_nothing_behind(tmp_path):
 @pytest.mark.parametrize(
     "values", [{"patches_per_site": 1, "patients_per_site": 2}, {"patients_per_site": 21}, {"severity": -1}]
 )
-def test_impossible_arguments_are_refused(tmp_path, values):
+def test_invalid_arguments_are_rejected(tmp_path, values):
     with pytest.raises(ValueError, match="need patches_per_site"):
         make_histology_phantom(tmp_path / "p", **values)
     if "severity" not in values:

@@ -1,4 +1,4 @@
-"""The synthetic prostate collection: its layout, its anatomy, and that its sites differ as they say they do."""
+"""Tests of the prostate phantom: file layout, anatomy, and differences between sites."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def collection(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def examinations() -> dict:
-    """Three cases of every site, in memory."""
+    """Return three simulated examinations of every site."""
     return {
         name: [simulate_examination(name, number, MATRIX) for number in site.numbers[:3]]
         for name, site in SITES.items()
@@ -46,16 +46,16 @@ def volume_ml(examination) -> float:
 
 
 def gland_box(examination) -> tuple[slice, slice, int]:
-    """Columns and rows of the gland in its largest slice, and that slice."""
+    """Return width and height of the gland in its largest slice, and the index of that slice."""
     gland = examination.mask > 0
     level = int(gland.sum((0, 1)).argmax())
     columns, rows = (np.flatnonzero(gland[..., level].any(axis)) for axis in (1, 0))
     return slice(columns[0], columns[-1] + 1), slice(rows[0], rows[-1] + 1), level
 
 
-def test_the_layout_is_the_published_one(collection):
-    found = {path.name: sorted(file.name for file in path.iterdir()) for path in collection.iterdir() if path.is_dir()}
-    assert found == {
+def test_the_file_layout_is_the_published_one(collection):
+    actual = {path.name: sorted(file.name for file in path.iterdir()) for path in collection.iterdir() if path.is_dir()}
+    assert actual == {
         "RUNMC": ["Case00.nii.gz", "Case00_segmentation.nii.gz", "Case01.nii.gz", "Case01_segmentation.nii.gz"],
         "BMC": ["Case00.nii.gz", "Case00_Segmentation.nii.gz", "Case01.nii.gz", "Case01_Segmentation.nii.gz"],
         "I2CVB": ["Case00.nii.gz", "Case00_segmentation.nii.gz", "Case01.nii.gz", "Case01_segmentation.nii.gz"],
@@ -70,31 +70,31 @@ def test_the_published_numbers_are_116_patients():
         "RUNMC": 30, "BMC": 30, "I2CVB": 19, "UCL": 13, "BIDMC": 12, "HK": 12}
 
 
-def test_the_mark_says_that_it_is_synthetic_and_from_what(collection):
+def test_phantom_json_contains_the_generator_settings(collection):
     facts = json.loads((collection / PHANTOM_MARK).read_text())
     assert facts["synthetic"] is True
     assert (facts["version"], facts["seed"], facts["matrix"], facts["cases_per_site"]) == (VERSION, 5, MATRIX, 2)
 
 
-def test_the_same_arguments_give_the_same_bytes(collection, tmp_path):
+def test_the_same_arguments_give_identical_files(collection, tmp_path):
     make_prostate_phantom(tmp_path / "again", cases_per_site=2, matrix=MATRIX, seed=5)
     files = sorted(path.relative_to(collection) for path in collection.rglob("*") if path.is_file())
     assert len(files) == 25
     assert all((collection / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
 
 
-def test_another_seed_is_another_patient():
+def test_another_seed_gives_another_patient():
     assert not np.array_equal(
         simulate_examination("HK", 38, MATRIX, seed=0).mask, simulate_examination("HK", 38, MATRIX, seed=1).mask
     )
 
 
-def test_a_case_does_not_depend_on_how_many_are_made(collection):
+def test_a_case_does_not_depend_on_the_number_of_cases(collection):
     stored = np.asarray(nib.load(collection / "UCL" / "Case26.nii.gz").dataobj)
     np.testing.assert_array_equal(stored, simulate_examination("UCL", 26, MATRIX, seed=5).image)
 
 
-def test_files_agree_with_each_other_and_state_true_spacing(collection):
+def test_image_and_mask_have_the_same_geometry_and_the_true_spacing(collection):
     for name, site in SITES.items():
         for number in site.numbers[:2]:
             image = nib.load(collection / name / f"Case{number:02d}.nii.gz")
@@ -108,14 +108,14 @@ def test_files_agree_with_each_other_and_state_true_spacing(collection):
             assert image.header["qform_code"] == image.header["sform_code"] == 1
 
 
-def test_two_labels_at_the_sites_with_zones_one_elsewhere(examinations):
+def test_sites_with_zones_have_two_labels_and_other_sites_one(examinations):
     for name, cases in examinations.items():
         for case in cases:
             assert set(np.unique(case.mask)) == ({0, 1, 2} if SITES[name].zones else {0, 1})
             assert case.mask.dtype == np.uint8
 
 
-def test_intensities_are_finite_whole_numbers_that_a_scanner_stores(examinations):
+def test_intensities_are_integers_in_the_range_of_a_scanner(examinations):
     for cases in examinations.values():
         for case in cases:
             assert case.image.dtype == np.float32 and np.isfinite(case.image).all()
@@ -123,7 +123,7 @@ def test_intensities_are_finite_whole_numbers_that_a_scanner_stores(examinations
             assert case.image.min() >= 0 and (case.image == 4095).mean() < 0.01
 
 
-def test_vendors_have_their_own_units(examinations):
+def test_vendors_use_different_intensity_scales(examinations):
     typical = [np.median([np.percentile(case.image, 90) for case in cases]) for cases in examinations.values()]
     assert max(typical) > 3 * min(typical)
 
@@ -137,7 +137,7 @@ def test_stacks_begin_below_and_end_above_the_gland(examinations):
             assert level[first:last + 1].all(), "the gland has no gaps"
 
 
-def test_glands_are_as_large_as_mens(examinations):
+def test_gland_volumes_are_realistic(examinations):
     volumes = [volume_ml(case) for cases in examinations.values() for case in cases]
     assert 15 < min(volumes) and max(volumes) < 105 and 35 < np.median(volumes) < 65
     assert max(volumes) > 2 * min(volumes)
@@ -156,14 +156,14 @@ def test_a_patient_is_the_same_at_any_resolution():
 
 
 def test_the_peripheral_zone_is_brighter_than_the_transition_zone(examinations):
-    """The first thing that T2 shows; single men with a dark peripheral zone are allowed."""
+    """The basic contrast of T2-weighted images. A few patients with a dark peripheral zone are allowed."""
     ratios = [case.image[case.mask == 1].mean() / case.image[case.mask == 2].mean()
               for name in ("RUNMC", "BMC") for case in examinations[name]]
     assert np.mean(ratios) > 1.15 and min(ratios) > 0.9
 
 
 def test_an_endorectal_coil_makes_the_rectal_side_bright_and_the_front_dark(examinations):
-    """Fat behind the bowel against fat in front of the gland, in the middle slice: a steep ratio with the coil only."""
+    """The ratio of the fat signal behind the rectum to that in front of the gland is large with the coil only."""
     def ratio(case) -> float:
         columns, rows, level = gland_box(case)
         low = case.image[columns, rows.stop:, level]
@@ -176,7 +176,7 @@ def test_an_endorectal_coil_makes_the_rectal_side_bright_and_the_front_dark(exam
     assert with_coil > 1.5 and with_coil > 1.25 * without and ratios["BIDMC"] > ratios["HK"]
 
 
-def test_a_balloon_flattens_the_gland():
+def test_an_endorectal_balloon_flattens_the_gland():
     def thickness(balloon: bool) -> float:
         men = [Patient.sample(stream(0, "test", k), balloon) for k in range(40)]
         return np.mean([man.gland_mm[1] / man.gland_mm[0] for man in men])
@@ -197,7 +197,7 @@ def test_severity_zero_removes_the_scanner_differences():
     )
 
 
-def test_severity_goes_through_the_published_site_and_beyond():
+def test_severity_interpolates_and_extrapolates():
     philips = SITES["BMC"].scanners[0]
     whole, half, double = (philips.interpolate_from(REFERENCE, severity) for severity in (1.0, 0.5, 2.0))
     assert whole.te_ms == pytest.approx(132) and whole.flare == pytest.approx(0.52)
@@ -205,15 +205,15 @@ def test_severity_goes_through_the_published_site_and_beyond():
     assert double.te_ms == pytest.approx(132**2 / 104) and double.flare == pytest.approx(1.04)
 
 
-def test_the_signal_equation_by_hand():
-    """TE = T2 ln 2 halves the signal, TR = T1 ln 4 leaves three quarters: 0.8 * 0.75 * 0.5 = 0.3."""
+def test_the_signal_equation_has_the_computed_values():
+    """TE = T2 ln 2 halves the signal and TR = T1 ln 4 leaves three quarters of it: 0.8 * 0.75 * 0.5 = 0.3."""
     tissue = Tissue(proton_density=0.8, t1_ms=1000, t2_ms=100)
     scanner = replace(REFERENCE, te_ms=100 * np.log(2), tr_ms=1000 * np.log(4))
     signal, slope = tissue_signal(tissue, scanner)
     assert signal == pytest.approx(0.3) and slope == pytest.approx(np.log(2))
 
 
-def test_late_echoes_and_low_field_change_contrast_the_right_way():
+def test_echo_time_and_field_strength_change_the_contrast_correctly():
     def contrast(scanner: Scanner) -> float:
         return tissue_signal(TISSUES["peripheral"], scanner)[0] / tissue_signal(TISSUES["muscle"], scanner)[0]
 
@@ -221,8 +221,8 @@ def test_late_echoes_and_low_field_change_contrast_the_right_way():
     assert contrast(replace(REFERENCE, field_tesla=1.5)) < contrast(REFERENCE)
 
 
-def test_noise_in_air_is_rayleigh_and_as_strong_as_the_snr_says():
-    """Magnitude of two channels of equal noise: mean over sd is sqrt(pi / (4 - pi)) = 1.913; twice at half the SNR."""
+def test_noise_in_air_is_rayleigh_distributed_and_follows_the_snr():
+    """The magnitude of two noise channels has mean / sd = sqrt(pi / (4 - pi)) = 1.913; half the SNR doubles it."""
     rng = np.random.default_rng(0)
     air = np.zeros((4, 96, 96), np.float32)
     noise = acquire(air, REFERENCE, rng)
@@ -230,7 +230,7 @@ def test_noise_in_air_is_rayleigh_and_as_strong_as_the_snr_says():
     assert acquire(air, replace(REFERENCE, snr=13), rng).mean() == pytest.approx(2 * noise.mean(), rel=0.03)
 
 
-def test_a_cut_k_space_blurs_an_edge():
+def test_a_truncated_k_space_blurs_an_edge():
     image = np.zeros((1, 64, 64), np.float32)
     image[:, 32:] = 1
 
@@ -241,7 +241,7 @@ def test_a_cut_k_space_blurs_an_edge():
     assert steepest(0.5) < steepest(0.9) < 1.0
 
 
-def test_stored_units_keep_fat_where_it_is_whatever_the_curve():
+def test_the_intensity_curve_does_not_change_fat():
     fat = np.float32(tissue_signal(TISSUES["fat"], REFERENCE)[0])
     for gamma in (0.7, 1.0, 1.3):
         stored = to_stored_units(np.array([fat]), replace(REFERENCE, gamma=gamma))
@@ -253,14 +253,14 @@ def test_slices_are_weighted_means_of_their_sub_slices():
     np.testing.assert_allclose(average_slices(image).ravel(), [1.0, 4.0], rtol=1e-6)
 
 
-def test_shapes_fill_the_area_that_geometry_says():
+def test_shapes_have_the_area_of_their_formula():
     axis = np.arange(-20, 20.1, 0.5)
     grid = regular_grid(np.zeros(1), axis, axis, 0.5)
     assert coverage(ellipse(grid, (0, 0), (10, 10)), 0.5).sum() * 0.25 == pytest.approx(np.pi * 100, rel=0.01)
     assert coverage(ellipse(grid, (3, 2), (12, 6), 30), 0.5).sum() * 0.25 == pytest.approx(np.pi * 72, rel=0.03)
 
 
-def test_a_cropped_grid_knows_where_it_lies():
+def test_a_cropped_grid_stores_its_position_in_the_whole_grid():
     axis = np.arange(-20.0, 21.0)
     grid = regular_grid(np.arange(5.0), axis, axis, 1.0)
     part = grid.crop((2, 6), (-8, -3), margin_mm=0).crop((4, 6), (-5, -3), margin_mm=0)
@@ -269,7 +269,7 @@ def test_a_cropped_grid_knows_where_it_lies():
     assert part.x.min() == 4 and part.y.max() <= -3
 
 
-def test_random_fields_are_standard_smooth_and_the_same_on_a_finer_grid():
+def test_random_fields_are_standardised_smooth_and_independent_of_resolution():
     axis = np.arange(-100, 100, 2.0)
     field = random_field(regular_grid(np.zeros(1), axis, axis, 1.0), np.random.default_rng(3), (5, 5, 5))
     finer = np.arange(-100, 100, 1.0)
@@ -279,7 +279,7 @@ def test_random_fields_are_standard_smooth_and_the_same_on_a_finer_grid():
     assert np.abs(np.diff(same, axis=2)).max() < 1.0
 
 
-def test_every_part_is_a_known_tissue_and_covers_from_none_to_all():
+def test_every_part_has_a_known_tissue_and_a_coverage_from_0_to_1():
     patient = Patient.sample(stream(0, "test", "parts"))
     axis = np.arange(-90, 91, 3.0)
     grid = add_textures(patient, regular_grid(np.arange(-30, 31, 5.0), axis, axis, 3.0))
@@ -300,14 +300,14 @@ def test_the_transition_zone_lies_within_the_gland():
     assert (transition <= whole + 1e-6).all() and 0.2 < transition.sum() / whole.sum() < 0.6
 
 
-def test_a_folder_in_use_is_left_alone(tmp_path):
+def test_a_folder_with_other_files_is_not_changed(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty"):
         make_prostate_phantom(tmp_path, 1, 32)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_an_interrupted_making_leaves_nothing_behind(tmp_path):
+def test_an_interruption_leaves_no_files_behind(tmp_path):
     def stop(done: int, total: int) -> None:
         if done == 2:
             raise KeyboardInterrupt
@@ -324,6 +324,6 @@ def test_progress_counts_every_case(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [{"cases_per_site": 0}, {"matrix": 16}, {"severity": -1.0}])
-def test_impossible_arguments_are_refused(tmp_path, wrong):
+def test_invalid_arguments_are_rejected(tmp_path, wrong):
     with pytest.raises(ValueError, match="need cases_per_site >= 1"):
         make_prostate_phantom(tmp_path / "p", **wrong)

@@ -40,7 +40,7 @@ def test_the_program_is_listed():
     assert program.programs()["audit"].startswith("Measure on a site's own images")
 
 
-def test_an_audit_says_what_would_leave_and_what_it_reveals(first):
+def test_an_audit_reports_what_would_be_sent_and_what_it_reveals(first):
     result, page, said = first
     n = result["n_images"]
     assert (result["site"], result["method"], result["data"]) == ("BMC", "elcfs", "phantom")
@@ -57,7 +57,7 @@ def test_an_audit_says_what_would_leave_and_what_it_reveals(first):
         assert words not in (said + page).lower()
 
 
-def test_the_page_needs_no_network_and_shows_each_picture(first):
+def test_the_page_needs_no_network_and_shows_each_figure(first):
     page = first[1]
     assert page.count("<img ") == 5 and "SYNTHETIC PHANTOM DATA" in page
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", page) and "default-src &#x27;none&#x27;" in page
@@ -74,7 +74,7 @@ def test_another_site_and_another_seed_give_other_numbers(first, audited):
     assert (other["site"], other["seed"]) == ("HK", 4) and other["reconstruction"] != first[0]["reconstruction"]
 
 
-def test_an_audit_trains_nothing_and_leaves_the_start_as_it_was(tiny_config):
+def test_an_audit_trains_nothing_and_does_not_change_the_start_weights(tiny_config):
     config = load(tiny_config)
     simulation = build_experiment(config, None, quiet=True)
     before = {name: entry.clone() for name, entry in simulation.start.weights.items()}

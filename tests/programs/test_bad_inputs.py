@@ -159,7 +159,7 @@ CONFIGS = {  # what is wrong: (a part of the config, what stands there instead, 
     "row 3, a negative weight": ("alpha: 0.1", "gamma: -1", ("method.gamma: must be at least 0, got -1",)),
     "row 3, alpha below 0": ("alpha: 0.1", "alpha: -0.1", ("method.alpha: must lie in [0, 0.5), got -0.1",)),
     "row 3, alpha too large": ("alpha: 0.1", "alpha: 0.5", ("method.alpha: must lie in [0, 0.5), got 0.5",)),
-    "row 3, a ratio above 1": ("ratio: 0.2", "ratio: 1.5", ("data: validation_ratio", "sum to less than 1", "1.5")),
+    "row 3, a ratio above 1": ("ratio: 0.2", "ratio: 1.5", ("data.validation_ratio: must lie in [0, 1)", "1.5")),
     "row 4, NaN": ("rate: 0.01", "rate: .nan", ("training.learning_rate", "expected a finite number, got nan")),
     "row 4, infinity": ("rate: 0.01", "rate: .inf", ("training.learning_rate", "expected a finite number, got inf")),
     "row 5, a key twice": ("seed: 3", "seed: 3\nseed: 4", ("line 3", "'seed' already stands in line 2", "keep one")),
@@ -183,7 +183,7 @@ def test_a_wrong_config(desk, wrong):
     desk.refused(desk.evaluate(), *words)
 
 
-def test_row_6_a_config_that_is_no_text(desk):
+def test_a_config_that_is_not_a_text_file(desk):
     (desk.place / "other.yml").write_text(desk.config.read_text())
     spoilt = {
         "is empty; expected the blocks data, network and method": lambda: desk.config.write_text(""),
@@ -198,27 +198,27 @@ def test_row_6_a_config_that_is_no_text(desk):
     desk.refused(train.main([str(desk.place / "data" / "a.yaml")]), "no such file", "check the path")
 
 
-def test_row_7_two_folders_of_one_site(eyes):
+def test_two_folders_of_one_site(eyes):
     shutil.copytree(eyes.place / "data" / "south", eyes.place / "data" / "South")
-    eyes.refused_before_training("data: 'South' and 'south' are the same site name but for case", "rename one")
+    eyes.refused_before_training("data: 'South' and 'south' differ only in upper and lower case", "remove one")
 
 
-def test_row_8_an_image_of_the_unseen_site_in_training(desk):
+def test_an_image_of_the_unseen_site_in_training(desk):
     shutil.copy(desk.image("UCL"), desk.image("BMC"))
     desk.refused_before_training(
-        "BMC/Case00.nii.gz and", "UCL/Case01.nii.gz: are the same image", "expected every image once", "remove all but")
+        "BMC/Case00.nii.gz and", "UCL/Case01.nii.gz: these files are", "expected every image once", "remove all but")
 
 
-def test_row_9_an_image_twice_in_a_site_unless_that_is_allowed(desk):
+def test_an_image_that_occurs_twice_in_a_site_is_refused_unless_allowed(desk):
     shutil.copy(desk.image(), desk.image().with_name("Case99.nii.gz"))
     shutil.copy(desk.mask(), desk.image().with_name("Case99_segmentation.nii.gz"))
-    desk.refused_before_training("Case00.nii.gz and", "Case99.nii.gz: are the same image", "allow_duplicates: true")
+    desk.refused_before_training("Case00.nii.gz and", "Case99.nii.gz: these files are", "allow_duplicates: true")
     desk.replace("image_size", "allow_duplicates: true, image_size")
     assert desk.check()[0] == 0
-    desk.goes_on("Case99.nii.gz: are the same image")
+    desk.goes_on("Case99.nii.gz: these files are the same image")
 
 
-def test_row_11_a_site_without_images_and_the_way_out(desk):
+def test_a_site_without_images_is_refused_with_advice(desk):
     for path in (desk.place / "data" / "BMC").iterdir():
         path.unlink()
     words = "data/BMC: the site BMC has no images", "expected ROOT", "list only the other sites in data.sites"
@@ -226,7 +226,7 @@ def test_row_11_a_site_without_images_and_the_way_out(desk):
     desk.goes_on(more=("--set", "data.sites=[HK, UCL]", "--set", "federation.rounds=1"))  # no run is in the way
 
 
-def test_row_12_a_site_of_few_images_trains_and_shares_nothing(desk):
+def test_a_site_with_few_images_trains_and_shares_nothing(desk):
     for index in (3, 2, 1):
         desk.image("BMC", index).unlink(), desk.mask("BMC", index).unlink()
     for path in (desk.image(), desk.mask()):
@@ -240,7 +240,7 @@ def test_row_12_a_site_of_few_images_trains_and_shares_nothing(desk):
     assert {r["site"] for r in ledger if r["kind"] == "train" and r["direction"] == "up"} == {"BMC", "HK"}
 
 
-def test_row_12_what_was_said_in_round_1_is_not_lost_on_resume(desk, monkeypatch):
+def test_notices_of_round_1_are_not_lost_on_resume(desk, monkeypatch):
     real = federate
 
     def impatient(*arguments):
@@ -255,18 +255,18 @@ def test_row_12_what_was_said_in_round_1_is_not_lost_on_resume(desk, monkeypatch
     assert sum("shares no frequency windows" in said for said in summary["notices"]) == 2  # one a site
 
 
-def test_row_13_a_federation_of_one_site(desk):
+def test_a_federation_with_one_source_site(desk):
     desk.replace("[BMC, HK, UCL]", "[HK, UCL]")
     summary = desk.goes_on("only one site ('HK') trains: this is local training, not a federation")
     assert summary["source_sites"] == ["HK"]
 
 
-def test_row_14_a_batch_larger_than_a_site(desk):
+def test_a_batch_size_larger_than_a_site(desk):
     desk.replace("batch_size: 16", "batch_size: 500")
     desk.goes_on("BMC: has 12 training images, fewer than training.batch_size 500; its batches hold 12")
 
 
-def test_row_15_one_image_and_batch_norm(desk):
+def test_one_image_and_batch_norm(desk):
     """A single image is fine as long as BatchNorm has more than one pixel of it, which the image size must allow."""
     for index in (3, 2, 1):
         desk.image("BMC", index).unlink(), desk.mask("BMC", index).unlink()
@@ -279,7 +279,7 @@ def test_row_15_one_image_and_batch_norm(desk):
     desk.goes_on("BMC: 1 of 1 images: only one slice", "BMC: has 1 training image, fewer than training.batch_size 16")
 
 
-def test_row_18_all_missing_files_in_one_list(desk):
+def test_all_missing_files_are_listed_at_once(desk):
     missing = [desk.image("BMC", 1), desk.mask("BMC", 0), desk.mask("HK", 2), desk.mask("UCL", 3)]
     partners = ["Case01_Segmentation", "Case00.nii.gz", desk.image("HK", 2).name, desk.image("UCL", 3).name]
     for path in missing:
@@ -288,7 +288,7 @@ def test_row_18_all_missing_files_in_one_list(desk):
     assert "4 problems" in desk.check()[1]
 
 
-def test_row_18_a_link_to_nowhere(desk):
+def test_a_broken_symbolic_link(desk):
     path = desk.image()
     path.unlink()
     path.symlink_to("nowhere.nii.gz")
@@ -373,12 +373,12 @@ def test_a_wrong_file(desk, wrong, caplog):
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_row_19_a_truncated_file_is_known_before_training_whatever_its_split(desk, index):
+def test_a_truncated_file_of_any_split_is_reported_before_training(desk, index):
     cut(desk.image("BMC", index), 5000)
     desk.refused_before_training(f"Case0{index}.nii.gz: the file is incomplete")
 
 
-def test_row_19_a_truncated_file_of_the_unseen_site_costs_no_round(desk):
+def test_a_truncated_file_of_the_unseen_site_loses_no_round(desk):
     """It is opened by the evaluator alone, after training; once mended, no round is trained again."""
     whole = desk.image("UCL").read_bytes()
     cut(desk.image("UCL"), 5000)
@@ -390,7 +390,7 @@ def test_row_19_a_truncated_file_of_the_unseen_site_costs_no_round(desk):
     assert kept and kept == {path: path.stat().st_mtime_ns for path in desk.out.glob("states/*")}
 
 
-def test_row_34_without_a_spacing_distances_are_in_pixels_and_say_so(eyes):
+def test_without_a_spacing_distances_are_in_pixels_and_labelled_so(eyes):
     summary = eyes.goes_on()
     rows = eyes.rows("cases.csv")
     assert all(row["hd_mm"] == row["hd95_mm"] == row["assd_mm"] == "" for row in rows)
@@ -398,21 +398,21 @@ def test_row_34_without_a_spacing_distances_are_in_pixels_and_say_so(eyes):
     assert "px" in (said := eyes.capsys.readouterr().out) and "(mm)" not in said
 
 
-def test_row_36_a_grey_level_without_a_class(eyes):
+def test_a_grey_level_without_a_class(eyes):
     path = eyes.place / "data" / "south" / "masks" / "a.png"
     Image.fromarray(np.full((40, 40), 7, np.uint8)).save(path)
     eyes.refused_before_training(
         "a.png: the mask has the labels 7; expected 0 (disc and cup), 128 (disc), 255 (background)", "data.mask_values")
 
 
-def test_row_38_labels_as_colours(eyes):
+def test_labels_stored_as_colours(eyes):
     colours = np.zeros((40, 40, 3), np.uint8)
     colours[:20], colours[20:30] = (255, 0, 0), (0, 255, 0)
     Image.fromarray(colours).save(eyes.place / "data" / "south" / "masks" / "a.png")
     eyes.refused_before_training("masks/a.png: the mask stores its labels as 3 colours; expected one number", "write")
 
 
-def test_rows_39_and_40_empty_masks_are_counted_and_a_missed_organ_costs_the_diagonal(desk):
+def test_empty_masks_are_counted_and_a_missed_organ_has_the_diagonal_as_distance(desk):
     """Nothing is above the threshold: three patients are missed, and of the one without an organ nobody is judged."""
     spoil(desk.mask("UCL", 0), lambda array: 0 * array)
     spoil(desk.mask("BMC", 0), lambda array: 0 * array)
@@ -430,7 +430,7 @@ def test_rows_39_and_40_empty_masks_are_counted_and_a_missed_organ_costs_the_dia
     assert (found["n"], found["n_missed"], found["n_absent"], found["hd95_mm"]["n"]) == (3, 3, 1, 3)
 
 
-def test_row_41_a_cup_outside_the_disc(eyes):
+def test_a_cup_outside_the_disc(eyes):
     label = np.full((40, 40), 255, np.uint8)
     label[8:20, 8:20], label[28:36, 28:36] = 128, 0
     Image.fromarray(label).save(eyes.place / "data" / "south" / "masks" / "a.png")
@@ -438,13 +438,13 @@ def test_row_41_a_cup_outside_the_disc(eyes):
     assert "south: cup with no disc around it: in 1 of 3 cases, the first is a" in eyes.check()[1]
 
 
-def test_row_42_transparency_is_dropped(eyes):
+def test_the_alpha_channel_is_dropped(eyes):
     for path in (eyes.place / "data" / "south" / "images").iterdir():
         Image.open(path).convert("RGBA").save(path)
     eyes.goes_on("south: 3 of 3 images: alpha channel dropped")
 
 
-def test_row_43_a_grey_image_among_colour_images_is_refused_unless_allowed(eyes):
+def test_a_grey_image_among_colour_images_is_refused_unless_allowed(eyes):
     path = eyes.place / "data" / "south" / "images" / "a.png"
     Image.open(path).convert("L").save(path)
     eyes.refused_before_training("south/images/a.png: the image is grey; expected colour; set data.grey_to_rgb: true")
@@ -452,7 +452,7 @@ def test_row_43_a_grey_image_among_colour_images_is_refused_unless_allowed(eyes)
     eyes.goes_on("south: 1 of 3 images: grey repeated as RGB")
 
 
-def test_row_62_a_folder_that_cannot_be_written_is_known_at_once(desk, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_reported_at_once(desk, monkeypatch):
     def read_only(path, mode="r", *more):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
@@ -499,18 +499,18 @@ MOMENTS = [0.1, 0.5, 0.8, *(pytest.param(n / 16, marks=pytest.mark.slow) for n i
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_row_63_a_disk_that_fills_up_costs_nothing_once_there_is_space(desk, undisturbed, monkeypatch, moment):
+def test_a_run_on_a_full_disk_continues_once_there_is_space(desk, undisturbed, monkeypatch, moment):
     model, disk = undisturbed
     with monkeypatch.context() as patch:
         FullDisk(patch, desk.out, disk.first + round(moment * (disk.asked - disk.first)))
         desk.refused(
-            desk.train(), "run: No space left on device; free some space and go on with --resume", with_code=1)
+            desk.train(), "run: No space left on device; free some space and continue with --resume", with_code=1)
     assert not list(desk.out.rglob("*unfinished*"))
     desk.goes_on(more=("--resume",))
     assert (desk.out / "model.safetensors").read_bytes() == model
 
 
-def test_row_65_a_second_run_in_a_folder_is_refused_but_a_dead_one_is_not_in_the_way(desk, monkeypatch):
+def test_a_second_run_in_a_locked_folder_is_refused_but_a_dead_process_holds_no_lock(desk, monkeypatch):
     monkeypatch.setattr("medfed.experiments.run.build_experiment", None)
     with RunFolder(desk.out).locked():
         desk.refused(desk.train(), f"run: process {os.getpid()} is running here; wait for it", "--out")
@@ -520,7 +520,7 @@ def test_row_65_a_second_run_in_a_folder_is_refused_but_a_dead_one_is_not_in_the
     desk.goes_on()
 
 
-def test_row_65_a_comparison_leaves_a_run_that_is_under_way_to_its_process(desk):
+def test_a_comparison_skips_a_run_that_another_process_has_locked(desk):
     busy = RunFolder(desk.out / "fedavg" / "unseen_UCL" / "seed_3")
     some = ("--sites", "UCL", "--set", "federation.rounds=1", "--resume")
     with busy.locked():
@@ -529,7 +529,7 @@ def test_row_65_a_comparison_leaves_a_run_that_is_under_way_to_its_process(desk)
     assert not busy.is_finished() and RunFolder(desk.out / "elcfs" / "unseen_UCL" / "seed_3").is_finished()
 
 
-def test_row_66_another_config_is_shown_and_goes_on_only_if_accepted(desk, undisturbed):
+def test_a_changed_config_is_shown_and_continues_only_if_accepted(desk, undisturbed):
     """One round, then a second under an accepted change, is the run of two rounds."""
     desk.goes_on()
     desk.refused(
@@ -540,7 +540,7 @@ def test_row_66_another_config_is_shown_and_goes_on_only_if_accepted(desk, undis
     assert (desk.out / "model.safetensors").read_bytes() == undisturbed[0]
 
 
-def test_row_66_another_network_is_refused_even_if_accepted_and_changes_nothing(desk):
+def test_another_network_is_refused_even_if_accepted(desk):
     desk.goes_on()
     before = {path.name: path.read_bytes() for path in desk.out.iterdir() if path.is_file() and path.name != "run.lock"}
     other = ("--resume", "--accept-config-change", "--set", "network.features=[8, 8, 8, 8, 8, 8]")
@@ -550,12 +550,12 @@ def test_row_66_another_network_is_refused_even_if_accepted_and_changes_nothing(
     assert all((desk.out / name).read_bytes() == content for name, content in before.items())
 
 
-def test_row_67_resume_without_a_checkpoint(desk):
-    desk.refused(desk.train("--resume"), "run: no run to resume here; leave --resume out to start one")
+def test_resume_without_a_checkpoint(desk):
+    desk.refused(desk.train("--resume"), "run: no run to resume here; remove --resume to start one")
     desk.goes_on()
     (desk.out / "summary.json").unlink()
     for path in desk.out.glob("states/*"):
         path.unlink()
     desk.refused(
         desk.train("--resume", "--set", "federation.rounds=1"),
-        "run/states: holds no checkpoint, though", "history.csv", "put the checkpoints back")
+        "run/states: holds no checkpoint, though", "history.csv", "restore the checkpoints")

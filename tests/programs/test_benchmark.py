@@ -21,7 +21,7 @@ def test_a_round_is_timed_against_the_bare_loops():
     assert "the federation adds" in round_table(found)
 
 
-def test_the_program_prints_both_tables_and_keeps_the_numbers(tmp_path, monkeypatch, capsys):
+def test_the_program_prints_the_tables_and_saves_the_numbers(tmp_path, monkeypatch, capsys):
     small = {"exchange": lambda: time_exchange(64, 1, 1, 1), "round": lambda: time_round(32, 1, 4, 1)}
     tables = {"exchange": exchange_table, "round": round_table}
     monkeypatch.setattr(benchmark, "MEASURES", [(name, small[name], tables[name]) for name in small])
@@ -31,7 +31,7 @@ def test_the_program_prints_both_tables_and_keeps_the_numbers(tmp_path, monkeypa
     assert set(json.loads((tmp_path / "out" / "benchmark.json").read_text())) == {"exchange", "round"}
 
 
-def test_both_ways_to_draw_in_many_styles_give_the_same_pictures():
+def test_both_ways_to_apply_many_styles_give_the_same_images():
     found = time_styles(size=16, n_images=2, n_styles=2, repeats=1)
     assert found["max_difference"] < 1e-6
     assert found["times_faster"] == found["again_ms"] / found["once_ms"] > 0

@@ -45,7 +45,7 @@ federation: {{unseen_site: hospital_5, rounds: 2}}
     return path
 
 
-def test_a_run_leaves_scores_pictures_and_the_error_of_its_codec(config, tmp_path, capsys):
+def test_a_run_writes_scores_figures_and_the_error_of_its_codec(config, tmp_path, capsys):
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet"]) == 0
     said = capsys.readouterr().out
     assert "SYNTHETIC PHANTOM DATA" in said and "hospital_5 (UNSEEN)" in said and "AUROC" in said
@@ -57,7 +57,7 @@ def test_a_run_leaves_scores_pictures_and_the_error_of_its_codec(config, tmp_pat
     assert not summary["transductive"]
 
 
-def test_a_site_may_have_no_image_for_the_test(config, tmp_path, capsys):
+def test_a_site_may_have_no_test_image(config, tmp_path, capsys):
     """As in the papers' settings, where the unseen site is the test."""
     flags = ["--set", "data.test_ratio=0", "--set", "data.validation_ratio=0", "--set", "federation.rounds=1"]
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet", *flags]) == 0
@@ -66,7 +66,7 @@ def test_a_site_may_have_no_image_for_the_test(config, tmp_path, capsys):
         assert {row["site"] for row in csv.DictReader(file)} == {"hospital_5"}
 
 
-def test_stopping_after_a_round_and_going_on_gives_the_same_bits(config, tmp_path):
+def test_a_resumed_run_gives_the_same_bits(config, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert train.main([str(config), "--out", str(whole), "--quiet"]) == 0
     assert train.main([str(config), "--out", str(parts), "--quiet", "--set", "federation.rounds=1"]) == 0
@@ -75,14 +75,14 @@ def test_stopping_after_a_round_and_going_on_gives_the_same_bits(config, tmp_pat
         assert (whole / name).read_bytes() == (parts / name).read_bytes()
 
 
-def test_tent_says_that_it_is_transductive(config, tmp_path, capsys):
+def test_tent_is_reported_as_transductive(config, tmp_path, capsys):
     arguments = ["--set", "evaluation.tent=true", "--set", "method.name=fedavg"]
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet", *arguments]) == 0
     assert "TRANSDUCTIVE" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["transductive"]
 
 
-def test_methods_with_settings_and_stacks_stand_in_one_table(config, tmp_path, capsys):
+def test_methods_with_settings_and_stacks_are_rows_of_one_table(config, tmp_path, capsys):
     methods = ["fedavg", "ccst:k=1,transfer=moments", "ccst:transfer=moments+elcfs:alpha=0.1"]
     arguments = ["--leave-one-site-out", "--sites", "hospital_5", "--set", "federation.rounds=1", "--quiet"]
     out = tmp_path / "table"
@@ -93,9 +93,9 @@ def test_methods_with_settings_and_stacks_stand_in_one_table(config, tmp_path, c
     assert json.loads(run.read_text())["method"] == "stack"
 
 
-def test_the_wrong_kind_of_network_is_one_line(config, tmp_path, capsys):
+def test_a_network_for_another_task_is_a_one_line_error(config, tmp_path, capsys):
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--set", "network.name=unet"]) == 2
-    assert "network.name: 'unet' draws masks, but" in capsys.readouterr().err
+    assert "network.name: 'unet' segments images, but" in capsys.readouterr().err
 
 
 def test_the_folder_is_recognised_and_checked(patches, capsys):
@@ -104,7 +104,7 @@ def test_the_folder_is_recognised_and_checked(patches, capsys):
     assert "camelyon17" in said and "hospital_4" in said
 
 
-def test_what_would_fail_after_all_rounds_is_refused_before_anything_is_written(config, tmp_path, capsys):
+def test_settings_that_fail_after_training_are_refused_before_anything_is_written(config, tmp_path, capsys):
     for setting, words in (
         ("method.codec=nowhere", "no codec found"),
         ("network.norm=batch_statistics", "this network has no BatchNorm with weights"),
@@ -115,7 +115,7 @@ def test_what_would_fail_after_all_rounds_is_refused_before_anything_is_written(
         assert words in capsys.readouterr().err and not (out / "config.yaml").exists()
 
 
-def test_a_damaged_test_picture_shows_before_training(config, tmp_path, patches, capsys):
+def test_a_damaged_test_image_is_reported_before_training(config, tmp_path, patches, capsys):
     copy = tmp_path / "copy"
     shutil.copytree(patches, copy)
     for path in (copy / "patches").rglob("*.png"):
@@ -131,20 +131,20 @@ def _is_of(path: Path, site: str, root: Path) -> bool:
 
 
 @pytest.mark.parametrize("method", ["ccst:k", "ccst:name=fedavg"])
-def test_settings_that_are_none_name_the_flag(method, config, tmp_path, capsys):
+def test_unknown_settings_of_a_method_name_the_flag(method, config, tmp_path, capsys):
     arguments = ["--leave-one-site-out", "--methods", method, "--out", str(tmp_path / "t"), "--quiet"]
     assert evaluate.main([str(config), *arguments]) == 2
     assert f"--methods {method}: " in capsys.readouterr().err
 
 
-def test_the_part_of_a_stack_that_the_config_has_keeps_its_settings(config):
+def test_the_method_of_the_config_keeps_its_settings_in_a_stack(config):
     from medfed.config.schema import load
 
     found = grid.Grid(load(config)).config_of("ccst+fedavg", "hospital_5", 3)
     assert found.method.methods[0].k == 2 and found.method.methods[0].min_patients == 1
 
 
-def test_no_batch_of_test_images_is_of_one_class(monkeypatch):
+def test_no_batch_of_test_images_has_a_single_class(monkeypatch):
     """Cases come sorted by name, which is by class; a network that sees its batch whole must not learn from that."""
     batches = []
 

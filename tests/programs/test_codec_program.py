@@ -47,7 +47,7 @@ def train(out, *flags):
     return codec.main(["train", *TINY, "--out", str(out), *map(str, flags)])
 
 
-def test_stopping_and_going_on_gives_the_same_bits(tmp_path, pictures, monkeypatch):
+def test_a_resumed_training_gives_the_same_bits(tmp_path, pictures, monkeypatch):
     """Stopped at step 3 of 5, two steps after the warm-up; saved at 2 only, so that step 3 is made again."""
     flags = ("--content", pictures, "--warm-up", 1, "--save-every", 2, "--seed", 4)
     assert train(tmp_path / "whole", "--steps", 5, *flags) == 0
@@ -68,7 +68,7 @@ def test_stopping_and_going_on_gives_the_same_bits(tmp_path, pictures, monkeypat
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
-def test_a_training_of_before_decoders_could_be_named_goes_on(tmp_path):
+def test_a_checkpoint_without_a_decoder_setting_can_be_resumed(tmp_path):
     assert train(tmp_path, "--steps", 1) == 0
     settings = tmp_path / "settings.json"
     kept = json.loads(settings.read_text())
@@ -77,7 +77,7 @@ def test_a_training_of_before_decoders_could_be_named_goes_on(tmp_path):
     assert load_codec(tmp_path).facts["steps"] == 2
 
 
-def test_more_steps_go_on_from_where_it_ended(tmp_path):
+def test_more_steps_continue_a_finished_training(tmp_path):
     assert train(tmp_path / "long", "--steps", 3) == 0
     assert train(tmp_path / "short", "--steps", 2) == 0
     assert train(tmp_path / "short", "--steps", 3, "--resume") == 0
@@ -85,7 +85,7 @@ def test_more_steps_go_on_from_where_it_ended(tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_finished_training_tells_what_it_is(tmp_path, capsys):
+def test_a_finished_training_prints_facts_about_the_codec(tmp_path, capsys):
     assert train(tmp_path, "--steps", 1, "--seed", 2) == 0
     card = json.loads((tmp_path / "codec.json").read_text())
     assert card["command"].endswith("train --encoder small --textures 4 --steps 1 --batch-size 2 --size 16 --seed 2")
@@ -114,7 +114,7 @@ def test_a_vgg_file_is_trained_with_the_papers_numbers(tmp_path):
     assert torch.equal(trained.encoder.state_dict()["layers.0.weight"], encoder.state_dict()["layers.0.weight"])
 
 
-def test_a_published_pair_of_encoder_and_decoder_becomes_a_codec_as_it_is(tmp_path):
+def test_published_encoder_and_decoder_weights_become_a_codec_without_training(tmp_path):
     torch.manual_seed(3)
     encoder, decoder = VGGEncoder("vgg19"), Decoder("vgg19")
     for module, name in ((encoder, "vgg_normalised.pth"), (decoder, "decoder.pth")):
@@ -140,13 +140,13 @@ def test_the_losses_fall(monkeypatch):
     assert sum(totals[-15:]) < 0.8 * sum(totals[:15])
 
 
-def test_the_small_codec_is_made_without_a_step_and_loses_nothing(tmp_path):
+def test_the_small_codec_needs_no_training_step_and_reconstructs_exactly(tmp_path):
     assert train(tmp_path, "--steps", 0) == 0
     card = json.loads((tmp_path / "codec.json").read_text())
     assert card["steps"] == 0 and card["reconstruction_error"]["mean_absolute_error"] < 1e-5
 
 
-def test_a_pool_is_its_seed_and_crops_are_their_name():
+def test_the_pool_depends_on_its_seed_and_crops_on_their_name():
     first, again, other = (synthetic_pool(16, seed, list, n_textures=6, cases=1) for seed in (0, 0, 1))
     assert first.digest() == again.digest() != other.digest()
     crops = first.batch(5, 16, crop_rng(0, "step", 3))
@@ -163,7 +163,7 @@ def test_textures_are_named_by_seed_and_number():
         random_texture(0, 0, 7)
 
 
-def test_show_draws_a_sheet_and_tells_the_error_of_each(tmp_path, pictures, capsys):
+def test_show_draws_a_figure_and_prints_the_error_of_each_image(tmp_path, pictures, capsys):
     assert train(tmp_path / "codec", "--steps", 1) == 0
     images = sorted(map(str, pictures.iterdir()))
     out = tmp_path / "sheet.png"
@@ -173,7 +173,7 @@ def test_show_draws_a_sheet_and_tells_the_error_of_each(tmp_path, pictures, caps
     assert said.count("mean absolute error") == 3 and Image.open(out).size[0] > 400
 
 
-def test_pictures_that_do_not_fit_in_memory_are_refused_before_one_is_read(tmp_path, pictures, monkeypatch, capsys):
+def test_images_that_do_not_fit_in_memory_are_refused_before_any_is_read(tmp_path, pictures, monkeypatch, capsys):
     """Crops of 16 pixels want pictures of 21 x 21, 1323 bytes each, 3969 for three."""
     monkeypatch.setattr("medfed.style_codec.images.MAX_POOL_BYTES", 3968)
     monkeypatch.setattr("medfed.style_codec.images.read_image_file", None)
@@ -186,7 +186,7 @@ def test_pictures_that_do_not_fit_in_memory_are_refused_before_one_is_read(tmp_p
     assert len(folder_pool([pictures], 16, list).images) == 3
 
 
-def test_a_picture_of_more_than_8_bits_is_told_how_to_be_saved(tmp_path, capsys):
+def test_an_image_with_more_than_8_bits_is_refused_with_advice(tmp_path, capsys):
     """No key of a config says here what is white."""
     Image.fromarray(np.uint16([[0, 4095]])).save(tmp_path / "deep.png")
     assert codec.main(["show", "small", str(tmp_path / "deep.png"), "--out", str(tmp_path / "sheet.png")]) == 2
@@ -205,8 +205,8 @@ def test_mistakes_are_one_line(tmp_path, pictures, capsys):
     says("--steps at least 0", "train", *TINY, "--out", out, "--steps", -1)
     says("--size must be a multiple of 8", "train", *TINY, "--out", out, "--size", 20)
     says("contains no image", "train", *TINY, "--out", out, "--content", tmp_path / "nothing")
-    says("belongs to VGG", "train", *TINY, "--out", out, "--decoder", tmp_path / "decoder.pth")
-    says("nothing.pth: is missing", "train", *TINY, "--out", out, "--encoder", tmp_path / "nothing.pth")
+    says("is for VGG", "train", *TINY, "--out", out, "--decoder", tmp_path / "decoder.pth")
+    says("nothing.pth: not found", "train", *TINY, "--out", out, "--encoder", tmp_path / "nothing.pth")
     assert train(out, "--steps", 1) == 0
     says("contains a codec's training; continue it with --resume", "train", *TINY, "--out", out, "--steps", 1)
     says("was started with a different seed", "train", *TINY, "--out", out, "--resume", "--seed", 9)
@@ -225,7 +225,7 @@ def test_a_loss_that_is_not_finite_is_one_sentence():
         training.train_step()
 
 
-def test_the_learning_rate_falls_as_in_the_paper_and_rises_first_where_wanted():
+def test_the_learning_rate_decays_as_in_the_paper_after_an_optional_warm_up():
     """1e-4 / (1 + 5e-5 * 20000) is 5e-5."""
     assert Recipe("x").learning_rate_at(0) == 1e-4
     assert Recipe("x").learning_rate_at(20_000) == pytest.approx(5e-5)

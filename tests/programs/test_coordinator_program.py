@@ -86,7 +86,7 @@ def test_training_begins_where_a_simulation_begins(prepared, config):
 def test_a_hospitals_file_loads_and_agrees_to_no_statistic_yet(prepared, tmp_path, site):
     (tmp_path / f"{site}.yaml").write_text((prepared / "hospitals" / site / f"{site}.yaml").read_text())
     (tmp_path / "plan.yaml").write_text((prepared / "plan.yaml").read_text())
-    hospital, config = hospital_program.read(tmp_path / f"{site}.yaml")
+    hospital, config = hospital_program.read_site_file(tmp_path / f"{site}.yaml")
     assert hospital.site == site and hospital.agrees.sends == () and hospital.agrees.rounds == 2
     assert Path(config.data.root) == tmp_path / "data" and Path(hospital.kit) == tmp_path / "kit"
 

@@ -25,7 +25,7 @@ def root(tmp_path) -> Path:
     return tmp_path / "sites"
 
 
-def test_without_a_word_every_dataset_has_a_line(capsys):
+def test_without_arguments_every_dataset_has_a_line(capsys):
     assert main([]) == 0
     said = capsys.readouterr().out
     assert all(f"{name}: " in said for name in ("folder", "phantom", "prostate")) and "licence:" in said
@@ -45,14 +45,14 @@ def test_an_unknown_card_is_one_line_and_code_2(capsys):
     assert captured.err.count("\n") == 1
 
 
-def test_checking_a_folder_in_order_is_code_0_and_prints_its_config(root, capsys):
+def test_checking_a_correct_folder_returns_0_and_prints_its_config(root, capsys):
     assert main(["check", str(root), "--quiet"]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith(f"data:\n  name: folder\n  root: {root}\n  image_channels: 3\n")
     assert captured.out.endswith("0 problems, 0 warnings.\n") and captured.err == ""
 
 
-def test_problems_are_code_2_and_stand_in_the_json(root, tmp_path, capsys):
+def test_problems_return_2_and_are_in_the_json_report(root, tmp_path, capsys):
     (root / "north" / "images" / "a.png").write_text("no picture")
     (root / "south" / "masks" / "b.png").unlink()
     assert main(["check", str(root), "--quiet", "--json", str(tmp_path / "new" / "report.json")]) == 2
@@ -77,7 +77,7 @@ def test_a_config_is_checked_by_its_data_block(root, tmp_path, capsys):
 
 def test_a_missing_folder_is_one_line_and_code_2(tmp_path, capsys):
     assert main(["check", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere: is no folder" in capsys.readouterr().err
+    assert "nowhere: this is not a folder" in capsys.readouterr().err
 
 
 def test_duplicates_can_be_allowed(root):
@@ -86,7 +86,7 @@ def test_duplicates_can_be_allowed(root):
     assert main(["check", str(root), "--quiet", "--allow-duplicates"]) == 0
 
 
-def test_what_cannot_be_downloaded_is_explained(capsys):
+def test_a_dataset_without_a_download_is_explained(capsys):
     assert main(["fetch", "prostate"]) == 0
     assert "liuquande.github.io/SAML" in capsys.readouterr().out.replace("\n", "")
 
@@ -101,7 +101,7 @@ def test_a_dataset_with_an_address_is_downloaded(tmp_path, monkeypatch, capsys, 
     assert main(["fetch", "prostate", "--to", str(tmp_path / "new"), "--quiet"]) == 2
 
 
-def test_the_phantom_is_fetched_by_making_it(tmp_path, monkeypatch):
+def test_fetching_a_phantom_creates_it(tmp_path, monkeypatch):
     made = []
     maker = "medfed.phantoms.prostate_phantom.make_prostate_phantom"
     monkeypatch.setattr(maker, lambda root, *values: made.append(root.mkdir()))

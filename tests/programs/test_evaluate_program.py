@@ -30,14 +30,14 @@ def test_every_site_is_left_out_once_for_every_method(tiny_config, tmp_path, cap
     assert float(costs["fedavg"]["train_s"]) > 0
 
 
-def test_all_methods_are_those_that_work_on_the_task_and_the_others_say_why(tiny_config):
+def test_all_selects_the_methods_that_work_on_the_task_and_explains_the_others(tiny_config):
     config = load(tiny_config)
     methods, refused = Grid(config).compatible_methods(config.data)
     assert methods[0] == "fedavg" and {"elcfs", "ccst", "fisc"} <= set(methods) and "stack" not in [*methods, *refused]
     assert "predicts masks" in refused["stable_fdg"] and "stable_fdg" not in methods
 
 
-def test_going_on_does_only_what_is_missing_and_gives_the_same_table(tiny_config, tmp_path, capsys):
+def test_resuming_runs_only_missing_folds_and_gives_the_same_table(tiny_config, tmp_path, capsys):
     out = tmp_path / "comparison"
     assert compare(tiny_config, out, "--methods", "fedavg", "--sites", "UCL") == 0
     first = RunFolder(out / "fedavg" / "unseen_UCL" / "seed_3")
@@ -115,7 +115,7 @@ def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored
     assert "elcfs, federation.participating=2" in (out / "report.html").read_text()
 
 
-def test_a_fold_of_another_process_is_left_to_it(tiny_config, tmp_path, capsys):
+def test_a_fold_that_another_process_has_locked_is_skipped(tiny_config, tmp_path, capsys):
     out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg")
     with RunFolder(out / "fedavg--federation.participating=1" / "unseen_UCL" / "seed_3").locked():
         assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 1
@@ -129,7 +129,7 @@ def refused(capsys, code: int, *words: str) -> None:
     assert code == 2 and len(said) == 1 and all(word in said[0] for word in words), said
 
 
-def test_a_row_that_could_not_train_is_found_before_the_first_trains(tiny_config, tmp_path, capsys):
+def test_a_row_that_cannot_train_is_refused_before_the_first_run(tiny_config, tmp_path, capsys):
     out = tmp_path / "comparison"
     code = compare(tiny_config, out, "--methods", "fedavg", "harmofl")
     refused(capsys, code, "harmofl", "data.standardise", "method.normalise", "Nothing was trained")

@@ -114,7 +114,7 @@ def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
 
 
 @pytest.mark.parametrize(("text", "summary", "name"), KINDS)
-def test_every_kind_of_run_gets_the_bundle_of_its_kind(text, summary, name, tmp_path, capsys):
+def test_every_task_and_image_type_gets_its_bundle_template(text, summary, name, tmp_path, capsys):
     folder, config = RunFolder(tmp_path / "run"), load_text(text, "test.yaml")
     images = summary["images"]
     folder.path.mkdir()
@@ -166,7 +166,7 @@ def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused
 
 
 @pytest.mark.parametrize("method", [Layered, Changing])
-def test_what_a_method_adds_is_left_out_unless_it_changes_the_masks(run, method):
+def test_layers_of_a_method_are_left_out_unless_they_change_the_masks(run, method):
     config = load_text(CONFIG, "")
     run.save_model(method().wrap_network(config.network.build(1, 1), config.network).state_dict())
     change(run, "name: fedavg", f"name: {method.__module__}.{method.__qualname__}")
@@ -182,6 +182,6 @@ def test_what_a_method_adds_is_left_out_unless_it_changes_the_masks(run, method)
         assert torch.allclose(torch.jit.load(models / "model.ts")(image), expected, atol=1e-5)
 
 
-def test_a_folder_that_is_no_bundle_fails_the_check(tmp_path, capsys):
+def test_a_folder_that_is_not_a_bundle_fails_the_check(tmp_path, capsys):
     assert main([str(tmp_path), "--check"]) == 2
     assert "LICENSE is missing" in capsys.readouterr().err

@@ -30,7 +30,7 @@ def raising(error: BaseException):
     return work
 
 
-def test_the_list_names_everything_with_a_line_each(capsys):
+def test_the_list_has_one_line_for_each_name(capsys):
     assert __main__.main([]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith(f"medfed {__version__}: ")
@@ -38,7 +38,7 @@ def test_the_list_names_everything_with_a_line_each(capsys):
         assert heading in printed
     elcfs = next(line for line in printed if line.startswith("  elcfs "))
     in_process = next(line for line in printed if line.startswith("  in_process "))
-    assert elcfs.index("ELCFS (Liu") == in_process.index("All sites in one process")
+    assert elcfs.index("ELCFS, also called FedDG") == in_process.index("The engine `in_process`")
 
 
 def test_the_list_imports_nothing_heavy():
@@ -49,7 +49,7 @@ def test_the_list_imports_nothing_heavy():
     assert time.perf_counter() - start < 5  # 0.1 s alone; a loaded machine is given time
 
 
-def test_the_list_survives_a_reader_that_leaves():
+def test_the_list_survives_a_closed_pipe():
     found = subprocess.run(f"{sys.executable} -m medfed | true", shell=True, capture_output=True, text=True, timeout=60)
     assert found.stderr == ""
 
@@ -64,7 +64,7 @@ def test_an_unknown_program_suggests(capsys):
     assert capsys.readouterr().err.startswith("medfed: no program 'trian'. Did you mean 'train'? Known: train")
 
 
-def test_the_command_hands_the_rest_to_the_program(monkeypatch):
+def test_the_command_passes_the_other_arguments_to_the_program(monkeypatch):
     called = []
     module = argparse.Namespace(main=lambda argv: called.append(argv) or 7)
     monkeypatch.setitem(sys.modules, "medfed.train", module)
@@ -78,17 +78,17 @@ def test_only_programs_with_a_file_are_listed(tmp_path, monkeypatch):
     assert program.programs() == {"export": "Make a bundle."}
 
 
-def test_a_users_mistake_is_one_line_and_two(capsys):
+def test_a_user_error_is_one_line_and_exit_code_2(capsys):
     assert run_program("medfed.train", raising(UserError("a.yaml: seed: expected\n  a number"))) == 2
     assert capsys.readouterr().err == "medfed.train: a.yaml: seed: expected a number\n"
 
 
-def test_our_own_mistake_keeps_its_traceback():
+def test_a_bug_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         run_program("medfed.train", lambda: 1 // 0)
 
 
-def test_success_is_the_works_own_code():
+def test_the_exit_code_of_the_work_is_returned():
     assert [run_program("x", lambda: 0), run_program("x", lambda: 3)] == [0, 3]
 
 
@@ -100,13 +100,13 @@ def test_success_is_the_works_own_code():
     (HungUp(), 129, "medfed.train: hung up\n"),
     (Terminated("stopped after round 3"), 143, "medfed.train: stopped after round 3\n"),
 ])  # fmt: skip
-def test_a_stopped_program_says_what_it_was_told_to_say(stop, code, line, capsys):
+def test_an_interrupted_program_prints_the_text_of_the_exception(stop, code, line, capsys):
     assert run_program("medfed.train", raising(stop)) == code
     assert capsys.readouterr().err == line
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_stops_the_work_and_its_handler_goes_again(number, code):
+def test_a_signal_stops_the_work_and_its_handler_is_removed(number, code):
     before = signal.getsignal(number)
     tidied = []
 
@@ -123,7 +123,7 @@ def test_a_signal_stops_the_work_and_its_handler_goes_again(number, code):
     assert tidied == [True] and signal.getsignal(number) is before
 
 
-def test_under_nohup_a_terminal_may_go_away():
+def test_under_nohup_the_terminal_may_be_closed():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert run_program("x", lambda: os.kill(os.getpid(), signal.SIGHUP) or 0) == 0
@@ -132,16 +132,16 @@ def test_under_nohup_a_terminal_may_go_away():
 
 
 @pytest.mark.parametrize("number, advice", [
-    (errno.ENOSPC, "No space left on device; free some space and go on with --resume"),
-    (errno.EROFS, "Read-only file system; choose a folder that can be written to with --out"),
+    (errno.ENOSPC, "No space left on device; free some space and continue with --resume"),
+    (errno.EROFS, "Read-only file system; choose a writable folder with --out"),
     (errno.EACCES, "Permission denied; change the permissions, or choose another folder with --out"),
 ])  # fmt: skip
-def test_a_disk_that_refuses_is_one_line_with_the_file(number, advice, capsys):
+def test_an_error_of_the_disk_is_one_line_with_the_file(number, advice, capsys):
     assert run_program("medfed.train", raising(OSError(number, os.strerror(number), "runs/a/x"))) == 1
     assert capsys.readouterr().err == f"medfed.train: runs/a/x: {advice}\n"
 
 
-def test_another_failure_of_the_system_keeps_its_traceback():
+def test_another_system_error_keeps_its_traceback():
     with pytest.raises(OSError):
         run_program("x", raising(OSError(errno.ECONNREFUSED, "refused")))
     with pytest.raises(BrokenPipeError):  # of a socket; the standard streams are well
@@ -155,7 +155,7 @@ PRINTS_A_LOT = (
 )
 
 
-def test_a_reader_that_leaves_ends_the_program_quietly(tmp_path):
+def test_a_closed_pipe_ends_the_program_without_a_message(tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run([sys.executable, "-c", PRINTS_A_LOT], stdout=writing, stderr=subprocess.PIPE, timeout=60)
@@ -204,13 +204,13 @@ def test_a_file_counts_when_it_holds_a_class_of_the_kind(rooms):
     assert registry.known_names("datasets") == {"child": "Inherits from another file.", "folder": "Folders."}
 
 
-def test_an_engine_is_a_class_that_exchanges(rooms):
+def test_an_engine_is_a_class_with_an_exchange_method(rooms):
     rooms("engines/post.py", '"""By post."""\nclass Post:\n    def exchange(self, kind, messages): ...\n')
     rooms("engines/envelope.py", '"""Helper."""\nclass Envelope: pass\n')
     assert registry.known_names("engines") == {"post": "By post."}
 
 
-def test_a_file_that_is_not_python_is_named(rooms, tmp_path):
+def test_a_file_that_is_not_valid_python_is_named(rooms, tmp_path):
     rooms("methods/broken.py", "x = 1\nclass (\n")
     sentence = f"^{tmp_path}/methods/broken.py: line 2: invalid syntax; expected valid Python$"
     with pytest.raises(UserError, match=sentence):
@@ -255,19 +255,19 @@ def test_a_dotted_name_is_found_outside_the_package(rooms, monkeypatch):
     ("..x", None),
     ("a b.c", None),
 ])  # fmt: skip
-def test_a_dotted_name_that_leads_nowhere_is_one_sentence(name, sentence):
+def test_a_dotted_name_that_cannot_be_resolved_is_one_sentence(name, sentence):
     with pytest.raises(UserError) as raised:
         registry.resolve("methods", name)
     found = str(raised.value)
     assert found == sentence if sentence else found.startswith(f"no method '{name}'. ")
 
 
-def test_a_plug_in_that_misses_a_package_says_which(rooms):
+def test_a_missing_import_of_an_outside_module_is_named(rooms):
     rooms("needy_for_test/one.py", "import absent_for_test\n")
     with pytest.raises(UserError, match="^'needy_for_test.one' cannot be imported: No module named 'absent_for_test'$"):
         registry.resolve("methods", "needy_for_test.one")
 
 
-def test_suggestions_do_not_mind_case():
+def test_suggestions_ignore_case():
     assert registry.suggestion("ELCFS", ["elcfs", "fedavg"]) == "Did you mean 'elcfs'? Known: elcfs, fedavg"
     assert registry.suggestion("zzz", []) == "Known: none"

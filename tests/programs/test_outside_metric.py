@@ -85,7 +85,7 @@ def rows(path):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_metric_from_outside_is_in_every_table_figure_and_page(tmp_path, tiny_phantom, lab, capsys, monkeypatch):
+def test_an_outside_metric_is_in_every_table_figure_and_page(tmp_path, tiny_phantom, lab, capsys, monkeypatch):
     labels = []
     save_png = boxes.save_png
 
@@ -140,7 +140,7 @@ def test_a_metric_from_outside_is_in_every_table_figure_and_page(tmp_path, tiny_
     assert "prostate: RVE (%), lower is better" in page and "Prostate: RVE of each case at the unseen site UCL" in page
 
 
-def test_a_metric_of_classes_from_outside_is_in_the_tables_too(tmp_path, lab):
+def test_an_outside_class_metric_is_in_every_table(tmp_path, lab):
     """Of two classes, the true one is always among the two most probable."""
     scoring = Classification(("a", "b"), 1, 8, Evaluation(metrics=("lab.top_two",))).scoring
     for seed in (0, 1):
@@ -189,7 +189,7 @@ def test_a_wrong_metric_is_refused_before_training(tmp_path, tiny_phantom, lab, 
     (lambda self, masks: 1 / 0, "metric 'broken': ZeroDivisionError: division by zero"),
     (lambda self, masks: "much", "metric 'broken': TypeError"),
 ])  # fmt: skip
-def test_a_metric_that_a_missed_organ_would_improve_or_that_fails_is_named(value, words):
+def test_a_metric_that_fails_or_that_a_missed_organ_improves_is_refused_by_name(value, words):
     metric = type("Broken", (MaskMetric,), {
         "name": "broken", "label": "broken", "higher_is_better": False, "worst": 1.0, "value": value,
     })()  # fmt: skip
@@ -203,18 +203,18 @@ def test_a_metric_that_a_missed_organ_would_improve_or_that_fails_is_named(value
     (lambda self, images: np.ones(3), r"values of shape \(3,\), expected \(1,\)"),
     (lambda self, images: None / 2, "TypeError"),
 ])  # fmt: skip
-def test_a_metric_of_classes_that_gives_no_value_a_weighting_is_named(values, words):
+def test_a_class_metric_with_a_wrong_number_of_values_is_refused_by_name(values, words):
     metric = type("Broken", (ClassMetric,), {"name": "broken", "label": "broken", "values": values})()
     with pytest.raises(UserError, match=words):
         compute_class_metric(metric, np.full((2, 2), 0.5), np.array([0, 1]))
 
 
-def test_an_infinite_value_of_a_metric_of_classes_is_unknown():
+def test_an_infinite_value_of_a_class_metric_counts_as_unknown():
     metric = type("Far", (ClassMetric,), {"name": "far", "label": "far", "values": lambda *_: np.array([np.inf])})()
     assert compute_class_metric(metric, np.full((2, 2), 0.5), np.array([0, 1])) is None
 
 
-def test_a_metric_of_medfed_that_is_chosen_is_shown_in_comparisons(tmp_path, tiny_phantom):
+def test_a_chosen_metric_of_medfed_is_shown_in_comparisons(tmp_path, tiny_phantom):
     """ASSD is in every file of cases, but in no comparison unless the config asks for it."""
     from medfed.config.schema import load
     from medfed.tasks.factory import task_of_dataset

@@ -11,7 +11,7 @@ from made_runs import CONFIG, class_rows, made_comparison, made_run
 from medfed.report import main
 
 
-def test_a_run_gets_its_page_in_its_own_folder(tmp_path, capsys):
+def test_the_page_of_one_run_is_written_to_its_folder(tmp_path, capsys):
     run = made_run(tmp_path / "run")
     assert main([str(run)]) == 0
     assert (run / "report.html").read_text().startswith("<!DOCTYPE html>")
@@ -34,7 +34,7 @@ def test_runs_and_comparisons_of_any_task_share_a_page(tmp_path):
     assert "These runs are not compared" in page  # masks and classes have no table in common
 
 
-def test_a_folder_that_is_named_twice_is_shown_once(tmp_path):
+def test_a_folder_given_twice_is_shown_once(tmp_path):
     run = made_run(tmp_path / "run")
     assert main([str(run), str(run), "--out", str(tmp_path / "page.html"), "--quiet"]) == 0
     assert (tmp_path / "page.html").read_text().count('<section id="run-') == 1
@@ -78,7 +78,8 @@ def damaged_config(run):
 
 
 DAMAGES = [(unfinished, "not finished"), (no_config, "neither a run nor a comparison"), (no_ledger, "is missing"),
-           (cut_summary, "is not valid JSON"), (other_summary, "expected a JSON object"), (cut_model, "is damaged"),
+           (cut_summary, "is not valid JSON"), (other_summary, "expected a JSON object"),
+           (cut_model, "is damaged"),
            (other_ledger, "expected the first line round,site"), (damaged_ledger, "ledger.csv: line 36 is damaged"),
            (damaged_config, "config.yaml")]  # fmt: skip
 
@@ -100,7 +101,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_runs_are_read(tmp_p
         assert main([str(run), "--out", str(tmp_path / place)]) == 2
         assert message in capsys.readouterr().err
     assert main([str(tmp_path / "nowhere")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "not a folder" in capsys.readouterr().err
 
 
 def test_a_comparison_with_unfinished_runs_shows_the_others_and_says_so(tmp_path):
@@ -111,7 +112,7 @@ def test_a_comparison_with_unfinished_runs_shows_the_others_and_says_so(tmp_path
     assert "Not finished and not shown: 1 of its runs." in page and "not run: elcfs, unseen A, seed 1" in page
 
 
-def test_a_comparison_without_a_finished_run_is_a_sentence(tmp_path, capsys):
+def test_a_comparison_without_a_finished_run_is_a_one_line_error(tmp_path, capsys):
     comparison = made_comparison(tmp_path / "all", methods=("fedavg",), seeds=(0,))
     for path in comparison.glob("*/*/*/summary.json"):
         path.unlink()
@@ -140,7 +141,7 @@ def test_a_comparison_shows_costs_and_which_methods_used_test_images(tmp_path):
     assert ">up once kB</th>" in cost and cost.count('<td data-value="0.08">0.080</td>') == 2
 
 
-def test_a_changed_config_is_noticed(tmp_path):
+def test_a_changed_config_is_reported(tmp_path):
     run = made_run(tmp_path / "run")
     (run / "config.yaml").write_text(CONFIG.replace("METHOD", "fedavg"))
     assert main([str(run), "--quiet"]) == 0

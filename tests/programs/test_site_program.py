@@ -191,7 +191,7 @@ def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, ca
     monkeypatch.setattr(program, "build_local_site", None)  # calling it would fail
     next(p for p in sorted((tmp_path / "data" / "HK").iterdir()) if "egmentation" in p.name).unlink()
     assert run(path, "--yes") == 2
-    assert "problems in the data; mend them and come back, nothing was sent" in capsys.readouterr().err and not joined
+    assert "problems in the data; correct them and repeat the command" in capsys.readouterr().err and not joined
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [
@@ -217,7 +217,7 @@ def test_the_old_name_of_an_agreements_key_is_refused_with_the_new_one(hospital,
     path = hospital("windows")
     path.write_text(path.read_text() + "  answers_per_round: 3\n")
     assert run(path, "--yes") == 2 and not joined
-    assert "agrees.answers_per_round: this key is now called replies_per_round" in capsys.readouterr().err
+    assert "agrees.answers_per_round: is now called agrees.replies_per_round; use that name" in capsys.readouterr().err
 
 
 @pytest.fixture

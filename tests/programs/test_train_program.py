@@ -38,14 +38,14 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_a_run_leaves_every_file_and_picture(finished):
+def test_a_run_writes_every_file_and_figure(finished):
     _, out = finished
     assert all((out / name).stat().st_size for name in FILES)
     assert {p.name for p in (out / "figures").iterdir()} == set(PICTURES)
     assert RunFolder(out).rounds() == [1, 2]
 
 
-def test_without_scikit_learn_a_notice_names_the_extra_and_no_map_is_drawn(finished, tmp_path, monkeypatch):
+def test_without_scikit_learn_no_map_is_drawn_and_a_notice_names_the_extra(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
     for method, n in (("elcfs", 1), ("fedavg", 0)):
         out = tmp_path / method
@@ -55,7 +55,7 @@ def test_without_scikit_learn_a_notice_names_the_extra_and_no_map_is_drawn(finis
         assert not (out / "figures" / "tsne.png").exists() and (out / "figures" / "same_cases.png").exists()
 
 
-def test_the_distance_of_outlines_is_measured_at_the_unseen_site_at_the_end_alone(finished, tmp_path):
+def test_the_boundary_distance_is_measured_at_the_unseen_site_only_at_the_end(finished, tmp_path):
     assert run(finished[0], tmp_path / "run", "--set", "evaluation.boundary_distance=true") == 0
     history = rows(tmp_path / "run" / "history.csv")
     assert all(0 < float(row[f"boundary_distance/{site}"]) < 2 for row in history for site in ("BMC", "HK"))
@@ -65,7 +65,7 @@ def test_the_distance_of_outlines_is_measured_at_the_unseen_site_at_the_end_alon
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
 
 
-def test_the_summary_says_what_a_score_depends_on(finished):
+def test_the_summary_records_what_the_scores_depend_on(finished):
     summary = json.loads((finished[1] / "summary.json").read_text())
     expected = {"data": "phantom", "selection": "last", "selected_round": 2, "seed": 3, "method": "elcfs",
                 "unseen_site": "UCL", "source_sites": ["BMC", "HK"], "sites_kept_entries": False}
@@ -101,7 +101,7 @@ def test_the_same_config_and_seed_give_the_same_bytes_and_another_seed_others(fi
         assert (tmp_path / "other" / name).read_bytes() != (out / name).read_bytes()
 
 
-def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_run_is_resumed_to_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
     path, out = finished
     real = federate
 
@@ -118,7 +118,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(finished, tmp_path
         assert (tmp_path / "run" / name).read_bytes() == (out / name).read_bytes(), name
 
 
-def test_a_finished_run_resumed_only_shows_its_table(finished, capsys):
+def test_resuming_a_finished_run_only_prints_its_table(finished, capsys):
     path, out = finished
     before = (out / "model.safetensors").stat().st_mtime_ns
     assert run(path, out, "--resume") == 0
@@ -148,7 +148,7 @@ def test_resume_with_another_config_is_refused_and_shows_the_difference(finished
 
 
 @pytest.mark.parametrize("change", ["federation.unseen_site=HK", "seed=9", "method.alpha=0.2", "data.test_ratio=0.3"])
-def test_what_would_mix_two_federations_is_refused_even_when_accepted(finished, capsys, change):
+def test_changes_that_would_mix_two_federations_are_refused_even_when_accepted(finished, capsys, change):
     path, out = finished
     before = (out / "config.yaml").read_bytes()
     code = run(path, out, "--resume", "--accept-config-change", "--set", change)
@@ -156,7 +156,7 @@ def test_what_would_mix_two_federations_is_refused_even_when_accepted(finished, 
     assert (out / "config.yaml").read_bytes() == before
 
 
-def test_an_accepted_change_goes_on_and_is_told(finished, tmp_path):
+def test_a_run_continues_after_an_accepted_change_with_a_notice(finished, tmp_path):
     path, _ = finished
     assert run(path, tmp_path / "run", "--set", "federation.rounds=1") == 0
     assert run(path, tmp_path / "run", "--resume", "--accept-config-change") == 0
@@ -175,7 +175,7 @@ def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, tiny
     (root / "HK" / "Case39.nii.gz").unlink()
     next(root.glob("HK/Case39_*.nii.gz")).unlink()
     code = run(*always, "--resume", "--accept-config-change")
-    refused(capsys, code, "1 of ", "cases changed, came or went", "HK/Case39")
+    refused(capsys, code, "1 of ", "cases changed, appeared or disappeared", "HK/Case39")
 
 
 def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, capsys):
@@ -197,7 +197,7 @@ def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, cap
     refused(capsys, run(*again), "codec.safetensors: changed since the run", "--out")
 
 
-def test_a_phantom_run_does_not_turn_real(finished, tmp_path, tiny_phantom, capsys):
+def test_a_run_on_a_phantom_cannot_continue_on_real_images(finished, tmp_path, tiny_phantom, capsys):
     path, _ = finished
     root = tmp_path / "copy"
     shutil.copytree(tiny_phantom, root)
@@ -207,14 +207,14 @@ def test_a_phantom_run_does_not_turn_real(finished, tmp_path, tiny_phantom, caps
     refused(capsys, run(*always, "--resume", "--accept-config-change"), "started on phantom data", "real data")
 
 
-def test_remains_of_a_run_without_its_config_are_not_taken_for_a_start(finished, tmp_path, capsys):
+def test_a_folder_with_files_of_a_run_but_no_config_is_refused(finished, tmp_path, capsys):
     path, out = finished
     shutil.copytree(out, tmp_path / "run")
     (tmp_path / "run" / "config.yaml").unlink()
     refused(capsys, run(path, tmp_path / "run"), "states", "but no config.yaml")
 
 
-def test_a_picture_that_fails_costs_no_result(finished, tmp_path, monkeypatch):
+def test_a_figure_that_fails_does_not_lose_the_scores(finished, tmp_path, monkeypatch):
     path, out = finished
     monkeypatch.setattr("medfed.experiments.run.draw_all", lambda *args: 1 / 0)
     assert run(path, tmp_path / "run") == 0
@@ -238,11 +238,11 @@ def test_mistakes_are_one_line_before_any_training(finished, tmp_path, capsys, c
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
-def test_cuda_where_there_is_none_is_one_line(finished, tmp_path, capsys):
+def test_a_missing_cuda_device_is_a_one_line_error(finished, tmp_path, capsys):
     code = train.main([str(finished[0]), "--out", str(tmp_path / "run"), "--quiet", "--device", "cuda"])
     refused(capsys, code, "no CUDA device", "--device cpu")
 
 
-def test_a_place_that_cannot_be_written_is_refused_at_once(finished, tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_refused_before_training(finished, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     refused(capsys, run(finished[0], tmp_path / "file" / "run"), "cannot write here", "--out")

@@ -1,4 +1,4 @@
-"""A codec of one's own in a federation: it travels beside the plan, and every hospital has the same, to the byte."""
+"""A user's codec in a federation: it is sent with the plan, and every site has the same bytes."""
 
 import shutil
 from pathlib import Path
@@ -24,14 +24,14 @@ def written(path, note: str):
 
 
 def prepare(folder: Path) -> int:
-    """What is in `fed.yaml`, for two hospitals, in the folder `fed`."""
+    """Write `fed.yaml` for two sites in the folder `fed`."""
     config, out = str(folder / "fed.yaml"), str(folder / "fed")
     return coordinator.main(["prepare", config, "--sites", "BMC", "HK", "--out", out])
 
 
 @pytest.fixture(params=["alone", "in a stack"])
 def prepared(tmp_path, tiny_phantom, request):
-    """What a coordinator prepared with a codec of its own, and HK's folder with what it was sent of that."""
+    """A coordinator's folder prepared with its own codec, and the folder of site HK with what HK was sent."""
     codec = written(tmp_path / "ours" / "codec.safetensors", "ours").parent
     ccst = f"{{name: ccst, codec: {codec}, min_patients: 1}}"
     method = ccst if request.param == "alone" else f"{{name: stack, methods: [{{name: fedavg}}, {ccst}]}}"
@@ -69,7 +69,7 @@ def test_a_missing_and_a_different_codec_are_rejected_before_anything_is_sent(pr
 
 
 def test_a_plan_with_a_path_outside_its_folder_is_rejected(prepared):
-    """A hospital reads nothing of its own disk because a plan says so."""
+    """A plan cannot make a site read a file of its own disk."""
     tmp_path, sent = prepared
     plan = sent.parent / "plan.yaml"
     plan.write_text(plan.read_text().replace(sent.name, "../../../ours/codec.safetensors"))

@@ -1,4 +1,4 @@
-"""The losses that a codec is trained with, against the equations of AdaIN (Huang & Belongie, ICCV 2017) written out."""
+"""The losses of a codec's training, against the equations of AdaIN (Huang & Belongie, ICCV 2017)."""
 
 import copy
 
@@ -13,7 +13,7 @@ SIZE, BATCH = 16, 4
 
 @pytest.fixture
 def training_of(monkeypatch):
-    """A training from random weights: the small codec starts so well that its losses say little."""
+    """A training from random weights: the small codec starts so well that its losses would be nearly 0."""
     monkeypatch.setattr("medfed.style_codec.training.init_identity", lambda encoder, decoder: None)
     monkeypatch.setattr("medfed.style_codec.training.N_NORMALISATION_CROPS", 8)
 
@@ -25,14 +25,14 @@ def training_of(monkeypatch):
 
 
 def pool(seed: int) -> ImagePool:
-    """Noise around other colours; crops cannot be told from each other otherwise."""
+    """Noise around other colours; otherwise crops could not be distinguished."""
     rng = torch.Generator().manual_seed(seed)
     colours = torch.randint(30, 150, (6, 3, 1, 1), generator=rng)
     return ImagePool(tuple((colours + torch.randint(0, 100, (6, 3, 24, 24), generator=rng)).to(torch.uint8)), "noise")
 
 
 def moments(maps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of each map, each (B, C)."""
+    """Return mean and standard deviation of each map, each (B, C)."""
     return maps.mean((2, 3)), (maps.var((2, 3), correction=1) + 1e-5).sqrt()
 
 
@@ -62,7 +62,7 @@ def by_hand(codec, content: torch.Tensor, style: torch.Tensor, leak: float = 1.0
 
 
 def check_gradients(training: CodecTraining, codec) -> None:
-    """What the step left behind, against what was propagated back by hand."""
+    """Compare the gradients after the step with gradients computed by hand."""
     ours, theirs = (dict(one.decoder.named_parameters()) for one in (training.codec, codec))
     assert ours.keys() == theirs.keys()
     for name, entry in theirs.items():
@@ -90,7 +90,7 @@ def test_the_paper_weighs_style_ten_times(training_of):
 
 
 def test_with_a_pixel_weight_a_quarter_of_the_batch_is_redrawn_in_its_own_style(training_of):
-    """One of four images; what leaves [0, 1] counts by `leak` for every loss."""
+    """One of four images; values outside [0, 1] count by `leak` in every loss."""
     training = training_of(pixel_weight=5.0, leak=0.25)
     codec = copy.deepcopy(training.codec)
     images, styles = first_batch(training)

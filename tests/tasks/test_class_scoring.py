@@ -1,4 +1,4 @@
-"""Classified images: means over sites, intervals over people, the gap, the paired test, and the file of cases."""
+"""Classified images: means over sites, intervals over patients, the gap, the paired test, and the file of cases."""
 
 import json
 
@@ -18,18 +18,18 @@ def row(site, role, patient, label, second, subject=None, classes=CLASSES):
     return case_row(site, role, patient, subject or patient, label, (1 - second, second), classes)
 
 
-def cohort(site="A", role="seen", n=40, per_person=4, seed=0):
+def cohort(site="A", role="seen", n=40, images_per_patient=4, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, n)
     return [
         row(site, role, f"i{k:03}", int(label), float(np.clip(rng.normal(0.35 + 0.3 * label, 0.2), 0, 1)),
-            subject=f"s{k // per_person}")
+            subject=f"s{k // images_per_patient}")
         for k, label in enumerate(labels)
     ]  # fmt: skip
 
 
-def test_means_weigh_sites_alike_and_the_gap_is_seen_minus_unseen():
-    """Seen: A has 1 of 2 right, B 1 of 1: mean 0.75 with sd sqrt(1/8). Unseen: 0. AUROC: A 1/2 (a tie), B unknown."""
+def test_sites_have_equal_weights_in_means_and_the_gap_is_seen_minus_unseen():
+    """Seen: 1 of 2 correct at A, 1 of 1 at B: mean 0.75, sd sqrt(1/8). Unseen: 0. AUROC: 1/2 (tie) at A, none at B."""
     rows = [
         row("A", "seen", "1", 1, 0.9),
         row("A", "seen", "2", 0, 0.9),
@@ -47,40 +47,40 @@ def test_means_weigh_sites_alike_and_the_gap_is_seen_minus_unseen():
     json.dumps(summary, allow_nan=False)
 
 
-def test_the_interval_draws_people_not_images():
-    """A hundred images of one person each, or of ten people who are wholly right or wrong: ten times the variance."""
-    right = [k % 10 < 7 for k in range(100)]
-    apart = [row("A", "seen", f"{k:03}", 1, 0.9 if ok else 0.1) for k, ok in enumerate(right)]
-    together = [found | {"subject": f"s{k % 10}"} for k, found in enumerate(apart)]
-    narrow, wide = (summarise(rows, 0)["seen"]["sites"]["A"]["all"] for rows in (apart, together))
+def test_the_interval_resamples_patients_not_images():
+    """A hundred images of as many patients, or of ten patients with all images right or all wrong: 10 x variance."""
+    is_correct = [k % 10 < 7 for k in range(100)]
+    one_each = [row("A", "seen", f"{k:03}", 1, 0.9 if ok else 0.1) for k, ok in enumerate(is_correct)]
+    ten_each = [image | {"subject": f"s{k % 10}"} for k, image in enumerate(one_each)]
+    narrow, wide = (summarise(rows, 0)["seen"]["sites"]["A"]["all"] for rows in (one_each, ten_each))
     assert (narrow["n_subjects"], wide["n_subjects"]) == (100, 10)
     assert narrow["accuracy"]["mean"] == wide["accuracy"]["mean"] == 0.7
-    widths = [found["accuracy"]["high"] - found["accuracy"]["low"] for found in (narrow, wide)]
+    widths = [group["accuracy"]["high"] - group["accuracy"]["low"] for group in (narrow, wide)]
     assert widths[1] / widths[0] == pytest.approx(10**0.5, rel=0.15)
 
 
-def test_intervals_hold_the_score_and_do_not_depend_on_other_sites_or_order():
+def test_intervals_contain_the_score_and_do_not_depend_on_other_sites_or_order():
     rows = cohort()
-    alone, among = (summarise(found, 3) for found in (rows, [*cohort("B", seed=1), *rows[::-1]]))
-    assert alone["seen"]["sites"]["A"] == among["seen"]["sites"]["A"]
+    one_site, two_sites = (summarise(cases, 3) for cases in (rows, [*cohort("B", seed=1), *rows[::-1]]))
+    assert one_site["seen"]["sites"]["A"] == two_sites["seen"]["sites"]["A"]
     for metric in ("accuracy", "balanced_accuracy", "auroc"):
-        found = alone["seen"]["sites"]["A"]["all"][metric]
-        assert found["low"] < found["mean"] < found["high"]
-    assert alone["seen"]["sites"]["A"]["all"]["ece"]["low"] is None
+        score = one_site["seen"]["sites"]["A"]["all"][metric]
+        assert score["low"] < score["mean"] < score["high"]
+    assert one_site["seen"]["sites"]["A"]["all"]["ece"]["low"] is None
 
 
-def test_one_person_has_scores_and_no_interval():
-    rows = [found | {"subject": "s"} for found in cohort(n=6)]
-    found = summarise(rows, 0)["seen"]["sites"]["A"]["all"]["accuracy"]
-    assert found["mean"] is not None
-    assert (found["low"], found["high"]) == (None, None)
+def test_a_single_patient_has_scores_and_no_interval():
+    rows = [image | {"subject": "s"} for image in cohort(n=6)]
+    score = summarise(rows, 0)["seen"]["sites"]["A"]["all"]["accuracy"]
+    assert score["mean"] is not None
+    assert (score["low"], score["high"]) == (None, None)
 
 
-def test_a_class_of_one_person_leaves_auroc_without_an_interval():
-    """Of five people one has the tumour: 0.8**5 = a third of all resamples are without it."""
+def test_auroc_has_no_interval_if_one_class_has_a_single_patient():
+    """One of five patients has the tumour: 0.8**5 = a third of all bootstrap samples are without it."""
     rows = [row("A", "seen", str(k), int(k == 0), 0.6 if k == 0 else 0.4) for k in range(5)]
-    found = summarise(rows, 0)["seen"]["sites"]["A"]["all"]["auroc"]
-    assert found == {"n": 5, "mean": 1.0, "low": None, "high": None}
+    score = summarise(rows, 0)["seen"]["sites"]["A"]["all"]["auroc"]
+    assert score == {"n": 5, "mean": 1.0, "low": None, "high": None}
 
 
 def test_no_rows_make_an_empty_summary():
@@ -88,18 +88,18 @@ def test_no_rows_make_an_empty_summary():
     assert (summary["seen"], summary["gap"]) == ({"sites": {}, "mean": {}}, {})
 
 
-def test_the_paired_test_is_over_people():
-    """Seven people with two images each; of each, the second method tells one wrong: seven equal shares of one half.
+def test_the_paired_test_is_over_patients():
+    """Seven patients with two images each, of which the second method classifies one wrongly: seven times one half.
 
-    Over fourteen images seven would not differ, and n would be 14.
+    Over images, n would be 14, and seven would not differ.
     """
     good = [row("A", "unseen", f"{k}_{i}", 1, 0.9, subject=str(k)) for k in range(7) for i in range(2)]
     poor = [row("A", "unseen", f"{k}_{i}", 1, 0.9 - 0.8 * i, subject=str(k)) for k in range(7) for i in range(2)]
-    found = SCORING.paired_test(good, poor, "accuracy")
-    assert (found["n"], found["n_differ"]) == (7, 7)
-    assert found["p"] < 0.02
-    few = SCORING.paired_test(good[:4], poor[:4], "accuracy")
-    assert (few["p"], few["reason"]) == (None, "only 2 matched people; the test needs 6")
+    result = SCORING.paired_test(good, poor, "accuracy")
+    assert (result["n"], result["n_differ"]) == (7, 7)
+    assert result["p"] < 0.02
+    too_few = SCORING.paired_test(good[:4], poor[:4], "accuracy")
+    assert (too_few["p"], too_few["reason"]) == (None, "only 2 matched patients; the test needs 6")
 
 
 def test_arrays_follow_the_order_of_the_classes():
@@ -111,12 +111,12 @@ def test_arrays_follow_the_order_of_the_classes():
     assert SCORING.overall_score([], "auroc") is None
 
 
-def test_the_file_gives_the_rows_back_to_the_last_bit(tmp_path):
+def test_rows_are_bit_identical_after_writing_and_reading(tmp_path):
     rows = [*cohort("B"), *cohort("A", "unseen", seed=1)]
     write_cases(tmp_path / "cases.csv", rows[::-1])
-    again = read_cases(tmp_path / "cases.csv")
-    assert sorted(again, key=lambda found: found["site"]) == sorted(rows, key=lambda found: found["site"])
-    assert summarise(again, 0) == summarise(rows, 0)
+    rows_read = read_cases(tmp_path / "cases.csv")
+    assert sorted(rows_read, key=lambda image: image["site"]) == sorted(rows, key=lambda image: image["site"])
+    assert summarise(rows_read, 0) == summarise(rows, 0)
     first = (tmp_path / "cases.csv").read_bytes()
     assert first.startswith(b"site,role,patient,subject,label,predicted,p_normal,p_tumour,correct\n")
     write_cases(tmp_path / "cases.csv", rows)
@@ -127,16 +127,16 @@ def test_the_file_gives_the_rows_back_to_the_last_bit(tmp_path):
     ("change", "words"),
     [
         (("site,role", "place,role"), "the first line is not site,role"),
-        (("seen", "heard"), "role 'heard'"),
+        (("seen", "heard"), "role is 'heard'"),
         (("0.9", "?"), "line 2: p_tumour is '?'"),
-        (("0.9", ""), "unknown is no probability"),
+        (("0.9", ""), "expected numbers in"),
         (("0.9", "1.9"), r"in \[0, 1\]"),
         (("0.9", "0.05"), "most probable class 'normal'"),
         (("tumour,tumour", "tumour,benign"), "predicted 'benign'"),
         ((",1\n", "\n"), "line 2: has 8 values, expected 9"),
     ],
 )
-def test_a_spoilt_file_is_named_in_one_sentence(tmp_path, change, words):
+def test_a_damaged_file_is_named_in_one_sentence(tmp_path, change, words):
     path = tmp_path / "cases.csv"
     write_cases(path, [case_row("A", "seen", "1", "1", 1, (0.1, 0.9), CLASSES)])
     path.write_text(path.read_text().replace(*change))
@@ -145,14 +145,14 @@ def test_a_spoilt_file_is_named_in_one_sentence(tmp_path, change, words):
 
 
 @pytest.mark.parametrize("text", ["", "site\n"])
-def test_an_empty_file_is_no_file_of_cases(tmp_path, text):
+def test_an_empty_file_is_refused(tmp_path, text):
     (tmp_path / "cases.csv").write_text(text)
-    with pytest.raises(UserError, match="classified images"):
+    with pytest.raises(UserError, match="expected the cases.csv of a classification run"):
         read_cases(tmp_path / "cases.csv")
 
 
-def test_an_image_scored_twice_or_with_other_classes_is_refused():
-    with pytest.raises(ValueError, match="scored twice"):
+def test_an_image_with_two_rows_or_with_other_classes_is_refused():
+    with pytest.raises(ValueError, match="two rows"):
         summarise([row("A", "seen", "1", 1, 0.9)] * 2, 0)
     with pytest.raises(ValueError, match="the same for all images"):
         summarise([row("A", "seen", "1", 1, 0.9), row("A", "seen", "2", 1, 0.9, classes=("x", "y"))], 0)

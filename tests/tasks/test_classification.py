@@ -1,4 +1,4 @@
-"""ImageSamples read on demand, and the task on them."""
+"""Images that are read on demand, and the classification task."""
 
 import math
 
@@ -16,11 +16,11 @@ TASK = Classification(("no", "yes"), 3, 8)
 
 
 def cases(n: int = 6):
-    return tuple(Case("a", f"{i}", f"{i}.png", None, f"person {i // 2}", i % 2) for i in range(n))
+    return tuple(Case("a", f"{i}", f"{i}.png", None, f"patient {i // 2}", i % 2) for i in range(n))
 
 
 class Reader:
-    """ImageSamples (3, side, side, 1) whose grey level is ten times their number; counts how often it reads."""
+    """Reads images (3, side, side, 1) of grey level ten times their number, and counts how often it is called."""
 
     def __init__(self, side: int = 8) -> None:
         self.side, self.n = side, 0
@@ -36,11 +36,11 @@ def test_images_are_in_zero_to_one_with_their_labels():
     assert torch.equal(batch.image[:, 0, 0, 0], torch.tensor([10.0, 40.0]) / 255)
 
 
-def test_pictures_of_another_size_are_brought_to_the_network_s():
+def test_images_are_resized_to_the_size_of_the_network():
     assert TASK.prepare(cases(), Reader(20)).batch([5]).image.shape == (1, 3, 8, 8)
 
 
-def test_each_picture_is_read_once_while_there_is_room():
+def test_each_image_is_read_once_while_there_is_room():
     read = Reader()
     samples = TASK.prepare(cases(), read)
     samples.batch([0, 1, 2])
@@ -48,26 +48,26 @@ def test_each_picture_is_read_once_while_there_is_room():
     assert read.n == 3 and samples.n_patients == 3
 
 
-def test_pictures_beyond_the_room_are_read_anew_to_the_same_numbers():
+def test_images_that_do_not_fit_into_memory_are_read_again_with_the_same_values():
     read = Reader()
     samples = ImageSamples(cases(), read, 8, kept_bytes=2 * 3 * 8 * 8)
     list(samples.preload())
     first = samples.batch(range(6)).image
     assert torch.equal(first, samples.batch(range(6)).image)
-    assert len(samples._kept) == 2 and read.n == 2 + 4 + 4
+    assert len(samples._cache) == 2 and read.n == 2 + 4 + 4
 
 
 def test_colours_are_standardised_by_fixed_numbers():
-    found = TASK.standardise(torch.full((1, 3, 2, 2), 0.5))
+    standardised = TASK.standardise(torch.full((1, 3, 2, 2), 0.5))
     by_hand = torch.tensor([(0.5 - 0.485) / 0.229, (0.5 - 0.456) / 0.224, (0.5 - 0.406) / 0.225])
-    assert torch.allclose(found[0, :, 0, 0], by_hand)
-    assert torch.equal(Classification(("a", "b"), 3, 8, standardised=False).standardise(found), found)
+    assert torch.allclose(standardised[0, :, 0, 0], by_hand)
+    assert torch.equal(Classification(("a", "b"), 3, 8, standardised=False).standardise(standardised), standardised)
 
 
-def test_flips_are_from_left_to_right_and_never_upside_down():
-    picture = torch.zeros(1, 3, 9, 9)
-    picture[:, :, 0] = 1.0  # a bright top
-    batch = Batch(picture.repeat(40, 1, 1, 1), torch.zeros(40))
+def test_images_are_flipped_from_left_to_right_and_never_upside_down():
+    image = torch.zeros(1, 3, 9, 9)
+    image[:, :, 0] = 1.0  # a bright top
+    batch = Batch(image.repeat(40, 1, 1, 1), torch.zeros(40))
     moved = TASK.augment(batch, stream(0, "flip")).image
     assert (moved[:, :, :3].mean(dim=(1, 2, 3)) >= moved[:, :, 6:].mean(dim=(1, 2, 3))).all()
 
@@ -77,34 +77,34 @@ def test_loss_of_equal_logits_is_the_logarithm_of_the_classes():
 
 
 class Bright(nn.Module):
-    """Says yes above a grey level."""
+    """Predicts class 1 for images above a grey level."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.cut = nn.Parameter(torch.tensor(0.15))
+        self.threshold = nn.Parameter(torch.tensor(0.15))
 
     def forward(self, image):
-        said = (image.mean(dim=(1, 2, 3)) - self.cut) * 100
-        return torch.stack([-said, said], dim=1)
+        logit = (image.mean(dim=(1, 2, 3)) - self.threshold) * 100
+        return torch.stack([-logit, logit], dim=1)
 
 
-def test_validation_is_the_share_told_right():
+def test_the_validation_score_is_the_accuracy():
     task = Classification(("no", "yes"), 3, 8, standardised=False)
-    # Greys 0 to 50; 1, 3 and 5 are yes; 0.15 is 38: 0, 2 and 5 come out right.
+    # Grey levels 0 to 50; images 1, 3 and 5 have class 1; 0.15 is grey level 38: images 0, 2 and 5 are correct.
     samples = task.prepare(cases(), Reader())
     assert task.validate(Bright(), samples) == {"score": 0.5}
     assert task.probabilities(Bright(), samples).sum(dim=1).tolist() == pytest.approx([1] * 6)
 
 
 @pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 129, 640])
-def test_no_image_is_left_to_be_a_batch_of_its_own(n):
-    """Tent and batch statistics would say of it what its own statistics make of it."""
+def test_no_image_is_a_batch_of_its_own(n):
+    """Tent and batch statistics would be computed from this image alone."""
     parts = [part.tolist() for part in even_parts(torch.arange(n))]
     assert [index for part in parts for index in part] == list(range(n))
     sizes = [len(part) for part in parts]
     assert all(0 < size <= 64 and max(sizes) - size <= 1 for size in sizes)
 
 
-def test_no_pictures_have_no_probabilities():
+def test_without_images_there_are_no_probabilities():
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
     assert TASK.probabilities(network, TASK.prepare((), Reader())).shape == (0, 2)

@@ -31,7 +31,7 @@ def cohort(site="A", role="seen", n=12, seed=0, structure="disc"):
 
 
 def test_means_spreads_and_gap_by_hand():
-    """Seen: site A 0.9 and 0.7, site B 0.6. The mean over sites is (0.8 + 0.6)/2: sites weigh, not patients."""
+    """Seen: site A 0.9 and 0.7, site B 0.6. The mean over sites is (0.8 + 0.6)/2: sites have equal weights."""
     rows = [
         row("A", "seen", "1", 0.9, 2.0),
         row("A", "seen", "2", 0.7, 4.0),
@@ -62,37 +62,37 @@ def test_pixels_and_millimetres_are_never_averaged():
     assert summary["gap"]["disc"]["hd95_px"] is None
 
 
-def test_one_patient_has_a_mean_and_neither_spread_nor_interval():
-    found = summarise([row("A", "seen", "1", 0.9)], 0)["seen"]["sites"]["A"]["disc"]["dice"]
-    assert found == {"n": 1, "mean": 0.9, "sd": None, "low": None, "high": None}
+def test_one_patient_has_a_mean_but_no_spread_or_interval():
+    score = summarise([row("A", "seen", "1", 0.9)], 0)["seen"]["sites"]["A"]["disc"]["dice"]
+    assert score == {"n": 1, "mean": 0.9, "sd": None, "low": None, "high": None}
 
 
-def test_absent_is_counted_and_enters_no_mean():
+def test_absent_structures_are_counted_and_left_out_of_means():
     rows = [row("A", "seen", "1", 0.8), row("A", "seen", "2", None, status="absent")]
-    found = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]
-    assert (found["n"], found["n_absent"], found["dice"]["mean"]) == (1, 1, 0.8)
+    group = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]
+    assert (group["n"], group["n_absent"], group["dice"]["mean"]) == (1, 1, 0.8)
 
 
 @pytest.mark.parametrize("status", ["missed", "false_alarm"])
 def test_a_failure_is_counted_and_worsens_every_mean(status):
     rows = [row("A", "seen", "1", 0.8, 3.0), row("A", "seen", "2", 0.0, 500.0, status)]
-    found = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]
-    assert (found["n"], found[f"n_{status}"], found["dice"]["mean"]) == (2, 1, 0.4)
-    assert found["hd95_px"]["mean"] == 251.5
+    group = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]
+    assert (group["n"], group[f"n_{status}"], group["dice"]["mean"]) == (2, 1, 0.4)
+    assert group["hd95_px"]["mean"] == 251.5
 
 
-def test_the_interval_agrees_with_that_of_scipy():
+def test_the_interval_agrees_with_scipy():
     values = [r["dice"] for r in cohort(n=40)]
-    found = summarise(cohort(n=40), 3)["seen"]["sites"]["A"]["disc"]["dice"]
+    score = summarise(cohort(n=40), 3)["seen"]["sites"]["A"]["disc"]["dice"]
     second = stats.bootstrap((values,), np.mean, method="percentile", rng=np.random.default_rng(0))
-    assert (found["low"], found["high"]) == pytest.approx(tuple(second.confidence_interval), abs=0.006)
-    assert found["low"] < found["mean"] < found["high"]
+    assert (score["low"], score["high"]) == pytest.approx(tuple(second.confidence_interval), abs=0.006)
+    assert score["low"] < score["mean"] < score["high"]
 
 
 def test_equal_scores_have_an_interval_of_no_width():
     rows = [row("A", "seen", str(k), 0.75) for k in range(5)]
-    found = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]["dice"]
-    assert (found["sd"], found["low"], found["high"]) == (0, 0.75, 0.75)
+    score = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]["dice"]
+    assert (score["sd"], score["low"], score["high"]) == (0, 0.75, 0.75)
 
 
 def test_the_same_seed_gives_the_same_summary_in_any_order_of_rows():
@@ -101,9 +101,9 @@ def test_the_same_seed_gives_the_same_summary_in_any_order_of_rows():
     assert summarise(rows, 7) != summarise(rows, 8)
 
 
-def test_another_site_moves_nobodys_interval():
-    alone = summarise(cohort("A"), 7)["seen"]["sites"]["A"]
-    assert summarise(cohort("A") + cohort("B", seed=1), 7)["seen"]["sites"]["A"] == alone
+def test_intervals_do_not_depend_on_other_sites():
+    one_site = summarise(cohort("A"), 7)["seen"]["sites"]["A"]
+    assert summarise(cohort("A") + cohort("B", seed=1), 7)["seen"]["sites"]["A"] == one_site
 
 
 def test_a_summary_is_json_without_nan_even_of_nothing():
@@ -122,15 +122,15 @@ def test_a_structure_that_one_role_lacks_has_no_gap():
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([row("A", "seen", "1", 0.9)] * 2, "A/1/disc is scored twice"),
-        ([row("A", "seen", "1", 0.9), row("A", "unseen", "1", 0.9)], "scored twice"),
+        ([row("A", "seen", "1", 0.9)] * 2, "A/1/disc has two rows"),
+        ([row("A", "seen", "1", 0.9), row("A", "unseen", "1", 0.9)], "two rows"),
         ([row("A", "held out", "1", 0.9)], "role 'held out'"),
         ([row("A", "seen", "1", 0.9, status="lost")], "status 'lost'"),
-        ([row("A", "seen", "1", math.nan)], "dice is nan; unknown is None"),
+        ([row("A", "seen", "1", math.nan)], "dice is nan; expected a number or None"),
         ([row("A", "seen", "1", 0.9, math.inf)], "hd95_px is inf"),
     ],
 )
-def test_rows_that_cannot_be_are_refused(rows, words):
+def test_invalid_rows_are_refused(rows, words):
     with pytest.raises(ValueError, match=words):
         summarise(rows, 0)
 
@@ -142,8 +142,8 @@ def shifted(rows, differences):
 def test_six_patients_all_better_are_significant_at_two_in_64():
     """The exact two-sided p of six differences of one sign is 2 / 2**6."""
     rows = cohort(n=6)
-    found = paired_test(shifted(rows, [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]), rows, "dice")
-    assert found == {"p": pytest.approx(2 / 64), "n": 6, "n_differ": 6, "reason": None}
+    result = paired_test(shifted(rows, [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]), rows, "dice")
+    assert result == {"p": pytest.approx(2 / 64), "n": 6, "n_differ": 6, "reason": None}
 
 
 def test_significance_matches_patients_by_name_and_not_by_order():
@@ -157,9 +157,9 @@ def test_significance_matches_patients_by_name_and_not_by_order():
 
 def test_swapping_the_two_methods_keeps_the_p_value():
     rows, others = cohort(n=15), cohort(n=15, seed=4)
-    there, back = paired_test(rows, others, "dice"), paired_test(others, rows, "dice")
-    assert there == back
-    assert there["p"] == pytest.approx(
+    forward, backward = paired_test(rows, others, "dice"), paired_test(others, rows, "dice")
+    assert forward == backward
+    assert forward["p"] == pytest.approx(
         stats.wilcoxon([r["dice"] for r in rows], [r["dice"] for r in others]).pvalue
     )
 
@@ -173,12 +173,12 @@ def test_swapping_the_two_methods_keeps_the_p_value():
         ([0.1, 0.2, 0.3] + [0.0] * 5, 3, "only 3 of 8 matched patients differ"),
     ],
 )
-def test_too_little_to_test_is_no_p_value_and_a_reason(differences, n_differ, words):
+def test_too_few_differences_give_a_reason_instead_of_a_p_value(differences, n_differ, words):
     rows = cohort(n=len(differences))
-    found = paired_test(shifted(rows, differences), rows, "dice")
-    assert found["p"] is None
-    assert words in found["reason"]
-    assert found["n"] == len(differences)
+    result = paired_test(shifted(rows, differences), rows, "dice")
+    assert result["p"] is None
+    assert words in result["reason"]
+    assert result["n"] == len(differences)
 
 
 def test_unknown_values_are_not_paired():
@@ -187,7 +187,7 @@ def test_unknown_values_are_not_paired():
     assert paired_test(missing, rows, "dice")["n"] == 6
 
 
-def test_cases_come_back_as_they_were_written(tmp_path):
+def test_rows_are_the_same_after_writing_and_reading(tmp_path):
     rows = [
         row("B", "unseen", 'p, "1"', 0.25, 3.5),
         row("A", "seen", "Zoë", None, status="absent"),
@@ -222,7 +222,7 @@ def test_the_file_of_cases_has_the_columns_and_six_decimals(tmp_path):
         (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,nan,,,,,,,,ok\n", "A/1/disc: dice is nan"),
     ],
 )
-def test_a_file_that_is_no_file_of_cases_is_named(tmp_path, text, words):
+def test_another_file_is_refused_with_its_name(tmp_path, text, words):
     path = tmp_path / "cases.csv"
     path.write_text(text)
     with pytest.raises(UserError, match=words) as error:

@@ -10,7 +10,7 @@ from medfed.tasks.segmentation import Segmentation
 
 
 def volume(shape=(40, 50, 6), spacing=(0.5, 0.5, 3.0), axes=(-1, -1, 1)) -> Volume:
-    """A bright ellipsoid on a dim ground; `axes` are the signs of a scanner's directions."""
+    """A bright ellipsoid on a dark background; `axes` are the signs of the directions of the axes."""
     grid = torch.meshgrid(*[torch.linspace(-1, 1, n) for n in shape], indexing="ij")
     inside = (grid[0] - 0.2) ** 2 / 0.2 + grid[1] ** 2 / 0.3 + grid[2] ** 2 / 2 < 1
     affine = torch.diag(torch.tensor([a * s for a, s in zip(axes, spacing, strict=True)] + [1.0], dtype=torch.float64))
@@ -21,7 +21,7 @@ def volume(shape=(40, 50, 6), spacing=(0.5, 0.5, 3.0), axes=(-1, -1, 1)) -> Volu
 
 
 class Threshold(nn.Module):
-    """Knows the answer from the brightness: logits are positive inside the bright ellipsoid."""
+    """Segments by brightness: logits are positive inside the bright ellipsoid."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class Threshold(nn.Module):
 
 
 @pytest.mark.parametrize("axes", [(1, 1, 1), (-1, -1, 1), (-1, 1, -1)])
-def test_a_prediction_comes_back_in_the_geometry_of_the_file(axes):
+def test_a_predicted_mask_has_the_voxel_grid_of_the_file(axes):
     task, case = Segmentation(("organ",), 1, 64), volume(axes=axes)
-    found = task.predict(Threshold(), case)
-    assert found.shape == case.mask.shape and found.dtype == torch.uint8
-    dice = 2 * (found * case.mask).sum() / (found.sum() + case.mask.sum())
+    predicted = task.predict(Threshold(), case)
+    assert predicted.shape == case.mask.shape and predicted.dtype == torch.uint8
+    dice = 2 * (predicted * case.mask).sum() / (predicted.sum() + case.mask.sum())
     assert dice > 0.9
 
 
@@ -53,28 +53,28 @@ def test_a_fixed_range_maps_its_ends_to_zero_and_one():
     assert torch.isclose(slices.images.max(), case.image.max() / 255, rtol=0.02)
 
 
-def test_standardise_equals_monai_one_by_one():
+def test_standardise_equals_monai_for_each_image():
     image = torch.rand(3, 2, 8, 8, generator=torch.Generator().manual_seed(0))
-    found = Segmentation(("a",), 2, 8).standardise(image)
-    expected = torch.stack([NormalizeIntensity(channel_wise=True)(one) for one in image])
-    assert torch.allclose(found, expected, atol=1e-6)
+    standardised = Segmentation(("a",), 2, 8).standardise(image)
+    expected = torch.stack([NormalizeIntensity(channel_wise=True)(channels) for channels in image])
+    assert torch.allclose(standardised, expected, atol=1e-6)
     assert torch.equal(Segmentation(("a",), 1, 8).standardise(torch.ones(1, 1, 4, 4)), torch.zeros(1, 1, 4, 4))
 
 
 def test_the_loss_is_dice_over_the_batch():
-    """One image all hit, one all missed, 4 pixels each: sums run over both, so Dice is 2*4 / (4 + 8)."""
+    """One image predicted completely, one missed, 4 pixels each: sums are over both, so Dice is 2*4 / (4 + 8)."""
     logits = torch.full((2, 1, 2, 2), 50.0, dtype=torch.float64)
     logits[1] = -50
     label = torch.ones(2, 1, 2, 2, dtype=torch.uint8)
     assert torch.isclose(Segmentation(("a",), 1, 2).loss(logits, label), torch.tensor(1 - 8 / 12).double(), atol=1e-5)
 
 
-def test_validation_counts_patients_not_slices():
+def test_validation_weighs_patients_equally_and_not_slices():
     task = Segmentation(("organ",), 1, 32)
     slices = task.prepare([volume(shape=(40, 40, 4)), volume(shape=(40, 40, 12))])
-    apart = [task.prepare([volume(shape=shape)]) for shape in ((40, 40, 4), (40, 40, 12))]
-    one_by_one = [task.validate(Threshold(), samples)["score"] for samples in apart]
-    assert task.validate(Threshold(), slices)["score"] == pytest.approx(sum(one_by_one) / 2)
+    by_patient = [task.prepare([volume(shape=shape)]) for shape in ((40, 40, 4), (40, 40, 12))]
+    scores = [task.validate(Threshold(), samples)["score"] for samples in by_patient]
+    assert task.validate(Threshold(), slices)["score"] == pytest.approx(sum(scores) / 2)
 
 
 class Nothing(Threshold):
@@ -82,12 +82,12 @@ class Nothing(Threshold):
         return super().forward(image) * 0 - 10
 
 
-def test_an_empty_prediction_stays_empty_under_the_largest_component_rule():
+def test_an_empty_prediction_stays_empty_with_largest_component():
     task = Segmentation(("organ",), 1, 32, evaluation=Evaluation(largest_component=True))
     assert task.predict(Nothing(), volume()).sum() == 0
 
 
-def test_only_the_largest_piece_is_kept():
+def test_largest_component_removes_smaller_components():
     case = volume()
     case.image[0, :6, :6] = 150.0
     with_specks = Segmentation(("organ",), 1, 32).predict(Threshold(), case)
@@ -100,6 +100,6 @@ def test_a_threshold_outside_its_range_is_refused():
         Evaluation(threshold=1.5)
 
 
-def test_unstandardised_images_reach_the_network_as_they_are():
+def test_without_standardisation_the_images_are_unchanged():
     image = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     assert torch.equal(Segmentation(("a",), 1, 4, standardised=False).standardise(image), image)

@@ -1,4 +1,4 @@
-"""The MONAI transforms on styles, held to MONAI's own conventions."""
+"""The MONAI style transforms follow MONAI's conventions."""
 
 import pickle
 import warnings

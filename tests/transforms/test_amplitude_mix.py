@@ -1,4 +1,4 @@
-"""The MONAI transforms on the frequency exchange, held to MONAI's own conventions."""
+"""The MONAI amplitude transforms follow MONAI's conventions."""
 
 import pickle
 import warnings
@@ -114,7 +114,7 @@ def test_all_keys_share_one_draw_and_the_label_is_untouched():
 
 
 def test_dictionary_version_equals_the_array_version():
-    """The dictionary version draws its own coin, then asks the array version for one draw, as MONAI's do."""
+    """The dictionary version draws whether to act, then lets the array version draw once, as MONAI's do."""
     image, bank = image_of(FIRST), bank_of(FIRST)
     dictionary = RandAmplitudeMixd("image", bank, 1.0, ALPHA).set_random_state(seed=3)
     array = RandAmplitudeMix(bank, 1.0, ALPHA).set_random_state(seed=3)

@@ -13,7 +13,7 @@ GEOMETRY = {"rotation_deg": (15.0, 15.0), "scaling": (0.6, 0.6), "deformation": 
 
 
 def scene(channels: int = 1) -> dict:
-    """A bright square off the centre, and its mask."""
+    """Return a bright square off the centre, and its mask."""
     mask = torch.zeros(1, SIDE, SIDE, dtype=torch.uint8)
     mask[:, 12:30, 20:40] = 1
     ground = 0.2 + 0.1 * torch.rand(channels, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
@@ -74,7 +74,7 @@ def test_brightness_shifts_and_perturbation_scales_and_shifts():
 
 
 def test_noise_has_the_standard_deviation_that_was_drawn():
-    """Over 300 draws deviations fill 0.1 to 1, which MONAI's noise, from 0 on, would not."""
+    """Over 300 draws the deviations cover 0.1 to 1; MONAI's noise would start at 0."""
     noisy = RandFunctiond(IMAGE_KEY, [(0.1, 1.0)], _add_noise, 1.0).set_random_state(0)
     spread = torch.stack([noisy({IMAGE_KEY: torch.zeros(1, 64, 64)})[IMAGE_KEY].std() for _ in range(300)])
     assert 0.09 < spread.min() < 0.13 and 0.95 < spread.max() < 1.03 and abs(spread.mean() - 0.55) < 0.06
@@ -97,7 +97,7 @@ def test_the_same_seed_gives_identical_results_whatever_was_drawn_before():
 
 
 def test_each_transform_is_drawn_independently():
-    """Of brightness (0.1), perturbation (1.1 x + 0.1) and scaling all eight patterns come up in 120 draws."""
+    """Of brightness (0.1), perturbation (1.1 x + 0.1) and scaling all eight combinations occur in 120 draws."""
     ranges = replace(STILL, brightness=(0.1, 0.1), scaling=(0.6, 0.6), perturbation=(0.1, 0.1))
     flat = {**scene(), IMAGE_KEY: torch.full((1, SIDE, SIDE), 0.3)}
     seen = set()

@@ -14,7 +14,7 @@ SHAPE = (7, 6, 5)
 
 @pytest.fixture
 def image() -> sitk.Image:
-    """Anisotropic, oblique, off the origin: nothing is right by luck."""
+    """An anisotropic, oblique image off the origin, so that no error can cancel."""
     voxels = np.random.default_rng(0).integers(-300, 900, SHAPE[::-1]).astype(np.int16)
     image = sitk.GetImageFromArray(voxels)
     image.SetSpacing((0.5, 0.625, 3.6))
@@ -37,7 +37,7 @@ def test_array_and_affine_are_those_that_nibabel_reads(image, tmp_path, name):
 
 
 def test_the_affine_takes_itks_point_to_ras(image):
-    """ITK's own arithmetic is the second opinion: x and y change sign from LPS to RAS."""
+    """Compared with ITK's own computation: x and y change sign from LPS to RAS."""
     x, y, z = image.TransformIndexToPhysicalPoint((3, 1, 4))
     np.testing.assert_allclose(affine_matrix(image) @ [3, 1, 4, 1], [-x, -y, z, 1], atol=1e-12)
 

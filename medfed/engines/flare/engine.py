@@ -164,6 +164,7 @@ class _SubmittedJob:
     _checked_at: float = 0.0
 
     def end_reason(self) -> str | None:
+        """Return why the job ended, as a clause; None while it runs. Asks the server every `STATUS_INTERVAL_S` only."""
         if time.monotonic() - self._checked_at < STATUS_INTERVAL_S:
             return None
         self._checked_at = time.monotonic()

@@ -1,0 +1,1 @@
+"""Published result tables of the papers, and their section in a comparison."""

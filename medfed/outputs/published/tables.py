@@ -13,7 +13,6 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 from medfed.config import strict_yaml, validation
-from medfed.core.errors import UserError
 
 FOLDER = Path(__file__).parent
 DIRECTIONS = ("higher", "lower")
@@ -178,8 +177,5 @@ def load_table(name: str) -> PublishedTable:
         UserError: if there is no such table, or if its file is wrong.
     """
     path = FOLDER / f"{name}.yaml"
-    try:
-        document = strict_yaml.parse(strict_yaml.read(path), str(path))
-        return validation.build(PublishedTable, document, "", lambda cls, block, key: (cls, block, ()))
-    except validation.ConfigError as wrong:
-        raise UserError(f"{path}: {wrong}") from wrong
+    document = strict_yaml.parse(strict_yaml.read(path), str(path))
+    return validation.load_settings(PublishedTable, document, str(path))

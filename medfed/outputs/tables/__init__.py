@@ -1,0 +1,1 @@
+"""Tables of scores and costs: of one run, and of a comparison of methods."""

@@ -1,0 +1,1 @@
+"""Generators of the phantom images: anatomy, and simulated scanners and cameras."""

@@ -60,14 +60,28 @@ def make_background(name: str, patient: Patient, rng: np.random.Generator, side:
 
 
 def cortex(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample cortex: densely packed lymphocytes with a few large cells and a fine mesh of cytoplasm and fibres."""
+    """Sample cortex: densely packed lymphocytes with a few large cells and a fine mesh of cytoplasm and fibres.
+
+    Args:
+        patient: parameters of the patient (not used).
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     dense = rng.uniform(0.6, 1.1) + rng.uniform(0, 0.25) * smooth_field(rng, side, 16 / um)
     few_large_cells = np.full((side, side), rng.uniform(0, 0.30), np.float32)
     return BackgroundTissue(dense, _mesh(rng, side, um), _zeros(side), _zeros(side), 0.0, few_large_cells)
 
 
 def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample the edge of a germinal centre: large pale cells inside, densely packed lymphocytes outside."""
+    """Sample the edge of a germinal centre: large pale cells inside, densely packed lymphocytes outside.
+
+    Args:
+        patient: parameters of the patient (not used).
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     start = cortex(patient, rng, side, um)
     inside = soft_mask(_edge(rng, side, um, rng.uniform(-10, 45)), 12)
     eosin = start.eosin * (1 - inside) + inside * (rng.uniform(0.35, 0.75) + 0.08 * smooth_field(rng, side, 3 / um))
@@ -77,7 +91,14 @@ def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: f
 
 
 def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample a sinus: a pale channel with fluid and histiocytes through the cortex."""
+    """Sample a sinus: a pale channel with fluid and histiocytes through the cortex.
+
+    Args:
+        patient: parameters of the patient (not used).
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     start = cortex(patient, rng, side, um)
     width = rng.uniform(0.4, 1.1)
     channel = soft_mask(width - np.abs(smooth_field(rng, side, 34 / um)), 0.15)
@@ -87,7 +108,14 @@ def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> B
 
 
 def capsule(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample the capsule: collagen bundles with fibroblasts and clefts next to cortex, sometimes with empty glass."""
+    """Sample the capsule: collagen bundles with fibroblasts and clefts next to cortex, sometimes with empty glass.
+
+    Args:
+        patient: parameters of the patient.
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     start, angle = cortex(patient, rng, side, um), rng.uniform(0, np.pi)
     bundles = fibre_texture(rng, side, rng.uniform(4, 7) / um, angle)
     inside = soft_mask(_edge(rng, side, um, rng.uniform(0, 60)), 6)
@@ -102,7 +130,14 @@ def capsule(patient: Patient, rng: np.random.Generator, side: int, um: float) ->
 
 
 def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample fat: round empty cells with thin walls next to cortex."""
+    """Sample fat: round empty cells with thin walls next to cortex.
+
+    Args:
+        patient: parameters of the patient (not used).
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     start = cortex(patient, rng, side, um)
     places, (rows, columns) = jittered_lattice(rng, side * um, rng.uniform(42, 58)), centred_grid(side)
     radius = np.exp(rng.normal(0, 0.12, len(places))) * rng.uniform(19, 24)
@@ -123,7 +158,14 @@ def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> Bac
 
 
 def blank(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample empty glass with a few specks."""
+    """Sample empty glass with a few specks.
+
+    Args:
+        patient: parameters of the patient (not used).
+        rng: source of the random structure.
+        side: height and width in pixels.
+        um: pixel size in micrometres.
+    """
     specks = 0.4 * soft_mask(smooth_field(rng, side, 3 / um) - rng.uniform(2.6, 4.0), 0.8)
     return BackgroundTissue(_zeros(side), specks.astype(np.float32), _zeros(side), _zeros(side), 0.0, _zeros(side))
 

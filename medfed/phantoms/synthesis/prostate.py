@@ -93,10 +93,10 @@ def _affine(spacing: float, gap: float, corner: tuple, rng: np.random.Generator)
     """Sample the affine (4, 4) from voxels (columns left, rows to the back, slices up) to RAS mm, with a tilt."""
     tilt, iso = np.radians(rng.uniform(0, 14)), rng.normal(0, (4, 12, 15))
     cos, sin = np.cos(tilt), np.sin(tilt)
-    turn = np.array([[-1, 0, 0], [0, -cos, -sin], [0, -sin, cos]])
+    rotation = np.array([[-1, 0, 0], [0, -cos, -sin], [0, -sin, cos]])
     affine = np.eye(4)
-    affine[:3, :3] = turn * (spacing, spacing, gap)
-    affine[:3, 3] = turn @ np.array(corner) + iso
+    affine[:3, :3] = rotation * (spacing, spacing, gap)
+    affine[:3, 3] = rotation @ np.array(corner) + iso
     return affine
 
 

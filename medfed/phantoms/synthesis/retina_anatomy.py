@@ -56,9 +56,9 @@ def _outline(eye: Eye, x: ndarray, y: ndarray, radii: tuple[float, float], wobbl
     cos, sin = float(np.cos(tilt)), float(np.sin(tilt))
     place = (cos * x + sin * y) / radii[0] + np.complex64(1j) * ((cos * y - sin * x) / radii[1])
     away = np.abs(place)
-    turn = place / np.maximum(away, 1e-6)  # exp(i angle); its powers give cos and sin of multiples of the angle
+    direction = place / np.maximum(away, 1e-6)  # exp(i angle); its powers give cos and sin of multiples of the angle
     second, third, fourth = (np.complex64(complex(a, -b) * wobble) for a, b in zip(*eye.wobble, strict=True))
-    bend = 1 + (turn * turn * (second + turn * (third + turn * fourth))).real
+    bend = 1 + (direction * direction * (second + direction * (third + direction * fourth))).real
     return (away / bend - 1) * min(radii)
 
 

@@ -1,4 +1,4 @@
-"""A bundle predicts as `Segmentation.predict` does, with MONAI alone, and loads the trained weights whoever runs it."""
+"""Tests that a bundle predicts with MONAI alone as `Segmentation.predict` does, with the trained weights."""
 
 import json
 import logging
@@ -56,8 +56,8 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-def oblique(path, channels=1, seed=0):
-    """A NIfTI with axes to the left and back, tilted out of all planes, with slices of 3.3 mm, one of them empty."""
+def write_oblique_volume(path, channels=1, seed=0):
+    """Write a NIfTI volume with LPS axes, an oblique orientation and 3.3 mm slices, one of them empty."""
     rng = np.random.default_rng(seed)
     x, y, _ = np.meshgrid(*[np.linspace(-1, 1, n) for n in (45, 38, 5)], indexing="ij")
     image = 300 * ((x - 0.2) ** 2 / 0.2 + y**2 / 0.3 < 1) + 200 * rng.random((45, 38, 5))
@@ -73,7 +73,7 @@ def oblique(path, channels=1, seed=0):
     nib.save(nib.Nifti1Image(image.astype(np.int16), affine), path)
 
 
-def picture(path, channels):
+def write_image(path, channels):
     x, y = np.meshgrid(np.linspace(-1, 1, 45), np.linspace(-1, 1, 38), indexing="ij")
     image = 120 * (x**2 / 0.4 + (y - 0.2) ** 2 / 0.2 < 1)[..., None] + np.random.default_rng(0).integers(
         0, 120, (45, 38, channels)
@@ -82,7 +82,7 @@ def picture(path, channels):
 
 
 def telling_weights(network, task, path):
-    """Random weights whose logits on this image are half above zero and half below: the hardest mask to reproduce."""
+    """Return random weights whose logits are half positive and half negative: the hardest mask to reproduce."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
         module = network.build(task.channels, task.out_channels).eval()
@@ -106,63 +106,63 @@ def files(bundle):
 
 
 def workflow(bundle, **overrides):
-    found = ConfigWorkflow(
+    actual = ConfigWorkflow(
         **files(bundle), workflow_type="infer", logging_file=False, bundle_root=str(bundle), device="cpu", **overrides
     )
-    found.initialize()
-    return found
+    actual.initialize()
+    return actual
 
 
 @pytest.fixture(scope="module", params=[UNET, ElcfsUNet(width=2)], ids=["BasicUNet", "ELCFS"])
-def made(request, tmp_path_factory):
-    """A bundle of each kind of network (MONAI's, ours), with its trained module, task and one image."""
+def exported(request, tmp_path_factory):
+    """Return a bundle of a MONAI network or of a medfed network, with its module, task and one image."""
     folder = tmp_path_factory.mktemp("bundle")
     task = Segmentation(("organ",), 1, SIDE, evaluation=Evaluation(0.5, largest_component=True))
     (folder / "in").mkdir()
-    oblique(folder / "in" / "case.nii.gz")
+    write_oblique_volume(folder / "in" / "case.nii.gz")
     module = telling_weights(request.param, task, folder / "in" / "case.nii.gz")
     return write(folder / "organ_segmentation", request.param, module, task), module, task, folder / "in"
 
 
-def test_masks_equal_those_of_medfed_on_an_oblique_anisotropic_volume(made, tmp_path):
-    bundle, module, task, images = made
+def test_masks_equal_those_of_medfed_on_an_oblique_anisotropic_volume(exported, tmp_path):
+    bundle, module, task, images = exported
     flow = workflow(bundle, dataset_dir=str(images), output_dir=str(tmp_path))
     assert flow.check_properties() == []
     flow.run()
-    found, image = nib.load(tmp_path / "case_organ.nii.gz"), nib.load(images / "case.nii.gz")
+    actual, image = nib.load(tmp_path / "case_organ.nii.gz"), nib.load(images / "case.nii.gz")
     expected = task.predict(module, Volume(read_image(images / "case.nii.gz", 1, []), None, None))[0].numpy()
     assert 0.05 < expected.mean() < 0.95
-    assert found.shape == image.shape and found.get_data_dtype() == np.uint8
-    assert (np.asarray(found.dataobj) != expected).sum() == 0
-    assert np.array_equal(found.affine, image.affine)
+    assert actual.shape == image.shape and actual.get_data_dtype() == np.uint8
+    assert (np.asarray(actual.dataobj) != expected).sum() == 0
+    assert np.array_equal(actual.affine, image.affine)
 
 
 @pytest.mark.parametrize(
     ("channels", "structures", "is_2d"),
     [(1, ("disc", "cup"), False), (2, ("organ",), False), (3, ("disc", "cup"), True), (1, ("polyp",), True)],
 )
-def test_masks_equal_those_of_medfed_with_more_channels_structures_and_pictures(channels, structures, is_2d, tmp_path):
+def test_masks_equal_those_of_medfed_with_more_channels_structures_and_2d_images(channels, structures, is_2d, tmp_path):
     scale = (0.0, 255.0) if is_2d else None
     task = Segmentation(structures, channels, SIDE, scale, Evaluation(0.45, largest_component=is_2d))
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / ("case.png" if is_2d else "case.nii.gz")
-    (picture if is_2d else oblique)(path, channels)
+    (write_image if is_2d else write_oblique_volume)(path, channels)
     module = telling_weights(UNET, task, path)
     bundle = write(tmp_path / "x_segmentation", UNET, module, task, is_2d)
     workflow(bundle, dataset_dir=str(path.parent), output_dir=str(tmp_path / "out")).run()
     expected = task.predict(module, Volume(read_image(path, channels, []), None, None)).numpy()
     for mask, name in zip(expected, structures, strict=True):
         if is_2d:
-            found = np.asarray(Image.open(tmp_path / "out" / f"case_{name}.png"))[..., None] // 255
+            actual = np.asarray(Image.open(tmp_path / "out" / f"case_{name}.png"))[..., None] // 255
         else:
-            found = np.asarray(nib.load(tmp_path / "out" / f"case_{name}.nii.gz").dataobj)
-        assert 0.02 < mask.mean() < 0.98 and found.shape == mask.shape
-        assert (found != mask).sum() == 0, name
+            actual = np.asarray(nib.load(tmp_path / "out" / f"case_{name}.nii.gz").dataobj)
+        assert 0.02 < mask.mean() < 0.98 and actual.shape == mask.shape
+        assert (actual != mask).sum() == 0, name
 
 
-def test_an_evaluator_parsed_alone_has_the_trained_weights(made, tmp_path):
-    """3D Slicer builds `evaluator` and runs it, without `initialize` or `run`."""
-    bundle, module, _, images = made
+def test_an_evaluator_parsed_alone_has_the_trained_weights(exported, tmp_path):
+    """3D Slicer builds and runs `evaluator` without `initialize` or `run`."""
+    bundle, module, _, images = exported
     parser = ConfigParser()
     parser.read_config(str(bundle / "configs/inference.json"))
     parser.update({"bundle_root": str(bundle), "dataset_dir": str(images), "output_dir": str(tmp_path)})
@@ -171,23 +171,23 @@ def test_an_evaluator_parsed_alone_has_the_trained_weights(made, tmp_path):
         for entry in evaluator.network.parameters():
             entry.fill_(0)
     evaluator.run()
-    found = evaluator.network.state_dict()
-    assert list(found) == list(module.state_dict())
-    assert all(torch.equal(found[name].cpu(), entry) for name, entry in module.state_dict().items())
+    actual = evaluator.network.state_dict()
+    assert list(actual) == list(module.state_dict())
+    assert all(torch.equal(actual[name].cpu(), entry) for name, entry in module.state_dict().items())
 
 
-def test_a_folder_without_images_is_an_error_that_names_it(made, tmp_path):
-    """MONAI itself would end in silence, without one mask."""
+def test_a_folder_without_images_is_an_error_that_names_it(exported, tmp_path):
+    """MONAI alone would end without an error and without a mask."""
     with pytest.raises(RuntimeError) as caught:
-        workflow(made[0], dataset_dir=str(tmp_path / "empty"), output_dir=str(tmp_path)).run()
-    said, error = "", caught.value
+        workflow(exported[0], dataset_dir=str(tmp_path / "empty"), output_dir=str(tmp_path)).run()
+    messages, error = "", caught.value
     while error:
-        said, error = said + str(error), error.__cause__
-    assert f"{tmp_path}/empty/*.nii.gz" in said
+        messages, error = messages + str(error), error.__cause__
+    assert f"{tmp_path}/empty/*.nii.gz" in messages
 
 
-def test_monai_verifies_exports_and_reads_the_bundle(made, tmp_path):
-    bundle, module, task, _ = made
+def test_monai_verifies_exports_and_reads_the_bundle(exported, tmp_path):
+    bundle, module, task, _ = exported
     monai.bundle.verify_net_in_out("network_def", **files(bundle), device="cpu", bundle_root=str(bundle))
     monai.bundle.ckpt_export(
         "network_def", **files(bundle), filepath=str(tmp_path / "again.ts"), bundle_root=str(bundle), device="cpu",
@@ -200,8 +200,8 @@ def test_monai_verifies_exports_and_reads_the_bundle(made, tmp_path):
         assert meta["medfed_provenance"]["not_for_clinical_use"] is True and b"SliceInferer" in extra["inference.json"]
 
 
-def test_nothing_in_the_bundle_needs_medfed(made):
-    bundle, *_ = made
+def test_no_file_in_the_bundle_needs_medfed(exported):
+    bundle, *_ = exported
     check_bundle(bundle)
     assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
     assert sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()) == [
@@ -210,8 +210,8 @@ def test_nothing_in_the_bundle_needs_medfed(made):
     ]  # fmt: skip
 
 
-def test_the_card_says_in_its_first_line_that_the_data_are_phantoms_and_has_a_row_for_each_site(made):
-    bundle, *_ = made
+def test_the_cards_title_states_phantom_data_and_its_table_has_a_row_for_each_site(exported):
+    bundle, *_ = exported
     card = (bundle / "docs" / "README.md").read_text()
     assert card.partition("\n")[0] == (
         "# Organ segmentation: trained and tested on synthetic phantom data, not for clinical use"
@@ -224,37 +224,37 @@ def test_the_card_says_in_its_first_line_that_the_data_are_phantoms_and_has_a_ro
     assert content["medfed_provenance"]["sites"] == ["a", "b"]
 
 
-def test_the_checksum_in_the_provenance_is_that_of_the_runs_model(made, tmp_path):
-    bundle, module, *_ = made
+def test_the_checksum_in_the_provenance_is_that_of_the_run_s_model(exported, tmp_path):
+    bundle, module, *_ = exported
     RunFolder(tmp_path).save_model(module.state_dict())
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert content["medfed_provenance"]["weights_sha256"] == digest((tmp_path / "model.safetensors").read_bytes())
 
 
-def test_the_template_is_what_a_prostate_run_gets():
-    """So that who reads the template in the repository reads the truth."""
+def test_the_template_equals_the_configs_of_a_prostate_run():
+    """The template in the repository shows the configs of a real export."""
     template, task = template_folder(VOLUME_TEMPLATE), Segmentation(("prostate",), 1, 384)
     kept = json.loads((template / "configs" / "inference.json").read_text())
     assert inference_config(template, task.bundle(False), UNet().network_def(1, 1)) == kept
-    shown = json.loads((template / "configs" / "metadata.json").read_text())
+    stored = json.loads((template / "configs" / "metadata.json").read_text())
     filled = metadata(template, task.bundle(False), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
-    assert {key for key in shown if shown[key] != filled[key]} <= by_run
+    assert {key for key in stored if stored[key] != filled[key]} <= by_run
 
 
-def test_the_template_of_pictures_is_what_a_fundus_run_gets():
+def test_the_template_of_2d_images_equals_the_configs_of_a_fundus_run():
     template = template_folder(IMAGE_2D_TEMPLATE)
     task = Segmentation(("disc", "cup"), 3, 384, (0.0, 255.0), Evaluation(largest_component=True))
     kept = json.loads((template / "configs" / "inference.json").read_text())
     assert inference_config(template, task.bundle(True), UNet().network_def(3, 2)) == kept
-    shown = json.loads((template / "configs" / "metadata.json").read_text())
+    stored = json.loads((template / "configs" / "metadata.json").read_text())
     filled = metadata(template, task.bundle(True), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
-    assert {key for key in shown if shown[key] != filled[key]} <= by_run
+    assert {key for key in stored if stored[key] != filled[key]} <= by_run
 
 
-def test_masks_of_a_wide_picture_lie_the_right_way_up_and_the_card_speaks_of_pictures(tmp_path):
-    """The network answers with the brightness itself, so that the mask shows the pattern: an F in the upper left."""
+def test_masks_of_a_wide_image_have_its_orientation_and_the_card_describes_2d_images(tmp_path):
+    """The network's output is the brightness, so the mask shows the pattern of the image: an F in the upper left."""
     task = Segmentation(("disc", "cup"), 3, SIDE, (0.0, 255.0), standardised=False)
     pattern = np.zeros((40, 100), dtype=np.uint8)
     pattern[5:35, 10:20] = pattern[5:12, 10:45] = pattern[18:24, 10:32] = 255
@@ -269,8 +269,8 @@ def test_masks_of_a_wide_picture_lie_the_right_way_up_and_the_card_speaks_of_pic
     )
     workflow(bundle, dataset_dir=str(tmp_path / "in"), output_dir=str(tmp_path / "out")).run()
     for name in task.structures:
-        found = np.asarray(Image.open(tmp_path / "out" / f"f_{name}.png"))
-        assert found.shape == pattern.shape and ((found > 0) == (pattern > 0)).mean() > 0.9
+        actual = np.asarray(Image.open(tmp_path / "out" / f"f_{name}.png"))
+        assert actual.shape == pattern.shape and ((actual > 0) == (pattern > 0)).mean() > 0.9
     card = (bundle / "docs" / "README.md").read_text()
     assert "vertical cup-to-disc ratio: 0.123 (sites that did not train)." in card and "unit variance" not in card
     assert "has the size and orientation of its image" in card and "{" not in card
@@ -278,8 +278,8 @@ def test_masks_of_a_wide_picture_lie_the_right_way_up_and_the_card_speaks_of_pic
     assert content["eval_metrics"]["unseen_vertical_cup_to_disc_error"] == 0.1234
 
 
-def test_an_existing_folder_is_refused_and_a_failure_leaves_nothing(tmp_path, made):
-    _, module, task, _ = made
+def test_an_existing_folder_is_rejected_and_a_failure_leaves_no_files(tmp_path, exported):
+    _, module, task, _ = exported
     (tmp_path / "there").mkdir()
     with pytest.raises(UserError, match="exists already"):
         write(tmp_path / "there", UNET, module, task)
@@ -288,8 +288,8 @@ def test_an_existing_folder_is_refused_and_a_failure_leaves_nothing(tmp_path, ma
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
-def test_weights_of_another_network_are_refused_with_the_first_five_differences(made):
-    task = made[2]
+def test_weights_of_another_network_are_rejected_with_the_first_five_differences(exported):
+    task = exported[2]
     weights = UNET.build(1, 1).state_dict()
     weights["stranger"] = torch.zeros(1)
     with pytest.raises(UserError, match="'conv_0.conv_0.conv.weight' is .* expected .*; .* and [0-9]+ more") as caught:
@@ -305,7 +305,7 @@ def test_weights_of_another_network_are_refused_with_the_first_five_differences(
 
 
 class Brightness(NetworkSettings):
-    """A network whose logits are how much brighter than one half the first channel is."""
+    """A network whose logits are the first channel minus one half."""
 
     def build(self, in_channels, out_channels):
         module = torch.nn.Conv2d(in_channels, out_channels, 1)
@@ -330,8 +330,8 @@ class UnscriptableSettings(NetworkSettings):
         return UNET.network_def(in_channels, out_channels) if self.has_definition else None
 
 
-def test_a_network_that_cannot_be_scripted_still_makes_a_bundle_where_monai_has_it(tmp_path, made):
-    task, settings = made[2], UnscriptableSettings()
+def test_a_monai_network_that_cannot_be_scripted_can_be_exported(tmp_path, exported):
+    task, settings = exported[2], UnscriptableSettings()
     module = settings.build(1, 1)
     with pytest.warns(UserWarning, match="no models/model.ts"):
         bundle = write(tmp_path / "a_segmentation", settings, module, task)
@@ -343,7 +343,7 @@ def test_a_network_that_cannot_be_scripted_still_makes_a_bundle_where_monai_has_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a_segmentation"]
 
 
-def test_a_missing_template_is_a_sentence(monkeypatch, tmp_path):
+def test_a_missing_template_is_an_error_of_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr("medfed.outputs.bundle.write.PACKAGE", tmp_path / "medfed")
     with pytest.raises(UserError, match="template is neither in"):
         template_folder(VOLUME_TEMPLATE)
@@ -351,8 +351,8 @@ def test_a_missing_template_is_a_sentence(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_hospital_runs_it_from_the_command_line_without_medfed(made, tmp_path):
-    bundle, module, task, images = made
+def test_the_bundle_runs_from_the_command_line_without_medfed(exported, tmp_path):
+    bundle, module, task, images = exported
     (tmp_path / "medfed.py").write_text("raise ImportError('this hospital has no medfed')")  # found first from here
     command = [sys.executable, "-m", "monai.bundle", "run", "--bundle_root", str(bundle), "--dataset_dir", str(images),
                "--output_dir", str(tmp_path / "out"), "--device", "cpu"]

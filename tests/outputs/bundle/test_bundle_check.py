@@ -1,4 +1,4 @@
-"""What a bundle may hold: metadata of a schema, classes from a list, expressions without code, no other files."""
+"""Tests of the allowed content of a bundle: metadata, classes, expressions and files."""
 
 import copy
 import json
@@ -42,7 +42,7 @@ def bundle(tmp_path_factory):
 
 
 def zipped(bundle, path, change=None, more=()):
-    """The bundle as a zip; `change` maps a name to another content, `more` are (member, content) on top."""
+    """Write the bundle as a zip file; `change` replaces contents by name, `more` are additional (member, content)."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(bundle.rglob("*")):
             if file.is_file():
@@ -53,7 +53,7 @@ def zipped(bundle, path, change=None, more=()):
     return path
 
 
-def test_the_schema_accepts_what_is_exported(meta):
+def test_the_schema_accepts_exported_metadata(meta):
     check_metadata(meta, "metadata.json")
 
 
@@ -71,13 +71,13 @@ def test_the_schema_accepts_what_is_exported(meta):
         (lambda m: m.update({"a#_target_": "os.system"}), "metadata are plain values"),
     ],
 )
-def test_metadata_that_break_a_rule_are_refused_by_key(meta, change, says):
+def test_wrong_metadata_are_rejected_with_the_key(meta, change, says):
     change(meta)
     with pytest.raises(UserError, match=f"^metadata.json: .*{says}"):
         check_metadata(meta, "metadata.json")
 
 
-def test_the_allow_list_accepts_what_is_exported(inference):
+def test_the_allow_list_accepts_exported_configs(inference):
     check_inference(inference, "inference.json")
 
 
@@ -86,7 +86,7 @@ def test_the_allow_list_accepts_what_is_exported(inference):
     ["os.system", "medfed.networks.unet.UNet", "subprocess.run", "LoadImaged", "monai.transforms.Lambda", "@device",
      "$glob.glob", 3, None],
 )  # fmt: skip
-def test_a_target_that_is_not_on_the_list_is_refused(inference, target):
+def test_a_target_that_is_not_on_the_list_is_rejected(inference, target):
     inference["preprocessing"]["transforms"][1]["_target_"] = target
     with pytest.raises(UserError, match=r"inference.json: preprocessing.transforms.1._target_: .* is not allowed"):
         check_inference(inference, "inference.json")
@@ -104,7 +104,7 @@ def test_a_target_that_is_not_on_the_list_is_refused(inference, target):
         ("data", "$__import__('os').system('true')"),
     ],
 )
-def test_every_other_way_to_code_is_refused(inference, key, value):
+def test_every_other_way_to_run_code_is_rejected(inference, key, value):
     changed = copy.deepcopy(inference)
     changed["dataset"][key] = value
     with pytest.raises(UserError, match="^inference.json: "):
@@ -138,7 +138,7 @@ def test_the_templates_are_accepted():
         ("SaveClassificationd", {"saver": "@evaluator"}),
     ],
 )
-def test_the_transforms_that_could_call_or_overwrite_anything_are_held_to_their_use(name, change):
+def test_transforms_that_could_call_or_overwrite_anything_are_restricted(name, change):
     config = of_classes()
     step(config, name).update(change)
     with pytest.raises(UserError, match="^inference.json: "):
@@ -152,7 +152,7 @@ def test_the_transforms_that_could_call_or_overwrite_anything_are_held_to_their_
      "$[{'image': path} for path in @preprocessing#data]",
      "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')"],
 )  # fmt: skip
-def test_expressions_that_put_values_together_are_plain(text):
+def test_expressions_that_combine_values_are_allowed(text):
     assert is_allowed_expression(text)
 
 
@@ -168,22 +168,22 @@ def test_expressions_that_put_values_together_are_plain(text):
      "$glob.glob(*@x)",
      "${**@x}", "$@a\n.run()", "$@a; @b", "$", "$ (", "$@a" + "+@a" * 20000],
 )  # fmt: skip
-def test_expressions_that_could_do_more_are_not(text):
+def test_expressions_that_could_do_more_are_rejected(text):
     assert not is_allowed_expression(text)
 
 
-def test_a_bundle_and_its_zip_pass(bundle, tmp_path):
+def test_a_bundle_and_its_zip_file_are_accepted(bundle, tmp_path):
     check_bundle(bundle)
     check_bundle(zipped(bundle, tmp_path / "organ.zip"))
 
 
 @pytest.mark.parametrize("member", ["../x", "/etc/x", "organ_segmentation/../../x", "a\\..\\x", "C:x", "organ/"])
-def test_a_member_that_would_land_elsewhere_is_refused(bundle, tmp_path, member):
+def test_a_zip_member_outside_the_folder_is_rejected(bundle, tmp_path, member):
     with pytest.raises(UserError, match="organ.zip: "):
         check_bundle(zipped(bundle, tmp_path / "organ.zip", more=[(member.removesuffix("/") or member, b"x")]))
 
 
-def test_a_link_a_bomb_and_a_name_in_two_cases_are_refused(bundle, tmp_path):
+def test_a_link_a_zip_bomb_and_names_that_differ_only_in_case_are_rejected(bundle, tmp_path):
     link = zipfile.ZipInfo("organ_segmentation/LINK")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     for number, (more, says) in enumerate(
@@ -197,7 +197,7 @@ def test_a_link_a_bomb_and_a_name_in_two_cases_are_refused(bundle, tmp_path):
             check_bundle(zipped(bundle, tmp_path / f"{number}.zip", more=[more]))
 
 
-def test_a_file_of_code_a_missing_file_and_broken_json_are_refused_by_name(bundle, tmp_path):
+def test_a_code_file_a_missing_file_and_broken_json_are_rejected_with_their_name(bundle, tmp_path):
     with pytest.raises(UserError, match="contains 'scripts/x.py'"):
         check_bundle(zipped(bundle, tmp_path / "a.zip", more=[("organ_segmentation/scripts/x.py", b"")]))
     with pytest.raises(UserError, match="configs/inference.json is not JSON"):
@@ -210,8 +210,8 @@ def test_a_file_of_code_a_missing_file_and_broken_json_are_refused_by_name(bundl
             check_bundle(path)
 
 
-def test_other_configs_inside_the_torchscript_file_are_refused(bundle, tmp_path):
-    """MONAI Deploy runs those."""
+def test_different_configs_inside_the_torchscript_file_are_rejected(bundle, tmp_path):
+    """MONAI Deploy runs the configs inside the TorchScript file."""
     content = json.loads((bundle / "configs" / "inference.json").read_text())
     content["image_pattern"] = "*.nii"
     changed = {"configs/inference.json": json.dumps(content).encode()}
@@ -225,12 +225,12 @@ def test_the_model_is_read_without_unpickling(bundle):
     assert torch.load(bundle / "models" / "model.pt", weights_only=True).keys() == UNET.build(1, 1).state_dict().keys()
 
 
-def test_what_a_bundle_imports_is_there_in_a_process_that_has_imported_nothing_else(monkeypatch):
-    """Pillow has no ImageOps until somebody imports it, and here everybody has."""
+def test_the_imports_of_a_bundle_work_in_a_new_process(monkeypatch):
+    """Pillow has no ImageOps until it is imported, and in this process it is imported already."""
     monkeypatch.delitem(sys.modules, "PIL.ImageOps")
     monkeypatch.delattr(PIL, "ImageOps")
     for text in IMPORTS:
         ConfigExpression(text).evaluate()
-    found = ConfigExpression(IMPORTS[1], globals=(known := {}))
-    found.evaluate()
+    actual = ConfigExpression(IMPORTS[1], globals=(known := {}))
+    actual.evaluate()
     assert callable(known["ImageOps"].exif_transpose)

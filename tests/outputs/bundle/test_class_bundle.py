@@ -1,4 +1,4 @@
-"""A bundle of a classifier says what `Classification.probabilities` says, with MONAI alone."""
+"""Tests that a classifier's bundle predicts with MONAI alone as `Classification.probabilities` does."""
 
 import csv
 import json
@@ -46,8 +46,8 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-def pictures(folder, channels):
-    """Noise around another brightness in each file, not the same along both axes; in colour, one with alpha."""
+def write_images(folder, channels):
+    """Write images of noise with different brightness in each file; one colour image has an alpha channel."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     for index, (height, width) in enumerate(SIZES):
@@ -68,7 +68,7 @@ def samples(task, cases):
 
 
 def telling(network, task, folder):
-    """Random weights whose classes differ between the pictures, and whose statistics are not those of a new network."""
+    """Return random weights that predict different classes, with batch statistics that are not the initial ones."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         module = network.build(task.channels, task.out_channels).eval()
@@ -110,46 +110,46 @@ def read(out):
     return [row[0] for row in rows], torch.tensor([[float(cell) for cell in row[1:]] for row in rows]).double()
 
 
-def difference(found, wanted):
-    """The largest of probabilities, where the classes are the same and not all one."""
-    assert torch.equal(found.argmax(dim=1), wanted.argmax(dim=1)) and len(wanted.argmax(dim=1).unique()) > 1
-    return float((found - wanted).abs().max())
+def difference(actual, wanted):
+    """Return the largest difference of probabilities; check that the classes are equal and not all the same."""
+    assert torch.equal(actual.argmax(dim=1), wanted.argmax(dim=1)) and len(wanted.argmax(dim=1).unique()) > 1
+    return float((actual - wanted).abs().max())
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundle")
-    images, task = pictures(folder / "in", 3), Classification(("normal", "tumour"), 3, SIDE)
+    images, task = write_images(folder / "in", 3), Classification(("normal", "tumour"), 3, SIDE)
     module = telling(DENSE, task, images)
     return write(folder / "x_classification", DENSE, module, task), module, task, images
 
 
-def test_probabilities_are_those_of_medfed_for_pictures_of_any_size_with_and_without_alpha(made, tmp_path):
-    bundle, module, task, images = made
-    names, found = run(bundle, images, tmp_path)
+def test_probabilities_equal_those_of_medfed_for_images_of_any_size_with_and_without_alpha(exported, tmp_path):
+    bundle, module, task, images = exported
+    names, actual = run(bundle, images, tmp_path)
     assert names == [str(images / f"{index}.png") for index in range(len(SIZES))]
-    assert difference(found, expected(module, task, images)) < 1e-6
+    assert difference(actual, expected(module, task, images)) < 1e-6
 
 
 def odd(folder):
-    """A picture as a phone, a scanner and an office save it, each with its own colours and a wide and a high side."""
+    """Write one image in five formats: rotated by EXIF, with a palette, CMYK, with alpha, and plain JPEG."""
     folder.mkdir()
     pixels = np.random.default_rng(5).integers(0, 256, (30, 44, 3), dtype=np.uint8)
     pixels[:, :22] //= 3
-    picture = Image.fromarray(pixels)
+    image = Image.fromarray(pixels)
     turned = Image.Exif()
     turned[0x0112] = 6
-    picture.save(folder / "0.png", exif=turned)
-    picture.quantize(40).save(folder / "1.png")
-    picture.convert("CMYK").save(folder / "2.jpg")
+    image.save(folder / "0.png", exif=turned)
+    image.quantize(40).save(folder / "1.png")
+    image.convert("CMYK").save(folder / "2.jpg")
     Image.fromarray(np.dstack([255 - pixels, pixels[..., 0]])).save(folder / "3.png")
-    picture.save(folder / "4.jpg")
+    image.save(folder / "4.jpg")
     return folder
 
 
-def test_pictures_of_every_kind_are_read_as_medfed_reads_them(made, tmp_path):
-    """Turned by a note, with a palette, for printing, with alpha, and a plain JPEG."""
-    bundle, module, task, _ = made
+def test_images_of_every_kind_are_read_as_medfed_reads_them(exported, tmp_path):
+    """The images are rotated by EXIF, have a palette, are CMYK, have alpha, or are plain JPEG."""
+    bundle, module, task, _ = exported
     images = odd(tmp_path / "in")
     config = json.loads((bundle / "configs/inference.json").read_text())
     config["image_pattern"] = "*.*"
@@ -159,13 +159,13 @@ def test_pictures_of_every_kind_are_read_as_medfed_reads_them(made, tmp_path):
                           dataset_dir=str(images), output_dir=str(tmp_path))  # fmt: skip
     flow.initialize()
     flow.run()
-    names, found = read(tmp_path)
+    names, actual = read(tmp_path)
     cases = [Case("a", Path(name).name, Path(name), None, "", 0) for name in names]
-    assert len(names) == 5 and float((found - task.probabilities(module, samples(task, cases))).abs().max()) < 1e-6
+    assert len(names) == 5 and float((actual - task.probabilities(module, samples(task, cases))).abs().max()) < 1e-6
 
 
-def test_a_picture_of_more_than_eight_bits_stops_rather_than_saturate(made, tmp_path):
-    bundle, *_ = made
+def test_an_image_with_more_than_8_bits_is_an_error(exported, tmp_path):
+    bundle, *_ = exported
     (tmp_path / "in").mkdir()
     Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40).save(tmp_path / "in" / "deep.png")
     with pytest.raises(RuntimeError, match="evaluator") as stopped:
@@ -178,8 +178,8 @@ def test_a_picture_of_more_than_eight_bits_stops_rather_than_saturate(made, tmp_
     assert any("KeyError('I;16')" in cause for cause in causes)
 
 
-def test_the_network_sees_the_same_bits(made):
-    bundle, _, task, images = made
+def test_the_network_s_input_is_bit_identical_to_that_of_medfed(exported):
+    bundle, _, task, images = exported
     parser = ConfigParser()
     parser.read_config(files(bundle)["config_file"])
     preprocessing = parser.get_parsed_content("preprocessing")
@@ -192,25 +192,25 @@ def test_the_network_sees_the_same_bits(made):
     ("network", "channels", "standardised"),
     [(DENSE, 1, False), (DENSE, 1, True), (DenseNetwork(4, 2, (1, 2), norm="batch_statistics"), 3, True)],
 )
-def test_grey_pictures_raw_intensities_and_statistics_of_a_batch(network, channels, standardised, tmp_path):
-    images = pictures(tmp_path / "in", channels)
+def test_grey_images_raw_intensities_and_batch_statistics(network, channels, standardised, tmp_path):
+    images = write_images(tmp_path / "in", channels)
     task = Classification(("a", "b", "c"), channels, SIDE, standardised=standardised)
     module = telling(network, task, images)
     bundle = write(tmp_path / "x_classification", network, module, task)
     assert difference(run(bundle, images, tmp_path / "out")[1], expected(module, task, images)) < 1e-6
     card = (bundle / "docs" / "README.md").read_text()
-    assert ("depends on the others" in card) == (network.norm == "batch_statistics")
+    assert ("depends on the other" in card) == (network.norm == "batch_statistics")
     assert ("fixed numbers" in card) == standardised
 
 
-def test_a_second_run_replaces_the_predictions_of_the_first(made, tmp_path):
-    bundle, _, _, images = made
+def test_a_second_run_replaces_the_predictions_of_the_first(exported, tmp_path):
+    bundle, _, _, images = exported
     run(bundle, images, tmp_path)
     assert len(run(bundle, images, tmp_path)[0]) == len(SIZES)
 
 
-def test_monai_verifies_exports_and_reads_the_bundle(made, tmp_path):
-    bundle, module, _, _ = made
+def test_monai_verifies_exports_and_reads_the_bundle(exported, tmp_path):
+    bundle, module, _, _ = exported
     check_bundle(bundle)
     monai.bundle.verify_net_in_out("network_def", **files(bundle), device="cpu", bundle_root=str(bundle))
     monai.bundle.ckpt_export(
@@ -224,19 +224,19 @@ def test_monai_verifies_exports_and_reads_the_bundle(made, tmp_path):
         assert meta["network_data_format"]["outputs"]["pred"]["channel_def"] == {"0": "normal", "1": "tumour"}
 
 
-def test_an_evaluator_parsed_alone_has_the_trained_weights(made, tmp_path):
-    bundle, module, _, images = made
+def test_an_evaluator_parsed_alone_has_the_trained_weights(exported, tmp_path):
+    bundle, module, _, images = exported
     parser = ConfigParser()
     parser.read_config(files(bundle)["config_file"])
     parser.update({"bundle_root": str(bundle), "dataset_dir": str(images), "output_dir": str(tmp_path)})
     evaluator = parser.get_parsed_content("evaluator")
     evaluator.run()
-    found = evaluator.network.state_dict()
-    assert all(torch.equal(found[name].cpu(), entry) for name, entry in module.state_dict().items())
+    actual = evaluator.network.state_dict()
+    assert all(torch.equal(actual[name].cpu(), entry) for name, entry in module.state_dict().items())
 
 
-def test_the_card_tells_the_scores_of_each_site_the_order_of_columns_and_what_the_method_states(made):
-    bundle, *_ = made
+def test_the_card_has_scores_of_each_site_the_order_of_columns_and_the_method_s_facts(exported):
+    bundle, *_ = exported
     card = (bundle / "docs" / "README.md").read_text()
     assert card.partition("\n")[0].endswith("trained and tested on synthetic phantom data, not for clinical use")
     assert "| A\\|B (UNSEEN) | 4 | 2 | 75.00 [50.0, 100.0] | - | 75.00 [50.0, 100.0] | 12.50 |" in card
@@ -250,31 +250,31 @@ def test_the_card_tells_the_scores_of_each_site_the_order_of_columns_and_what_th
     assert scores_table({"seen": {}}) == "This run has no scores."
 
 
-def test_a_model_of_real_images_is_not_called_one_of_phantoms(made, tmp_path):
-    _, module, task, _ = made
+def test_the_card_of_a_model_of_real_images_does_not_state_phantom(exported, tmp_path):
+    _, module, task, _ = exported
     card = (write(tmp_path / "x_classification", DENSE, module, task, "real") / "docs" / "README.md").read_text()
     assert "trained on real images, not for clinical use" in card.partition("\n")[0]
 
 
-def test_the_template_is_what_a_camelyon17_run_gets():
+def test_the_template_equals_the_configs_of_a_camelyon17_run():
     template, task = template_folder(CLASSIFICATION_TEMPLATE), Classification(("normal", "tumour"), 3, 96)
     kept = json.loads((template / "configs" / "inference.json").read_text())
     assert inference_config(template, task.bundle(True), DenseNetwork().network_def(3, 2)) == kept
-    shown = json.loads((template / "configs" / "metadata.json").read_text())
+    stored = json.loads((template / "configs" / "metadata.json").read_text())
     filled = metadata(template, task.bundle(True), {}, {})
     by_run = {"monai_version", "pytorch_version", "numpy_version", "required_packages_version", "data_source"}
-    assert {key for key in shown if shown[key] != filled[key]} <= by_run
+    assert {key for key in stored if stored[key] != filled[key]} <= by_run
 
 
-def test_the_template_follows_from_what_goes_in_and_comes_out():
+def test_the_template_depends_on_the_kind_of_input_and_output():
     assert Classification(("a", "b"), 1, 32).bundle(True).folder == CLASSIFICATION_TEMPLATE
     assert Segmentation(("polyp",), 3, 32).bundle(True).folder == IMAGE_2D_TEMPLATE
     assert Segmentation(("prostate",), 1, 32).bundle(False).folder == VOLUME_TEMPLATE
 
 
 @pytest.mark.slow
-def test_a_hospital_classifies_from_the_command_line_without_medfed(made, tmp_path):
-    bundle, module, task, images = made
+def test_the_classifier_runs_from_the_command_line_without_medfed(exported, tmp_path):
+    bundle, module, task, images = exported
     (tmp_path / "medfed.py").write_text("raise ImportError('this hospital has no medfed')")  # found first from here
     command = [sys.executable, "-m", "monai.bundle", "run", "--bundle_root", str(bundle), "--dataset_dir", str(images),
                "--output_dir", str(tmp_path / "out"), "--device", "cpu"]  # fmt: skip

@@ -1,13 +1,13 @@
 from medfed.outputs.bundle.model_card import card_notes
 
 
-def test_a_reader_is_told_where_training_started_who_chose_the_round_and_who_the_clients_were():
+def test_the_notes_describe_start_weights_selection_and_clients():
     assert card_notes({"start_weights": None}) == ""
-    told = card_notes({
+    notes = card_notes({
         "start_weights": {"file": "resnet18.pth", "sha256": "ab12"}, "validation_site": "photo",
         "selection": "validation_site", "clients": {"n": 100, "per_round": 20, "partition": "dirichlet 0.5"},
     })  # fmt: skip
-    assert "the weights in resnet18.pth (SHA-256 ab12)" in told
-    assert "photo did not train; the round was selected by its scores." in told
-    assert "100 simulated clients (dirichlet 0.5). 20 clients took part in each round" in told
+    assert "the weights in resnet18.pth (SHA-256 ab12)" in notes
+    assert "photo did not train; the round was selected by its scores." in notes
+    assert "100 simulated clients (dirichlet 0.5). 20 clients took part in each round" in notes
     assert "it was scored only" in card_notes({"validation_site": "photo", "selection": "last"})

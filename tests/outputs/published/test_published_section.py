@@ -1,4 +1,4 @@
-"""What papers printed, beside a comparison's own numbers: which tables, which rows are marked, what is said."""
+"""Tests of the section with published tables: which tables it shows, which rows are marked, and its warnings."""
 
 import json
 from html.parser import HTMLParser
@@ -30,20 +30,20 @@ PACS = {"name": "folder_classes", "root": "/somewhere/PACS/"}
 
 
 def ran(method: str, varied=(), **settings) -> CompletedRun:
-    """As a comparison runs it: `settings` are those of the resolved config."""
+    """Return a run of a comparison; `settings` are those of the resolved config."""
     return CompletedRun(method.partition(":")[0], ComparisonRow(method, varied).changes, settings)
 
 
 def marked(table, block, *runs) -> set[str]:
-    found = load_table(table).block(block)
+    actual = load_table(table).block(block)
     return {
         line[0].removesuffix(ALSO_RUN_HERE)
-        for line in block_rows(load_table(table), found, runs)
+        for line in block_rows(load_table(table), actual, runs)
         if line[0].endswith(ALSO_RUN_HERE)
     }
 
 
-def test_data_sets_have_the_names_of_configs_and_of_published_blocks():
+def test_dataset_names_are_those_of_configs_and_of_published_blocks():
     assert set(DATASETS) <= set(known_names("datasets"))
     published = {block.dataset for name in table_names() for block in load_table(name).blocks}
     assert set(FOLDERS.values()) | set(DATASETS.values()) - {"Camelyon17"} == published - {"PACS and OfficeHome"}
@@ -56,22 +56,22 @@ def test_data_sets_have_the_names_of_configs_and_of_published_blocks():
     ({"name": "folder_classes", "root": "data/sites"}, None), ({"name": "folder", "root": "data/pacs"}, None),
     ({}, None),
 ])  # fmt: skip
-def test_which_published_data_a_config_is_of(data, expected):
+def test_the_published_name_of_a_config_s_dataset(data, expected):
     assert published_name_of(data) == expected
 
 
-def test_a_data_set_has_all_its_tables_with_its_blocks_alone():
+def test_a_dataset_has_all_its_tables_with_its_own_blocks_only():
     expected = [name for name in table_names() if any(block.dataset == "PACS" for block in load_table(name).blocks)]
-    found = tables_of_dataset("PACS")
+    actual = tables_of_dataset("PACS")
     assert len(expected) > 5
-    assert [(t.paper, t.table) for t in found] == [
+    assert [(t.paper, t.table) for t in actual] == [
         (load_table(name).paper, load_table(name).table) for name in expected
     ]
-    assert {block.dataset for table in found for block in table.blocks} == {"PACS"}
+    assert {block.dataset for table in actual for block in table.blocks} == {"PACS"}
     assert tables_of_dataset("Camelyon17") == tables_of_dataset(None) == []
 
 
-def test_a_row_is_marked_where_its_settings_were_run_and_no_other_changed():
+def test_a_row_is_marked_if_its_settings_were_run_without_other_changes():
     three, one = {"style": "overall", "k": 3, "alpha": 1.0}, {"style": "overall", "k": 1, "alpha": 1.0}
     table = "ccst_table_2", "Without Tent"
     assert marked(*table, ran("ccst", **three)) == {"ccst:style=overall,k=3"}
@@ -83,8 +83,8 @@ def test_a_row_is_marked_where_its_settings_were_run_and_no_other_changed():
     assert marked(*table, ran("fedavg")) == set()
 
 
-def test_values_of_a_published_row_are_compared_as_values():
-    """`contrast=0` is the number 0.0 of a config, `attention=false` its false, `site_clusters=none` its text."""
+def test_settings_of_a_published_row_are_compared_by_value():
+    """`contrast=0` equals 0.0 in a config, `attention=false` equals false, `site_clusters=none` equals the text."""
     whole = {"contrast": 0.75, "regularisation": 0.2, "site_clusters": "finch", "common_clusters": "finch"}
     table = "fisc_table_11", "Ablation"
     assert marked(*table, ran("fisc", **whole)) == {"fisc"}
@@ -112,18 +112,18 @@ def test_numbers_are_as_printed_and_misprints_have_a_footnote():
     assert "average" not in block_rows(fisc, fisc.block("Ablation"), [])[0]
 
 
-def test_the_section_says_where_from_and_that_papers_are_not_ranked_together():
+def test_the_section_names_its_source_and_warns_against_ranking():
     text = to_published_markdown(PROSTATE, "real", [ran("elcfs")])
     table = load_table("elcfs_table_2")
-    said = (table.citation, table.backbone, table.split, table.baselines, *table.notes)
-    assert all(word in text for word in ("\n## As published\n", WARNING, *said))
+    facts = (table.citation, table.backbone, table.split, table.baselines, *table.notes)
+    assert all(word in text for word in ("\n## As published\n", WARNING, *facts))
     assert "PHANTOM" not in text and PHANTOM_WARNING in to_published_markdown(PROSTATE, "phantom", [])
     assert "| elcfs (also run here) | ELCFS | 90.19 |" in text and "| fedavg | FedAvg |" in text
     assert to_published_markdown({"name": "camelyon17"}, "real", []) == ""
 
 
 class Details(HTMLParser):
-    """Texts within <details>, and without."""
+    """Collect the texts inside and outside <details>."""
 
     def __init__(self, text):
         super().__init__()
@@ -142,29 +142,29 @@ class Details(HTMLParser):
 
 
 def of_data(path, data: str):
-    """A comparison whose configs have a data block."""
+    """Write a comparison whose configs have a data block."""
     for config in made_comparison(path, ("fedavg", "elcfs"), (0,)).rglob("config.yaml"):
         config.write_text(config.read_text() + f"data: {data}\n")
     return path
 
 
-def test_the_page_folds_them_up(tmp_path):
+def test_the_page_shows_published_tables_in_a_folded_section(tmp_path):
     text = build_page(*read_runs([of_data(tmp_path / "all", "{name: prostate, root: data/prostate}")]))
-    found = Details(text)
-    assert "As published: 1 table on prostate MRI" in found.within and "90.19" in found.within
-    assert WARNING in found.within and PHANTOM_WARNING in found.within and "elcfs (also run here)" in found.within
-    assert "† ELCFS: the printed average is 10.88" in found.within and "90.19" not in found.without
+    actual = Details(text)
+    assert "As published: 1 table on prostate MRI" in actual.within and "90.19" in actual.within
+    assert WARNING in actual.within and PHANTOM_WARNING in actual.within and "elcfs (also run here)" in actual.within
+    assert "† ELCFS: the printed average is 10.88" in actual.within and "90.19" not in actual.without
     captions = [caption for caption in text.split("<figcaption>")[1:] if caption.startswith("ELCFS, Table 2")]
     assert len(captions) == 2 and all("PUBLISHED numbers, not of this comparison." in caption for caption in captions)
 
 
 @pytest.mark.parametrize("data", ["{name: folder, root: x}", "7", "[a]"])
-def test_a_page_of_other_data_has_none(tmp_path, data):
+def test_a_page_of_other_data_has_no_published_tables(tmp_path, data):
     assert "As published" not in build_page(*read_runs([of_data(tmp_path / "all", data)]))
 
 
-def test_the_page_takes_labels_and_baselines_from_the_rows(tmp_path):
-    """Folders with a part of a SHA-256 say nothing; FedAvg with K=2 is what ELCFS with K=2 is tested against."""
+def test_the_page_reads_labels_and_baselines_from_row_files(tmp_path):
+    """Folder names with a hash do not contain the settings. ELCFS with K=2 is tested against FedAvg with K=2."""
     varied = [ComparisonRow(method, (f"federation.participating={k}", "network.weights=a/b.pth")) for k in (1, 2)
               for method in ("fedavg", "elcfs")]  # fmt: skip
     path = made_comparison(tmp_path / "all", tuple(row.folder for row in varied), (0,))
@@ -178,7 +178,7 @@ def test_the_page_takes_labels_and_baselines_from_the_rows(tmp_path):
     method_lines = {line.method: line for line in table.blocks[0].lines}
     assert list(method_lines)[:2] == [row.label for row in varied if row.method == "fedavg"]
     for row in varied:
-        found = method_lines[row.label]
-        assert (found.p is not None) == (row.method == "elcfs")
-        assert (found.reason == "the baseline") == (row.method == "fedavg")
+        actual = method_lines[row.label]
+        assert (actual.p is not None) == (row.method == "elcfs")
+        assert (actual.reason == "the baseline") == (row.method == "fedavg")
     assert any("against fedavg with the same varied settings" in note for note in table.notes)

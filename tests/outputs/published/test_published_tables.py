@@ -30,21 +30,21 @@ def numbers(block: PublishedBlock) -> list[float]:
     return [*averages, *(value for row in block.rows for value in row.values)]
 
 
-def test_every_table_is_there(tables):
-    assert set(tables) == {f"{paper}_table_{n}" for paper, found in TABLES.items() for n in found}
+def test_every_table_exists(tables):
+    assert set(tables) == {f"{paper}_table_{n}" for paper, actual in TABLES.items() for n in actual}
     assert all(name.endswith(f"_table_{table.table}") and table.blocks for name, table in tables.items())
     assert sum(len(numbers(block)) for table in tables.values() for block in table.blocks) == 996, (
         "as many as the papers' tables have"
     )
 
 
-def test_exactly_the_known_averages_are_wrong_and_a_footnote_says_so(tables):
-    found = {(name, m.block, m.method, m.printed, m.mean) for name, t in tables.items() for m in t.wrong_averages()}
-    assert found == WRONG
+def test_exactly_the_listed_averages_are_wrong(tables):
+    actual = {(name, m.block, m.method, m.printed, m.mean) for name, t in tables.items() for m in t.wrong_averages()}
+    assert actual == WRONG
     assert all(set(table.misprints) == set(table.wrong_averages()) for table in tables.values())
 
 
-def test_shares_lie_between_0_and_100_and_no_number_is_negative(tables):
+def test_percentages_are_between_0_and_100_and_no_number_is_negative(tables):
     blocks = [block for table in tables.values() for block in table.blocks]
     assert {block.unit for block in blocks} == {"%", "pixel", "MB", "s"}
     for block in blocks:
@@ -52,12 +52,12 @@ def test_shares_lie_between_0_and_100_and_no_number_is_negative(tables):
         assert all(0 <= number <= (100 if block.unit == "%" else 1000) for number in numbers(block)), block.title
 
 
-def test_methods_have_the_names_of_configs(tables):
+def test_methods_have_the_names_used_in_configs(tables):
     names = {row.method.partition(":")[0] for table in tables.values() for block in table.blocks for row in block.rows}
     assert names - set(known_methods("methods")) == {"eoa"}, "of another paper, and not in medfed"
 
 
-def test_no_method_or_block_comes_twice(tables):
+def test_no_method_or_block_occurs_twice(tables):
     for table in tables.values():
         assert len({block.title for block in table.blocks}) == len(table.blocks)
         for block in table.blocks:
@@ -72,13 +72,13 @@ def test_no_method_or_block_comes_twice(tables):
     ("fisc_table_8", "Time", "fpl", (6.29, 4.31, 0.0), None),
     ("fisc_table_11", "Ablation", "fisc", (73.63, 93.05), None),
 ])  # fmt: skip
-def test_numbers_looked_up_by_hand(tables, name, block, method, values, average):
+def test_some_numbers_equal_those_read_from_the_papers(tables, name, block, method, values, average):
     row = tables[name].block(block).row(method)
     assert (row.values, row.average) == (values, average)
 
 
-def test_a_table_quoted_in_another_agrees(tables):
-    """StableFDG's Table 6 has the accuracies of Table 2, and Table 3 its last row; FISC's Table 11 those of Table 1."""
+def test_tables_that_quote_other_tables_agree_with_them(tables):
+    """StableFDG's Tables 6 and 3 quote accuracies of Table 2, and FISC's Table 11 quotes those of Table 1."""
     quoted, whole = tables["stable_fdg_table_6"].block("Accuracy"), tables["stable_fdg_table_2"].block("PACS")
     assert all(row.values == (whole.row(row.method).average,) for row in quoted.rows)
     assert tables["stable_fdg_table_3"].block("Ablation").row("stable_fdg").values == whole.row("stable_fdg").values
@@ -96,14 +96,14 @@ def test_a_damaged_file_is_named(tmp_path, monkeypatch):
         load_table("y_table_1")
 
 
-def test_an_average_may_be_off_by_its_last_decimal_and_no_more():
+def test_an_average_may_differ_by_its_last_decimal_only():
     """The mean of 1 and 2 is 1.5."""
     for average, rounded_to, wrong in ((1.51, 0.01, False), (1.52, 0.01, True), (1.6, 0.1, False), (1.7, 0.1, True)):
         assert PublishedRow("fedavg", "FedAvg", (1.0, 2.0), average, rounded_to).average_is_wrong() == wrong
     assert not PublishedRow("fedavg", "FedAvg", (1.0, 2.0)).average_is_wrong()
 
 
-def test_a_row_of_another_length_is_refused():
+def test_a_row_with_a_wrong_number_of_values_is_rejected():
     row = PublishedRow("fedavg", "FedAvg", (1.0, 2.0), 1.5)
     with pytest.raises(ValueError, match="FedAvg has 2 values, expected 3"):
         PublishedBlock("T", "d", "Dice", "%", "higher", "unseen site", ("A", "B", "C"), (row,))

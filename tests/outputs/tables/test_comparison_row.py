@@ -10,7 +10,7 @@ VALUES = ("federation.participating=2", "network.weights=/a/b.pth", "network.wei
 ROWS = [ComparisonRow(method, varied) for method in METHODS for varied in ((), *((value,) for value in VALUES))]
 
 
-def test_folders_are_safe_and_no_two_are_alike():
+def test_folder_names_are_valid_and_unique():
     folders = [row.folder for row in ROWS]
     assert len({folder.casefold() for folder in folders}) == len(ROWS)
     for folder in folders:
@@ -18,23 +18,23 @@ def test_folders_are_safe_and_no_two_are_alike():
         assert not set(folder) & set('/\\:*?"<>| []')
 
 
-def test_a_plain_label_is_its_folder():
+def test_a_plain_label_is_its_folder_name():
     assert ComparisonRow("ccst:k=1,style=single").folder == "ccst-k=1,style=single"
     assert ComparisonRow("elcfs", ("federation.participating=2",)).folder == "elcfs--federation.participating=2"
 
 
-def test_a_row_comes_back_from_the_folder_of_a_run(tmp_path):
+def test_a_row_is_read_from_the_folder_of_a_run(tmp_path):
     for row in ROWS:
         row.write(tmp_path)
         assert read_row(tmp_path, "other") == row
 
 
-def test_a_run_without_a_row_is_its_method_and_an_older_comparison_has_it_in_its_folder(tmp_path):
+def test_a_run_without_a_row_uses_its_method_and_older_comparisons_the_folder_name(tmp_path):
     assert read_row(tmp_path, "elcfs").label == "elcfs"
     assert row_from_folder_name("ccst-k=1,style=single") == ComparisonRow("ccst:k=1,style=single")
 
 
-def test_it_is_tested_against_fedavg_with_the_same_values_but_those_of_methods():
+def test_the_baseline_is_fedavg_with_the_same_varied_settings_except_method_settings():
     row = ComparisonRow("ccst:style=single", ("method.k=1", "federation.participating=2"))
     assert row.label == "ccst:style=single, method.k=1, federation.participating=2"
     assert row.baseline == "fedavg, federation.participating=2" and ComparisonRow("ccst").baseline == "fedavg"
@@ -44,7 +44,7 @@ def test_it_is_tested_against_fedavg_with_the_same_values_but_those_of_methods()
 @pytest.mark.parametrize("content", [
     "{", "[]", '{"method": "a"}', '{"method": "a", "varied": [1]}', '{"method": 1, "varied": []}',
 ])  # fmt: skip
-def test_a_damaged_row_is_named(tmp_path, content):
+def test_a_damaged_row_file_is_named(tmp_path, content):
     (tmp_path / ROW_FILE).write_text(content)
     with pytest.raises(UserError, match="row.json: .*--resume"):
         read_row(tmp_path, "elcfs")

@@ -24,36 +24,36 @@ def saved(tmp_path, rounds: list[dict], shares: list[int]) -> RunFolder:
     return folder
 
 
-def test_what_is_shared_once_and_what_the_first_round_takes_beyond_stands_apart(tmp_path):
-    """Two clients: 0.5 s of sharing each, then 4 s in the first round and 1 s in each of the others."""
+def test_one_time_costs_are_separate_from_costs_of_every_round(tmp_path):
+    """Two clients: each shares for 0.5 s, then trains for 4 s in the first round and for 1 s in each other round."""
     rounds = [{"share": 1.0, "train": 8.0, "aggregate": 0.3}, *[{"train": 2.0, "aggregate": 0.1}] * 2]
-    found = read_cost(saved(tmp_path, rounds, [1]))
-    assert found == Cost(1.0, 0.0, 3.5, 0.1, 1e6, 2e6, 4096, 3e6)
+    actual = read_cost(saved(tmp_path, rounds, [1]))
+    assert actual == Cost(1.0, 0.0, 3.5, 0.1, 1e6, 2e6, 4096, 3e6)
 
 
-def test_what_is_shared_every_round_counts_to_the_round(tmp_path):
+def test_statistics_shared_in_every_round_count_as_costs_of_a_round(tmp_path):
     rounds = [{"share": 1.0, "train": 2.0, "aggregate": 0.1}] * 3
-    found = read_cost(saved(tmp_path, rounds, [1, 2, 3]))
-    assert found == Cost(1.0, 0.5, 0.0, 0.1, 1e6 + 4096, 5e6, 0, 0)
+    actual = read_cost(saved(tmp_path, rounds, [1, 2, 3]))
+    assert actual == Cost(1.0, 0.5, 0.0, 0.1, 1e6 + 4096, 5e6, 0, 0)
 
 
-def test_a_run_from_before_timings_has_bytes_only(tmp_path):
+def test_a_run_without_timings_has_bytes_only(tmp_path):
     folder = saved(tmp_path, [{"train": 2.0, "aggregate": 0.1}], [])
     (tmp_path / "timings.csv").unlink()
-    found = read_cost(folder)
-    assert (found.train_s, found.aggregate_s, found.up) == (None, None, 1e6)
-    assert cost_rows({"m": found})[1][:3] == ["m", "-", "-"]
+    actual = read_cost(folder)
+    assert (actual.train_s, actual.aggregate_s, actual.up) == (None, None, 1e6)
+    assert cost_rows({"m": actual})[1][:3] == ["m", "-", "-"]
 
 
-def test_runs_are_averaged_and_written_in_seconds_and_bytes():
+def test_costs_are_averaged_over_runs_and_written_in_seconds_and_bytes():
     one, other = Cost(1.0, 0.0, 2.0, 0.1, 1e6, 2e6, 0.0, 0.0), Cost(3.0, 0.0, 4.0, 0.3, 1e6, 2e6, 0.0, 0.0)
-    found = mean_cost([one, other])
-    assert (found.train_s, found.once_s, found.aggregate_s) == (2.0, 3.0, pytest.approx(0.2))
+    actual = mean_cost([one, other])
+    assert (actual.train_s, actual.once_s, actual.aggregate_s) == (2.0, 3.0, pytest.approx(0.2))
     assert cost_csv({"m": one}).splitlines()[1] == "m,1.0,0.0,2.0,0.1,1000000.0,2000000.0,0.0,0.0"
     assert cost_rows({"m": one})[1] == ["m", "1.00", "0.00", "2.00", "0.10", "1.000", "2.000", "0.000", "0.000"]
 
 
-def test_rounds_that_were_never_committed_lose_their_timings(tmp_path):
+def test_timings_of_uncommitted_rounds_are_removed(tmp_path):
     folder = saved(tmp_path, [{"train": 2.0, "aggregate": 0.1}] * 3, [])
     folder.truncate(2)
     assert [row["round"] for row in folder.timings()] == [1, 2]

@@ -10,7 +10,7 @@ def row(site: str, patient: str, dice: float) -> dict:
     return dict.fromkeys(METRICS) | known
 
 
-def test_best_is_bold_second_underlined_and_nothing_is_a_command():
+def test_the_best_is_bold_the_second_underlined_and_special_characters_are_escaped():
     results = [
         {"method": method, "unseen_site": "A_1", "seed": 1, "selection": "last", "data": "phantom",
          "rows": [row("A_1", str(i), dice) for i in range(6)]}
@@ -23,7 +23,7 @@ def test_best_is_bold_second_underlined_and_nothing_is_a_command():
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
 
 
-def test_every_special_character_is_defused():
+def test_every_special_character_is_escaped():
     assert escape_latex("50 % of a_b & {c} #1 $2 ~ ^ \\") == (
         r"50 \% of a\_b \& \{c\} \#1 \$2 \textasciitilde{} \textasciicircum{} \textbackslash{}"
     )

@@ -1,4 +1,4 @@
-"""The leave-one-site-out table and the table that closes a run."""
+"""Tests of the leave-one-site-out table and of the table at the end of a run."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ def case(site, patient, dice, hd95=None, status="ok", role="unseen", structure="
 
 
 def result(method, site, dice, hd95=None, seed=0, data="real", selection="last", **others):
-    """A run whose patients score these Dice values and, if given, HD95."""
+    """Return the result of a run with these Dice values and, if given, HD95 values of its patients."""
     distances = hd95 or [10.0] * len(dice)
     rows = [case(site, f"p{k}", d, h, **others) for k, (d, h) in enumerate(zip(dice, distances, strict=True))]
     return {"method": method, "unseen_site": site, "seed": seed, "rows": rows, "selection": selection, "data": data}
@@ -38,7 +38,7 @@ def block(table, metric="dice", structure="disc"):
 
 
 def line(table, method, metric="dice"):
-    return next(found for found in block(table, metric).lines if found.method == method)
+    return next(actual for actual in block(table, metric).lines if actual.method == method)
 
 
 def two_methods(**others):
@@ -50,16 +50,16 @@ def two_methods(**others):
     ]
 
 
-def test_cells_are_means_over_cases_in_percent_and_the_average_weighs_sites_alike():
-    """FedAvg: A (80 + 90)/2 = 85, B 70, average 77.5 though A has twice the patients."""
-    found = line(build_table(two_methods(), ["disc"]), "fedavg")
-    assert [cell.mean for cell in found.cells] == pytest.approx([85, 70])
-    assert found.average.mean == pytest.approx(77.5)
-    assert found.average.sd is None
+def test_cells_are_means_over_cases_in_percent_and_the_average_weights_sites_equally():
+    """FedAvg: A has (80 + 90)/2 = 85, B has 70, so the average is 77.5 although A has twice as many patients."""
+    actual = line(build_table(two_methods(), ["disc"]), "fedavg")
+    assert [cell.mean for cell in actual.cells] == pytest.approx([85, 70])
+    assert actual.average.mean == pytest.approx(77.5)
+    assert actual.average.sd is None
 
 
-def test_spread_is_over_seeds_and_that_of_the_average_is_of_each_seeds_average():
-    """Seeds 0, 1 at A: 80, 84; at B: 70, 62. Averages 75 and 73: sd sqrt(2), while the sites spread more."""
+def test_the_standard_deviation_is_over_seeds():
+    """Seeds 0 and 1 give 80 and 84 at A, 70 and 62 at B: the averages 75 and 73 have the sd sqrt(2)."""
     results = [
         result("fedavg", "A", [0.80], seed=0),
         result("fedavg", "A", [0.84], seed=1),
@@ -67,13 +67,13 @@ def test_spread_is_over_seeds_and_that_of_the_average_is_of_each_seeds_average()
         result("fedavg", "B", [0.62], seed=1),
     ]
     table = build_table(results, ["disc"])
-    found = line(table, "fedavg")
-    assert [cell.sd for cell in found.cells] == pytest.approx([8**0.5, 32**0.5])
-    assert (found.average.mean, found.average.sd) == pytest.approx((74, 2**0.5))
+    actual = line(table, "fedavg")
+    assert [cell.sd for cell in actual.cells] == pytest.approx([8**0.5, 32**0.5])
+    assert (actual.average.mean, actual.average.sd) == pytest.approx((74, 2**0.5))
     assert "74.00 ± 1.41" in to_text(table)
 
 
-def test_best_is_bold_and_second_underlined_and_lower_is_better_for_distances():
+def test_the_best_is_bold_the_second_underlined_and_lower_is_better_for_distances():
     text = to_markdown(build_table(two_methods(), ["disc"]))
     assert "| fedavg | <u>85.00</u> | **70.00** | **77.50** |" in text
     assert "| elcfs | **93.00** | <u>60.00</u> | <u>76.50</u> |" in text
@@ -81,20 +81,20 @@ def test_best_is_bold_and_second_underlined_and_lower_is_better_for_distances():
     assert "| elcfs | **4.00** | <u>12.00</u> | <u>8.00</u> |" in text
 
 
-def test_three_methods_have_one_plain_and_equal_print_shares_the_mark():
+def test_equal_printed_values_share_a_mark_and_the_third_value_has_none():
     results = [result(name, "A", [dice]) for name, dice in (("fedavg", 0.5), ("x", 0.800001), ("y", 0.8), ("z", 0.7))]
     text = to_markdown(build_table(results, ["disc"]))
     for words in ("| fedavg | 50.00 |", "| x | **80.00** |", "| y | **80.00** |", "| z | <u>70.00</u> |"):
         assert words in text
 
 
-def test_a_single_method_is_not_best_and_is_not_tested():
+def test_a_single_method_has_no_mark_and_no_test():
     text = to_markdown(build_table([result("fedavg", "A", [0.8])], ["disc"]))
     assert "| fedavg | 80.00 | 80.00 | 0/1 |" in text
     assert "p against" not in text
 
 
-def test_significance_is_over_all_unseen_patients_averaged_over_seeds():
+def test_the_test_is_over_all_unseen_patients_averaged_over_seeds():
     """Seven patients at two sites, each better by its own amount in the mean of two seeds, though worse in one of them.
 
     The exact two-sided p of seven differences of one sign is 2 / 2**7.
@@ -107,35 +107,35 @@ def test_significance_is_over_all_unseen_patients_averaged_over_seeds():
         results.append(result("elcfs", site, list(base - gain), seed=0))
         results.append(result("elcfs", site, list(base + 3 * gain), seed=1))
     table = build_table(results, ["disc"])
-    found = line(table, "elcfs")
-    assert (found.n, found.reason) == (7, None)
-    assert found.p == pytest.approx(2 / 2**7)
+    actual = line(table, "elcfs")
+    assert (actual.n, actual.reason) == (7, None)
+    assert actual.p == pytest.approx(2 / 2**7)
     assert "0.016 (7)" in to_text(table)
     assert line(table, "fedavg").p is None
 
 
-def test_too_few_patients_have_no_p_and_a_note_that_says_so():
+def test_too_few_patients_give_no_p_value_and_a_note():
     table = build_table(two_methods(), ["disc"])
     assert line(table, "elcfs").p is None
     assert "- (3)" in to_text(table)
     assert any("elcfs: no p" in note and "only 3 matched patients" in note for note in table.notes)
 
 
-def test_a_baseline_that_was_not_run_leaves_no_test():
+def test_there_is_no_test_if_the_baseline_was_not_run():
     table = build_table(two_methods(), ["disc"], baseline="fedprox")
     assert line(table, "elcfs").reason == "the baseline fedprox was not run"
     assert "p against" not in to_text(table)
 
 
-def test_a_missing_fold_is_a_dash_and_so_is_the_average_with_a_note():
+def test_a_missing_fold_and_its_average_are_a_dash_with_a_note():
     table = build_table(two_methods()[:3], ["disc"])
-    found = line(table, "elcfs")
-    assert (found.cells[1], found.average) == (None, None)
+    actual = line(table, "elcfs")
+    assert (actual.cells[1], actual.average) == (None, None)
     assert "| elcfs | **93.00** | - | - |" in to_markdown(table)
     assert "not run: elcfs, unseen B, seed 0" in table.notes
 
 
-def test_a_missed_organ_is_counted_and_worsens_the_mean():
+def test_a_missed_organ_is_counted_and_lowers_the_mean():
     worse = two_methods()
     worse[2]["rows"][1] |= {"dice": 0.0, "hd95_px": 500.0, "status": "missed"}
     before, after = (line(build_table(r, ["disc"]), "elcfs") for r in (two_methods(), worse))
@@ -144,11 +144,11 @@ def test_a_missed_organ_is_counted_and_worsens_the_mean():
     assert "1/3" in to_text(build_table(worse, ["disc"]))
 
 
-def test_absent_cases_enter_neither_mean_nor_count():
+def test_absent_cases_are_in_neither_mean_nor_count():
     results = [result("fedavg", "A", [0.8])]
     results[0]["rows"].append(case("A", "p9", None, status="absent"))
-    found = line(build_table(results, ["disc"]), "fedavg")
-    assert (found.cells[0].mean, found.n_cases) == (pytest.approx(80), 1)
+    actual = line(build_table(results, ["disc"]), "fedavg")
+    assert (actual.cells[0].mean, actual.n_cases) == (pytest.approx(80), 1)
 
 
 def test_each_unit_has_its_own_block_and_mixed_units_are_not_averaged():
@@ -157,8 +157,8 @@ def test_each_unit_has_its_own_block_and_mixed_units_are_not_averaged():
     assert [(b.name, b.unit) for b in table.blocks] == [
         ("Dice", "%"), ("HD95", "mm"), ("HD95", "px"), ("HD", "mm"), ("HD", "px"),
     ]  # fmt: skip
-    found = line(table, "fedavg", "hd95_mm")
-    assert (found.cells[0].mean, found.cells[1], found.average) == (3.0, None, None)
+    actual = line(table, "fedavg", "hd95_mm")
+    assert (actual.cells[0].mean, actual.cells[1], actual.average) == (3.0, None, None)
     mixed = [result("fedavg", "A", [0.8], [3.0], unit="mm")]
     mixed[0]["rows"].append(case("A", "p9", 0.8, 7.0, unit="px"))
     assert line(build_table(mixed, ["disc"]), "fedavg", "hd95_mm").cells == (None,)
@@ -170,13 +170,13 @@ def test_runs_of_different_patients_are_noted():
     assert any("A: the runs do not score the same patients" in note for note in build_table(results, ["disc"]).notes)
 
 
-def test_a_row_with_varied_settings_is_tested_against_the_baseline_with_the_same():
-    """elcfs, k=1 beats fedavg, k=1 on every patient, and equals fedavg, k=2; k=3 has no FedAvg beside it."""
+def test_a_row_with_varied_settings_is_tested_against_the_baseline_with_the_same_settings():
+    """elcfs, k=1 is better than fedavg, k=1 for every patient and equal to fedavg, k=2; k=3 has no FedAvg run."""
     low, high = [0.5 + 0.01 * k for k in range(8)], [0.6 + 0.02 * k for k in range(8)]
     scores = {"elcfs, k=1": high, "elcfs, k=2": high, "elcfs, k=3": high, "fedavg, k=1": low, "fedavg, k=2": high}
     results = [result(m, "A", dice) | {"baseline": f"fedavg, {m[-3:]}"} for m, dice in scores.items()]
     table = build_table(results, ["disc"])
-    assert [found.method for found in block(table).lines][:2] == ["fedavg, k=1", "fedavg, k=2"]
+    assert [actual.method for actual in block(table).lines][:2] == ["fedavg, k=1", "fedavg, k=2"]
     assert line(table, "elcfs, k=1").p == pytest.approx(2 / 2**8), "exact and two-sided: all eight better"
     assert line(table, "elcfs, k=2").p is None and line(table, "elcfs, k=2").n == 8
     assert line(table, "elcfs, k=3").n is None and "fedavg, k=3 was not run" in line(table, "elcfs, k=3").reason
@@ -187,22 +187,22 @@ def test_a_row_with_varied_settings_is_tested_against_the_baseline_with_the_same
 
 def test_structures_keep_their_order_and_the_baseline_comes_first():
     results = two_methods()[::-1]
-    for found in results:
-        found["rows"] += [row | {"structure": "cup"} for row in found["rows"]]
+    for actual in results:
+        actual["rows"] += [row | {"structure": "cup"} for row in actual["rows"]]
     table = build_table(results, ["disc", "cup"])
     assert list(dict.fromkeys(b.structure for b in table.blocks)) == ["disc", "cup"]
-    assert [found.method for found in table.blocks[0].lines] == ["fedavg", "elcfs"]
+    assert [actual.method for actual in table.blocks[0].lines] == ["fedavg", "elcfs"]
 
 
 @pytest.mark.parametrize("render", [to_markdown, to_text, to_json])
-def test_every_form_says_phantom_the_rule_the_seeds_the_unit_and_what_hd95_is(render):
+def test_every_format_states_phantom_rule_seeds_unit_and_the_meaning_of_hd95(render):
     text = render(build_table(two_methods(data="phantom", selection="source_validation", seed=3), ["disc"]))
     for words in (PHANTOM, "source_validation", "seeds: 3", "px", "larger of the two directed 95th percentiles"):
         assert words in text
     assert PHANTOM not in render(build_table(two_methods(), ["disc"]))
 
 
-def test_csv_has_one_value_a_line_each_saying_phantom():
+def test_csv_has_one_value_in_each_line_and_states_phantom():
     rows = list(csv.DictReader(io.StringIO(to_csv(build_table(two_methods(data="phantom")[:3], ["disc"])))))
     assert {row["data"] for row in rows} == {"phantom"}
     assert len(rows) == 3 * 2 * 3  # measures, methods, two sites and the average
@@ -213,7 +213,7 @@ def test_csv_has_one_value_a_line_each_saying_phantom():
     assert (missing["mean"], missing["p"], missing["n_pairs"], missing["n_cases"]) == ("", "", "2", "2")
 
 
-def test_json_is_plain_and_holds_the_cells():
+def test_json_contains_the_cells():
     table = build_table(two_methods(), ["disc"])
     assert json.loads(to_json(table)) == to_json_dict(table)
     assert to_json_dict(table)["blocks"][0]["lines"][0]["cells"][0] == {
@@ -221,7 +221,7 @@ def test_json_is_plain_and_holds_the_cells():
     }  # fmt: skip
 
 
-def test_text_is_aligned_and_has_escapes_only_for_a_terminal():
+def test_text_is_aligned_and_has_escape_codes_only_for_a_terminal():
     table = build_table(two_methods(), ["disc"])
     plain, styled = to_text(table), to_text(table, isatty=True)
     assert "\033" not in plain
@@ -243,13 +243,13 @@ def test_text_is_aligned_and_has_escapes_only_for_a_terminal():
         ([result("fedavg", "A", [0.8])] * 2, "seed 0 comes twice"),
     ],
 )
-def test_what_cannot_share_a_table_is_refused(results, words):
+def test_runs_that_cannot_share_a_table_are_rejected(results, words):
     with pytest.raises(UserError, match=words):
         build_table(results, ["disc"])
 
 
 @pytest.mark.parametrize("row", [case("A", "p1", 0.8, role="seen"), case("B", "p1", 0.8)])
-def test_rows_of_another_site_or_of_a_seen_one_are_refused(row):
+def test_rows_of_another_site_or_of_a_seen_site_are_rejected(row):
     with pytest.raises(ValueError, match="is among those of the unseen site 'A'"):
         build_table([result("fedavg", "A", [0.8]) | {"rows": [row]}], ["disc"])
 
@@ -271,7 +271,7 @@ RUN = [
 def test_the_closing_table_has_seen_then_unseen_sites_then_means_and_the_gap():
     """Seen (85 + 75)/2 = 80; unseen (60 + 0)/2 = 30; gap +50 points. HD95: (3 + 5)/2 = 4; 30; gap -26 px."""
     text = closing_table(summary_of(RUN, method="elcfs", selected_round=3, rounds=5))
-    lines = [re.split(r"\s{2,}", found.strip()) for found in text.splitlines()]
+    lines = [re.split(r"\s{2,}", actual.strip()) for actual in text.splitlines()]
     assert lines[:2] == [[PHANTOM], ["elcfs; round 3 of 5 by the rule 'last'; ± is the sd over cases"]]
     assert lines[3:10] == [
         ["site", "structure", "cases", "Dice %", "HD95", "ASSD", "missed"],
@@ -282,7 +282,7 @@ def test_the_closing_table_has_seen_then_unseen_sites_then_means_and_the_gap():
         ["mean UNSEEN", "disc", "2", "30.00", "30.00 px", "-", "1"],
         ["gap: seen - unseen", "disc", "+50.00", "-26.00 px"],
     ]
-    assert "in no mean: 1" in text
+    assert "left out of all means: 1" in text
 
 
 def test_the_closing_table_of_real_data_without_an_unseen_site_has_no_gap():
@@ -294,31 +294,34 @@ def test_the_closing_table_of_real_data_without_an_unseen_site_has_no_gap():
 
 def test_the_closing_table_shows_no_distance_for_a_site_of_two_units():
     rows = [case("A", "1", 0.9, 2.0), case("A", "2", 0.9, 2.0, unit="mm")]
-    lines = [re.split(r"\s{2,}", found.strip()) for found in closing_table(summary_of(rows)).splitlines()]
+    lines = [re.split(r"\s{2,}", actual.strip()) for actual in closing_table(summary_of(rows)).splitlines()]
     assert ["A (UNSEEN)", "disc", "2", "90.00 ± 0.00", "-", "-", "0"] in lines
 
 
-def test_a_validation_site_has_a_line_of_its_own_and_is_in_no_mean():
+def test_a_validation_site_has_its_own_line_and_is_in_no_mean():
     rows = [*RUN, case("V", "1", 0.10, 3.0, role="validation")]
     text = closing_table(summary_of(rows))
-    lines = [re.split(r"\s{2,}", found.strip()) for found in text.splitlines()]
-    assert [found[0] for found in lines[4:9]] == ["A", "B", "V (VALIDATION)", "C (UNSEEN)", "mean seen"]
-    without = [re.split(r"\s{2,}", found.strip()) for found in closing_table(summary_of(RUN)).splitlines()]
+    lines = [re.split(r"\s{2,}", actual.strip()) for actual in text.splitlines()]
+    assert [actual[0] for actual in lines[4:9]] == ["A", "B", "V (VALIDATION)", "C (UNSEEN)", "mean seen"]
+    without = [re.split(r"\s{2,}", actual.strip()) for actual in closing_table(summary_of(RUN)).splitlines()]
     assert lines[8:] == without[7:]
 
 
-def test_clients_are_one_line_however_many():
-    told = {"clients": {"n": 30, "per_round": 10, "partition": "dirichlet 0.5"}, "source_sites": ["A", "B", "C"]}
-    text = closing_table(summary_of(RUN) | told)
+def test_clients_are_described_in_one_line():
+    with_clients = {
+        "clients": {"n": 30, "per_round": 10, "partition": "dirichlet 0.5"},
+        "source_sites": ["A", "B", "C"],
+    }
+    text = closing_table(summary_of(RUN) | with_clients)
     assert text.splitlines()[2] == "30 clients of 3 sites, 10 per round, partition: dirichlet 0.5"
     assert text.count("client") == 1
 
 
-def test_validation_sites_have_the_same_table_with_their_own_words():
+def test_validation_sites_have_the_same_table_with_their_own_heading():
     results = two_methods()
-    for found in results:
-        found["validation_site"] = found.pop("unseen_site")
-        for row in found["rows"]:
+    for actual in results:
+        actual["validation_site"] = actual.pop("unseen_site")
+        for row in actual["rows"]:
             row["role"] = "validation"
     table = build_table(results[:3], ["disc"], role="validation")
     assert "each column is the validation site, which did not train either" in to_text(table)
