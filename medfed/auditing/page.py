@@ -106,12 +106,12 @@ def _measures(result: Mapping[str, Any], label: str) -> Measures:
 
 def _attempt(image: Reconstruction, caption: str, label: str, axes: str | None) -> Attempt:
     images = [(_embed(image.original, "original", label, axes), "Original")]
-    for kind, words in KIND_LABELS.items():
+    for kind, kind_label in KIND_LABELS.items():
         if kind in image.images:
             scores = image.scores[kind]
-            text = f"{words[0].upper()}{words[1:]}: detail {scores['detail_correlation']:.3f}, "
+            text = f"{kind_label[0].upper()}{kind_label[1:]}: detail {scores['detail_correlation']:.3f}, "
             text += f"whole image {scores['correlation']:.3f}"
-            images.append((_embed(image.images[kind], words, label, axes), text))
+            images.append((_embed(image.images[kind], kind_label, label, axes), text))
     return Attempt(caption, label, images)
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROLES = ("seen", "validation", "unseen")
-WIDTH_IN, ROW_IN, AXIS_IN = 5.0, 0.56, 0.6  # of a panel, of a group in it, and of the axis below
-MAX_OUTLIERS = 30  # drawn of a group that has more cases than `max_points`
+WIDTH_IN, ROW_IN, AXIS_IN = 5.0, 0.56, 0.6  # width of a panel; height of a group and of the axis below
+MAX_OUTLIERS = 30  # of a group that has more cases than `max_points`
 LOG_TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000)
 WIDE = 12  # times the median: a largest value above this makes the axis logarithmic
 Limits = tuple[float, float] | None
@@ -173,17 +173,17 @@ def _draw_panel(axes: Axes, panel: BoxPanel, max_points: int | None) -> None:
 
 def _draw_group(axes: Axes, y: float, group: BoxGroup, max_points: int | None) -> None:
     values, failed, colour = np.array(group.values, dtype=float), np.array(group.failed), role_colour(group.role)
-    drawn = axes.boxplot(
+    plot = axes.boxplot(
         values, positions=[y], widths=0.36, orientation="horizontal", showfliers=False, showcaps=False,
         patch_artist=True, manage_ticks=False, boxprops={"facecolor": colour + "29", "edgecolor": colour},
         medianprops={"color": colour, "linewidth": 2.5}, whiskerprops={"color": colour},
     )  # fmt: skip
     shown = np.arange(len(values))
     if max_points is not None and len(values) > max_points:
-        ends = np.concatenate([line.get_xdata() for line in drawn["whiskers"]])
+        ends = np.concatenate([line.get_xdata() for line in plot["whiskers"]])
         outside = np.flatnonzero((values < ends.min()) | (values > ends.max()))
         shown = outside[np.linspace(0, len(outside) - 1, min(len(outside), MAX_OUTLIERS)).round().astype(int)]
-    across = y + (shown % 5 - 2) * 0.05  # five lines, so that equal values lie beside each other
+    across = y + (shown % 5 - 2) * 0.05  # five lines, so that points of equal values do not overlap
     good = ~failed[shown]
     circle, cross = {"markersize": 3.5, "alpha": 0.75, "markeredgewidth": 0}, {"markersize": 5}
     for which, marker, marker_colour, style in ((good, "o", colour, circle), (~good, "x", BLACK, cross)):

@@ -152,6 +152,8 @@ def curve_figure(panels: Sequence[CurvePanel], with_legend: bool) -> Figure:
 
 
 def _draw(axes: Axes, panel: CurvePanel) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     by_round: dict[float, list[float]] = {}
     for points in panel.clients:
         for number, value in points:
@@ -164,12 +166,12 @@ def _draw(axes: Axes, panel: CurvePanel) -> None:
         marker = "o" if len(curve.points) <= MAX_MARKED else ""
         axes.plot(*zip(*curve.points), color=curve.colour, linestyle=curve.dash, linewidth=curve.width, marker=marker,
                   markersize=4 if len(curve.points) > 1 else 7, markeredgewidth=0, label=curve.name)  # fmt: skip
-    axes.set(xlabel="round", ylabel=panel.label)
+    axes.set(xlabel="round", ylabel=panel.label.replace(", ", ",\n"))
     rounds = [number for points in (*panel.clients, *(curve.points for curve in panel.curves)) for number, _ in points]
     if rounds:  # less than a round on both sides, so that no round 0 stands on the axis
         margin = min(max(0.02 * (max(rounds) - min(rounds)), 0.2), 0.5)
         axes.set_xlim(min(rounds) - margin, max(rounds) + margin)
-    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1))
     style_axes(axes)
 
 

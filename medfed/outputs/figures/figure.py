@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -77,7 +77,7 @@ def texts_are_plain(figure: Figure) -> Iterator[None]:
         yield
 
 
-def style_axes(axes: Axes, grid: str = "y") -> None:
+def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
     """Give axes the common style: no frame at the top and right, no tick marks, small labels and pale grid lines.
 
     Args:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CELL_IN = (0.78, 0.39)  # width and height
-LETTER_IN = 0.095  # about the width of a letter
+CHARACTER_IN = 0.095  # approximate width of a character
 MIN_OPACITY, MAX_OPACITY = 0.06, 0.6  # the number above can be read in light and dark mode
 
 
@@ -35,7 +35,7 @@ def heat_map_figure(
     from matplotlib.patches import Rectangle
 
     low, high = min(known), max(known)
-    left, top = (LETTER_IN * max(map(len, names)) for names in (rows, columns))
+    left, top = (CHARACTER_IN * max(map(len, names)) for names in (rows, columns))
     figure = new_figure(left + CELL_IN[0] * len(columns) + 0.75 * top + 0.2, 0.62 * top + CELL_IN[1] * len(rows) + 0.35)
     axes = figure.subplots()
     for y, line in enumerate(values):

@@ -111,7 +111,7 @@ def _cleaned(node: Element, ids: dict[str | None, str]) -> list[Element]:
         if key.endswith("href"):
             attributes["href"] = f"#{ids[value[1:]]}"
     attributes |= _style_attributes(node.get("style", ""))
-    children = [child for found in node for child in _cleaned(found, ids)]
+    children = [cleaned for child in node for cleaned in _cleaned(child, ids)]
     if name == "g":
         if node.get("id", "").startswith("matplotlib.axis"):
             children = [_group(same) for tag in ("path", "text") if (same := [c for c in children if c.tag == tag])]

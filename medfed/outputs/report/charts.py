@@ -36,7 +36,7 @@ def run_boxes(run: Run, prefix: str) -> list[Chart]:
         run: the run.
         prefix: begins the ids of the charts; must differ between the sections of a page.
     """
-    charts = []
+    charts: list[Chart] = []
     for structure, value in product(structures_of([run]), run.scoring.box_plot_values(run.rows)):
         panel = site_panel(run.rows, structure, value, run.scoring)
         caption = f"{_score_name(run, structure, value)} of each case by site, {run.method}"
@@ -53,7 +53,8 @@ def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
         comparison: the comparison.
         prefix: begins the ids of the charts; must differ between the sections of a page.
     """
-    first, charts = comparison.runs[0], []
+    first = comparison.runs[0]
+    charts: list[Chart] = []
     methods = list(dict.fromkeys(run.method for run in comparison.runs))
     values = [value for value in first.scoring.box_plot_values(first.rows) if value.is_main]
     for structure, value in product(structures_of([first]), values):
@@ -113,10 +114,10 @@ def heat_maps(comparison: Comparison, prefix: str) -> list[Chart]:
         comparison: the comparison.
         prefix: begins the ids of the charts; must differ between the sections of a page.
     """
-    charts = []
+    charts: list[Chart] = []
     for role, table in comparison.tables:
         for block in table.blocks if len(table.sites) > 1 else ():
-            values = [[cell and cell.mean for cell in line.cells] for line in block.lines]
+            values = [[None if cell is None else cell.mean for cell in line.cells] for line in block.lines]
             methods = [line.method for line in block.lines]
             if figure := heat_map_figure(methods, table.sites, values, block.higher_is_better):
                 caption = f"Method by {role} site: {block_title(block)}"

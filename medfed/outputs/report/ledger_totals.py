@@ -119,7 +119,7 @@ def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
                 round_text, site, direction, _, name, shape, dtype, size = row
                 round_number, n_bytes = int(round_text), int(size)
             except ValueError as error:
-                raise UserError(f"{path}: line {n_rows + 1} is damaged; copy the run again from where it was made") \
+                raise UserError(f"{path}: line {n_rows + 1} is damaged; copy the folder of the run again") \
                     from error
             group, shown = group_and_name(name, dtype == "fact")
             totals.setdefault(LedgerKey(direction, group, shown), LedgerTotal()).add(round_number, site, shape, n_bytes)
@@ -143,11 +143,11 @@ def _weight_names(path: Path) -> frozenset[str]:
         with safetensors.safe_open(path, framework="numpy") as model:
             return frozenset(model.keys())
     except safetensors.SafetensorError as error:
-        raise UserError(f"{path}: is damaged ({error}); copy it again from where the run was made") from error
+        raise UserError(f"{path}: the file is damaged ({error}); copy the folder of the run again") from error
 
 
 def _client_names(path: Path) -> list[str]:
     try:
         return list(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else []
     except ValueError as error:
-        raise UserError(f"{path}: is not JSON ({error}); copy the run again from where it was made") from error
+        raise UserError(f"{path}: the file is not valid JSON ({error}); copy the folder of the run again") from error

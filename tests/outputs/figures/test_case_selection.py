@@ -1,4 +1,4 @@
-"""Which cases are shown: by score, and by name alone."""
+"""Which cases are shown: by score, and by name only."""
 
 from medfed.outputs.figures import case_selection
 
@@ -33,8 +33,8 @@ def test_seen_cases_are_not_chosen_and_few_are_all():
 
 
 def test_classes_take_turns_and_come_one_after_the_other():
-    found = [row["label"] for row in case_selection.select_common_cases(image_rows(), 10)]
-    assert found == ["often"] * 6 + ["rare"] * 4  # there are four rare ones
+    labels = [row["label"] for row in case_selection.select_common_cases(image_rows(), 10)]
+    assert labels == ["often"] * 6 + ["rare"] * 4  # there are four rare ones
 
 
 def test_best_median_and_worst_are_by_mean_dice_and_of_equals_by_name():

@@ -51,7 +51,7 @@ def photograph_case():
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def saved_figure(monkeypatch):
     """The figure and its title, instead of a file."""
     saved = {}
     for module in (boxes, curves, overlays, styles):
@@ -103,23 +103,23 @@ def test_each_title_says_what_the_data_are(monkeypatch, tmp_path):
     assert all("synthetic phantom data" in title for title in titles)
 
 
-def test_curves_skip_rounds_without_validation_and_have_a_line_per_site(drawn):
+def test_curves_skip_rounds_without_validation_and_have_a_line_per_site(saved_figure):
     curves.save_training_curves(HISTORY, "x.png", "real data")
-    loss, dice = drawn["figure"].axes
+    loss, dice = saved_figure["figure"].axes
     assert [line.get_label() for line in loss.lines] == ["mean over sites"]
     lines = {line.get_label(): line.get_xydata().tolist() for line in dice.lines}
     assert lines["mean over sites"] == [[2, 0.2], [4, 0.4], [6, 0.6]]
     assert len(lines["A"]) == 6
 
 
-def test_curves_of_one_round_without_validation_say_so(drawn):
+def test_curves_of_one_round_without_validation_say_so(saved_figure):
     curves.save_training_curves([{"round": 1, "train_loss": 0.5, "validation_score": None}], "x.png", "real data")
-    assert drawn["figure"].axes[1].texts[0].get_text() == "none recorded"
+    assert saved_figure["figure"].axes[1].texts[0].get_text() == "none recorded"
 
 
-def test_boxes_have_seen_sites_first_and_a_cross_for_each_failure(drawn):
+def test_boxes_have_seen_sites_first_and_a_cross_for_each_failure(saved_figure):
     boxes.save_site_boxes(ROWS, SCORING, "x.png", "real data")
-    left, right = drawn["figure"].axes
+    left, right = saved_figure["figure"].axes
     assert [text.get_text() for text in left.texts] == ["Z (seen), n=2", "A (unseen), n=2"]
     crosses = [x for line in left.lines if line.get_marker() == "x" for x in line.get_xdata()]
     assert crosses == [0.0]
@@ -127,17 +127,17 @@ def test_boxes_have_seen_sites_first_and_a_cross_for_each_failure(drawn):
     assert right.get_xlim()[1] > 90
 
 
-def test_boxes_of_cases_in_different_units_are_in_voxels(drawn):
+def test_boxes_of_cases_in_different_units_are_in_voxels(saved_figure):
     rows = [r | {"hd95_pooled_vx": 4.0} for r in ROWS[:3]]
     rows[0] |= {"hd95_px": None, "hd95_mm": 2.0}
     boxes.save_site_boxes(rows, SCORING, "x.png", "real data")
-    assert drawn["figure"].axes[1].get_xlabel() == "HD95 (voxels, pooled)"
+    assert saved_figure["figure"].axes[1].get_xlabel() == "HD95 (voxels, pooled)"
 
 
-def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(drawn):
+def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(saved_figure):
     """The reference is in slices 1 to 5 of 0 to 5: near its ends and in its middle are 1, 3 and 5."""
     overlays.save_overlays([volume_case()], "x.png", "real data")
-    panels = drawn["figure"].axes
+    panels = saved_figure["figure"].axes
     assert [axes.get_xlabel() for axes in panels] == ["slice 2 of 6", "slice 4 of 6", "slice 6 of 6"]
     for axes in panels:
         assert bright(axes) == (5, 2)
@@ -145,37 +145,37 @@ def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(drawn):
         assert axes.get_aspect() == 3.0  # a row is 1.5 mm, a column 0.5 mm
 
 
-def test_with_an_affine_the_front_is_up_and_the_right_side_is_on_the_left(drawn):
+def test_with_an_affine_the_front_is_up_and_the_right_side_is_on_the_left(saved_figure):
     """With axes that increase to the right and to the front, both are flipped: row 7 - 5, column 11 - 2."""
     overlays.save_overlays([volume_case(affine=torch.diag(torch.tensor([0.5, 1.5, 3, 1])))], "x.png", "real data")
-    assert bright(drawn["figure"].axes[0]) == (2, 9)
-    assert contour_centre(drawn["figure"].axes[0]) == (2, 9)
+    assert bright(saved_figure["figure"].axes[0]) == (2, 9)
+    assert contour_centre(saved_figure["figure"].axes[0]) == (2, 9)
     overlays.save_overlays([volume_case(affine=np.diag([-0.5, -1.5, 3, 1]))], "x.png", "real data")
-    assert bright(drawn["figure"].axes[0]) == (5, 2)
+    assert bright(saved_figure["figure"].axes[0]) == (5, 2)
 
 
-def test_photographs_keep_their_rows_stand_side_by_side_and_name_a_missing_mask(drawn):
+def test_photographs_keep_their_rows_stand_side_by_side_and_name_a_missing_mask(saved_figure):
     overlays.save_overlays([photograph_case(), photograph_case()], "x.png", "real data")
-    first, second = drawn["figure"].axes
+    first, second = saved_figure["figure"].axes
     assert bright(first) == (3, 9)
     assert first.get_xlabel() == "no prediction"
     assert first.get_position().y0 == second.get_position().y0
     assert first.get_title() == "best"
 
 
-def test_a_case_without_any_mask_is_not_cropped(drawn):
+def test_a_case_without_any_mask_is_not_cropped(saved_figure):
     empty = torch.zeros(1, 12, 8, 6, dtype=torch.uint8)
     overlays.save_overlays([volume_case(reference=empty, prediction=empty)], "x.png", "real data")
-    axes = drawn["figure"].axes[1]
+    axes = saved_figure["figure"].axes[1]
     assert (axes.get_xlim(), axes.get_ylim()) == ((-0.5, 11.5), (7.5, -0.5))
     assert axes.get_xlabel() == "slice 3 of 6, no reference, no prediction"
 
 
-def test_a_far_false_positive_is_inside_the_shown_region(drawn):
+def test_a_far_false_positive_is_inside_the_shown_region(saved_figure):
     case = volume_case()
     case["prediction"][0, 11, 0, 0] = 1
     overlays.save_overlays([case], "x.png", "real data")
-    assert drawn["figure"].axes[0].get_xlim()[1] >= 11
+    assert saved_figure["figure"].axes[0].get_xlim()[1] >= 11
 
 
 def test_a_common_case_has_the_same_pixels_whatever_was_predicted(tmp_path):
@@ -195,36 +195,36 @@ def test_a_common_case_has_the_same_pixels_whatever_was_predicted(tmp_path):
         assert 0 < (np.abs(other - shown[0]).sum(axis=2) > 0).mean() < 0.1
 
 
-def test_of_a_common_case_the_slice_with_the_largest_reference_area_is_shown(drawn):
+def test_of_a_common_case_the_slice_with_the_largest_reference_area_is_shown(saved_figure):
     case = volume_case()
     case["reference"][0, 2:5, 4:7, 2] = 1
     case["prediction"] = torch.zeros_like(case["reference"])
     case["prediction"][0, 0, 0, 2] = 1
     overlays.save_overlays([case, photograph_case()], "x.png", "real data", common_cases=True)
-    volume, photograph = drawn["figure"].axes
+    volume, photograph = saved_figure["figure"].axes
     assert volume.get_xlabel() == "slice 3 of 6" and photograph.get_xlabel() == "no prediction"
     wide = volume_case(**{key: torch.zeros(1, 60, 60, 6) for key in ("image", "reference", "prediction")})
     wide["reference"][0, 30, 30, 2] = 1
     wide["prediction"][0, 1, 1, 2] = 1
     overlays.save_overlays([wide], "x.png", "real data", common_cases=True)
-    assert drawn["figure"].axes[0].get_xlabel() == "slice 3 of 6, prediction continues outside"
-    assert drawn["figure"].axes[0].get_xlim()[0] > 20
+    assert saved_figure["figure"].axes[0].get_xlabel() == "slice 3 of 6, prediction continues outside"
+    assert saved_figure["figure"].axes[0].get_xlim()[0] > 20
 
 
-def test_boundary_distances_have_a_panel_and_a_point_for_each_site_that_did_not_train(drawn):
+def test_boundary_distances_have_a_panel_and_a_point_for_each_site_that_did_not_train(saved_figure):
     history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
     curves.save_training_curves(history, "x.png", "real data", {"U": (6, 0.3)})
-    panel = drawn["figure"].axes[2]
+    panel = saved_figure["figure"].axes[2]
     assert [line.get_label() for line in panel.lines] == ["U, did not train", "mean over sites"]
     assert panel.lines[0].get_xydata().tolist() == [[6, 0.3]]
 
 
-def test_the_gallery_shows_every_style_and_the_differences(drawn):
+def test_the_gallery_shows_every_style_and_the_differences(saved_figure):
     """Half the intensity of an image of 0.8 is a change of -0.4 everywhere."""
     image = torch.full((1, 6, 4), 0.8)
     image[0, 1, 3] = 1
     styles.save_style_gallery(image, {"B": image - 0.4, "C": image}, "x.png", "real data")
-    panels = drawn["figure"].axes
+    panels = saved_figure["figure"].axes
     assert [axes.get_title() for axes in panels[:3]] == ["original", "B", "C"]
     changes = [np.asarray(axes.images[0].get_array()) for axes in panels[4:6]]
     assert changes[0] == pytest.approx(np.full((6, 4), -0.4), abs=1e-6)
@@ -232,11 +232,11 @@ def test_the_gallery_shows_every_style_and_the_differences(drawn):
     assert bright(panels[0]) == (1, 3)
 
 
-def test_the_gallery_shows_slices_of_volumes_in_display_orientation(drawn):
+def test_the_gallery_shows_slices_of_volumes_in_display_orientation(saved_figure):
     image = torch.zeros(1, 6, 4)
     image[0, 1, 3] = 1
     styles.save_style_gallery(image, {"B": image}, "x.png", "real data", axes="RA")
-    assert bright(drawn["figure"].axes[0]) == (0, 4)
+    assert bright(saved_figure["figure"].axes[0]) == (0, 4)
 
 
 def test_importing_the_module_does_not_import_matplotlib():

@@ -54,7 +54,7 @@ def test_styles_are_assigned_in_turn():
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def saved_figure(monkeypatch):
     pytest.importorskip("sklearn")
     saved = {}
     monkeypatch.setattr(style_map, "save_png", lambda figure, path, title: saved.update(figure=figure, title=title))
@@ -62,18 +62,18 @@ def drawn(monkeypatch):
 
 
 @pytest.mark.parametrize("exchanged", [True, False])
-def test_the_titles_have_the_separability_of_the_sites(drawn, exchanged):
+def test_the_titles_have_the_separability_of_the_sites(saved_figure, exchanged):
     """Such different sites are always separable, until the copies lie among the images of the other site."""
     style_map.save_style_map(sites(exchanged), "x.png", "synthetic phantom data")
-    before, together = (axes.get_title() for axes in drawn["figure"].axes)
+    before, together = (axes.get_title() for axes in saved_figure["figure"].axes)
     assert before.endswith("100 % (chance 50 %)")
     assert together.endswith("100 % (chance 50 %)") is not exchanged
-    assert "synthetic phantom data" in drawn["title"]
+    assert "synthetic phantom data" in saved_figure["title"]
 
 
-def test_every_image_is_a_point_and_every_copy_too(drawn):
+def test_every_image_is_a_point_and_every_copy_too(saved_figure):
     style_map.save_style_map(sites(), "x.png", "real data")
-    left, right = drawn["figure"].axes
+    left, right = saved_figure["figure"].axes
     assert [len(points.get_offsets()) for points in left.collections] == [12, 12]
     assert [len(points.get_offsets()) for points in right.collections] == [12] * 4
     assert left.collections[0].get_offsets().tolist() == right.collections[0].get_offsets().tolist()
