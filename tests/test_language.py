@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "medfed").rglob("*.py"))
 IN_NAMES = re.compile(  # parts of names, split at underscores; and the prefixes of limits
