@@ -61,7 +61,7 @@ def test_the_page_needs_no_network_and_shows_each_figure(first):
     page = first[1]
     assert page.count("<img ") == 5 and "SYNTHETIC PHANTOM DATA" in page
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", page) and "default-src &#39;none&#39;" in page
-    assert "What was not tried" in page and "How the numbers were found" in page
+    assert "What was not tried" in page and "How the numbers were computed" in page
     assert "prostate_phantom" not in page and "Case0" not in page  # no file, no patient
 
 
