@@ -114,7 +114,9 @@ def _cleaned(node: Element, ids: dict[str | None, str]) -> list[Element]:
     children = [cleaned for child in node for cleaned in _cleaned(child, ids)]
     if name == "g":
         if node.get("id", "").startswith("matplotlib.axis"):
-            children = [_group(same) for tag in ("path", "text") if (same := [c for c in children if c.tag == tag])]
+            others = [child for child in children if child.tag not in ("path", "text")]
+            groups = [[child for child in children if child.tag == tag] for tag in ("path", "text")]
+            children = [*(_group(group) for group in groups if group), *others]
         attributes |= _take_common(children)
         if not attributes or not children:
             return children
