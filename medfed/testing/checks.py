@@ -266,7 +266,8 @@ def _check_messages(trial: Trial) -> None:
     )
     for done in trial.run.rounds:
         losses = [value for key, value in done.history.items() if key.startswith("train_loss")]
-        _require(all(map(math.isfinite, losses)), "the training loss is not finite")
+        finite = all(isinstance(loss, float) and math.isfinite(loss) for loss in losses)
+        _require(finite, "the training loss is not finite")
 
 
 def _check_sharing(trial: Trial) -> None:
@@ -277,7 +278,7 @@ def _check_sharing(trial: Trial) -> None:
     rounds = {row["round"] for row in rows}
     _require(
         rounds == expected,
-        f"`shares` is '{trial.method.shares}', but sites were asked to share in rounds {sorted(rounds)}",
+        f"`shares` is '{trial.method.shares}', but sites were asked to share in rounds {sorted(map(str, rounds))}",
     )
     sent = {row["name"] for row in rows if row["direction"] == "up"}
     site = trial.toy.engine(trial.method).local_sites[0]

@@ -147,7 +147,7 @@ class ToySegmentation(ToyFederation):
         training: optimiser, learning rate and batch size; None takes batches of four images.
     """
 
-    architecture = UNet(features=(4, 4, 4, 8, 8, 4))
+    architecture: NetworkSettings = UNet(features=(4, 4, 4, 8, 8, 4))
     samples = staticmethod(disc_slices)
     channels, n_logits = 1, 1
 
@@ -164,7 +164,7 @@ class ToyClassification(ToyFederation):
         architecture, training: as for `ToySegmentation`; None takes a DenseNet with two blocks.
     """
 
-    architecture = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
+    architecture: NetworkSettings = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
     samples = staticmethod(DiscImages.of_site)
     channels, n_logits = 3, 2
 
