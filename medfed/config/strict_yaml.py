@@ -85,7 +85,9 @@ def parse(text: str, source: str) -> Any:
         place = f"character {error.character:#x} at position {error.position}"
         raise UserError(f"{source}: {place} is not allowed in YAML; expected plain UTF-8 text") from None
     except RecursionError:
-        raise UserError(f"{source}: nested too deeply; expected blocks of keys and values") from None
+        raise UserError(
+            f"{source}: the blocks or lists are nested too deeply to be read; expected two or three levels of keys"
+        ) from None
 
 
 def read(path: str | Path) -> str:

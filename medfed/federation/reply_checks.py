@@ -103,7 +103,9 @@ def _check_numbers(name: str, entry: Tensor) -> None:
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InvalidReply(f"is not finite (first in '{name}')", DIVERGED)
     if (largest := max(-low, high)) > MAX_NUMBER:
-        raise InvalidReply(f"is too large ({largest:.0e} in '{name}'; at most {MAX_NUMBER:.0e} is allowed)", DIVERGED)
+        raise InvalidReply(
+            f"contains the number {largest:.0e} in '{name}'; at most {MAX_NUMBER:.0e} is allowed", DIVERGED
+        )
 
 
 def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> None:

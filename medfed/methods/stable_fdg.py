@@ -150,8 +150,8 @@ class StableFDG(Method):
             head = network.get_submodule(architecture.head)
             if isinstance(network.get_submodule(architecture.embedding), nn.Linear):
                 raise UserError(
-                    "method.attention: StableFDG's classifier reads the pooled features, but this network has a linear "
-                    "layer between them and the head; set network.embedding_size to 0, or method.attention to false"
+                    "method.attention: StableFDG needs a network without an embedding layer before the classifier; set "
+                    "network.embedding_size to 0, or method.attention to false"
                 )
             highlighter = Highlighter(*input_output_widths(head), self.dimension)
             attach_highlighter(network, architecture.last_features, architecture.head, highlighter)

@@ -217,8 +217,8 @@ class Stack(Method):
         for owner in (method for method in self.methods if _overrides(method, "aggregate")):
             if others := [method for method in adjustable if method.site_weights == "uniform" and method is not owner]:
                 raise ValueError(
-                    f"{type(others[0]).__name__} has site_weights 'uniform', which {type(owner).__name__} "
-                    "ignores, because it defines 'aggregate'; set site_weights to 'examples'"
+                    f"{type(others[0]).__name__} has site_weights 'uniform', but {type(owner).__name__} has its own "
+                    f"aggregation; set site_weights of {type(others[0]).__name__} to 'examples'"
                 )
 
     def _sharers(self) -> list[Method]:

@@ -128,8 +128,11 @@ class ClassScoring(Scoring):
                 raise ValueError(f"{name}: the probabilities are {values}, expected numbers in [0, 1]")
             expected = classes[int(np.argmax(values))]
             if row["predicted"] != expected or row["correct"] != (expected == row["label"]):
-                raise ValueError(f"{name}: predicted {row['predicted']!r} and correct {row['correct']} contradict the "
-                                 f"label {row['label']!r} and the most probable class {expected!r}")
+                raise ValueError(
+                    f"{name}: the row has predicted={row['predicted']!r} and correct={row['correct']}, but by "
+                    f"its probabilities and its label {row['label']!r} it must have predicted={expected!r} "
+                    f"and correct={expected == row['label']}"
+                )
 
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
         """Write the rows to a CSV file, sorted, with all digits, so that reading it gives exactly the same scores."""

@@ -258,4 +258,4 @@ def _single_style(mean: NdarrayOrTensor, std: NdarrayOrTensor, channels: int | N
 
 def _check_alphas(alphas: Sequence[float]) -> None:
     if len(alphas) != 2 or not 0 <= alphas[0] <= alphas[1] <= 1:
-        raise ValueError(f"alpha must be in [0, 1], lowest first, got {alphas}")
+        raise ValueError(f"alpha must be a number in [0, 1], or a pair (lowest, highest) of such numbers, got {alphas}")

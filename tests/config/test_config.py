@@ -212,7 +212,10 @@ BAD_VALUES = {
     "control character": (
         "device: \x00", "a.yaml: character 0x0 at position 112 is not allowed in YAML; expected plain UTF-8 text",
     ),
-    "depth": ("seed: " + "[" * 4000, "a.yaml: nested too deeply; expected blocks of keys and values"),
+    "depth": (
+        "seed: " + "[" * 4000,
+        "a.yaml: the blocks or lists are nested too deeply to be read; expected two or three levels of keys",
+    ),
 }  # fmt: skip
 
 

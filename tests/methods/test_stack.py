@@ -112,7 +112,7 @@ def test_the_average_uses_the_site_weights_of_its_methods(toy):
         Stack((even, StableFDG()))
     with pytest.raises(ValueError, match=r"differ in site_weights \(CCST examples, CCST uniform\)"):
         Stack((replace(STYLES, k=1), even))
-    with pytest.raises(ValueError, match="CCST has site_weights 'uniform', which FedGMA ignores"):
+    with pytest.raises(ValueError, match="CCST has site_weights 'uniform', but FedGMA has its own aggregation"):
         Stack((FedGMA(), even))
 
 

@@ -131,7 +131,7 @@ def test_rows_are_bit_identical_after_writing_and_reading(tmp_path):
         (("0.9", "?"), "line 2: p_tumour is '?'"),
         (("0.9", ""), "expected numbers in"),
         (("0.9", "1.9"), r"in \[0, 1\]"),
-        (("0.9", "0.05"), "most probable class 'normal'"),
+        (("0.9", "0.05"), "must have predicted='normal'"),
         (("tumour,tumour", "tumour,benign"), "predicted 'benign'"),
         ((",1\n", "\n"), "line 2: has 8 values, expected 9"),
     ],

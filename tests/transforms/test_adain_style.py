@@ -154,10 +154,10 @@ def test_an_image_out_of_range_warns_and_one_in_range_does_not():
 
 
 @pytest.mark.parametrize(("build", "message"), [
-    (lambda codec, bank: AdaINStyle(codec, *bank[0], alpha=1.5), "alpha must be in"),
+    (lambda codec, bank: AdaINStyle(codec, *bank[0], alpha=1.5), "alpha must be a number in"),
     (lambda codec, bank: AdaINStyle(codec, *intensity_bank()[0]), "must have 128 channels, as the codec has"),
     (lambda codec, bank: RandAdaINStyle(codec, []), "one or more"),
-    (lambda codec, bank: RandAdaINStyle(codec, bank, alpha=(0.6, 0.2)), "alpha must be in"),
+    (lambda codec, bank: RandAdaINStyle(codec, bank, alpha=(0.6, 0.2)), "alpha must be a number in"),
     (lambda codec, bank: RandMomentMatch([(torch.ones(3), torch.ones(1))]), "one or more"),
     (lambda codec, bank: RandMomentMatch([(torch.ones(3), torch.ones(3)), (torch.ones(1), torch.ones(1))]), "the same"),
     (lambda codec, bank: AdaINStyle(codec, *codec.style(torch.rand(2, 1, 32, 32))), "of one style"),

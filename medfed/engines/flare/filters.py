@@ -58,8 +58,10 @@ def check_filters(path: Path) -> None:
     applied_results, applied_data = scope.task_result_filters[FilterKey.OUT], scope.task_data_filters[FilterKey.IN]
     for key, applied in ((RESULT, applied_results), (DATA, applied_data)):
         if len(applied or ()) != (n := len(block.get(key) or ())):
-            raise UserError(f"{path}: FLARE would apply only {len(applied or ())} of the {n} {key}; remove the "
-                            "'direction' of each filter")
+            raise UserError(
+                f"{path}: FLARE would ignore {n - len(applied or ())} of the {n} filters in '{key}' because of "
+                "their key 'direction'; remove this key from every filter"
+            )
     if not block.get(RESULT) and not block.get(DATA):
         raise UserError(f"{path}: the scope '{scope.name}' has no filters; expected filters under {RESULT}")
 

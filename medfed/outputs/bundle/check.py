@@ -139,7 +139,7 @@ def check_inference(content: Any, source: str) -> None:
         UserError: naming the key that is not allowed.
     """
     if not isinstance(content, dict):
-        raise UserError(f"{source}: expected an object of keys and values")
+        raise UserError(f"{source}: expected a JSON object of keys and values, got a {type(content).__name__}")
     _check_keys(content, source)
     for key, name, value in _walk(content):
         if not name.isidentifier() and not name.isdecimal():
@@ -165,7 +165,9 @@ def _check_keys(content: dict[str, Any], source: str) -> None:
     target = content.get("_target_")
     known = KEYS_OF.get(target) if isinstance(target, str) else None
     if known and (unexpected := [key for key in content if key not in known]):
-        raise UserError(f"{source}: {target} has '{unexpected[0]}', expected only {', '.join(sorted(known))}")
+        raise UserError(
+            f"{source}: {target} has the unknown argument '{unexpected[0]}'; allowed are {', '.join(sorted(known))}"
+        )
     if (target == INTERPOLATE) != ("_mode_" in content):
         raise UserError(f"{source}: '_mode_' is required by {INTERPOLATE} and is not allowed elsewhere")
     func = content.get("func")
