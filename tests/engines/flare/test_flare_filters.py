@@ -96,7 +96,7 @@ def test_flares_and_a_hospitals_own_filters_are_applied_though_no_job_may_name_t
     ({**scopes(PERCENTILE), "task_result_filters": []}, "FLARE ignores the key 'task_result_filters'"),
     (scopes({**PERCENTILE, "direction": "in"}), "FLARE would ignore 1 of the 1 filters in 'task_result_filters'"),
     (scopes(PERCENTILE, {**PERCENTILE, "direction": "in"}), "ignore 1 of the 2 filters in .task_result_filters"),
-    (with_keys({"task_data_filters": [{**PERCENTILE, "direction": "out"}]}), "1 of the 1 filters in .task_data_filters"),
+    (with_keys({"task_data_filters": [{**PERCENTILE, "direction": "out"}]}), "1 of the 1 filters in .task_data"),
     (scopes({"path": "nvflare.app_opt.he.model_encryptor.HEModelEncryptor"}), "must read an update to check"),
 ], ids=["no JSON", "a list", "no such class", "no such argument", "no such scope", "no default", "no scopes",
         "two scopes", "no filters", "a misspelt key", "a misspelt key besides a filter", "outside the scope",
