@@ -22,8 +22,8 @@ class Output:
     """The network's output for one batch.
 
     Args:
-        image: raw images (B, C, H, W), as they were in the batch, before standardising.
-        label: their labels: class indices (B,) int64, or masks (B, S, H, W).
+        image: images (B, C, H, W) in [0, 1], as they were in the batch, before standardising.
+        label: labels of the images: class indices (B,) int64, or masks (B, S, H, W) of S structures.
         logits: the output of the network: (B, K) for K classes, or (B, S, H, W) for masks of S structures.
         features: outputs of the submodules whose features were requested, by the name of the submodule.
     """
@@ -98,7 +98,7 @@ class Task(Protocol):
 
 
 class Architecture(Protocol):
-    """Names of the parts of a network, as paths of submodules (`nn.Module.get_submodule`).
+    """Names of the submodules of a network that methods use, as `nn.Module.get_submodule` takes them.
 
     The implementation is `medfed.networks.base.NetworkSettings`.
     """
@@ -134,10 +134,10 @@ class SiteData:
     Args:
         name: name of the site.
         samples: the site's training samples, without augmentation.
-        task: the task, for standardising and losses.
-        architecture: names of the parts of the network that `Method.share` receives.
+        task: the task, for standardising images and computing losses.
+        architecture: names of the submodules of the network that `Method.share` receives.
         rng: CPU generator, seeded for this site, this round and this purpose.
-        validation: samples of other patients of the site; None if the site has no validation patients.
+        validation: samples of the site's validation patients, who are not in `samples`; None if it has none.
     """
 
     name: str
@@ -156,9 +156,10 @@ class LocalRound:
         site: name of the site.
         round: number of the round, from 1.
         network: the network that is being trained, on `device`.
-        architecture: names of the network's parts.
-        task: the task, for standardising and losses.
-        message: the coordinator's request: `weights` (global), `tensors` (from `Method.broadcast`), `facts`.
+        architecture: names of the network's submodules that methods use.
+        task: the task, for standardising images and computing losses.
+        message: the coordinator's request: the global `weights`, the `tensors` of `Method.broadcast`, and `facts`
+            (JSON values by name, such as the number of the round).
         memory: tensors that stay at this site between rounds, by name. A method may add, change and remove its own
             entries; they are on the CPU at the start of a round and must be so again after `on_round_end`.
         rng: CPU generator, seeded for this site and round. Draw on the CPU, then move the result to `device`.
@@ -173,7 +174,7 @@ class LocalRound:
         learning_rate: step size of the optimiser in this round.
         n_steps: number of training steps in this round; 0 before `on_round_start`.
         rounds: number of communication rounds of the whole training.
-        max_cache_bytes: limit in bytes for images that a method derives and keeps in memory.
+        max_cache_bytes: largest memory in bytes for the images that a method computes and keeps, such as restyled ones.
     """
 
     site: str

@@ -145,11 +145,11 @@ class CCST(Method):
             network: only its device is used. The encoder of the style codec computes the features.
 
         Returns:
-            For `style: overall`, `mean` and `std`, each (C,) float32, over all images. For `style: single`, `mean` and
-            `std`, each (J, C), of J single images. C is the number of feature channels, or of image channels for
-            `transfer: moments`. In addition, with a codec, `codec_error` (1,): the mean absolute difference between
-            images in [0, 1] and their reconstruction. Empty if the site has fewer than `min_patients` training patients
-            or only blank images.
+            With the setting `style: overall`: `mean` and `std`, each (C,) float32, over all images. With `style:
+            single`: `mean` and `std`, each (J, C), of J single images. C is the number of feature channels, or of image
+            channels for `transfer: moments`. In addition, with a codec, `codec_error` (1,): the mean absolute
+            difference between images in [0, 1] and their reconstruction. Empty if the site has fewer than
+            `min_patients` training patients or only blank images.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
@@ -180,8 +180,9 @@ class CCST(Method):
             rng: not used.
 
         Returns:
-            `style/SITE/mean` and `style/SITE/std` for each site, each (C,) or (J, C), and `style/SITE/codec_error`,
-            (1,).
+            `style/SITE/mean` and `style/SITE/std` for each site, each (C,) for one style of C channels, or (J, C) for J
+            styles of single images. In addition, with a codec, `style/SITE/codec_error`, (1,): the reconstruction
+            error.
         """
         return {f"{STYLE}{site}/{name}": entry for site, tensors in shared.items() for name, entry in tensors.items()}
 

@@ -41,7 +41,7 @@ class CoordinateMedian(Method):
 
         Args:
             state: not used.
-            updates: the accepted updates by name of the site.
+            updates: each site's update (its weights after local training), by name of the site.
 
         Returns:
             Tensors by state-dict name, with the shapes of the sites' weights. Integer counters take the maximum over

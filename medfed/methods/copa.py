@@ -72,6 +72,10 @@ class COPA(Method):
         COPA averages the heads of the sites. Only for a linear head is this the same as averaging the outputs of the
         heads.
 
+        Args:
+            network: the network.
+            architecture: names of its submodules, such as the head.
+
         Raises:
             UserError: if the head is neither `nn.Linear` nor `nn.Conv2d`.
         """
@@ -153,7 +157,7 @@ class COPA(Method):
 
         Args:
             state: the state before the round, with the heads known so far.
-            updates: the accepted updates by name of the site, with `head/ENTRY` in their tensors.
+            updates: each site's update, by name of the site, with `head/ENTRY` in its tensors.
             rng: not used.
 
         Returns:
@@ -174,7 +178,7 @@ class COPA(Method):
 
         Args:
             state: the state with the heads in its memory, as `remember` returned them.
-            updates: the accepted updates by name of the site.
+            updates: each site's update (its weights after local training), by name of the site.
 
         Returns:
             Tensors by state-dict name.

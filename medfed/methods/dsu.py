@@ -63,8 +63,11 @@ class DSU(Method):
         """Insert layers that add noise to the feature statistics of images in training; return the network.
 
         One layer is inserted after each chosen stage of the encoder. The statistics are the mean and standard deviation
-        of each channel of each feature map. The layers act only in training and have no weights. The network is changed
-        in place.
+        of each channel of each feature map. The layers act only in training and have no weights.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
 
         Raises:
             UserError: if the network has fewer stages than the setting `stages` names.

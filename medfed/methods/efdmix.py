@@ -65,8 +65,11 @@ class EFDMix(Method):
         """Insert layers that mix the feature values of pairs of images in training; return the network.
 
         One layer is inserted after each chosen stage of the encoder. The sorted values of each feature channel are
-        mixed with those of another image of the batch. The layers act only in training and have no weights. The network
-        is changed in place.
+        mixed with those of another image of the batch. The layers act only in training and have no weights.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
 
         Raises:
             UserError: if the network has fewer stages than the setting `stages` names.

@@ -140,8 +140,9 @@ class ELCFS(Method):
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the low-frequency amplitudes of the site's training images.
 
-        They are the amplitudes of the Fourier transform inside a window of S x S frequencies around 0. The amplitudes
-        are point-symmetric, so only about half of the window is sent.
+        They are the amplitudes of the Fourier transform at the S x S lowest frequencies, with S = 2 * floor(alpha *
+        side) + 1 for images whose shorter side has `side` pixels. The amplitudes are point-symmetric, so only about
+        half of them are sent.
 
         Args:
             site: the site's images and random generator.
@@ -181,7 +182,7 @@ class ELCFS(Method):
 
         Returns:
             `bank/SITE`, (n, C, P) for each site that shared: P = (S * S + 1) / 2 amplitudes for each of n images and C
-            channels, for a window of S x S frequencies.
+            channels, for the S x S lowest frequencies.
         """
         return {BANK + site: tensors[WINDOWS] for site, tensors in shared.items() if WINDOWS in tensors}
 
@@ -194,7 +195,7 @@ class ELCFS(Method):
 
         Returns:
             `bank/SITE`, (n, C, P) for each other site: P = (S * S + 1) / 2 amplitudes for each of n images and C
-            channels, for a window of S x S frequencies. Empty if `exchange` is false.
+            channels, for the S x S lowest frequencies. Empty if `exchange` is false.
         """
         if not self.exchange:  # a checkpoint of an older version may contain a bank nevertheless
             return {}

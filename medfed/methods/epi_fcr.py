@@ -103,8 +103,12 @@ class EpiFCR(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Add a copy of the head (the last layer) with frozen random weights to the network, and return the network.
 
-        The network's forward pass does not use this random head; only the fourth loss term of Epi-FCR does. Without
-        that term (`random_classifier: 0`), nothing is added. The network is changed in place.
+        The network's forward pass does not use this random head. Only one term of the loss uses it, the term with the
+        weight `random_classifier`. If this weight is 0, nothing is added.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
         """
         if self.random_classifier > 0:
             head = copy.deepcopy(network.get_submodule(architecture.head)).requires_grad_(False)
@@ -115,14 +119,14 @@ class EpiFCR(Method):
         return network
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return what the coordinator stores: the own models of this round's sites, and a random circle of them.
+        """Return what the coordinator stores: each site's own model, and a random circle (cyclic order) of the sites.
 
         A site's own model is a second network that the site trains on its images alone. In the next round, each site
         receives the own model of its successor in the circle.
 
         Args:
             state: not used.
-            updates: the accepted updates by name of the site, with the sites' own models in their tensors.
+            updates: each site's update, by name of the site, with its own model in its tensors.
             rng: CPU generator that draws the circle.
 
         Returns:
@@ -161,8 +165,8 @@ class EpiFCR(Method):
     def on_round_start(self, local: LocalRound) -> None:
         """Prepare the site's own model, a second network that the site trains on its images alone.
 
-        In the site's first round, the own model is a copy of the network. Later it is moved from the site's memory to
-        the device of the network, with the two moments of its Adam optimiser.
+        In the site's first round, the own model is a copy of the network. In later rounds it is moved from the site's
+        memory to the device of the network, with the two moments of its Adam optimiser.
 
         Args:
             local: the site's round of training. Its memory is changed in place.

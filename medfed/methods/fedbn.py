@@ -59,6 +59,10 @@ class FedBN(Method):
         """Return the network unchanged, with a warning if it has no BatchNorm layer.
 
         Without BatchNorm, no entry of the network stays at the sites, and the result of FedBN is that of FedAvg.
+
+        Args:
+            network: the network.
+            architecture: not used.
         """
         if not batch_norm_entries(network):
             warnings.warn(

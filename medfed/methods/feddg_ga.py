@@ -128,7 +128,7 @@ class FedDGGA(Method):
 
         Args:
             state: the state before the round. Its memory holds `weight/SITE`, the weight of each site in the average.
-            updates: the accepted updates by name of the site, each with the tensor `loss` (1,).
+            updates: each site's update, by name of the site, with `loss` (1,) in its tensors.
             rng: not used.
 
         Returns:
@@ -145,7 +145,7 @@ class FedDGGA(Method):
 
         Args:
             state: the state with the site weights `weight/SITE` in its memory.
-            updates: the accepted updates by name of the site.
+            updates: each site's update (its weights after local training), by name of the site.
 
         Returns:
             Tensors by state-dict name.

@@ -130,7 +130,7 @@ class FedDyn(Method):
 
         Args:
             state: the state before the round, with w0 and the old correction.
-            updates: the accepted updates by name of the site, with w_k.
+            updates: each site's update, by name of the site, with w_k.
             rng: not used.
 
         Returns:
@@ -157,7 +157,7 @@ class FedDyn(Method):
 
         Args:
             state: the state with `h/NAME`, in the shape of the parameter NAME, in its memory.
-            updates: the accepted updates by name of the site.
+            updates: each site's update (its weights after local training), by name of the site.
 
         Returns:
             Tensors by state-dict name.

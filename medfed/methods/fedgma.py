@@ -57,12 +57,13 @@ class FedGMA(Method):
         """Return the new global weights: the old ones plus the sites' average change, reduced where they disagree.
 
         For each element of each parameter, the agreement is the absolute value of the mean sign of the sites' changes,
-        between 0 and 1. The average change is multiplied by `step`, and where the agreement is below `tau`, also by the
-        agreement. Buffers, such as BatchNorm's statistics, are only averaged.
+        between 0 and 1. The setting `votes` says whether the sites count equally in this mean. The average change is
+        multiplied by `step`, and where the agreement is below `tau`, also by the agreement. Buffers, such as
+        BatchNorm's statistics, are only averaged.
 
         Args:
             state: the state with the old global weights.
-            updates: the accepted updates by name of the site.
+            updates: each site's update (its weights after local training), by name of the site.
 
         Returns:
             Tensors by state-dict name.

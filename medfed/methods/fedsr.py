@@ -91,7 +91,11 @@ class FedSR(Method):
 
         The embedding is then drawn from a normal distribution, whose standard deviation a new layer computes. The
         distributions of the classes are added if `cmi` is above 0. With `stochastic: false`, the embedding is not
-        random. The network is changed in place.
+        random.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
 
         Raises:
             UserError: if the network predicts masks, or `cmi` is above 0 but the embedding is not random.

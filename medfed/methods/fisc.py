@@ -183,8 +183,8 @@ class FISC(Method):
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the style of a site: the mean and standard deviation of the feature channels of its images.
 
-        The images are first grouped into clusters of similar style. The site's style is the average over the clusters,
-        so that each cluster counts equally.
+        The images are first grouped into clusters of similar style. The site's style is computed from the mean and
+        standard deviation of each cluster, and each cluster counts equally.
 
         Args:
             site: the site's images and random generator.

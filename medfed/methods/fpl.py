@@ -172,7 +172,7 @@ class FPL(Method):
 
         Args:
             state: the state before the round, with the clusters so far.
-            updates: the accepted updates by name of the site, with `prototype/CLASS`, (D,), in their tensors.
+            updates: each site's update, by name of the site, with `prototype/CLASS`, (D,), in its tensors.
             rng: not used.
 
         Returns:

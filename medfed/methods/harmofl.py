@@ -113,8 +113,11 @@ class HarmoFL(Method):
         """Add a layer at the network's input that equalises low-frequency amplitudes; return the network.
 
         The layer replaces the low-frequency amplitudes of each image by the average over all sites, which the sites
-        receive in the first round. Until then, images pass unchanged. If `normalise` is false, no layer is added. The
-        network is changed in place.
+        receive in the first round. Until then, images pass unchanged. If `normalise` is false, no layer is added.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
         """
         if self.normalise:
             prepend_normaliser(network, self.half_width)
@@ -131,14 +134,14 @@ class HarmoFL(Method):
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the low-frequency amplitudes of the Fourier transform, averaged over the site's training images.
 
-        The amplitudes are point-symmetric, so only about half of the window is sent.
+        The amplitudes are point-symmetric, so only about half of them are sent.
 
         Args:
             site: the site's images.
             network: not used.
 
         Returns:
-            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and a window of S x S frequencies with S = 2 *
+            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies, with S = 2 *
             half_width + 1. Empty if the site has fewer than `min_patients` training patients.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "amplitudes"):
@@ -158,7 +161,7 @@ class HarmoFL(Method):
             rng: not used.
 
         Returns:
-            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and a window of S x S frequencies with S = 2 *
+            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies, with S = 2 *
             half_width + 1. Empty, with a warning, if no site shared amplitudes.
         """
         windows = [shared[site][WINDOW].double() for site in sorted(shared) if WINDOW in shared[site]]
@@ -178,7 +181,7 @@ class HarmoFL(Method):
             site: not used. All sites receive the same tensor.
 
         Returns:
-            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and a window of S x S frequencies with S = 2 *
+            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies, with S = 2 *
             half_width + 1.
         """
         return {} if state.round else dict(state.memory)

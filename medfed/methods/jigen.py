@@ -90,10 +90,14 @@ class JiGen(Method):
             )
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Add a linear layer that predicts the order of puzzle tiles to the network, and return the network.
+        """Add a linear layer to the network that predicts the order of puzzle tiles; return the network.
 
         The layer has one output for each of the `n_orders` permutations. The network's own forward pass does not use
-        it. The network is changed in place.
+        it.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
         """
         module = network.get_submodule(architecture.head if architecture.embedding else architecture.encoder_stages[-1])
         width = input_output_widths(module)[0] if architecture.embedding else output_channels(module)

@@ -66,7 +66,11 @@ class MixStyle(Method):
 
         One layer is inserted after each chosen stage of the encoder. The statistics are the mean and standard deviation
         of each feature channel. They are mixed with those of another image of the batch. The layers act only in
-        training and have no weights. The network is changed in place.
+        training and have no weights.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
 
         Raises:
             UserError: if the network has fewer stages than the setting `stages` names.

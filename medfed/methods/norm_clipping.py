@@ -54,12 +54,12 @@ class NormClipping(Method):
         """Return the new global weights: the old ones plus the average of the sites' clipped changes.
 
         A site's change is its weights after training minus the old global weights. It is scaled down if its Euclidean
-        norm is larger than `bound`, or, without a bound, than `times` the median norm over the sites. BatchNorm's
-        statistics are clipped separately in the same way.
+        norm is larger than `bound`, or, without a bound, than `times` the median norm over the sites. The changes of
+        BatchNorm's statistics are clipped separately, at `times` their own median norm.
 
         Args:
             state: the state with the old global weights.
-            updates: the accepted updates by name of the site.
+            updates: each site's update (its weights after local training), by name of the site.
 
         Returns:
             Tensors by state-dict name.

@@ -125,10 +125,11 @@ class SCAFFOLD(Method):
         return batch
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return a scalar of value 0 whose gradient is the correction of SCAFFOLD, so that it corrects each step.
+        """Return a scalar of value 0 whose gradient is SCAFFOLD's correction of the gradients.
 
-        The correction is the global control (mean gradient of all sites) minus the site's own control (its mean
-        gradient in its last round). Because the value is 0, the reported loss stays the task's loss.
+        The correction is added to the gradients of each training step. It is the global control (mean gradient of all
+        sites) minus the site's own control (its mean gradient in its last round). Because the value is 0, the reported
+        loss stays the task's loss.
 
         Args:
             local: the site's round of training, with the correction in its memory.
@@ -143,7 +144,8 @@ class SCAFFOLD(Method):
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Return the change of the site's control, to be sent, and store the new control in the site's memory.
 
-        The new control is the mean gradient over the steps of this round, without the correction.
+        The control is the site's mean gradient. Its new value is the mean over the steps of this round, without the
+        correction that SCAFFOLD adds to the gradients.
 
         Returns:
             `change/NAME`, the new control minus the old one, in the shape of the parameter NAME, on the CPU.
@@ -169,7 +171,7 @@ class SCAFFOLD(Method):
 
         Args:
             state: the state before the round, with the old global control.
-            updates: the accepted updates by name of the site, with `change/NAME` in their tensors.
+            updates: each site's update, by name of the site, with `change/NAME` in its tensors.
             rng: not used.
 
         Returns:

@@ -130,8 +130,11 @@ class StableFDG(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Add an attention layer to the network, whose output is added to the logits; return the network.
 
-        The layer weights the positions of the last feature map. If `attention` is false, it is not added. The network
-        is changed in place.
+        The layer weights the positions of the last feature map. If `attention` is false, it is not added.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
 
         Raises:
             UserError: if the network has fewer stages than the setting `stages` names, or if `attention` is true for a
@@ -197,7 +200,7 @@ class StableFDG(Method):
         With `sharing: random`, the sites are put into a random circle, and a site receives the styles of the next ones.
         With `sharing: farthest`, a site receives the styles whose means and standard deviations have the largest
         Euclidean distance from its own. R is `received`, or the number of other sites' styles if there are fewer. A
-        site without a style of its own always receives random ones.
+        site that shared no style itself always receives random ones.
 
         Args:
             state: not used.
@@ -205,7 +208,8 @@ class StableFDG(Method):
             rng: CPU generator that draws the circle.
 
         Returns:
-            `received/SITE/NAME`, (R, C) for C channels, where NAME is `mean`, `std`, `mean_spread` and `std_spread`.
+            `received/SITE/NAME`, (R, C) for C channels, for each of the four statistics NAME: `mean`, `std`,
+            `mean_spread` and `std_spread`.
         """
         senders = sorted(site for site, style in shared.items() if style)
         order = [senders[i] for i in torch.randperm(len(senders), generator=rng).tolist()]  # sec. 3.1, step 1
@@ -236,8 +240,9 @@ class StableFDG(Method):
 
         Copies of images of rare classes are added to the batch, so that the classes become more balanced. After the
         stages of the encoder, the styles (channel means and standard deviations) of the feature maps are changed at
-        random: some images get the style of another site, the added copies are moved away from the batch's mean style,
-        and all styles are mixed in pairs. The attention of each image also uses a random other image of its class.
+        random: some images get the style of another site, the styles of the added copies are moved away from the
+        batch's mean style, and all styles are mixed in pairs. The attention of each image also uses a random other
+        image of its class.
 
         Args:
             local: the site's round of training.

@@ -119,8 +119,11 @@ class Stack(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Let each method add its own layers to the network, in the order of the stack; return the network.
 
-        Methods whose layers read feature maps that other methods change (`reads_features`) come last. The network may
-        be changed in place.
+        Methods whose layers read feature maps that other methods change (`reads_features`) come last.
+
+        Args:
+            network: the network, which may be changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
         """
         for method in sorted(self.methods, key=lambda method: method.reads_features):
             network = method.wrap_network(network, architecture)
@@ -268,7 +271,7 @@ class Stack(Method):
 
         Args:
             state: the state before the round, with the old memory.
-            updates: the accepted updates by name of the site.
+            updates: each site's update (its weights after local training), by name of the site.
             rng: CPU generator, which the methods use one after the other.
 
         Returns:
@@ -285,7 +288,7 @@ class Stack(Method):
 
         Args:
             state: the state with the old global weights and the new memory.
-            updates: the accepted updates by name of the site.
+            updates: each site's update (its weights after local training), by name of the site.
 
         Returns:
             Tensors by state-dict name.

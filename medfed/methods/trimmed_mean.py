@@ -54,7 +54,7 @@ class TrimmedMean(Method):
 
         Args:
             state: not used.
-            updates: the accepted updates by name of the site.
+            updates: each site's update (its weights after local training), by name of the site.
 
         Returns:
             Tensors by state-dict name.
