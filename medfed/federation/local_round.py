@@ -22,8 +22,8 @@ class Output:
     """The network's output for one batch.
 
     Args:
-        image: raw images (B, C, H, W), as they were in the batch, before standardising.
-        label: their labels: class indices (B,) int64, or masks (B, S, H, W).
+        image: images (B, C, H, W) in [0, 1], as they were in the batch, before standardising.
+        label: labels of the images: class indices (B,) int64, or masks (B, S, H, W) of S structures.
         logits: the output of the network: (B, K) for K classes, or (B, S, H, W) for masks of S structures.
         features: outputs of the submodules whose features were requested, by the name of the submodule.
     """
@@ -39,13 +39,17 @@ class Samples(Protocol):
 
     @property
     def n_patients(self) -> int:
-        """Number of different patients whose images the samples are."""
+        """Number of different patients that the images show."""
 
     def __len__(self) -> int:
         """Return the number of images."""
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the samples with these indices, in this order, as one batch on the CPU."""
+        """Return the samples with the given indices as one batch on the CPU.
+
+        Args:
+            indices: indices from 0 to len(self) - 1. The samples of the batch have the same order.
+        """
 
 
 class Task(Protocol):
@@ -55,59 +59,72 @@ class Task(Protocol):
         """Return the mean loss of a batch, a scalar.
 
         Args:
-            logits: (B, K) for classes, or (B, S, H, W) for masks.
-            label: (B,) int64 class indices, or masks (B, S, H, W).
+            logits: output of the network, (B, K) for K classes, or (B, S, H, W) for masks of S structures.
+            label: class indices (B,) int64, or masks (B, S, H, W) of 0 and 1.
         """
 
     def standardise(self, image: Tensor) -> Tensor:
-        """Return raw images (B, C, H, W), in [0, 1], in the form that the network receives, same shape.
+        """Return images in the form that the network receives.
 
         They are standardised, or unchanged if `data.standardise` is false.
+
+        Args:
+            image: (B, C, H, W), in [0, 1].
+
+        Returns:
+            (B, C, H, W).
         """
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
-        """Return the batch after random rotation, scaling and flipping of images, masks and views.
+        """Return a copy of the batch after random rotation, scaling and flipping.
+
+        The images, their masks and their views (other versions of the images, such as restyled ones) are moved
+        together. Class labels stay as they are.
 
         Args:
-            batch: raw images and labels.
-            rng: CPU generator of the random parameters.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their labels.
+            rng: CPU generator from which the angle, the scale and the flip are drawn.
         """
 
     def validate(self, network: nn.Module, samples: Any, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
-        """Return validation scores by name, among them "score", where higher is better.
+        """Return validation scores by name. The score with the name "score" is the main one, where higher is better.
 
         Args:
             network: the network to score.
             samples: the validation samples.
-            decoder_levels: names of the decoder's submodules, for scores that use its features.
+            decoder_levels: names of the decoder's submodules, from full resolution to the coarsest, for scores that use
+                their features. If it is empty, these scores are left out.
         """
 
 
 class Architecture(Protocol):
-    """Names of the parts of a network, as paths of submodules (`nn.Module.get_submodule`).
+    """Names of the submodules of a network that methods use, as `nn.Module.get_submodule` takes them.
 
     The implementation is `medfed.networks.base.NetworkSettings`.
     """
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
-        """Names of the decoder's levels, from full resolution to the coarsest; empty for classification."""
+        """Names of the submodules that output the decoder's levels, from full resolution to the coarsest.
+
+        The tuple is empty for classification.
+        """
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """Names of the encoder's stages, from the first to the deepest."""
+        """Names of the submodules that output the encoder's stages, from the first to the deepest."""
 
     @property
     def last_features(self) -> str:
-        """Name of the submodule that returns the last feature map (B, C, h, w), before pooling or before the head."""
+        """Name of the submodule that outputs the last feature map (B, C, h, w), before pooling or the last layer."""
 
     @property
     def embedding(self) -> str:
-        """Name of the submodule whose flattened output (B, D) enters the head; "" for segmentation."""
+        """Name of the submodule whose flattened output (B, D) enters the last layer; "" for segmentation."""
 
     @property
     def head(self) -> str:
-        """Name of the submodule that computes the logits from the last features."""
+        """Name of the head: the last layer, which computes the logits."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +134,10 @@ class SiteData:
     Args:
         name: name of the site.
         samples: the site's training samples, without augmentation.
-        task: the task, for standardising and losses.
-        architecture: names of the parts of the network that `Method.share` receives.
+        task: the task, for standardising images and computing losses.
+        architecture: names of the submodules of the network that `Method.share` receives.
         rng: CPU generator, seeded for this site, this round and this purpose.
-        validation: samples of other patients of the site; None if the site has no validation patients.
+        validation: samples of the site's validation patients, who are not in `samples`; None if it has none.
     """
 
     name: str
@@ -139,9 +156,10 @@ class LocalRound:
         site: name of the site.
         round: number of the round, from 1.
         network: the network that is being trained, on `device`.
-        architecture: names of the network's parts.
-        task: the task, for standardising and losses.
-        message: the coordinator's request: `weights` (global), `tensors` (from `Method.broadcast`), `facts`.
+        architecture: names of the network's submodules that methods use.
+        task: the task, for standardising images and computing losses.
+        message: the coordinator's request: the global `weights`, the `tensors` of `Method.broadcast`, and `facts`
+            (JSON values by name, such as the number of the round).
         memory: tensors that stay at this site between rounds, by name. A method may add, change and remove its own
             entries; they are on the CPU at the start of a round and must be so again after `on_round_end`.
         rng: CPU generator, seeded for this site and round. Draw on the CPU, then move the result to `device`.
@@ -156,7 +174,7 @@ class LocalRound:
         learning_rate: step size of the optimiser in this round.
         n_steps: number of training steps in this round; 0 before `on_round_start`.
         rounds: number of communication rounds of the whole training.
-        max_cache_bytes: limit in bytes for images that a method derives and keeps in memory.
+        max_cache_bytes: largest memory in bytes for the images that a method computes and keeps, such as restyled ones.
     """
 
     site: str
@@ -179,40 +197,49 @@ class LocalRound:
     max_cache_bytes: int = 2 * 2**30
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that are trained, by state-dict name, without buffers and frozen parameters."""
+        """Return the network's trained parameters by state-dict name, not copied.
+
+        Buffers, such as BatchNorm's statistics, and frozen parameters are left out.
+        """
         return trainable_parameters(self.network)
 
     def sent_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the trained parameters that are sent to the coordinator, by name: without those of `local_keys`."""
+        """Return the trained parameters that the site sends to the coordinator, by state-dict name, not copied.
+
+        These are the parameters of `trainable` without the entries that stay at the site (`local_keys`).
+        """
         return {name: entry for name, entry in self.trainable().items() if name not in self.local_keys}
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return all parameters of the network by name, frozen ones included.
+        """Return all parameters of the network by name, not copied, with the frozen ones.
 
-        A forward pass with these as `fast_weights` computes the same logits as a plain one in training mode, but does
-        not update BatchNorm's running statistics.
+        Pass them to `forward` as `fast_weights` for a second forward pass in training mode that does not update
+        BatchNorm's running statistics. The logits are the same as without `fast_weights`.
         """
         return dict(self.network.named_parameters())
 
     @property
     def head_input(self) -> str:
-        """Name of the submodule whose output enters the head: the embedding, or for masks the last feature map."""
+        """Name of the submodule whose output the head (the last layer) receives.
+
+        For classification it is `architecture.embedding`, for segmentation `architecture.last_features`.
+        """
         return self.architecture.embedding or self.architecture.last_features
 
     def forward(
         self, batch: Batch, taps: Sequence[str] = (), fast_weights: Mapping[str, Tensor] | None = None
     ) -> Output:
-        """Standardise raw images and run the network on them.
+        """Standardise the images of a batch and run the network on them.
 
         Args:
-            batch: raw images (B, C, H, W) and labels, on `device`.
-            taps: names of submodules whose outputs are wanted.
-            fast_weights: parameters by name that replace the network's own in this pass. BatchNorm's running
-                statistics then stay unchanged. None uses the network as it is; in training mode the pass updates the
-                running statistics, which only a pass on raw images should do.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their labels, on `device`.
+            taps: names of submodules whose outputs are returned as well.
+            fast_weights: parameters by name that replace the network's own in this pass. BatchNorm's running statistics
+                then stay unchanged. None uses the network's own parameters. In training mode, a pass with None updates
+                the running statistics, so use None only for the original images.
 
         Returns:
-            Images and labels of the batch, logits, and the outputs of the submodules in `taps`.
+            The images and labels of the batch, the logits, and in `features` the outputs of the submodules in `taps`.
         """
         image = self.task.standardise(batch.image)
         with capture_features(self.network, taps) as features:
@@ -225,12 +252,12 @@ class LocalRound:
 
 
 def batches(samples: Samples, size: int, order: Tensor | None = None) -> Iterator[Batch]:
-    """Yield samples in batches of at most `size` images.
+    """Yield samples in batches of at most `size` images, on the CPU.
 
     Args:
         samples: the samples.
-        size: largest number of images in a batch.
-        order: (N,) int64, indices of the samples to yield, in this order; None yields all in their own order.
+        size: largest number of images in a batch, at least 1. The last batch may be smaller.
+        order: (n,) int64, indices of the samples to yield, in this order. None yields all samples in their own order.
     """
     for part in (torch.arange(len(samples)) if order is None else order).split(size):
         yield samples.batch(part.tolist())
@@ -238,13 +265,13 @@ def batches(samples: Samples, size: int, order: Tensor | None = None) -> Iterato
 
 @torch.no_grad()
 def mean_loss(network: nn.Module, task: Task, samples: Samples, size: int = 16) -> Tensor:
-    """Return the task's loss in evaluation mode, averaged over all images.
+    """Return the task's mean loss over all images, with the network in evaluation mode and without gradients.
 
     Args:
-        network: the network; its mode is restored afterwards.
-        task: the task, with its loss.
+        network: the network. Its training or evaluation mode is restored afterwards.
+        task: standardises the images and computes the loss.
         samples: the images and labels, at least one.
-        size: number of images in one forward pass.
+        size: largest number of images in one forward pass.
 
     Returns:
         (1,) float32, on the CPU.

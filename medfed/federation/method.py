@@ -45,7 +45,7 @@ NEVER, ONCE, EVERY_ROUND = "never", "once", "every round"
 
 @dataclass(frozen=True)
 class Method:
-    """A federated method as a set of hooks. Without overrides, the hooks are FedAvg.
+    """A federated method: functions (hooks) that the training calls at fixed times. By default, they are FedAvg.
 
     A method object holds hyper-parameters and nothing else. What changes during training enters a hook as an argument
     and leaves it as a return value. The same object therefore works in one process, in several processes, on the
@@ -75,8 +75,9 @@ class Method:
         moved: keys that configs of older versions had, each with the sentence that says what replaces it. A config with
             such a key is rejected with this sentence.
         reads_features: True if a layer that `wrap_network` adds reads a feature map that other methods change. A stack
-            wraps the network with such a method last.
-        fills_network: True if `on_round_start` writes entries of the network. A stack starts such a method first.
+            (several methods in one, `Stack`) calls `wrap_network` of such a method last.
+        fills_network: True if `on_round_start` writes entries of the network. A stack calls `on_round_start` of such a
+            method first.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
@@ -90,28 +91,32 @@ class Method:
 
     @property
     def site_weights(self) -> SiteWeights:
-        """Weight a_k of site k in the average: "examples" for n_k / N, "uniform" for 1 / K.
+        """Rule for the weights of the sites in the average: "examples" or "uniform". Default: "examples".
 
-        n_k is the number of training images of site k and N their sum over the K sites that replied. A method may
-        override this property by a field of the same name, so that a config can choose.
+        "examples" weights a site by its number of training images: n_k / N for site k, where N is the sum over the
+        sites whose updates were accepted. "uniform" gives each of these K sites the weight 1 / K. A method may override
+        this property by a field of the same name, so that a config can choose.
         """
         return "examples"
 
     @property
     def unseen_bn(self) -> UnseenBatchNorm:
-        """BatchNorm entries of a site that did not train, for a method whose `local_keys` keep BatchNorm at the sites.
+        """Rule for the BatchNorm entries of a site that did not train: "average", "batch_stats" or "nearest".
 
-        "average": the mean of the source sites' entries. "batch_stats": the same, but each batch of test images is
-        normalised by its own statistics. "nearest": the entries of the most similar source site. See `FedBN`.
+        The rule is used only if BatchNorm entries stay at the sites that train (`local_keys`), as in `FedBN`.
+        "average", the default, uses the mean of the entries of these sites. "batch_stats" uses the same weights and
+        biases, but normalises each batch of test images by the mean and variance of this batch. "nearest" uses the
+        entries of the training site whose BatchNorm statistics are most similar to those of the test images.
         """
         return "average"
 
     @property
     def shares(self) -> str:
-        """When sites are asked to `share`: `NEVER`, `ONCE` before the first round, or before `EVERY_ROUND`.
+        """When the coordinator asks the sites for statistics (`share`): `NEVER`, `ONCE` or `EVERY_ROUND`.
 
-        Default: `ONCE` if the class overrides `share`, else `NEVER`. A method whose settings make no use of shared
-        tensors returns `NEVER`, so that nothing leaves a site without need.
+        `ONCE` means before the first round, `EVERY_ROUND` before each round. Default: `ONCE` if the class overrides
+        `share`, else `NEVER`. A method whose settings make no use of shared tensors returns `NEVER`, so that nothing
+        leaves a site without need.
         """
         return NEVER if type(self).share is Method.share else ONCE
 
@@ -119,23 +124,27 @@ class Method:
     def files(self) -> tuple[str, ...]:
         """Paths of the files that the method reads at the sites, as its settings name them. Default: none.
 
-        Style codecs are such files. All sites need the same files, so the plan of a federation carries copies of them.
+        An example is the file of a style codec (an encoder and a decoder that redraw images). All sites need the same
+        files. In a real federation, the sites therefore receive copies of them.
         """
         return ()
 
     def with_files(self, names: Mapping[str, str]) -> Method:
-        """Return a copy of the method that reads other files.
+        """Return a copy of the method that reads the same files from other paths.
 
         Args:
-            names: the new path of each file of `files`, by its present path.
+            names: dictionary from the present path of a file in `files` to its new path. A file that is not in it keeps
+                its path.
 
         Returns:
-            The copy. Default, for a method without files: the method itself.
+            The copy. The default, for a method without files, is the method itself.
         """
         return self
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Reject data that the method cannot work on. Called before anything is written. Default: accept.
+        """Raise UserError if the method cannot work on images of this size and form. Default: accept all images.
+
+        This hook is called before a run writes any file.
 
         Args:
             image_size: height and width of the images in pixels.
@@ -150,12 +159,12 @@ class Method:
         """Add the method's own layers to a new network. Called wherever a network is built. Default: add nothing.
 
         Args:
-            network: the network; may be changed in place.
-            architecture: names of the network's parts.
+            network: the network, which may be changed in place.
+            architecture: names of the network's submodules that methods use, such as the stages of its encoder.
 
         Returns:
-            The network with the added layers. Its state dict has all entries of the original under their old names,
-            and possibly more.
+            The network with the added layers. Its state dict has all entries of the original network under their old
+            names, and may have more.
 
         Raises:
             UserError: if the method cannot work on such a network.
@@ -174,29 +183,33 @@ class Method:
         return frozenset()
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Compute, at a site, the statistics of its images that the method shares. Called as `shares` says.
+        """Compute the statistics of a site's images that the method shares. Default: none.
+
+        The hook is called at each site, at the times that `shares` names.
 
         Args:
             site: name, images and random generator of the site.
             network: the network in evaluation mode, with the global weights, on the site's device.
 
         Returns:
-            Tensors by name, on the CPU. All of them leave the site and are listed in the ledger. An empty dictionary
-            shares nothing. Default: nothing.
+            Tensors by name, on the CPU. All of them are sent to the coordinator and are listed in the ledger, the run's
+            table of everything that was sent. An empty dictionary shares nothing.
         """
         return {}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Turn the tensors that the sites shared into the coordinator's memory. Called after each sharing.
+        """Compute the coordinator's new memory from the tensors that the sites shared. Called after each sharing.
+
+        The memory, `state.memory`, is what the method keeps at the coordinator between rounds.
 
         Args:
-            state: the state before the round. Its weights and memory are not to be changed in place.
-            shared: what each site returned from `share`, by site; empty for a site that shared nothing. A site whose
-                reply is missing or was rejected is not included.
-            rng: random generator of this round.
+            state: the state before the round. Its weights and memory must not be changed in place.
+            shared: the dictionary that each site returned from `share`, by name of the site. It is empty for a site
+                that shared nothing. A site whose reply is missing or was rejected is not included.
+            rng: CPU random generator of this round.
 
         Returns:
-            The new `state.memory`: tensors by name, on the CPU. Default: the memory as it was.
+            The new `state.memory`: tensors by name, on the CPU. Default: the old memory.
         """
         return state.memory
 
@@ -204,7 +217,8 @@ class Method:
         """Select the tensors that one site receives together with the global weights. Called in each round.
 
         Args:
-            state: the state before the round; after sharing, with the result of `combine` in `state.memory`.
+            state: the coordinator's state before the round. If the sites shared statistics, `state.memory` is the
+                result of `combine`.
             site: name of the site that receives the tensors.
 
         Returns:
@@ -213,19 +227,20 @@ class Method:
         return {}
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """Return the samples to train on, if these are not simply the site's own, such as the same images restyled.
+        """Return the samples to train on. By default they are the site's own training samples.
 
-        Called at a site before `on_round_start`, in the site's first round and again whenever the broadcast tensors
-        differ from those of its last round. The result is used for all rounds in between.
+        A method can return other samples, for example the site's images redrawn in several styles. The hook is called
+        at a site before `on_round_start`: in the site's first round, and again in each round whose broadcast tensors
+        differ from those of the last call. The result is used for all rounds in between.
 
         Args:
-            local: the round.
+            local: the site's round of training that is about to start.
             samples: the site's own training samples.
-            rng: random generator of this site. It has the same seed in every call, so that a resumed run trains on the
-                same samples.
+            rng: CPU random generator of this site. It has the same seed in every call, so that a resumed run trains on
+                the same samples.
 
         Returns:
-            The training samples of the following rounds. Default: the site's own.
+            The samples for this round and the following ones. Default: `samples`.
         """
         return samples
 
@@ -233,45 +248,46 @@ class Method:
         """Prepare a site's round. Called after `expand`, before the first training step. Default: do nothing.
 
         Args:
-            local: the round. `local.memory` and `local.network` may be changed.
+            local: the site's round of training. The hook may change `local.memory` and `local.network` in place.
         """
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Change a batch before the training step uses it. Called once per step, before the gradients are cleared.
+        """Return a batch to train on in place of the given one. Called once per training step. Default: the same batch.
+
+        The hook is called before the gradients of the previous step are cleared.
 
         Args:
-            local: the round.
-            batch: raw, non-negative images (B, C, H, W) that are not standardised yet, on the site's device, after the
-                augmentation of `training.augment`.
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1] that are not standardised yet, and their labels, on the site's device.
+                The augmentation of `training.augment` is already applied. Not to be changed in place.
 
         Returns:
-            The batch to train on. Default: the same batch.
+            The batch to train on, on the same device.
         """
         return batch
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Compute the training loss of one batch. Called once per step, after `augment`.
+        """Compute the training loss of one batch. Called once per step, after `augment`. Default: the task's loss.
 
         Args:
-            local: the round.
-            batch: raw images (B, C, H, W) and their labels, on the site's device.
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their labels, on the site's device.
 
         Returns:
-            The loss, a scalar, and the output of the network on the raw images, which `regulariser` receives. Default:
-            the task's loss.
+            The loss, a scalar, and the output of the network for these images, which `regulariser` receives.
         """
         output = local.forward(batch)
         return local.task.loss(output.logits, batch.label), output
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Compute a term that is added to the loss. Called once per step, after `loss`.
+        """Compute a term that is added to the loss. Called once per step, after `loss`. Default: 0.
 
         Args:
-            local: the round.
-            output: the network's output on the raw images of the batch, as `loss` returned it.
+            local: the site's round of training.
+            output: the network's output for the batch, as `loss` returned it.
 
         Returns:
-            A scalar. Default: 0.
+            A scalar.
         """
         return output.logits.new_zeros(())
 
@@ -279,51 +295,57 @@ class Method:
         """Return the tensors that a site sends together with its weights. Called after the last training step.
 
         Args:
-            local: the round. The network holds the trained weights. After this hook, all tensors that the method
-                keeps in `local.memory` must be on the CPU.
+            local: the site's round of training. Its network holds the trained weights. After this hook, all tensors
+                that the method keeps in `local.memory` must be on the CPU.
 
         Returns:
-            Tensors by name, on the CPU. The coordinator finds them in `updates[site].tensors`, and the ledger lists
-            them. Default: none.
+            Tensors by name, on the CPU. The coordinator finds them in `updates[site].tensors`. They are listed in the
+            ledger, the run's table of everything that was sent. Default: none.
         """
         return {}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the coordinator's memory after a round. Called before `aggregate`, with the weights before the round.
+        """Return the coordinator's memory after a round. Called before `aggregate`. Default: the memory stays as it is.
+
+        The memory, `state.memory`, is what the method keeps at the coordinator between rounds.
 
         Args:
             state: the state before the round, with the old weights and the old memory. Not to be changed in place.
-            updates: the accepted updates by site: `weights` after local training, the `tensors` of `on_round_end`, and
-                the facts "examples" (number of training images), "steps" and "loss".
-            rng: random generator of this round.
+            updates: the accepted updates by name of the site. An update has the `weights` after local training, the
+                `tensors` of `on_round_end`, and in `facts` the numbers "examples" (number of training images), "steps"
+                (number of training steps) and "loss" (mean over the steps).
+            rng: CPU random generator of this round.
 
         Returns:
-            The new `state.memory`: tensors by name, on the CPU. Default: the memory as it was.
+            The new `state.memory`: tensors by name, on the CPU.
         """
         return state.memory
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Compute the new global weights: w = sum_k a_k w_k. Called after `remember`.
+        """Compute the new global weights from the sites' weights. Default: their weighted average.
+
+        The hook is called after `remember`. The default is w = sum_k a_k w_k, where w_k are the weights of site k after
+        local training, and a_k is the weight of site k in the average (`averaging_weights`).
 
         Args:
-            state: the old weights, and in `state.memory` the result of `remember`.
-            updates: the accepted updates by site, at least one.
+            state: the state with the old global weights. Its memory is already the result of `remember`.
+            updates: the accepted updates by name of the site, at least one.
 
         Returns:
-            The new weights by state-dict name, on the CPU. Entries that it does not name keep their value. Default: the
-            average over the K sites that replied, with the weights a_k of `averaging_weights`.
+            The new weights by state-dict name, on the CPU. Entries that are missing in it keep their old value.
         """
         trained_weights = [update.weights for update in updates.values()]
         return weight_maths.average(trained_weights, self.averaging_weights(updates))  # FedAvg, Alg. 1
 
     def averaging_weights(self, updates: Mapping[str, Message]) -> Tensor:
-        """Return the weight a_k of each site in the average.
+        """Return the weight of each site in the average, as `site_weights` says.
 
         Args:
-            updates: the accepted updates by site.
+            updates: the K accepted updates by name of the site.
 
         Returns:
-            (K,) float64, summing to 1, in the order of `updates`: n_k / N, or 1 / K if `site_weights` is "uniform".
+            (K,) float64 with sum 1, in the order of `updates`. For "examples", the weights are in proportion to the
+            sites' numbers of training images. For "uniform", each weight is 1 / K.
         """
         if self.site_weights == "uniform":
             return torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
@@ -331,38 +353,44 @@ class Method:
         return examples / examples.sum()  # FedAvg, Alg. 1: n_k / n
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return facts that a reader of a run's scores should know, such as a number of clusters. Default: none.
+        """Return values that a reader of a run's scores should know, such as a number of clusters. Default: none.
 
         Args:
-            state: the state after the last round.
+            state: the coordinator's state after the last round.
 
         Returns:
-            Plain JSON values by name. They stand in `summary.json` under `method_facts`.
+            JSON values by name. They are written to the run's `summary.json` under `method_facts`.
         """
         return {}
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """Compute where the network looks in its images. For figures only, never for training. Default: None.
+        """Compute for each image a map of the positions that the network attends to. Default: None.
+
+        The maps are used for figures only, never for training.
 
         Args:
             network: the trained network.
-            architecture: names of the network's parts.
+            architecture: names of the network's submodules that methods use.
             image: (B, C, H, W), standardised.
 
         Returns:
-            (B, h, w), each map non-negative with sum 1; None if the method has no such map.
+            (B, h, w), for a feature map of h x w positions. Each map is non-negative and has sum 1. None if the method
+            has no such map.
         """
         return None
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Redraw images with the shared statistics of each site. For figures only, never for training.
+        """Redraw images in the style of each site, from the statistics that the sites shared. Default: no images.
+
+        The images are used for figures only, never for training.
 
         Args:
-            state: the state after the last round.
-            image: (B, C, H, W), raw, in [0, 1].
+            state: the coordinator's state after the last round.
+            image: (B, C, H, W) in [0, 1], not standardised.
 
         Returns:
-            (B, C, H, W) in [0, 1] by the name of the site, or by "all sites" for a common style. Default: none.
+            The redrawn images, (B, C, H, W) in [0, 1], by name of the site. The name is "all sites" if the method has
+            one common style.
         """
         return {}
 
@@ -370,10 +398,11 @@ class Method:
 def has_too_few_patients(site: str, samples: Samples, min_patients: int, content: str) -> bool:
     """Return True, with a warning, if a site has fewer training patients than `method.min_patients`.
 
-    Statistics of very few patients could be traced back to one of them, so such a site trains but shares nothing.
+    Statistics of very few patients could be traced back to one of them. Such a site therefore takes part in training,
+    but shares no statistics.
 
     Args:
-        site: name of the site.
+        site: name of the site, for the warning.
         samples: the site's training samples.
         min_patients: smallest number of patients whose statistics may leave a site.
         content: what the site would share, as a plural or a mass noun for the warning, such as "frequency windows".

@@ -80,11 +80,17 @@ class BigAug(BigAugRanges, Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"noise": BigAugRanges.noise}}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Return the batch after the nine random transforms of each image, on the device on which it came.
+        """Return a copy of the batch after nine random transforms of each image, on the same device.
+
+        The transforms are blur, sharpening, noise, brightness, contrast, intensity perturbation (an image is multiplied
+        by one random number, and another one is added), rotation, scaling and deformation. Masks (B, S, H, W) and views
+        (other versions of the images, such as restyled ones) get the same geometric transforms as their image. Class
+        labels stay as they are. With probability 0, the batch itself is returned.
 
         Args:
-            local: the round of training at this site, with its random generator.
-            batch: raw images (B, C, H, W), in [0, 1]. Masks (B, S, H, W) and views (B, C, H, W) move with their images.
+            local: the site's round of training, with its random generator.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
+                H, W).
         """
         if self.probability == 0:
             return batch

@@ -108,28 +108,48 @@ class CCST(Method):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Path of the style codec; empty for the codec that comes with medfed, and for `transfer: moments`."""
+        """Path of the style codec (an encoder and a decoder that redraw images) that the sites read.
+
+        The tuple is empty for the codec that comes with medfed, and for `transfer: moments`, which needs no codec.
+        """
         return self._style_transfer.files
 
     def with_files(self, names: Mapping[str, str]) -> CCST:
-        """Return a copy of the method that reads its style codec from another path."""
+        """Return a copy of the method that reads its style codec from another path.
+
+        Args:
+            names: dictionary from the present path of a file to its new path. A file that is not in it keeps its path.
+        """
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Reject images whose size or number of channels the style codec cannot process; UserError."""
+        """Raise UserError if the style codec (encoder and decoder) cannot process images of this form.
+
+        With `transfer: moments`, which needs no codec, all images are accepted.
+
+        Args:
+            image_size: height and width of the images in pixels.
+            channels: number of channels of the images.
+            standardised: not used.
+
+        Raises:
+            UserError: if the images are smaller than the codec needs, or have neither 1 nor 3 channels.
+        """
         self._style_transfer.check(image_size, channels)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the style of a site: mean and standard deviation of the feature channels of its training images.
 
         Args:
-            site: the site's images.
-            network: not used; the style codec computes the features.
+            site: the site's images and random generator.
+            network: only its device is used. The encoder of the style codec computes the features.
 
         Returns:
-            `mean` and `std`, each (C,) float32 for one overall style or (J, C) for J styles of single images, and
-            `codec_error` (1,), the mean absolute difference between images and their reconstruction. Empty if the site
-            has too few patients or only blank images.
+            With the setting `style: overall`: `mean` and `std`, each (C,) float32, over all images. With `style:
+            single`: `mean` and `std`, each (J, C), of J single images. C is the number of feature channels, or of image
+            channels for `transfer: moments`. In addition, with a codec, `codec_error` (1,): the mean absolute
+            difference between images in [0, 1] and their reconstruction. Empty if the site has fewer than
+            `min_patients` training patients or only blank images.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
@@ -152,23 +172,47 @@ class CCST(Method):
         return {**_style(moments, singles[:n_single]), **self._error(site, order, device)}  # eq. 7: J styles
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Store the styles of all sites at the coordinator, as `style/SITE/NAME` (the style bank, eq. 9-10)."""
+        """Return the styles of all sites, which the coordinator stores and later sends to the sites.
+
+        Args:
+            state: not used.
+            shared: what each site returned from `share`, by name of the site.
+            rng: not used.
+
+        Returns:
+            `style/SITE/mean` and `style/SITE/std` for each site, each (C,) for one style of C channels, or (J, C) for J
+            styles of single images. In addition, with a codec, `style/SITE/codec_error`, (1,): the reconstruction
+            error.
+        """
         return {f"{STYLE}{site}/{name}": entry for site, tensors in shared.items() for name, entry in tensors.items()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the styles of all sites, which a site receives with the weights, as `style/SITE/NAME`."""
+        """Return the styles of all sites, which every site receives together with the global weights.
+
+        Args:
+            state: the coordinator's state. Its memory holds the styles.
+            site: not used. All sites receive the same tensors, with their own style among them.
+
+        Returns:
+            `style/SITE/mean` and `style/SITE/std` for each site that shared a style, each (C,) for one style of C
+            channels, or (J, C) for J styles of single images.
+        """
         return {name: entry for name, entry in state.memory.items() if not name.endswith(ERROR)}
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """Return the training images of a site in K styles each (Algorithm 1).
+        """Return the expanded training set of a site: each training image in K styles (Algorithm 1 of CCST).
+
+        For each image, K of the sites are drawn at random. The image is redrawn in the style of each drawn site; if the
+        site itself is drawn, the original image is used.
 
         Args:
-            local: the round; its message contains the styles of all sites.
+            local: the site's round of training. The received message contains the styles of all sites.
             samples: the site's n training images.
-            rng: CPU generator that selects the styles.
+            rng: CPU generator with which the sites and styles are drawn.
 
         Returns:
-            K n samples. The images are restyled when a batch first needs them.
+            K n samples. An image is redrawn when a batch first needs it. K is `k`, or the number of sites with a style
+            if `k` is larger.
         """
         bank = _bank(local.message.tensors)
         domains = [local.site, *(name for name in sorted(bank) if name != local.site)]
@@ -202,17 +246,27 @@ class CCST(Method):
         return expanded
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return `codec_reconstruction_error`: mean absolute error of encoding and decoding images in [0, 1].
+        """Return `codec_reconstruction_error`, how much encoding and decoding alone change an image.
 
-        A restyled image cannot be more exact than this. Empty for `transfer: moments`, which needs no codec.
+        It is the mean absolute difference of pixels of images in [0, 1], averaged over the sites. Restyled images
+        contain at least this error. The dictionary is empty for `transfer: moments`, which needs no codec.
+
+        Args:
+            state: the coordinator's state after the last round.
         """
         errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
         return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return images (B, C, H, W), in [0, 1], restyled to the style of each site, by site.
+        """Return copies of images, redrawn in the style of each site.
 
-        If a site shared several styles, the first is used.
+        Args:
+            state: the coordinator's state. Its memory holds the styles that the sites shared.
+            image: (B, C, H, W), in [0, 1].
+
+        Returns:
+            (B, C, H, W) in [0, 1] on the CPU, by name of the site. If a site shared several styles, its first one is
+            used.
         """
         bank = _bank(state.memory)
         return {

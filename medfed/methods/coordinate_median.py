@@ -37,5 +37,14 @@ class CoordinateMedian(Method):
     """
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the median of the sites' weights, element by element."""
+        """Return the new global weights: the median of the sites' weights, separately for each element of each tensor.
+
+        Args:
+            state: not used.
+            updates: each site's update (its weights after local training), by name of the site.
+
+        Returns:
+            Tensors by state-dict name, with the shapes of the sites' weights. Integer counters take the maximum over
+            the sites.
+        """
         return coordinate_median([update.weights for update in updates.values()])  # Def. 1

@@ -67,10 +67,17 @@ class COPA(Method):
     fills_network: ClassVar[bool] = True
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Check that the network's head is linear, and return the network unchanged.
+        """Return the network unchanged, after a check that its head (the last layer) is linear.
+
+        COPA averages the heads of the sites. Only for a linear head is this the same as averaging the outputs of the
+        heads.
+
+        Args:
+            network: the network.
+            architecture: names of its submodules, such as the head.
 
         Raises:
-            UserError: if its head is not linear, so that averaging heads is not the same as averaging their outputs.
+            UserError: if the head is neither `nn.Linear` nor `nn.Conv2d`.
         """
         head = network.get_submodule(architecture.head)
         if not isinstance(head, (nn.Linear, nn.Conv2d)):
@@ -81,11 +88,26 @@ class COPA(Method):
         return network
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the heads of all other sites, which a site receives with the weights, as `heads/SITE/ENTRY`."""
+        """Return the heads (last layers) of all other sites, which one site receives with the global weights.
+
+        Args:
+            state: the coordinator's state. Its memory holds the heads of all sites.
+            site: name of the site that receives the heads. Its own head is left out.
+
+        Returns:
+            `heads/SITE/ENTRY`, where ENTRY is the state-dict name of a weight of the head, such as `fc.weight` (K, D)
+            for K classes and D features. Empty if no other site has sent its head yet.
+        """
         return {name: entry for name, entry in state.memory.items() if _site_of(name) != site}
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Load the site's own head of its last round into the network; in its first round, keep the received head."""
+        """Replace the network's head (its last layer) by the head that this site trained in its last round.
+
+        In the site's first round, the network keeps the head of the global weights.
+
+        Args:
+            local: the site's round of training. Its network is changed in place.
+        """
         with torch.no_grad():
             for name, entry in _head_entries(local).items():
                 if OWN + name in local.memory:
@@ -94,14 +116,17 @@ class COPA(Method):
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss through the site's own head, plus a loss through the heads of the other sites.
 
-        The second is `weight` times the mean task loss of the frozen heads of the other sites on the same features.
+        The second loss is `weight` times the mean of the task's losses of the other sites' heads on the same features.
+        These heads are frozen: the second loss trains only the layers before the head. It is left out if `weight` is 0
+        or if no other site's head is known yet, as in round 1.
 
         Args:
-            local: the round of training at this site.
-            batch: raw images (B, C, H, W) and their labels.
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
+                H, W).
 
         Returns:
-            The loss, a scalar, and the network's output for the images.
+            The loss, a scalar, and the network's output for the images, through the site's own head.
         """
         if not self.weight or not local.message.tensors:
             return super().loss(local, batch)
@@ -115,20 +140,49 @@ class COPA(Method):
         return local.task.loss(output.logits, batch.label) + self.weight * mean_loss, output  # L_k
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Send the site's trained head as `head/ENTRY`, with state-dict names, and store it in the site's memory."""
+        """Return the site's trained head (the last layer), to be sent, and store a copy of it in the site's memory.
+
+        Returns:
+            `head/ENTRY` on the CPU, where ENTRY is the state-dict name of a weight of the head, such as `fc.weight` (K,
+            D) for K classes and D features.
+        """
         head = {name: entry.detach().cpu().clone() for name, entry in _head_entries(local).items()}
         local.memory.update(add_prefix(head, OWN))
         return add_prefix(head, HEAD)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Store the head of each site that took part; return the heads of all known sites as `heads/SITE/ENTRY`."""
+        """Return the newest known head of each site, which the coordinator stores.
+
+        Sites that took part in this round replace their head. The other sites keep the head of their last round.
+
+        Args:
+            state: the state before the round, with the heads known so far.
+            updates: each site's update, by name of the site, with `head/ENTRY` in its tensors.
+            rng: not used.
+
+        Returns:
+            `heads/SITE/ENTRY`, where ENTRY is the state-dict name of a weight of the head, such as `fc.weight` (K, D)
+            for K classes and D features.
+        """
         memory = dict(state.memory)
         for site, update in updates.items():
             memory |= add_prefix(select_prefix(update.tensors, HEAD), f"{HEADS}{site}/")
         return dict(sorted(memory.items()))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the global weights: this round's average extractor, and the mean head of all known sites."""
+        """Return the new global weights: averages over this round's sites, and for the head over all sites.
+
+        All layers before the head are averaged over the sites of this round, in proportion to their numbers of training
+        images. The head (the last layer) is the mean, with equal weights, of the newest heads of all sites that have
+        taken part so far.
+
+        Args:
+            state: the state with the heads in its memory, as `remember` returned them.
+            updates: each site's update (its weights after local training), by name of the site.
+
+        Returns:
+            Tensors by state-dict name.
+        """
         heads: dict[str, Tensors] = {}
         for name, entry in state.memory.items():
             heads.setdefault(_site_of(name), {})[name.rpartition("/")[2]] = entry

@@ -60,12 +60,17 @@ class DSU(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3, 4)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with a layer after each chosen stage that adds noise to feature statistics in training.
+        """Insert layers that add noise to the feature statistics of images in training; return the network.
 
-        The layers have no weights.
+        One layer is inserted after each chosen stage of the encoder. The statistics are the mean and standard deviation
+        of each channel of each feature map. The layers act only in training and have no weights.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
 
         Raises:
-            UserError: if the network lacks a chosen stage.
+            UserError: if the network has fewer stages than the setting `stages` names.
         """
         layer = partial(style_layers.DSU, self.probability, self.factor)
         return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

@@ -62,12 +62,17 @@ class EFDMix(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with a layer after each chosen stage that mixes feature distributions in training.
+        """Insert layers that mix the feature values of pairs of images in training; return the network.
 
-        The layers have no weights.
+        One layer is inserted after each chosen stage of the encoder. The sorted values of each feature channel are
+        mixed with those of another image of the batch. The layers act only in training and have no weights.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
 
         Raises:
-            UserError: if the network lacks a chosen stage.
+            UserError: if the network has fewer stages than the setting `stages` names.
         """
         layer = partial(style_layers.EFDMix, self.probability, self.concentration)
         return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

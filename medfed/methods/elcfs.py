@@ -131,19 +131,27 @@ class ELCFS(Method):
 
     @property
     def shares(self) -> str:
-        """When sites share amplitudes: `ONCE`, before the first round, or `NEVER` if `exchange` is false."""
+        """When the sites share low-frequency amplitudes of their images: `ONCE` or `NEVER`.
+
+        `ONCE` means before the first round. It is `NEVER` if the setting `exchange` is false.
+        """
         return ONCE if self.exchange else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the low-frequency windows of the amplitude spectra of the site's training images.
+        """Return the low-frequency amplitudes of the site's training images.
+
+        They are the amplitudes of the Fourier transform at the S x S lowest frequencies, with S = 2 * floor(alpha *
+        side) + 1 for images whose shorter side has `side` pixels. The amplitudes are point-symmetric, so only about
+        half of them are sent.
 
         Args:
-            site: the site's images.
+            site: the site's images and random generator.
             network: not used.
 
         Returns:
-            `windows`, (n, C, (S * S + 1) / 2) float32, for n images of C channels and a window of side S. A window is
-            symmetric, so about half of it is enough. Empty if the site has too few patients.
+            `windows`, (n, C, P) float32, for n images in random order, C channels and P = (S * S + 1) / 2. n is the
+            number of images times `bank_share`, rounded up. Empty if the site has fewer than `min_patients` training
+            patients.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
             return {}
@@ -163,17 +171,46 @@ class ELCFS(Method):
         return {WINDOWS: torch.cat([pack_window(window) for window in windows])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Store the windows of all sites at the coordinator, as `bank/SITE` (the distribution bank, section 3.2)."""
+        """Return the low-frequency amplitudes of all sites' images, which the coordinator stores.
+
+        The ELCFS paper calls them the distribution bank.
+
+        Args:
+            state: not used.
+            shared: what each site returned from `share`, by name of the site.
+            rng: not used.
+
+        Returns:
+            `bank/SITE`, (n, C, P) for each site that shared: P = (S * S + 1) / 2 amplitudes for each of n images and C
+            channels, for the S x S lowest frequencies.
+        """
         return {BANK + site: tensors[WINDOWS] for site, tensors in shared.items() if WINDOWS in tensors}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the windows of all other sites, which a site receives with the weights, as `bank/SITE`."""
+        """Return the low-frequency amplitudes of all other sites, which one site receives with the global weights.
+
+        Args:
+            state: the coordinator's state. Its memory holds the amplitudes of all sites.
+            site: name of the site that receives them. Its own amplitudes are left out.
+
+        Returns:
+            `bank/SITE`, (n, C, P) for each other site: P = (S * S + 1) / 2 amplitudes for each of n images and C
+            channels, for the S x S lowest frequencies. Empty if `exchange` is false.
+        """
         if not self.exchange:  # a checkpoint of an older version may contain a bank nevertheless
             return {}
         return {name: windows for name, windows in state.memory.items() if name != BANK + site}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return images (B, C, H, W), in [0, 1], with the mean low-frequency amplitudes of each site, by site."""
+        """Return copies of images with the low-frequency amplitudes of each site, averaged over the site's images.
+
+        Args:
+            state: the coordinator's state. Its memory holds the amplitudes that the sites shared.
+            image: (B, C, H, W), in [0, 1].
+
+        Returns:
+            (B, C, H, W) in [0, 1], by name of the site.
+        """
         spectrum, ratio = low_frequency_spectrum(image, self.alpha), image.new_ones(len(image))
         restyled = {}
         for site, bank in select_prefix(state.memory, BANK).items():
@@ -183,17 +220,20 @@ class ELCFS(Method):
         return restyled
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the episodic loss: the task's loss on the images and on restyled copies, plus the boundary loss.
+        """Return the loss of ELCFS: task's loss on images and on restyled copies, plus the weighted boundary loss.
 
-        The loss on the restyled copies is taken after an inner training step on the images themselves (eq. 4), so that
-        this step must also help on images with the appearance of other sites.
+        A restyled copy has the low-frequency amplitudes of an image of another site mixed in. If no other site shared
+        amplitudes, the original images take the place of the copies. The loss on the copies is computed with the
+        weights after one trial gradient step on the original images (the inner step). Minimising it prefers weights for
+        which such a step also helps on images of other sites. `boundary_loss`, times `gamma`, is added for masks only.
 
         Args:
-            local: the round of training at this site.
-            batch: raw images (B, C, H, W) and their labels.
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
+                H, W).
 
         Returns:
-            The loss, a scalar, and the network's output for the raw images.
+            The loss, a scalar, and the network's output for the original images.
         """
         taps = local.architecture.decoder_levels[: self.decoder_levels]
         with_boundary = self.gamma > 0 and batch.label.dim() == 4
@@ -250,14 +290,16 @@ class ELCFS(Method):
         return mix_amplitude(image, spectrum, window, ratio.to(image)).clamp(0, 1)  # eq. 2-3
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
-        """Return the loss that separates features at the boundaries of structures from those around them.
+        """Return the loss that separates the features at the outline of a structure from those in the ring around it.
 
-        InfoNCE (eq. 6-7) between the mean features of both regions (eq. 5), with the vectors of all images in one pool,
-        summed over the structures.
+        For each structure, the decoder's features are averaged over its outline and over the ring of background, in
+        every image. The contrastive loss InfoNCE (ELCFS, eq. 5-7) compares these mean features: those of the same
+        region attract each other, those of different regions repel each other. The vectors of all images form one pool,
+        and the losses of the structures are added.
 
         Args:
-            outputs: outputs for the raw and for the restyled images, with the features of the decoder levels and with
-                masks (B, S, H, W) as labels.
+            outputs: outputs for the original and for the restyled images, with the feature maps of the decoder levels
+                in `features` and masks (B, S, H, W) in `label`.
 
         Returns:
             A scalar. A structure that no image of the batch shows adds 0.

@@ -101,7 +101,15 @@ class EpiFCR(Method):
         return self.foreign_classifier > 0 or self.foreign_features > 0
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with an additional frozen random head, which its own forward pass does not use."""
+        """Add a copy of the head (the last layer) with frozen random weights to the network, and return the network.
+
+        The network's forward pass does not use this random head. Only one term of the loss uses it, the term with the
+        weight `random_classifier`. If this weight is 0, nothing is added.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
+        """
         if self.random_classifier > 0:
             head = copy.deepcopy(network.get_submodule(architecture.head)).requires_grad_(False)
             for part in head.modules():
@@ -111,10 +119,20 @@ class EpiFCR(Method):
         return network
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Store the own models that the sites sent, and draw a random circle of these sites.
+        """Return what the coordinator stores: each site's own model, and a random circle (cyclic order) of the sites.
+
+        A site's own model is a second network that the site trains on its images alone. In the next round, each site
+        receives the own model of its successor in the circle.
+
+        Args:
+            state: not used.
+            updates: each site's update, by name of the site, with its own model in its tensors.
+            rng: CPU generator that draws the circle.
 
         Returns:
-            `domain/SITE/ENTRY`, the entries of each site's own model, and `circle`, a random order of the sites.
+            `domain/SITE/ENTRY`, where ENTRY is the state-dict name of an entry of the site's own model, and `circle`,
+            (n,) int64: a random order of the n sites that sent a model, as indices into their sorted names. Empty if no
+            site sent a model.
         """
         memory: Tensors = {}
         for site, update in updates.items():
@@ -123,7 +141,20 @@ class EpiFCR(Method):
         return {**memory, CIRCLE: torch.randperm(n, generator=rng)} if n else {}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return another site's own model, which a site receives with the weights, as `domain/ENTRY`."""
+        """Return the own model of one other site, which `site` receives with the global weights.
+
+        A site's own model is a second network that it trains on its images alone. The other site is the successor of
+        `site` in the random circle that the coordinator drew after the last round.
+
+        Args:
+            state: the coordinator's state. Its memory holds the own models and the circle.
+            site: name of the site that receives the model. If it is not in the circle, its position in the circle
+                follows from its name.
+
+        Returns:
+            `domain/ENTRY`, where ENTRY is the state-dict name of an entry of the model. Empty if no other site sent a
+            model in the last round.
+        """
         senders = _senders(state.memory)
         circle = [senders[i] for i in state.memory[CIRCLE].tolist()] if senders else []
         place = circle.index(site) + 1 if site in circle else stream_seed(0, "place", site)
@@ -132,10 +163,16 @@ class EpiFCR(Method):
         return add_prefix(select_prefix(state.memory, f"{DOMAIN}{circle[place % len(circle)]}/"), DOMAIN)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Move the site's own model from its memory to the device; in the first round, copy it from the network.
+        """Prepare the site's own model, a second network that the site trains on its images alone.
+
+        In the site's first round, the own model is a copy of the network. In later rounds it is moved from the site's
+        memory to the device of the network, with the two moments of its Adam optimiser.
+
+        Args:
+            local: the site's round of training. Its memory is changed in place.
 
         Raises:
-            UserError: if BatchNorm must stay at its site, or another method adds a layer to the head.
+            UserError: if BatchNorm entries must stay at the site, or another method adds a layer to the head.
         """
         if not self._exchanges and not self.random_classifier:
             return
@@ -161,15 +198,16 @@ class EpiFCR(Method):
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
         """Return the three episodic loss terms of a batch, and train the site's own model on the batch for one step.
 
-        The terms are the task's losses with another site's classifier on the network's features, with the network's
-        classifier on another site's features, and with a random classifier, each times its weight.
+        The own model is a second network that the site trains on its images alone. The terms are the task's losses of
+        three combinations: the network's features with another site's classifier, another site's features with the
+        network's classifier, and the network's features with a random classifier. Each is multiplied by its weight.
 
         Args:
-            local: the round of training at this site.
-            output: the network's output for the batch.
+            local: the site's round of training. The received message contains the other site's model.
+            output: the network's output for the batch, with its images and labels.
 
         Returns:
-            A scalar.
+            The weighted sum of the terms, a scalar.
         """
         batch, total = Batch(output.image, output.label), super().regulariser(local, output)
         if self._exchanges:
@@ -194,9 +232,14 @@ class EpiFCR(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Send the site's own model, or the part of it that other sites use, as `domain/ENTRY`; move it to the CPU.
+        """Return the site's own model, to be sent to the coordinator, and move the own model in the memory to the CPU.
 
-        Nothing is sent before round `warm_up`, or if the site has too few patients.
+        The own model is a second network that the site trains on its images alone. If one of `foreign_classifier` and
+        `foreign_features` is 0, only the part that the other sites use is sent.
+
+        Returns:
+            `domain/ENTRY`, where ENTRY is the state-dict name of an entry of the model. Empty before round `warm_up`,
+            or if the site has fewer than `min_patients` training patients.
         """
         if not self._exchanges:
             return {}

@@ -56,9 +56,13 @@ class FedBN(Method):
     }
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network unchanged, with a warning if it has no BatchNorm.
+        """Return the network unchanged, with a warning if it has no BatchNorm layer.
 
-        Without BatchNorm nothing stays at the sites, and FedBN is FedAvg.
+        Without BatchNorm, no entry of the network stays at the sites, and the result of FedBN is that of FedAvg.
+
+        Args:
+            network: the network.
+            architecture: not used.
         """
         if not batch_norm_entries(network):
             warnings.warn(
@@ -69,5 +73,8 @@ class FedBN(Method):
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
-        """Return the names of the state-dict entries that stay at a site: those of all BatchNorm layers."""
+        """Return the state-dict names of all entries of BatchNorm layers: these entries never leave a site.
+
+        They are weights, biases, running statistics and counters.
+        """
         return batch_norm_entries(network)

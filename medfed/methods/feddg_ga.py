@@ -67,27 +67,39 @@ class FedDGGA(Method):
 
     @property
     def shares(self) -> str:
-        """When sites are asked to share: always `EVERY_ROUND`, to report the loss of the global model."""
+        """When the sites share: always `EVERY_ROUND`, to report the loss of the global model before each round."""
         return EVERY_ROUND
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the loss of the received global model on the site's validation images: `loss`, (1,) float32.
+        """Return the mean loss of the received global model on the site's validation images.
 
-        Training images are used if the site has no validation patients.
+        If the site has no validation patients, its training images are used.
+
+        Args:
+            site: the site's images.
+            network: the network with the global weights.
+
+        Returns:
+            `loss`, (1,) float32.
         """
         return {"loss": mean_loss(network, site.task, site.validation or site.samples)}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Adjust the weights of the sites in the average by their generalisation gaps.
+        """Adjust the weight of each site in the average: sites with a larger generalisation gap get a larger weight.
+
+        The generalisation gap of a site is the loss of the global model minus the loss of the site's own model after
+        its last local training, both on the site's validation images.
 
         Args:
-            state: the state before the round, with the sites' weights and the losses of their own models in its memory.
-            shared: the loss of the global model at each site that takes part in the round.
+            state: the state before the round. Its memory holds the sites' weights in the average and the losses of
+                their own models.
+            shared: by name of the site, the tensor `loss` (1,) of the global model, for each site that takes part in
+                the round.
             rng: not used.
 
         Returns:
-            `weight/SITE`, (1,) float64, the adjusted weights, and `local_loss/SITE`, the losses of the sites' own
-            models.
+            `weight/SITE`, (1,) float64: the adjusted weights in the average, which sum to 1. `local_loss/SITE`, (1,)
+            float32: the losses of the sites' own models, unchanged.
         """
         local_losses = select_prefix(state.memory, LOCAL)
         known_weights = {site: float(entry) for site, entry in select_prefix(state.memory, WEIGHT).items()}
@@ -102,32 +114,66 @@ class FedDGGA(Method):
         return add_prefix(local_losses, LOCAL) | add_prefix(entries, WEIGHT)
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Send `loss`, (1,) float32: the loss of the site's trained model on its validation images."""
+        """Return the mean loss of the site's trained network on its validation images, to be sent with the weights.
+
+        If the site has no validation patients, its training images are used.
+
+        Returns:
+            `loss`, (1,) float32.
+        """
         return {"loss": mean_loss(local.network, local.task, local.validation or local.training)}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Store the losses of the sites' own models, as `local_loss/SITE`, and keep the sites' weights."""
+        """Return the coordinator's memory with the new losses of the sites' trained networks.
+
+        Args:
+            state: the state before the round. Its memory holds `weight/SITE`, the weight of each site in the average.
+            updates: each site's update, by name of the site, with `loss` (1,) in its tensors.
+            rng: not used.
+
+        Returns:
+            `local_loss/SITE`, (1,), replaced for the sites of this round, and all other entries of the memory
+            unchanged.
+        """
         return {**state.memory, **{LOCAL + site: update.tensors["loss"] for site, update in updates.items()}}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the average of the sites' network weights, with the adjusted site weights a_k, scaled to sum 1."""
+        """Return the new global weights: the average of the sites' network weights, with the adjusted site weights.
+
+        The site weights are those of `combine`, scaled to sum 1 over the sites of this round. If they are all 0, the
+        sites count equally.
+
+        Args:
+            state: the state with the site weights `weight/SITE` in its memory.
+            updates: each site's update (its weights after local training), by name of the site.
+
+        Returns:
+            Tensors by state-dict name.
+        """
         weights = torch.tensor([float(state.memory[WEIGHT + site]) for site in updates], dtype=torch.float64)
         weights = weights if weights.sum() > 0 else torch.ones_like(weights)
         return average([update.weights for update in updates.values()], weights / weights.sum())  # sum_k a_k w_k
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return `aggregation_weights`: the weight of each site after the last round, by site."""
+        """Return the weight of each site in the average after the last round, for the run's summary.
+
+        Args:
+            state: the coordinator's state after the last round.
+
+        Returns:
+            {"aggregation_weights": {SITE: weight}}, rounded to 4 decimals. Empty before the first sharing.
+        """
         weights = {site: round(float(entry), 4) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         return {"aggregation_weights": weights} if weights else {}
 
     def decayed_step(self, rounds_done: int, rounds: int) -> float:
-        """Return the step size for the adjustment of site weights, which decreases linearly over the rounds.
+        """Return the step size for the adjustment of the sites' weights, which decreases linearly over the rounds.
 
         Args:
             rounds_done: number of finished rounds.
-            rounds: number T of rounds of the training; 0 if it is not known.
+            rounds: number of rounds of the whole training; 0 if it is not known.
 
         Returns:
-            d (`step`) after the first round, d / T after round T; always d if `rounds` is 0.
+            `step` after the first round, and `step` / `rounds` after the last round. If `rounds` is 0, always `step`.
         """
         return self.step * max(0.0, 1 - max(0, rounds_done - 1) / rounds) if rounds else self.step  # d_t

@@ -70,20 +70,32 @@ class FedDyn(Method):
 
     @property
     def site_weights(self) -> SiteWeights:
-        """Weights of the sites in the average: always "uniform", because Algorithm 1 does not use numbers of images."""
+        """Weights of the sites in the average: always "uniform", because FedDyn does not use numbers of images."""
         return "uniform"
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Move the site's gradient estimate g_k to the network's device; in its first round, set it to 0."""
+        """Move the site's gradient estimate to the network's device; in the site's first round, set it to 0.
+
+        The gradient estimate has one tensor per sent parameter. It approximates the gradient of the site's loss at the
+        end of its last round and never leaves the site.
+
+        Args:
+            local: the site's round of training. Its memory is changed in place.
+        """
         if self.alpha:
             for name, entry in local.sent_parameters().items():
                 local.memory[GRADIENT + name] = local.memory.get(GRADIENT + name, torch.zeros_like(entry)).to(entry)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return the dynamic regulariser -<g_k, theta - theta^{t-1}> + alpha / 2 ||theta - theta^{t-1}||^2, a scalar.
+        """Return the dynamic regulariser of FedDyn, a scalar: -<g, w - w0> + alpha / 2 ||w - w0||^2.
 
-        theta are the network's present weights, theta^{t-1} those at the start of the round, and g_k is the site's
-        gradient estimate.
+        w are the network's present weights, w0 the weights at the start of the round, and g is the site's gradient
+        estimate: an approximation of the gradient of the site's loss at the end of its last round. With alpha 0, the
+        result is 0.
+
+        Args:
+            local: the site's round of training, with w, w0 and g.
+            output: the network's output for the batch, which does not affect the value.
         """
         total = super().regulariser(local, output)
         if self.alpha:
@@ -94,7 +106,14 @@ class FedDyn(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Update the site's gradient estimate g_k in its memory; send nothing in addition to the weights."""
+        """Update the site's gradient estimate in its memory: g <- g - alpha (w - w0). Send no tensors.
+
+        w are the trained weights and w0 the weights at the start of the round. The estimate g approximates the gradient
+        of the site's loss at w and never leaves the site.
+
+        Returns:
+            An empty dictionary.
+        """
         if self.alpha:
             for name, entry in local.sent_parameters().items():
                 drift = entry.detach() - local.start_weights[name]
@@ -103,9 +122,20 @@ class FedDyn(Method):
         return {}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the coordinator's new correction h, the mean of the sites' gradient estimates, as `h/NAME`.
+        """Return the coordinator's new correction: the mean, over all sites, of the sites' gradient estimates.
 
-        h of a frozen parameter is 0. Nothing is stored if alpha is 0.
+        The coordinator computes it from the changes of the weights, because the gradient estimates never leave the
+        sites: h <- h - (alpha / m) * sum of (w_k - w0) over the sites k of this round. h is the correction, m the
+        number of all sites that train, w_k the weights of site k after training, and w0 the old global weights.
+
+        Args:
+            state: the state before the round, with w0 and the old correction.
+            updates: each site's update, by name of the site, with w_k.
+            rng: not used.
+
+        Returns:
+            `h/NAME` in the shape of the parameter NAME. h of a frozen parameter is 0. If alpha is 0, the memory is
+            unchanged.
         """
         if not self.alpha:
             return state.memory
@@ -120,7 +150,18 @@ class FedDyn(Method):
         return memory
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the uniform average minus h / alpha; for buffers, only the average."""
+        """Return the new global weights: the average of the sites' weights, with equal weights, minus h / alpha.
+
+        h is the coordinator's correction, the mean of the sites' gradient estimates, and `alpha` is the setting.
+        Buffers, such as BatchNorm's statistics, are only averaged. If alpha is 0, there is no correction.
+
+        Args:
+            state: the state with `h/NAME`, in the shape of the parameter NAME, in its memory.
+            updates: each site's update (its weights after local training), by name of the site.
+
+        Returns:
+            Tensors by state-dict name.
+        """
         weights = super().aggregate(state, updates)
         for name, h in select_prefix(state.memory, H).items():  # h does not exist if alpha is 0
             weights[name] = add_scaled(weights[name], [h], [-1 / self.alpha])  # Alg. 1: theta^t

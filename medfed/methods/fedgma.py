@@ -54,7 +54,20 @@ class FedGMA(Method):
     votes: SiteWeights = "uniform"
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the old ones plus the average change, masked by its agreement in sign."""
+        """Return the new global weights: the old ones plus the sites' average change, reduced where they disagree.
+
+        For each element of each parameter, the agreement is the absolute value of the mean sign of the sites' changes,
+        between 0 and 1. The setting `votes` says whether the sites count equally in this mean. The average change is
+        multiplied by `step`, and where the agreement is below `tau`, also by the agreement. Buffers, such as
+        BatchNorm's statistics, are only averaged.
+
+        Args:
+            state: the state with the old global weights.
+            updates: each site's update (its weights after local training), by name of the site.
+
+        Returns:
+            Tensors by state-dict name.
+        """
         trained_weights = [update.weights for update in updates.values()]
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
         votes = examples if self.votes == "examples" else torch.ones_like(examples)

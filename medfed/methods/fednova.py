@@ -48,7 +48,20 @@ class FedNova(Method):
     moved: ClassVar[Mapping[str, str]] = {"momentum": "FedNova now reads training.momentum; remove this key"}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the old ones plus the average of the sites' normalised changes."""
+        """Return the new global weights: the old ones plus the sites' average change, corrected for numbers of steps.
+
+        The change of each site is divided by the length of its local training (for plain SGD, the number of steps). The
+        average of these quotients is multiplied by the mean length. A site with more steps therefore has no larger
+        influence. Buffers, such as BatchNorm's statistics, are only averaged.
+
+        Args:
+            state: the state with the old global weights and the training settings.
+            updates: each site's update (its weights after local training), by name of the site, with its number of
+                training steps in `facts["steps"]`.
+
+        Returns:
+            Tensors by state-dict name.
+        """
         training = state.plan.training
         from_rest = training.optimizer == "sgd" and training.optimizer_state == "reset"
         momentum = training.momentum if from_rest else 0.0

@@ -44,8 +44,13 @@ class FedProx(Method):
     mu: NonNegativeFloat = 0.01
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return the proximal term mu / 2 * ||w - w_t||^2, a scalar.
+        """Return the proximal term mu / 2 * ||w - w_t||^2, a scalar that is added to the loss.
 
-        It penalises the distance of the network's weights w to the weights w_t at the start of the round.
+        w are the network's present trainable weights, and w_t are the weights at the start of the round. The term keeps
+        w close to w_t.
+
+        Args:
+            local: the site's round of training, with w and w_t.
+            output: not used.
         """
         return self.mu / 2 * squared_distance(local.trainable(), local.start_weights)  # eq. 2

@@ -87,7 +87,15 @@ class FedSR(Method):
     fills_network: ClassVar[bool] = True
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with a random embedding and, if `cmi` is above 0, with distributions of the classes.
+        """Make the network's embedding random and add one distribution per class; return the network.
+
+        The embedding is then drawn from a normal distribution, whose standard deviation a new layer computes. The
+        distributions of the classes are added if `cmi` is above 0. With `stochastic: false`, the embedding is not
+        random.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
 
         Raises:
             UserError: if the network predicts masks, or `cmi` is above 0 but the embedding is not random.
@@ -110,21 +118,29 @@ class FedSR(Method):
         return network
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Load the site's private parameters r and C of its last round; in its first round, set their initial values.
+        """Load the site's private parameters, which never leave the site, from its memory into the network.
 
-        The sites of one process share a network, which may hold the parameters of another site.
+        They are mean and spread of each class's embedding distribution (`mean` and `spread`, (K, D) each for K classes
+        and D features), and a factor on the embeddings (`scale`, a scalar). In the site's first round they get their
+        initial values. Loading is necessary because all sites that run in one process use the same network object,
+        which may still hold the private parameters of another site. If `cmi` is 0, there are none.
+
+        Args:
+            local: the site's round of training. Its network is changed in place.
         """
         if self.cmi:
             getattr(local.network, PRIVATE).set_parameters(select_prefix(local.memory, f"{PRIVATE}/"))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss for one random draw of the embedding, plus the two penalties on the embedding.
+        """Return the task's loss for one random draw of the embedding, plus two weighted penalties on the embedding.
 
-        The penalties are its mean norm, and its divergence from the distribution of its class.
+        The first penalty, with weight `l2`, is the mean Euclidean norm of the embeddings. The second, with weight
+        `cmi`, is the mean Kullback-Leibler divergence between the distribution of an embedding and the learned
+        distribution of its class.
 
         Args:
-            local: the round of training at this site.
-            batch: raw images (B, C, H, W) and their labels.
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64.
 
         Returns:
             The loss, a scalar, and the network's output for the images.
@@ -142,7 +158,14 @@ class FedSR(Method):
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Store the site's private parameters r and C in its memory; send nothing in addition to the weights."""
+        """Store the site's private parameters, which never leave the site, in its memory. Send no tensors.
+
+        They are mean and spread of each class's embedding distribution (`mean` and `spread`, (K, D) each for K classes
+        and D features), and a factor on the embeddings (`scale`, a scalar). If `cmi` is 0, there are none.
+
+        Returns:
+            An empty dictionary.
+        """
         if self.cmi:
             local.memory.update(add_prefix(getattr(local.network, PRIVATE).copy_parameters(), f"{PRIVATE}/"))
         return {}

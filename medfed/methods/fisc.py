@@ -148,29 +148,52 @@ class FISC(Method):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Path of the style codec; empty for the codec that comes with medfed, and for `transfer: moments`."""
+        """Path of the style codec (an encoder and a decoder that redraw images) that the sites read.
+
+        The tuple is empty for the codec that comes with medfed, and for `transfer: moments`, which needs no codec.
+        """
         return self._style_transfer.files
 
     def with_files(self, names: Mapping[str, str]) -> FISC:
-        """Return a copy of the method that reads its style codec from another path."""
+        """Return a copy of the method that reads its style codec from another path.
+
+        Args:
+            names: dictionary from the present path of a file to its new path. A file that is not in it keeps its path.
+        """
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Reject images that the style codec cannot process (UserError), and warn if images are greyscale."""
+        """Raise UserError if the style codec (encoder and decoder) cannot process images of this form.
+
+        For greyscale images, a warning says that the FISC paper expects no gain. With `transfer: moments`, which needs
+        no codec, all images are accepted.
+
+        Args:
+            image_size: height and width of the images in pixels.
+            channels: number of channels of the images.
+            standardised: not used.
+
+        Raises:
+            UserError: if the images are smaller than the codec needs, or have neither 1 nor 3 channels.
+        """
         self._style_transfer.check(image_size, channels)
         if channels == 1:
             warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the style of a site: mean and deviation of feature channels, averaged over clusters of its images.
+        """Return the style of a site: the mean and standard deviation of the feature channels of its images.
+
+        The images are first grouped into clusters of similar style. The site's style is computed from the mean and
+        standard deviation of each cluster, and each cluster counts equally.
 
         Args:
-            site: the site's images.
-            network: not used; the style codec computes the features.
+            site: the site's images and random generator.
+            network: only its device is used. The encoder of the style codec computes the features.
 
         Returns:
-            `style/mean` and `style/std`, each (C,) float32, and `n_clusters` (1,) int64, the number of clusters. Empty
-            if the site has too few patients or only blank images.
+            `style/mean` and `style/std`, (C,) float32 each for C feature channels (image channels for `transfer:
+            moments`), and `n_clusters`, (1,) int64: the number of clusters. Empty if the site has fewer than
+            `min_patients` training patients or only blank images.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
@@ -191,11 +214,20 @@ class FISC(Method):
         return {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float(), "n_clusters": torch.tensor([n_clusters])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Compute the interpolation style, the median over clusters of the sites' styles.
+        """Compute the one style that all sites use (the interpolation style): a median over the styles of the sites.
+
+        The sites' styles are first grouped into clusters of similar styles. The result is the median, for each channel,
+        of the clusters' mean styles.
+
+        Args:
+            state: not used.
+            shared: what each site returned from `share`, by name of the site.
+            rng: not used.
 
         Returns:
-            `style/mean` and `style/std`, each (C,) float32; `n_clusters` (1,) int64, the number of clusters of sites;
-            `clusters/SITE` (1,) int64, the number of clusters of a site's images. Empty if no site shared a style.
+            `style/mean` and `style/std`, (C,) float32 each for C channels; `n_clusters`, (1,) int64, the number of
+            clusters of sites; `clusters/SITE`, (1,) int64, the number of clusters of the site's images. Empty if no
+            site shared a style.
         """
         styles = {site: shared[site] for site in sorted(shared) if shared[site]}
         if not styles:
@@ -214,16 +246,27 @@ class FISC(Method):
         return {**common, "n_clusters": torch.tensor([n_clusters]), **counts}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the interpolation style, which a site receives: `style/mean` and `style/std`, each (C,)."""
+        """Return the interpolation style, computed from the styles of all sites, which every site receives.
+
+        Args:
+            state: the coordinator's state. Its memory holds the style.
+            site: not used. All sites receive the same style.
+
+        Returns:
+            `style/mean` and `style/std`, (C,) float32 each for C feature channels. Empty if no site shared a style.
+        """
         return {name: entry for name, entry in state.memory.items() if name.startswith(STYLE)}
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """Return the site's samples with a second view of each image, restyled to the interpolation style (eq. 4).
+        """Return the site's samples with a second version of each image, redrawn in the interpolation style.
 
-        The second view is computed when a batch first needs it and stored. Without a style, the samples are unchanged.
+        The interpolation style is the common style that the coordinator computed from the styles of all sites. The
+        second version of an image is in `Batch.views["fisc"]`. It is computed when a batch first needs it and is then
+        stored. If the site received no style, or the loss does not use the second version, the samples are returned
+        unchanged.
 
         Args:
-            local: the round; its message contains the interpolation style.
+            local: the site's round of training. The received message contains the style.
             samples: the site's training images.
             rng: not used.
         """
@@ -238,23 +281,32 @@ class FISC(Method):
         return RestyledView(samples, VIEW, restyle, local.max_cache_bytes)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Put BatchNorm layers into evaluation mode if `freeze_batch_norm` is true: their statistics do not change."""
+        """Put the BatchNorm layers into evaluation mode if `freeze_batch_norm` is true.
+
+        They then normalise with their running statistics, which do not change. Otherwise, nothing is done.
+
+        Args:
+            local: the site's round of training. Its network is changed in place.
+        """
         if self.freeze_batch_norm:
             for norm in batch_norm_layers(local.network).values():
                 norm.eval()
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss on the images, plus the triplet loss and the regulariser of both views (eq. 5-7).
+        """Return the task's loss, plus two terms that compare each image with its copy in the interpolation style.
 
-        The triplet loss brings the embeddings of an image and of its restyled view together, and separates those of
-        different classes.
+        The interpolation style is the common style of all sites. A triplet loss, with weight `contrast`, brings the
+        embeddings of an image and of its copy together and separates embeddings of different classes. A regulariser,
+        with weight `regularisation`, is the mean square of the embeddings of the images plus that of their copies. If
+        the batch has no copies, only the task's loss is returned.
 
         Args:
-            local: the round of training at this site.
-            batch: raw images (B, C, H, W) and their labels.
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
+                H, W).
 
         Returns:
-            The loss, a scalar, and the network's output for the images.
+            The loss, a scalar, and the network's output for the original images.
         """
         embedding, place = local.architecture.embedding, local.head_input
         output = local.forward(batch, (place,))
@@ -297,14 +349,31 @@ class FISC(Method):
         return z[there], second_z[there], kinds[there], kinds[there] < label.shape[1]
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return the number of clusters of sites, and of images by site; empty if no style was shared."""
+        """Return numbers of clusters for the run's summary.
+
+        Args:
+            state: the coordinator's state after the last round.
+
+        Returns:
+            `clusters_of_sites`: the number of clusters into which the sites' styles were grouped. `clusters_of_images`:
+            for each site, by name, the number of clusters into which its images were grouped. Empty if no style was
+            shared.
+        """
         if "n_clusters" not in state.memory:
             return {}
         sites = {site: int(entry) for site, entry in select_prefix(state.memory, CLUSTERS).items()}
         return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return images (B, C, H, W), in [0, 1], in the interpolation style, under "all sites"; empty without one."""
+        """Return copies of images, redrawn in the interpolation style, the common style of all sites.
+
+        Args:
+            state: the coordinator's state. Its memory holds the style.
+            image: (B, C, H, W), in [0, 1].
+
+        Returns:
+            {"all sites": (B, C, H, W) in [0, 1] on the CPU}. Empty if no site shared a style.
+        """
         if STYLE + "mean" not in state.memory:
             return {}
         mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))

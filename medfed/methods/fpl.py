@@ -100,14 +100,17 @@ class FPL(Method):
         return self.contrast > 0 or self.consistency > 0
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss and, from the second round on, two terms that pull embeddings to class prototypes.
+        """Return the task's loss plus two terms that pull embeddings to the prototypes of their class.
 
-        The terms are a contrastive loss over the prototypes of all classes, and a squared distance to the mean
-        prototype.
+        A prototype is the mean embedding of a class over similar sites. The first term, with weight `contrast`, is a
+        contrastive loss over the prototypes of all classes. The second, with weight `consistency`, is the squared
+        distance to the mean prototype of the class. In the first round there are no prototypes, and the result is the
+        task's loss.
 
         Args:
-            local: the round of training at this site.
-            batch: raw images (B, C, H, W) and their labels.
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
+                H, W).
 
         Returns:
             The loss, a scalar, and the network's output for the images.
@@ -128,10 +131,15 @@ class FPL(Method):
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Send the site's prototypes: `prototype/CLASS`, (D,) float32, the mean embedding of each frequent class.
+        """Return the site's prototypes, to be sent: the mean embedding over its images of each class.
 
         The embeddings are computed after training, in evaluation mode and without augmentation. Classes with fewer than
-        `min_images` images are left out.
+        `min_images` images at the site are left out.
+
+        Returns:
+            `prototype/CLASS`, (D,) float32 on the CPU, for each class number and D features. For masks, CLASS is the
+            number of a structure, and the number of structures stands for the background. Empty if both weights of the
+            loss are 0, or if the site has fewer than `min_patients` training patients.
         """
         if not self._compares or has_too_few_patients(local.site, local.training, self.min_patients, "prototypes"):
             return {}
@@ -160,8 +168,15 @@ class FPL(Method):
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Cluster the prototypes of each class over the sites, and return the mean of each cluster.
 
+        A prototype is the mean embedding of a class at one site. A class that no site sent keeps its earlier clusters.
+
+        Args:
+            state: the state before the round, with the clusters so far.
+            updates: each site's update, by name of the site, with `prototype/CLASS`, (D,), in its tensors.
+            rng: not used.
+
         Returns:
-            `clusters/CLASS`, (M, D), for M clusters of prototypes. Classes that no site sent keep their clusters.
+            `clusters/CLASS`, (M, D), for the M clusters of a class and D features. M may differ between the classes.
         """
         prototypes = [updates[site].tensors for site in sorted(updates)]
         memory = dict(state.memory)
@@ -172,10 +187,28 @@ class FPL(Method):
         return memory
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the clustered prototypes, which a site receives with the weights: `clusters/CLASS`, (M, D)."""
+        """Return the cluster means of the prototypes of all classes, which every site receives.
+
+        A prototype is the mean embedding of a class at one site.
+
+        Args:
+            state: the coordinator's state. Its memory holds the cluster means.
+            site: not used. All sites receive the same tensors.
+
+        Returns:
+            `clusters/CLASS`, (M, D), for the M clusters of a class and D features. Empty in the first round.
+        """
         return dict(state.memory)
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return `clusters_of_classes`: the number of clusters of prototypes by class."""
+        """Return numbers of clusters for the run's summary.
+
+        Args:
+            state: the coordinator's state after the last round.
+
+        Returns:
+            {"clusters_of_classes": {CLASS: number}}: into how many clusters the sites' mean embeddings of a class were
+            grouped.
+        """
         clusters = select_prefix(state.memory, CLUSTERS)
         return {"clusters_of_classes": {kind: len(means) for kind, means in clusters.items()}}

@@ -84,15 +84,17 @@ class HarmoFL(Method):
     fills_network: ClassVar[bool] = True
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Reject standardised images and images that are smaller than the amplitude window.
+        """Raise UserError for standardised images and for images that are smaller than the amplitude window.
+
+        The window has 2 * half_width + 1 frequencies per side. If `normalise` is false, all images are accepted.
 
         Args:
             image_size: height and width of the images in pixels.
             channels: not used.
-            standardised: True if the network receives standardised images.
+            standardised: True if the network receives standardised images, False if it receives images in [0, 1].
 
         Raises:
-            UserError: if amplitudes are to be normalised, but the images do not allow it.
+            UserError: if `standardised` is true, or if `image_size` is below 2 * half_width + 1.
         """
         if not self.normalise:
             return
@@ -108,26 +110,39 @@ class HarmoFL(Method):
             )
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with a layer before its first that replaces the low-frequency amplitudes of its input."""
+        """Add a layer at the network's input that equalises low-frequency amplitudes; return the network.
+
+        The layer replaces the low-frequency amplitudes of each image by the average over all sites, which the sites
+        receive in the first round. Until then, images pass unchanged. If `normalise` is false, no layer is added.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
+        """
         if self.normalise:
             prepend_normaliser(network, self.half_width)
         return network
 
     @property
     def shares(self) -> str:
-        """When sites share amplitudes: `ONCE`, before the first round, or `NEVER` if `normalise` is false."""
+        """When the sites share the low-frequency amplitudes of their images: `ONCE` or `NEVER`.
+
+        `ONCE` means before the first round. It is `NEVER` if the setting `normalise` is false.
+        """
         return ONCE if self.normalise else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the mean low-frequency window of the amplitude spectra of the site's training images.
+        """Return the low-frequency amplitudes of the Fourier transform, averaged over the site's training images.
+
+        The amplitudes are point-symmetric, so only about half of them are sent.
 
         Args:
             site: the site's images.
             network: not used.
 
         Returns:
-            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and a window of side S = 2 * half_width + 1. A
-            window is symmetric, so about half of it is enough. Empty if the site has too few patients.
+            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies, with S = 2 *
+            half_width + 1. Empty if the site has fewer than `min_patients` training patients.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "amplitudes"):
             return {}
@@ -138,7 +153,17 @@ class HarmoFL(Method):
         return {WINDOW: pack_window(sum(sums[1:], sums[0]) / len(site.samples)).float()}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return `amplitude`: the mean of the sites' windows with equal weights, (C, (S * S + 1) / 2) float32."""
+        """Return the mean of the sites' low-frequency amplitudes, with equal weight for each site.
+
+        Args:
+            state: not used.
+            shared: what each site returned from `share`, by name of the site.
+            rng: not used.
+
+        Returns:
+            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies, with S = 2 *
+            half_width + 1. Empty, with a warning, if no site shared amplitudes.
+        """
         windows = [shared[site][WINDOW].double() for site in sorted(shared) if WINDOW in shared[site]]
         if not windows:
             if self.normalise:
@@ -147,26 +172,45 @@ class HarmoFL(Method):
         return {WINDOW: torch.stack(windows).mean(dim=0).float()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the common window of amplitudes in the first round; afterwards it is part of the network's weights."""
+        """Return the common low-frequency amplitudes, which every site receives in the first round.
+
+        In later rounds nothing is returned, because the amplitudes are then a part of the network's weights.
+
+        Args:
+            state: the coordinator's state. Its memory holds the amplitudes.
+            site: not used. All sites receive the same tensor.
+
+        Returns:
+            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies, with S = 2 *
+            half_width + 1.
+        """
         return {} if state.round else dict(state.memory)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Write the common window of amplitudes into the network, in the first round."""
+        """In the first round, write the received common amplitudes into the network's normalisation layer.
+
+        In later rounds nothing is done, because the amplitudes are then a part of the network's weights.
+
+        Args:
+            local: the site's round of training. Its network is changed in place.
+        """
         if WINDOW in local.message.tensors:
             local.network.get_buffer(f"{NAME}.window").copy_(unpack_window(local.message.tensors[WINDOW]))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss at perturbed weights, and the network's output at its present weights.
 
-        The weights are moved by `perturbation` in the direction of the loss's gradient. Only the pass at the present
-        weights changes BatchNorm's running statistics.
+        The perturbed weights are the present weights, moved by the distance `perturbation` in the direction of the
+        gradient of the loss. If `perturbation` is 0, the loss is that at the present weights. Only the forward pass at
+        the present weights changes BatchNorm's running statistics.
 
         Args:
-            local: the round of training at this site.
-            batch: raw images (B, C, H, W) and their labels.
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
+                H, W).
 
         Returns:
-            The loss at the perturbed weights, a scalar, and the output at the present weights.
+            The loss at the perturbed weights, a scalar, and the network's output at the present weights.
         """
         loss, output = super().loss(local, batch)
         if self.perturbation == 0:
@@ -176,7 +220,15 @@ class HarmoFL(Method):
         return local.task.loss(perturbed.logits, perturbed.label), output  # L at w + delta
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return images (B, C, H, W) with the common low-frequency amplitudes, under "all sites"; may be empty."""
+        """Return copies of images with the common low-frequency amplitudes, the average over all sites.
+
+        Args:
+            state: the coordinator's state. Its memory holds the amplitudes.
+            image: (B, C, H, W), in [0, 1].
+
+        Returns:
+            {"all sites": (B, C, H, W) in [0, 1]}. Empty if no site shared amplitudes.
+        """
         if WINDOW not in state.memory:
             return {}
         normaliser = AmplitudeNormaliser(image.shape[1], self.half_width)

@@ -74,27 +74,46 @@ class JiGen(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"weight": 0.1}}
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Reject images that are smaller than the 3 x 3 tiles of a puzzle; UserError."""
+        """Raise UserError if the images are smaller than 3 x 3 pixels: they could not be cut into 3 x 3 tiles.
+
+        Args:
+            image_size: height and width of the images in pixels.
+            channels: not used.
+            standardised: not used.
+
+        Raises:
+            UserError: if `image_size` is below 3.
+        """
         if image_size < SIDE:
             raise UserError(
                 f"data.image_size: is {image_size}, but JiGen cuts images into 3 x 3 tiles; choose at least 3"
             )
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with an additional linear head for puzzles, which its forward pass does not use."""
+        """Add a linear layer to the network that predicts the order of puzzle tiles; return the network.
+
+        The layer has one output for each of the `n_orders` permutations. The network's own forward pass does not use
+        it.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
+        """
         module = network.get_submodule(architecture.head if architecture.embedding else architecture.encoder_stages[-1])
         width = input_output_widths(module)[0] if architecture.embedding else output_channels(module)
         add_submodule(network, nn.Linear(width, self.n_orders), NAME)
         return network
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return the weighted cross-entropy of predicting the permutation of the tiles of shuffled images, a scalar.
+        """Return the loss of the jigsaw puzzle, a scalar: the cross-entropy of predicting how tiles were permuted.
 
-        The forward pass on the shuffled images does not change BatchNorm's running statistics.
+        The 3 x 3 tiles of each image are permuted, and an additional layer of the network predicts the number of the
+        permutation. The loss is multiplied by `weight`. This forward pass does not change BatchNorm's running
+        statistics.
 
         Args:
-            local: the round of training at this site.
-            output: the network's output for the batch, with its raw images.
+            local: the site's round of training.
+            output: the network's output for the batch. Its original images are used.
         """
         if not self.weight:
             return super().regulariser(local, output)

@@ -51,7 +51,19 @@ class NormClipping(Method):
     site_weights: SiteWeights = "examples"
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the old ones plus the average of the sites' clipped changes."""
+        """Return the new global weights: the old ones plus the average of the sites' clipped changes.
+
+        A site's change is its weights after training minus the old global weights. It is scaled down if its Euclidean
+        norm is larger than `bound`, or, without a bound, than `times` the median norm over the sites. The changes of
+        BatchNorm's statistics are clipped separately, at `times` their own median norm.
+
+        Args:
+            state: the state with the old global weights.
+            updates: each site's update (its weights after local training), by name of the site.
+
+        Returns:
+            Tensors by state-dict name.
+        """
         trained_weights, site_weights = [update.weights for update in updates.values()], self.averaging_weights(updates)
         return clipped_average(  # norm thresholding: the formula of the class docstring
             state.weights, trained_weights, site_weights, state.parameters, self.bound, self.times

@@ -90,15 +90,17 @@ class RSC(Method):
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss, where some predictions are made again without the most important features.
 
-        The features with the largest gradients of the true class are masked. The second prediction counts for the
-        samples whose confidence decreased most, the first for all others.
+        The network makes a first prediction for all images. Then the features with the largest gradients of the true
+        class are set to 0, and a second prediction is made from the others. The loss uses the second prediction for the
+        samples whose confidence decreased most, and the first prediction for all other samples.
 
         Args:
-            local: the round of training at this site.
-            batch: raw images (B, C, H, W) and their labels.
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
+                H, W).
 
         Returns:
-            The loss, a scalar, and the network's first output.
+            The loss, a scalar, and the network's output of the first prediction.
         """
         kind, share = self._sample_mask(local)
         n_challenged = round(self._sample_share(local.round) * len(batch.image))

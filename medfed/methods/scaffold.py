@@ -51,9 +51,8 @@ class SCAFFOLD(Method):
 
     A mean gradient reveals as much about a site's images as the change of its weights. Only trained parameters have
     controls: BatchNorm's statistics are averaged, and BatchNorm that stays at a site (`federation.batch_norm: local`)
-        is
-    not corrected. Each site and the coordinator store one additional model. q_k is a share of all sites that train, so
-    the coordinator needs the number of images of all of them before round 1, whoever takes part in a round.
+    is not corrected. Each site and the coordinator store one additional model. q_k is a share of all sites that train,
+    so the coordinator needs the number of images of all of them before round 1, whoever takes part in a round.
 
     Args:
         site_weights: weights of the sites in the average, and also q_k: "examples" (n_k / N, in proportion to their
@@ -72,18 +71,39 @@ class SCAFFOLD(Method):
         return {"examples": torch.tensor([len(site.samples)])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Store the number of training images of every site, as `examples/SITE`."""
+        """Return the number of training images of every site, which the coordinator stores.
+
+        Args:
+            state: not used.
+            shared: by name of the site, the tensor `examples` (1,) int64.
+            rng: not used.
+
+        Returns:
+            `examples/SITE`, (1,) int64.
+        """
         return {EXAMPLES + site: tensors["examples"] for site, tensors in shared.items()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the global control c, which a site receives with the weights, as `control/NAME`; empty in round 1."""
+        """Return the global control, the mean gradient of all sites, which every site receives with the global weights.
+
+        Args:
+            state: the coordinator's state. Its memory holds the control.
+            site: not used. All sites receive the same tensors.
+
+        Returns:
+            `control/NAME`, in the shape of the parameter NAME. Empty in round 1.
+        """
         return {name: entry for name, entry in state.memory.items() if name.startswith(CONTROL)}
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Store the gradient correction of this round, c - c_k (global minus own control), in the site's memory.
+        """Store the gradient correction of this round in the site's memory: the global minus the site's own control.
 
-        Gradients are cleared as well: the sites of one process share a network, which may hold gradients of another
-        site.
+        The global control is the mean gradient of all sites, the own control the mean gradient of this site in its last
+        round. The network's gradients are cleared as well, because all sites that run in one process use the same
+        network object, which may still hold gradients of another site.
+
+        Args:
+            local: the site's round of training. Its memory is changed in place. In round 1 there is no correction.
         """
         local.network.zero_grad(set_to_none=True)
         for name, entry in local.sent_parameters().items():
@@ -94,15 +114,26 @@ class SCAFFOLD(Method):
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
         """Add the gradients of the previous training step to the site's sum of gradients; return the batch unchanged.
 
-        This hook runs after the optimiser's step and before the gradients are cleared, so each gradient is added once.
+        The training calls this hook after the optimiser's step and before the gradients are cleared, so each gradient
+        is added once. The site needs the sum for its mean gradient over the round.
+
+        Args:
+            local: the site's round of training. The sum is in its memory.
+            batch: the batch of the next step.
         """
         self._add_gradients(local)
         return batch
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return a scalar of value 0 whose gradient is the correction c - c_k: sum <c - c_k, y - y.detach()>.
+        """Return a scalar of value 0 whose gradient is SCAFFOLD's correction of the gradients.
 
-        y are the network's weights. The value 0 leaves the reported loss equal to the task's loss.
+        The correction is added to the gradients of each training step. It is the global control (mean gradient of all
+        sites) minus the site's own control (its mean gradient in its last round). Because the value is 0, the reported
+        loss stays the task's loss.
+
+        Args:
+            local: the site's round of training, with the correction in its memory.
+            output: the network's output for the batch, which does not affect the value.
         """
         total = super().regulariser(local, output)
         for name, entry in local.sent_parameters().items():
@@ -111,9 +142,13 @@ class SCAFFOLD(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Send the change of the site's control, as `change/NAME`, and store the new control in its memory.
+        """Return the change of the site's control, to be sent, and store the new control in the site's memory.
 
-        The new control c_k+ is the mean gradient of the round's steps, without the correction.
+        The control is the site's mean gradient. Its new value is the mean over the steps of this round, without the
+        correction that SCAFFOLD adds to the gradients.
+
+        Returns:
+            `change/NAME`, the new control minus the old one, in the shape of the parameter NAME, on the CPU.
         """
         self._add_gradients(local)
         is_first_round, changes = not local.message.tensors, {}
@@ -128,9 +163,20 @@ class SCAFFOLD(Method):
         return changes
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the new global control c, as `control/NAME` by parameter, and the sites' numbers of images.
+        """Return the coordinator's memory with the new global control, the mean gradient of all sites.
 
-        Entries of the network that stay at the sites have no control.
+        The new global control is the old one plus the weighted sum of the changes of the controls that the sites of
+        this round sent. The weight of a site is its share of the images of all sites that train, or the same for each
+        site with `site_weights: uniform`.
+
+        Args:
+            state: the state before the round, with the old global control.
+            updates: each site's update, by name of the site, with `change/NAME` in its tensors.
+            rng: not used.
+
+        Returns:
+            `control/NAME`, in the shape of the parameter NAME, and `examples/SITE`, (1,) int64, unchanged. Parameters
+            that stay at the sites have no control.
         """
         n_images = {site: int(entry) for site, entry in select_prefix(state.memory, EXAMPLES).items()}
         weights = n_images if self.site_weights == "examples" else dict.fromkeys(n_images, 1)

@@ -128,12 +128,17 @@ class StableFDG(Method):
     }
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network with an attention layer over its last feature map, whose output is added to the logits.
+        """Add an attention layer to the network, whose output is added to the logits; return the network.
+
+        The layer weights the positions of the last feature map. If `attention` is false, it is not added.
+
+        Args:
+            network: the network, changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
 
         Raises:
-            UserError: if the network lacks a chosen stage, or if attention is wanted for masks or for a network with a
-            linear
-                layer before its head.
+            UserError: if the network has fewer stages than the setting `stages` names, or if `attention` is true for a
+                network that predicts masks or that has a linear layer before its head.
         """
         n_stages = len(architecture.encoder_stages)
         if self.style and max(self.stages) > n_stages:
@@ -159,19 +164,23 @@ class StableFDG(Method):
 
     @property
     def shares(self) -> str:
-        """When sites share their styles: `EVERY_ROUND`, or `NEVER` if `style` is false."""
+        """When the sites share their styles: `EVERY_ROUND`, or `NEVER` if the setting `style` is false."""
         return EVERY_ROUND if self.style else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the style of a site: statistics of the feature channels after the network's first stage (eq. 1-3).
+        """Return the style of a site: statistics of the feature channels after the network's first stage.
+
+        For each training image, the mean and the standard deviation of each channel are computed. The style describes
+        how these two numbers are distributed over the images.
 
         Args:
             site: the site's images.
             network: the network with the global weights, in evaluation mode.
 
         Returns:
-            `mean` and `std`, averages over the images of the channel means and deviations, and `mean_spread` and
-            `std_spread`, their standard deviations over the images; each (C,) float32. Empty if the site has too few
+            Four tensors, (C,) float32 each for C channels. `mean` and `std` are the averages over the images of the
+            channel means and of the channel standard deviations. `mean_spread` and `std_spread` are the standard
+            deviations of the same numbers over the images. Empty if the site has fewer than `min_patients` training
             patients.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
@@ -186,10 +195,21 @@ class StableFDG(Method):
         return compute_site_style(means, stds)._asdict()  # eq. 2-3
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Assign styles of other sites to each site, at random or by distance (`sharing`).
+        """Choose for each site R styles of other sites that it will receive.
+
+        With `sharing: random`, the sites are put into a random circle, and a site receives the styles of the next ones.
+        With `sharing: farthest`, a site receives the styles whose means and standard deviations have the largest
+        Euclidean distance from its own. R is `received`, or the number of other sites' styles if there are fewer. A
+        site that shared no style itself always receives random ones.
+
+        Args:
+            state: not used.
+            shared: what each site returned from `share`, by name of the site.
+            rng: CPU generator that draws the circle.
 
         Returns:
-            `received/SITE/NAME`, (R, C), for each of the four statistics of the R styles that the site receives.
+            `received/SITE/NAME`, (R, C) for C channels, for each of the four statistics NAME: `mean`, `std`,
+            `mean_spread` and `std_spread`.
         """
         senders = sorted(site for site, style in shared.items() if style)
         order = [senders[i] for i in torch.randperm(len(senders), generator=rng).tolist()]  # sec. 3.1, step 1
@@ -203,21 +223,34 @@ class StableFDG(Method):
         return memory
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the R styles that a site receives: `mean`, `std`, `mean_spread`, `std_spread`, (R, C) each."""
+        """Return the R styles of other sites that one site receives with the global weights.
+
+        Args:
+            state: the coordinator's state. Its memory holds the styles chosen for each site.
+            site: name of the site that receives the styles.
+
+        Returns:
+            `mean`, `std`, `mean_spread` and `std_spread`, (R, C) each for C channels of the network's first stage.
+            Empty if no other site shared a style.
+        """
         return select_prefix(state.memory, f"{RECEIVED}{site}/")
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss of the batch and of added images, in changed styles and with attention.
+        """Return the task's loss of the batch and of added copies of its images, in changed styles and with attention.
 
-        Styles are shifted, explored and mixed in the feature maps after the network's stages. Each image attends to a
-        random other image of its class.
+        Copies of images of rare classes are added to the batch, so that the classes become more balanced. After the
+        stages of the encoder, the styles (channel means and standard deviations) of the feature maps are changed at
+        random: some images get the style of another site, the styles of the added copies are moved away from the
+        batch's mean style, and all styles are mixed in pairs. The attention of each image also uses a random other
+        image of its class.
 
         Args:
-            local: the round of training at this site.
-            batch: raw images (B, C, H, W) and their labels.
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
+                H, W).
 
         Returns:
-            The loss, a scalar, and the network's output for the batch and the added images.
+            The loss, a scalar, and the network's output for the batch and the added copies.
         """
         labels = class_ids(batch.label).cpu()
         added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), {})
@@ -233,15 +266,16 @@ class StableFDG(Method):
         return local.task.loss(output.logits, output.label), output
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """Compute the attention map of each image, for figures.
+        """Return the attention of each image over the positions of the last feature map, for figures.
 
         Args:
             network: the trained network.
-            architecture: names of the network's parts.
+            architecture: names of the network's submodules.
             image: (B, C, H, W), standardised.
 
         Returns:
-            (B, h, w), each map non-negative with sum 1; None if `attention` is false.
+            (B, h, w), for a feature map of h x w positions. Each map is non-negative and has sum 1. None if `attention`
+            is false.
         """
         if not self.attention:
             return None

@@ -67,52 +67,100 @@ class Stack(Method):
 
     @property
     def site_weights(self) -> SiteWeights:
-        """Weights of the sites in the average, "examples" or "uniform", of the methods that have this setting."""
+        """Rule for the weights of the sites in the average: "examples" (by numbers of images) or "uniform".
+
+        It is the value of the first method that has a setting of this name, and "examples" if no method has.
+        """
         return next((method.site_weights for method in self.methods if "site_weights" in vars(method)), "examples")
 
     @property
     def shares(self) -> str:
-        """When sites are asked to share, the same for all methods that share: `NEVER`, `ONCE` or `EVERY_ROUND`."""
+        """When the coordinator asks the sites for statistics: `NEVER`, `ONCE` or `EVERY_ROUND`.
+
+        All methods of the stack that share have the same value. It is `NEVER` if no method shares.
+        """
         return next((method.shares for method in self._sharers()), NEVER)
 
     @property
     def unseen_bn(self) -> UnseenBatchNorm:
-        """BatchNorm entries of a site that did not train: the rule of the first method with another than "average"."""
+        """Rule for the BatchNorm entries of a site that did not train: "average", "batch_stats" or "nearest".
+
+        It is the first value of a method in the stack that is not "average", and "average" if there is none.
+        """
         return next((method.unseen_bn for method in self.methods if method.unseen_bn != "average"), "average")
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of the files that the methods read, each once, sorted."""
+        """Paths of the files that the methods of the stack read at the sites, sorted and without repetition."""
         return tuple(sorted({name for method in self.methods for name in method.files}))
 
     def with_files(self, names: Mapping[str, str]) -> Stack:
-        """Return a copy whose methods read their files from other paths."""
+        """Return a copy of the stack whose methods read their files from other paths.
+
+        Args:
+            names: dictionary from the present path of a file to its new path. A file that is not in it keeps its path.
+        """
         return replace(self, methods=tuple(method.with_files(names) for method in self.methods))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Reject data that one of the methods cannot work on; UserError."""
+        """Raise UserError if one of the methods cannot work on images of this size and form.
+
+        Args:
+            image_size: height and width of the images in pixels.
+            channels: number of channels of the images.
+            standardised: True if the network receives standardised images, False if it receives images in [0, 1].
+
+        Raises:
+            UserError: if a method rejects the images.
+        """
         for method in self.methods:
             method.check(image_size, channels, standardised)
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network after each method has added its layers, in order.
+        """Let each method add its own layers to the network, in the order of the stack; return the network.
 
-        Methods that read feature maps which others change (`reads_features`) come last.
+        Methods whose layers read feature maps that other methods change (`reads_features`) come last.
+
+        Args:
+            network: the network, which may be changed in place.
+            architecture: names of its submodules, such as the encoder's stages and the head.
         """
         for method in sorted(self.methods, key=lambda method: method.reads_features):
             network = method.wrap_network(network, architecture)
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
-        """Return the names of all state-dict entries that one of the methods keeps at the sites."""
+        """Return the names of the state-dict entries that at least one of the methods keeps at the sites.
+
+        These entries never leave a site.
+        """
         return frozenset().union(*(method.local_keys(network) for method in self.methods))
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the tensors that the methods share at a site, as `NUMBER/NAME`."""
+        """Compute the statistics that the methods of the stack share at a site.
+
+        Args:
+            site: name, images and random generator of the site.
+            network: the network in evaluation mode, with the global weights.
+
+        Returns:
+            `NUMBER/NAME`, where NUMBER is the position of the method in the stack, from 0, and NAME the method's own
+            name for the tensor.
+        """
         return _joined(method.share(site, network) if method.shares != NEVER else {} for method in self.methods)
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the coordinator's memory of all methods after sharing, as `NUMBER/NAME`."""
+        """Compute the coordinator's new memory of each method from the tensors that the sites shared.
+
+        Args:
+            state: the state before the round.
+            shared: what each site returned from `share`, by name of the site.
+            rng: CPU generator, which the methods use one after the other.
+
+        Returns:
+            The new memory: `NUMBER/NAME`, where NUMBER is the position of the method in the stack, from 0, and NAME the
+            method's own name for the tensor.
+        """
         return _joined(
             method.combine(own, {site: select_prefix(tensors, f"{i}/") for site, tensors in shared.items()}, rng)
             if method.shares != NEVER
@@ -122,21 +170,39 @@ class Stack(Method):
         )
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the tensors that the methods send to a site with the weights, as `NUMBER/NAME`."""
+        """Return the tensors that the methods of the stack send to one site together with the global weights.
+
+        Args:
+            state: the coordinator's state.
+            site: name of the site that receives the tensors.
+
+        Returns:
+            `NUMBER/NAME`, where NUMBER is the position of the method in the stack, from 0, and NAME the method's own
+            name for the tensor.
+        """
         return _joined(method.broadcast(_own(state, i), site) for i, method in enumerate(self.methods))
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """Return the training samples after each method has expanded them, in order."""
+        """Return the samples to train on: each method expands the samples that the method before it returned.
+
+        Args:
+            local: the site's round of training that is about to start.
+            samples: the site's own training samples, which the first method receives.
+            rng: CPU generator, which the methods use one after the other.
+        """
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 samples = method.expand(own, samples, rng)
         return samples
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Let each method prepare the round at a site.
+        """Let each method of the stack prepare the site's round.
 
-        Methods that write entries of the network (`fills_network`) come first, so that the others see the network that
-        will be trained; `local.start_weights` then holds the changed network.
+        Methods that write entries of the network (`fills_network`) come first. `local.start_weights` is then replaced
+        by a copy of the changed network, so that the other methods see the weights with which the training starts.
+
+        Args:
+            local: the site's round of training, changed in place.
         """
         for i, method in sorted(enumerate(self.methods), key=lambda numbered: not numbered[1].fills_network):
             with _view(local, i) as own:
@@ -146,14 +212,28 @@ class Stack(Method):
                 local.start_weights = {name: entry.detach().clone() for name, entry in entries}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Return the batch after each method has changed it, in order."""
+        """Return the batch to train on: each method changes the batch that the method before it returned.
+
+        Args:
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their labels.
+        """
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 batch = method.augment(own, batch)
         return batch
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the loss and output of the method that defines a loss, or else the task's loss."""
+        """Return the loss of the method that defines one, or else the task's loss. At most one method does.
+
+        Args:
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
+                H, W).
+
+        Returns:
+            The loss, a scalar, and the network's output for the images.
+        """
         for i, method in enumerate(self.methods):
             if _overrides(method, "loss"):
                 with _view(local, i) as own:
@@ -161,7 +241,12 @@ class Stack(Method):
         return super().loss(local, batch)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return the sum of the methods' regularisers, a scalar."""
+        """Return the sum of the terms that the methods of the stack add to the loss, a scalar.
+
+        Args:
+            local: the site's round of training.
+            output: the network's output for the batch, as `loss` returned it.
+        """
         total = super().regulariser(local, output)
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
@@ -169,7 +254,12 @@ class Stack(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Return the tensors that each method sends with the weights, as `NUMBER/NAME`."""
+        """Return the tensors that the methods of the stack send together with the site's weights.
+
+        Returns:
+            `NUMBER/NAME`, where NUMBER is the position of the method in the stack, from 0, and NAME the method's own
+            name for the tensor.
+        """
         tensors = []
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
@@ -177,30 +267,78 @@ class Stack(Method):
         return _joined(tensors)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the coordinator's memory of each method after the round, as `NUMBER/NAME`."""
+        """Return the coordinator's memory of each method after a round.
+
+        Args:
+            state: the state before the round, with the old memory.
+            updates: each site's update (its weights after local training), by name of the site.
+            rng: CPU generator, which the methods use one after the other.
+
+        Returns:
+            The new memory: `NUMBER/NAME`, where NUMBER is the position of the method in the stack, from 0, and NAME the
+            method's own name for the tensor.
+        """
         return _joined(method.remember(*_own_round(state, updates, i), rng) for i, method in enumerate(self.methods))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the global weights of the method that defines an aggregation, or else the sites' average."""
+        """Return the new global weights: those of the method that defines an aggregation, or else an average.
+
+        At most one method of the stack defines an aggregation. The average is that of the sites' weights, with the
+        weights of the sites that `site_weights` names.
+
+        Args:
+            state: the state with the old global weights and the new memory.
+            updates: each site's update (its weights after local training), by name of the site.
+
+        Returns:
+            Tensors by state-dict name.
+        """
         for i, method in enumerate(self.methods):
             if _overrides(method, "aggregate"):
                 return method.aggregate(*_own_round(state, updates, i))
         return super().aggregate(state, updates)
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return the facts of all methods for the run's summary, by name."""
+        """Return the values that the methods of the stack add to the run's summary, by name.
+
+        If two methods use the same name, the value of the later one is returned.
+
+        Args:
+            state: the coordinator's state after the last round.
+        """
         facts: dict[str, Any] = {}
         for i, method in enumerate(self.methods):
             facts |= method.facts(_own(state, i))
         return facts
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """Return the score maps (B, h, w) of the first method that has any; None if no method has."""
+        """Return for each image a map of the positions that the network attends to.
+
+        The maps are those of the first method of the stack that has such maps. They are used for figures only.
+
+        Args:
+            network: the trained network.
+            architecture: names of the network's submodules.
+            image: (B, C, H, W), standardised.
+
+        Returns:
+            (B, h, w), for a feature map of h x w positions. Each map is non-negative and has sum 1. None if no method
+            has maps.
+        """
         all_maps = (method.score_maps(network, architecture, image) for method in self.methods)
         return next((maps for maps in all_maps if maps is not None), None)
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return the restyled images of the first method that has any, by site; empty if no method has."""
+        """Return copies of images in the style of each site, from the first method of the stack that has styles.
+
+        Args:
+            state: the coordinator's state after the last round.
+            image: (B, C, H, W), in [0, 1].
+
+        Returns:
+            (B, C, H, W) in [0, 1] by name of the site, or by "all sites" for one common style. Empty if no method has
+            styles.
+        """
         all_styles = (method.styles(_own(state, i), image) for i, method in enumerate(self.methods))
         return next((styles for styles in all_styles if styles), {})
 

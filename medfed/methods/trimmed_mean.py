@@ -47,10 +47,20 @@ class TrimmedMean(Method):
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the mean of the sites' weights without the extremes, element by element.
+        """Return the new global weights: for each element, the mean over the sites without the extreme values.
+
+        With K sites, the ceil(trim * K) smallest and as many largest values of each element are left out. Integer
+        counters take the maximum over the sites.
+
+        Args:
+            state: not used.
+            updates: each site's update (its weights after local training), by name of the site.
+
+        Returns:
+            Tensors by state-dict name.
 
         Raises:
-            UserError: if the cut leaves no site.
+            UserError: if no value is left.
         """
         n_sites = len(updates)
         n_cut = math.ceil(self.trim * n_sites - 1e-9)  # the 1e-9 absorbs rounding errors: 0.2 * 5 must give 1, not 2
