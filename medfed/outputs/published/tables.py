@@ -21,7 +21,7 @@ CENT = Decimal("0.01")  # precision of printed averages
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """Published numbers of one method.
+    """Published numbers of one method: one row of a table of a paper.
 
     Args:
         method: the method in the notation of `python -m medfed.evaluate --methods`, including settings, for example
@@ -40,11 +40,14 @@ class PublishedRow:
     rounded_to: float = 0.01
 
     def mean(self) -> Decimal:
-        """Return the exact mean of the printed numbers."""
+        """Return the exact mean of the row's printed numbers, computed in decimal arithmetic."""
         return sum((Decimal(repr(value)) for value in self.values), Decimal(0)) / len(self.values)
 
     def average_is_wrong(self) -> bool:
-        """Return whether the printed average differs from the mean of the row by more than rounding explains."""
+        """Return whether the paper's average differs from the mean of the row's numbers by more than `rounded_to`.
+
+        The result is False if the paper printed no average for this row.
+        """
         if self.average is None:
             return False
         return abs(Decimal(repr(self.average)) - self.mean()) > Decimal(repr(self.rounded_to))
@@ -87,13 +90,13 @@ class PublishedBlock:
                 raise ValueError(f"{self.title}: {row.printed} has {n} values, expected {expected}")
 
     def row(self, method: str) -> PublishedRow:
-        """Return the row of a method.
+        """Return the published numbers of a method.
 
         Args:
-            method: the method as in `PublishedRow.method`.
+            method: the method as in `PublishedRow.method`, for example `ccst:style=single,k=1`.
 
         Raises:
-            KeyError: if the block has no such row.
+            KeyError: if the block has no row of this method.
         """
         return {row.method: row for row in self.rows}[method]
 
@@ -142,18 +145,21 @@ class PublishedTable:
     notes: tuple[str, ...] = ()
 
     def block(self, title: str) -> PublishedBlock:
-        """Return the block with a title.
+        """Return the part of the table (one dataset and one metric) with the given title.
 
         Args:
-            title: title of the block.
+            title: value of `PublishedBlock.title`.
 
         Raises:
-            KeyError: if the table has no such block.
+            KeyError: if the table has no block with this title.
         """
         return {block.title: block for block in self.blocks}[title]
 
     def wrong_averages(self) -> tuple[Misprint, ...]:
-        """Recompute the mean of every row, and return all averages that are wrong; `misprints` should list the same."""
+        """Return the printed averages of the table that are not the mean of their row, as `misprints` should list them.
+
+        The mean of every row is computed again. A difference that rounding can explain is not counted.
+        """
         return tuple(
             Misprint(block.title, row.method, row.average, float(row.mean().quantize(CENT, ROUND_HALF_UP)))
             for block in self.blocks
@@ -163,18 +169,21 @@ class PublishedTable:
 
 
 def table_names() -> tuple[str, ...]:
-    """Return the names of all published tables, for example "ccst_table_1", sorted."""
+    """Return the sorted names of all published tables that medfed contains, for example "ccst_table_1"."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
 def load_table(name: str) -> PublishedTable:
-    """Read a published table.
+    """Read a published table from its YAML file.
 
     Args:
         name: name of the table, from `table_names`.
 
+    Returns:
+        The table.
+
     Raises:
-        UserError: if there is no such table, or if its file is wrong.
+        UserError: if there is no such table, or if its file has wrong content.
     """
     path = FOLDER / f"{name}.yaml"
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
