@@ -40,8 +40,9 @@ def export(run: Path, out: Path | None = None) -> Path:
         The folder of the bundle.
 
     Raises:
-        UserError: if the run is not finished or damaged, if the bundle's folder exists, or if the weights do not fit
-            the network of the config.
+        UserError: if the run is not finished or damaged, if the bundle's folder exists, if the weights do not fit the
+            network of the config, or if there is no single set of weights for prediction (as for the method COPA with a
+            network whose head is not linear).
     """
     folder = RunFolder(run)
     if not (run / "config.yaml").is_file():

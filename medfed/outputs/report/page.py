@@ -52,11 +52,13 @@ class ComparisonResults:
 
 
 def build_page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
-    """Return the page as HTML text. The same folders give the same text.
+    """Return the report on runs and comparisons: one complete HTML page as text.
+
+    The same runs and comparisons give the same text.
 
     Args:
-        runs: runs with a section of their own.
-        comparisons: comparisons with a section of their own, each with its runs.
+        runs: finished runs, each with a section of its own.
+        comparisons: comparisons, each with a section of its own. A comparison contains its runs.
     """
     compared = [run for comparison in comparisons for run in comparison.runs]
     all_runs = list({run.path: run for run in (*runs, *compared)}.values())
