@@ -85,7 +85,9 @@ def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path,
 
 
 def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, scoring: Scoring) -> BoxPanel:
-    """Prepare the boxes of one structure and one metric: one box per site; first sites that trained, then the others.
+    """Return a panel with the boxes of one structure and one metric: one box per site.
+
+    Sites that trained come first, then the validation sites and the unseen sites.
 
     Args:
         rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
@@ -102,7 +104,7 @@ def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, s
 
 
 def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring: Scoring, role: str) -> BoxGroup:
-    """Prepare one box of a box plot from the rows that have a value of the metric.
+    """Return one box of a box plot, made from the rows that have a value of the metric.
 
     Args:
         name: the name of the box.
@@ -135,7 +137,7 @@ def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
 
 
 def box_figure(panels: Sequence[Sequence[BoxPanel]], max_points: int | None = None) -> Figure:
-    """Draw box plots with single values as points.
+    """Draw box plots with single values as points, and return them as a matplotlib figure.
 
     A box shows the median and the quartiles. Its whiskers end at the last value within 1.5 times the length of the box
     (Tukey).

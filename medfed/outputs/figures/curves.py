@@ -144,7 +144,7 @@ def comparison_panels(histories: Mapping[str, Sequence[History]]) -> list[CurveP
 
 
 def curve_figure(panels: Sequence[CurvePanel], with_legend: bool) -> Figure:
-    """Draw panels of training curves side by side.
+    """Draw panels of training curves side by side, and return them as a matplotlib figure.
 
     Args:
         panels: the panels to draw. A panel without points says "none recorded".

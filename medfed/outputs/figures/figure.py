@@ -35,7 +35,7 @@ Site = tuple[str, str]  # (role, name)
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """Create an empty matplotlib figure whose layout leaves room for titles and legends.
+    """Return an empty matplotlib figure whose layout leaves room for titles and legends.
 
     No window is opened, and no global setting of matplotlib is changed.
 
@@ -100,11 +100,12 @@ def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
 
 
 def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
-    """Add a legend in one line below the panels.
+    """Add a legend in one line below the panels of a figure.
 
     Args:
-        figure: the figure to change.
-        entries: (line style or marker, colour, text) of each entry.
+        figure: the figure; it is changed in place.
+        entries: for each entry (line style or marker of matplotlib, colour, text). A first text with "-" is a line
+            style, such as "--". Any other first text is a marker, such as "s" for a square.
         dark: True gives the legend a dark background, for colours that are pale on white.
     """
     from matplotlib.lines import Line2D

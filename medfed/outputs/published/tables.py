@@ -55,7 +55,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedBlock:
-    """Comparable rows of a published table: one dataset and one metric.
+    """Part of a published table whose numbers can be compared: the methods' results on one dataset in one metric.
 
     Args:
         title: title of the block.
@@ -120,7 +120,7 @@ class Misprint:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """One table of one paper.
+    """One table of one paper: its numbers, where they are from, and which printed averages are wrong.
 
     Args:
         paper: short name of the paper.

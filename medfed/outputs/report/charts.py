@@ -36,6 +36,9 @@ def run_boxes(run: Run, prefix: str) -> list[Chart]:
         run: the finished run.
         prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
             report.
+
+    Returns:
+        The charts, as SVG with caption and legend.
     """
     charts: list[Chart] = []
     for structure, value in product(structures_of([run]), run.scoring.box_plot_values(run.rows)):
@@ -55,6 +58,9 @@ def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
         comparison: the runs that are compared.
         prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
             report.
+
+    Returns:
+        The charts, as SVG with caption and legend.
     """
     first = comparison.runs[0]
     charts: list[Chart] = []
@@ -83,6 +89,9 @@ def run_curves(run: Run, prefix: str) -> list[Chart]:
         run: the finished run.
         prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
             report.
+
+    Returns:
+        The charts, as SVG with caption and legend.
     """
     distances = run.summary.get("boundary_distance") or {}
     ends = {site: (run.summary["selected_round"], distance) for site, distance in distances.items()}
@@ -102,6 +111,9 @@ def comparison_curves(comparison: Comparison, prefix: str) -> list[Chart]:
         comparison: the runs that are compared.
         prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
             report.
+
+    Returns:
+        The charts, as SVG with caption and legend.
     """
     histories: dict[str, list[list[dict]]] = {}
     for run in comparison.runs:
@@ -124,6 +136,9 @@ def heat_maps(comparison: Comparison, prefix: str) -> list[Chart]:
         comparison: the runs that are compared.
         prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
             report.
+
+    Returns:
+        The charts, as SVG with caption and legend.
     """
     charts: list[Chart] = []
     for role, table in comparison.tables:

@@ -123,7 +123,7 @@ class Section:
 
 
 def rows_of_cells(rows: Sequence[Sequence[object]]) -> list[list[Cell]]:
-    """Put every value of a table into a `Cell`; values that are cells already stay as they are.
+    """Return the rows of a table with every value in a `Cell`. A value that is a `Cell` already stays as it is.
 
     Args:
         rows: the rows of the table, each with one value per column.

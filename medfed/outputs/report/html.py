@@ -48,7 +48,7 @@ def render_page(template: str, style: str, script: str = "", folders: Sequence[P
 
 
 def trusted_text(text: str, element: str) -> Markup:
-    """Mark a style sheet or a script as text that Jinja must not escape.
+    """Return a style sheet or a script, marked as text that Jinja must not escape.
 
     Args:
         text: content of the `style` or `script` element.

@@ -66,7 +66,7 @@ def format_size(n_bytes: int) -> str:
 
 
 def run_ledger(run: Run) -> RunLedger:
-    """Describe what left the sites of a run, what came to them, and how many bytes this was for each site.
+    """Return texts and tables that say what left the sites of a run, what came to them, and how many bytes.
 
     Args:
         run: the finished run, with the totals of its `ledger.csv` (the list of everything that was sent).
@@ -85,9 +85,9 @@ def run_ledger(run: Run) -> RunLedger:
 
 
 def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
-    """Describe what left the sites in a comparison: the bytes of each method over all its runs, and one run in detail.
+    """Return texts and tables that say what left the sites in all runs of a comparison.
 
-    The run in detail is the first run of each method.
+    They have the bytes of each method over all its runs, and the details of the first run of each method.
 
     Args:
         comparison: the runs that are compared.

@@ -93,7 +93,7 @@ class Ledger:
 
 
 def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
-    """Read the `ledger.csv` of a run (the list of all sent tensors and values) and add up its rows.
+    """Read the `ledger.csv` of a run (the list of all sent tensors and values) and return the totals of its rows.
 
     Rows with the same direction, group and name are added up. The names in `model.safetensors` say which tensors are
     weights of the network. Site names in the name of a tensor are replaced, so that all sites share one total:

@@ -24,18 +24,18 @@ ROLES = ("seen", "validation", "unseen")
 
 @dataclass(frozen=True)
 class Run:
-    """The content of a finished run's folder.
+    """The content of a finished run's folder, as the report uses it.
 
     Attributes:
         path: the folder.
         method: the run's name in tables; differs between two runs with the same method, unseen site and seed.
-        summary: `summary.json`.
-        config: `config.yaml`.
+        summary: content of `summary.json`.
+        config: content of `config.yaml`, as plain values.
         config_text: the text of `config.yaml`.
-        rows: the rows of `cases.csv`.
-        history: the rows of `history.csv`.
-        ledger: the totals of `ledger.csv`.
-        row: the run's row in the table of its comparison.
+        rows: the rows of `cases.csv`: one dict of scores per image, or per structure of a patient.
+        history: the rows of `history.csv`: one dict per round, with losses and validation scores.
+        ledger: the totals of `ledger.csv`, the list of everything that was sent to or from the sites.
+        row: the method and varied settings that name the run in its comparison.
         scoring: the metrics of the run's task.
     """
 

@@ -108,7 +108,7 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
 
 
 def cost_rows(costs: Mapping[str, Cost]) -> list[list[str]]:
-    """Format the costs of methods as rows of text: a header row, then one row for each method.
+    """Return the costs of methods as rows of text: a header row, then one row for each method.
 
     A row has the name of the method, four times in seconds, the bytes of one round in MB, and the bytes that are sent
     once in kB. An unknown time is "-".
