@@ -176,8 +176,9 @@ class RunFolder:
         """Yield the rows of `ledger.csv`: one row for each tensor or value that was sent to or from a site.
 
         Yields:
-            A dict with the keys "round", "site", "direction" ("up" to the coordinator or "down" to the site), "kind",
-            "name", "shape", "dtype" and "bytes". All values are text. Nothing is yielded if the file does not exist.
+            A dict with the keys "round", "site", "direction" ("up" to the coordinator or "down" to the site), "kind"
+            (the purpose of the message, such as "share" or "validate"), "name", "shape" (such as "16x3x3"), "dtype" and
+            "bytes". All values are text. Nothing is yielded if the file does not exist.
         """
         return self._rows("ledger.csv")
 

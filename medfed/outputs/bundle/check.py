@@ -135,7 +135,8 @@ def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
 def check_inference(content: Any, source: str) -> None:
     """Check that a bundle's inference config uses only the classes, keys and expressions that medfed allows.
 
-    The allowed names are listed at the top of this module.
+    They are listed in `TARGETS` (classes), `KEYS_OF` (arguments of some classes), `CALLS` and `IMPORTS` (in
+    expressions).
 
     Args:
         content: content of `configs/inference.json`.
@@ -182,9 +183,10 @@ def _check_keys(content: dict[str, Any], source: str) -> None:
 def is_allowed_expression(text: str) -> bool:
     """Return whether a Python expression in a bundle's config is harmless, so that MONAI may evaluate it.
 
-    Harmless are texts, numbers, references to other keys (`@key`), lists, dicts, `+`, `or`, `not`, `if ... else`, list
-    comprehensions over these, and a few listed calls and imports, such as `sorted` and `glob.glob`. Everything else is
-    refused, also text that is not valid Python.
+    Harmless are strings, numbers, references to other keys (`@key`), lists, dicts, `+`, `or`, `not`, `if ... else`,
+    list comprehensions over these, and the few functions in `CALLS`, such as `sorted` and `glob.glob`. A few whole
+    expressions are allowed as well, such as `$import glob`. The result is False for everything else, even for text that
+    is not valid Python.
 
     Args:
         text: the expression, beginning with `$`.

@@ -25,7 +25,7 @@ def inference_config(template: Path, bundle: BundleTemplate, network_def: Json |
     Args:
         template: folder with the parts of the bundle that are the same for every run. Its `configs/inference.json` is
             read and completed.
-        bundle: the object of the task that fills in preprocessing and other entries that depend on the run.
+        bundle: object that fills in preprocessing and other entries that depend on the task and the run.
         network_def: the network as MONAI's config parser builds it ("_target_" and arguments). None loads
             `models/model.ts` (TorchScript) instead.
 
@@ -44,7 +44,7 @@ def metadata(template: Path, bundle: BundleTemplate, provenance: Json, scores: J
     Args:
         template: folder with the parts of the bundle that are the same for every run. Its `configs/metadata.json` is
             read and completed.
-        bundle: the object of the task that fills in the entries that depend on the task.
+        bundle: object that fills in the entries that depend on the task.
         provenance: how the model was trained (sites, method, rounds and others), as plain JSON values.
         scores: mean scores by name, for the entry `eval_metrics`, for example {"unseen_prostate_dice": 0.85}.
 

@@ -51,9 +51,10 @@ def model_card(
 
     Args:
         template: folder with the parts of the bundle that are the same for every run. It contains `docs/README.md`.
-        bundle: the object of the task that has the card's title and further values.
+        bundle: object that has the card's title and further values, which depend on the task.
         module: the trained network.
-        provenance: how the model was trained, as given to `medfed.outputs.bundle.write.write_bundle`.
+        provenance: how the model was trained, as plain JSON values: sites, unseen_site, method, rounds, seed and
+            others. Values may be missing.
         summary: content of `summary.json`. "transductive", "transductive_by", "sites_kept_entries", "start_weights",
             "validation_site", "clients", "method_facts" and "vertical_ratio" are described if they are present.
         versions: for each package that a user must install, the version by the package's name.

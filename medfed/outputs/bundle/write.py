@@ -54,7 +54,8 @@ def write_bundle(
             MONAI Label infers the task from it.
         network: settings of the network.
         weights: weights for prediction, by name.
-        task: the task, which defines preprocessing, threshold, names and the template (`Task.bundle`).
+        task: the task, which defines preprocessing, threshold, names of structures or classes, and the bundle's
+            template.
         provenance: how the model was trained, as plain JSON values: sites, unseen_site, method, rounds, seed, data
             ("phantom" for synthetic images, or "real") and others.
         summary: content of `summary.json`, for the scores and the remarks of the model card.

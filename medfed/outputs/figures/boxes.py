@@ -91,7 +91,7 @@ def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, s
 
     Args:
         rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
-        structure: name of the structure to show; rows of other structures are left out.
+        structure: name of the structure (such as an organ) to show. Rows of other structures are left out.
         measure: the metric to show: its title, its limits, and a function that returns its value for a row.
         scoring: the metrics of the run's task. It says which cases are drawn as crosses.
     """
@@ -121,8 +121,8 @@ def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring
 def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
     """Return the limits of an axis without the empty part below the smallest value.
 
-    The lower end is raised in steps of one fifth of the range, as far as all values stay visible and by at most four
-    fifths: with the limits (0, 1) and 0.73 as the smallest value, the result is (0.6, 1).
+    The lower end is raised in steps of one fifth of the range, by at most four steps, and never above the smallest
+    value. For example, with the limits (0, 1) and 0.73 as the smallest value, the result is (0.6, 1).
 
     Args:
         limits: both ends of the axis; None returns None.
@@ -139,8 +139,8 @@ def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
 def box_figure(panels: Sequence[Sequence[BoxPanel]], max_points: int | None = None) -> Figure:
     """Draw box plots with single values as points, and return them as a matplotlib figure.
 
-    A box shows the median and the quartiles. Its whiskers end at the last value within 1.5 times the length of the box
-    (Tukey).
+    A box shows the median and the quartiles. Its whiskers end at the most distant value that is within 1.5 times the
+    length of the box from the box (Tukey).
 
     Args:
         panels: rows of panels. Every row has the same number of panels, and every panel the same number of boxes.

@@ -46,16 +46,16 @@ def select_best_median_worst(rows: Sequence[Mapping]) -> dict[str, str]:
 def select_common_cases(rows: Sequence[Mapping], n: int) -> list[dict]:
     """Select images or volumes of the unseen site that are the same for every method and seed.
 
-    The choice depends on a hash of the names of site and case, not on the scores. Images with a class are selected from
-    each class in turn, and the result is sorted by class.
+    The choice depends on a hash of the names of the site and of the image or volume, not on the scores. Images with a
+    class are selected from each class in turn, and the result is sorted by class.
 
     Args:
         rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
-        n: maximum number of cases.
+        n: maximum number of images or volumes.
 
     Returns:
-        For each selected case its row, as a copy. If a case has several rows (one per structure), this is the first
-        one.
+        A copy of the row of each selected image or volume. If it has several rows (one per structure), the first one is
+        used.
     """
     cases = {(row["site"], row["patient"]): dict(row) for row in reversed(rows) if row["role"] == "unseen"}
     ordered = [cases[names] for names in sorted(cases, key=lambda names: stream_seed(0, "shown", *names))]

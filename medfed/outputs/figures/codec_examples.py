@@ -20,7 +20,7 @@ def save_codec_examples(contents: Sequence, reconstructions: Sequence, styles: S
 
     Args:
         contents: N images (C, H, W) in [0, 1].
-        reconstructions: the N images encoded and decoded with alpha = 0, so without a change of style.
+        reconstructions: the N images encoded and decoded without a change of style (its strength alpha is 0).
         styles: M images (C, H, W) in [0, 1].
         styled: N rows of M images (C, H, W): the content image of the row in the style of the column's image.
         path: the PNG file to write.

@@ -56,7 +56,7 @@ def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_l
     is of the same site.
 
     Args:
-        sites: for each site, by its name, its images before and after the exchange of styles.
+        sites: for each site, by its name, its original images and their copies in the styles of other sites.
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
@@ -92,9 +92,9 @@ def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_l
 def describe_style(images: np.ndarray) -> np.ndarray:
     """Describe each image by numbers that depend on its appearance (its style) and not on its shapes.
 
-    The numbers of each channel are the log amplitudes of its spectrum, averaged over rings of frequencies, its mean,
-    standard deviation, and 10th, 50th and 90th percentile. For images with several channels, the covariances between
-    channels follow.
+    The numbers of each channel are the logarithm of the mean amplitude of its Fourier spectrum in each of up to 16
+    rings of frequencies, the mean and standard deviation of its pixels, and their 10th, 50th and 90th percentile. For
+    images with several channels, the covariances between channels follow.
 
     Args:
         images: (N, C, H, W) in [0, 1].

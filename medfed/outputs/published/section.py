@@ -55,8 +55,8 @@ class CompletedRun:
     def matches(self, row: PublishedRow) -> bool:
         """Return whether a published row has the method and settings of this run, so that both can be compared.
 
-        The method's name must be equal, and so must be every setting that the row names. No other setting of the run
-        may differ from the comparison's config.
+        The names of the methods must be equal, and the run must have every setting that `row.method` contains. No other
+        setting of the run may differ from the comparison's config.
 
         Args:
             row: the published numbers of one method.

@@ -46,7 +46,8 @@ class PublishedRow:
     def average_is_wrong(self) -> bool:
         """Return whether the paper's average differs from the mean of the row's numbers by more than `rounded_to`.
 
-        The result is False if the paper printed no average for this row.
+        `rounded_to` is the precision of the printed numbers, usually 0.01. The result is False if the paper printed no
+        average for this row.
         """
         if self.average is None:
             return False
@@ -156,9 +157,10 @@ class PublishedTable:
         return {block.title: block for block in self.blocks}[title]
 
     def wrong_averages(self) -> tuple[Misprint, ...]:
-        """Return the printed averages of the table that are not the mean of their row, as `misprints` should list them.
+        """Return the printed averages of the table that are not the mean of their row.
 
-        The mean of every row is computed again. A difference that rounding can explain is not counted.
+        The mean of every row is computed again. A difference that rounding can explain is not counted. The result
+        should be equal to the field `misprints`.
         """
         return tuple(
             Misprint(block.title, row.method, row.average, float(row.mean().quantize(CENT, ROUND_HALF_UP)))
@@ -169,7 +171,7 @@ class PublishedTable:
 
 
 def table_names() -> tuple[str, ...]:
-    """Return the sorted names of all published tables that medfed contains, for example "ccst_table_1"."""
+    """Return the sorted names of all published tables that medfed has, for example "ccst_table_1"."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 

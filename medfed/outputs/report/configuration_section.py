@@ -39,11 +39,12 @@ class Configuration:
 
 
 def describe_configuration(runs: Sequence[Run], left_out: Sequence[str]) -> Configuration:
-    """Return the content of the report's first section: data, methods, sites, rule, seeds, versions, and notices.
+    """Return the content of the report's first section: what was run, on which data, and with which settings.
 
     Args:
         runs: every run of the report.
-        left_out: for each figure that the report does not show, its path and the reason. Each becomes a notice.
+        left_out: for each figure that the report does not show, a sentence with its path and the reason. It is added to
+            the notices, the sentences that the runs recorded.
     """
     notices = [*_notices(runs), *(f"figure not in this page: {reason}" for reason in left_out)]
     return Configuration(

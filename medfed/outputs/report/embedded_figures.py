@@ -106,8 +106,8 @@ def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
 def figures_by_method(comparison: Comparison, budget: FigureBudget) -> dict[str, list[MethodStack]]:
     """Return the figures that show predictions, so that a reader can compare the methods at each unseen site.
 
-    The figures are of one seed. Those that show the same cases for every method come first. If there is no room for all
-    figures, the figures with own cases of each method are left out first.
+    Each figure is of one seed. Figures that show the same cases for every method come first. Figures in which each
+    method shows its own cases follow, and they are left out first if there is no room.
 
     Args:
         comparison: the runs that are compared.

@@ -97,7 +97,7 @@ def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
 
     Rows with the same direction, group and name are added up. The names in `model.safetensors` say which tensors are
     weights of the network. Site names in the name of a tensor are replaced, so that all sites share one total:
-    `bank/UCL` becomes `bank/SITE`.
+    `style/UCL/mean` becomes `style/SITE/mean`.
 
     Args:
         run: the run's folder.

@@ -159,8 +159,8 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
         progress: function that takes the list of runs to read and returns an iterable over it, such as a progress bar.
 
     Returns:
-        The runs whose own folder is in `paths`, and the comparisons. If these runs differ in method, unseen site or
-        seed, they form one more comparison.
+        Two lists: the single runs (their own folder is in `paths`), and the comparisons. If the single runs differ in
+        method, unseen site or seed, they form one more comparison.
 
     Raises:
         UserError: if a folder is neither a run nor a comparison, if no run of a comparison is finished, or if a file is
@@ -232,11 +232,15 @@ def _table(runs: list[Run], role: str) -> Table:
 
 
 def structures_of(runs: Iterable[Run], role: str | None = None) -> list[str]:
-    """Return the names of the structures that were scored in some runs, each name once, in the order of `cases.csv`.
+    """Return the names of the structures (such as organs) that have scores in the given runs.
 
     Args:
         runs: the runs.
-        role: takes only scores at "seen" sites (they trained), "validation" sites or "unseen" sites. None takes all.
+        role: which scores are used: those at "seen" sites (they trained), "validation" sites (they only scored) or
+            "unseen" sites. None uses all scores.
+
+    Returns:
+        Each name once, in the order of the rows of `cases.csv`. For classification ["all"].
     """
     rows = ((run.scoring, row) for run in runs for row in run.rows if role in (None, row["role"]))
     return list(dict.fromkeys(scoring.structure_of(row) for scoring, row in rows))

@@ -122,10 +122,10 @@ def build_table(
 ) -> Table:
     """Return the table that compares methods, with one column per unseen site or per validation site.
 
-    A cell is the mean over the seeds. Each method is also tested against the baseline. The table has one block for each
-    structure and metric. A distance in mm and a distance in pixels are never averaged, so each of these units has its
-    own block. A cell is None if the run is missing or if some cases of the site have another unit. The average over
-    sites is then None too.
+    A cell has a method's score at one site, averaged over the seeds. Each method is also tested against the baseline.
+    The table has one block for each structure and metric. A distance in mm and a distance in pixels are never averaged,
+    so each of these units has its own block. A cell is None if the run is missing or if some cases of the site have
+    another unit. The average over sites is then None too.
 
     Args:
         results: one dict for each run: {"method", "unseen_site", "seed", "rows" (the rows of `cases.csv` for the unseen

@@ -38,9 +38,9 @@ class ComparisonRow:
 
     @property
     def baseline(self) -> str:
-        """Return the label of the row that this row is compared with: FedAvg with the same varied settings.
+        """Return the name of the table's row that this row is compared with: FedAvg with the same varied settings.
 
-        Varied settings that begin with `method.` are left out of the label, because FedAvg does not have them.
+        Varied settings that begin with `method.` are left out of the name, because FedAvg does not have them.
         """
         shared = tuple(setting for setting in self.varied if not setting.startswith("method."))
         return ComparisonRow(BASELINE, shared).label
@@ -58,9 +58,9 @@ class ComparisonRow:
     def folder(self) -> str:
         """Return the name of the folder that contains the row's runs; it is valid on every file system.
 
-        The name is the row's label with ":" replaced by "-" and ", " by "--". If this is not a valid name or is longer
-        than 100 characters, invalid characters become "_", the rest after 100 characters is cut off, and the name ends
-        in the first 8 hexadecimal digits of the label's SHA-256.
+        The name is the row's label (its name in the table) with ":" replaced by "-" and ", " by "--". If this is not a
+        valid name or is longer than 100 characters, invalid characters become "_", the rest after 100 characters is cut
+        off, and the name ends in the first 8 hexadecimal digits of the label's SHA-256.
         """
         name = self.label.replace(":", "-").replace(", ", "--")
         if _SAFE.fullmatch(name) and len(name) <= MAX_NAME_LENGTH and not name.endswith("."):
@@ -102,9 +102,9 @@ def read_row(run: Path, method: str) -> ComparisonRow:
 
 
 def row_from_folder_name(name: str) -> ComparisonRow:
-    """Return the row of a comparison that an older version of medfed wrote, whose runs have no `row.json`.
+    """Return the row of a comparison table whose runs are in the folder with the given name.
 
-    The row is restored from the name of its folder.
+    This is for comparisons that an older version of medfed wrote, without `row.json` files.
 
     Args:
         name: name of the row's folder, for example `ccst-k=1` for the method `ccst:k=1`.
