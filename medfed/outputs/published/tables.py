@@ -104,10 +104,10 @@ class PublishedBlock:
 
 @dataclass(frozen=True)
 class Misprint:
-    """A printed average that is not the mean of its row.
+    """A printed average of a published table that is not the mean of its row.
 
     Args:
-        block: title of the block.
+        block: title of the part of the table (one dataset and one metric) that contains the row.
         method: the method of the row, as in `PublishedRow.method`.
         printed: printed average.
         mean: mean of the printed numbers, rounded to two decimals.

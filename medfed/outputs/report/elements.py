@@ -107,7 +107,7 @@ class EmbeddedImage:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page.
+    """A section of an HTML page.
 
     Attributes:
         anchor: the section's id, for links.

@@ -24,7 +24,16 @@ MIXED = " Some runs are of PHANTOM data: each caption says which."
 
 @dataclass(frozen=True)
 class RunResults:
-    """The content of a run's section: its scores, charts and figures."""
+    """The content of the report's section about one run: its scores, charts and figures.
+
+    Attributes:
+        scores: the table of scores by site.
+        boxes: box plots of the scores of single cases (a patient's image or volume), one chart per structure and
+            metric.
+        curves: training curves, one chart per recorded measure, such as the training loss.
+        figures: the PNG files of the run.
+        box_note: sentence that explains the box plots.
+    """
 
     scores: Table
     boxes: list[Chart]
@@ -35,9 +44,18 @@ class RunResults:
 
 @dataclass(frozen=True)
 class ComparisonResults:
-    """The content of a comparison's section: warnings, tables, charts and figures.
+    """The content of the report's section about one comparison: warnings, tables, charts and figures.
 
-    `figures` are the figures by unseen site; `cost` and `published` are None where nothing is known.
+    Attributes:
+        warnings: sentences at the beginning of the section.
+        tables: scores of the methods, one table per structure and metric.
+        heat_maps: the same scores as coloured tables.
+        boxes: box plots of the scores of single cases (a patient's image or volume) at the unseen sites.
+        curves: the mean training curve of each method.
+        figures: figures of predictions, by unseen site; None if the runs cannot be compared.
+        cost: time and transferred bytes of each method; None if they are not comparable.
+        published: tables that papers printed about the dataset; None if no such table is known.
+        box_note: sentence that explains the box plots.
     """
 
     warnings: list[str]

@@ -17,7 +17,13 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The config of a run: its title, its SHA-256 and its text."""
+    """The config of a run, as the report shows it.
+
+    Attributes:
+        title: the run's method, unseen site and seed.
+        sha256: the SHA-256 of the config; "unknown" if the run did not record it.
+        text: the text of `config.yaml`.
+    """
 
     title: str
     sha256: str
