@@ -59,8 +59,8 @@ def score_rows(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool
 def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
     """Return the column headings of the score table of a run.
 
-    After the first columns come the structure (if the task has structures, such as organs), the number of cases, the
-    metrics with their units, and further counts such as missed structures.
+    After the first columns come the structure (if the task has structures, such as organs), the numbers of cases or of
+    images and patients, the metrics with their units, and further counts such as missed structures.
 
     Args:
         scoring: the metrics and column headings of the run's task.
