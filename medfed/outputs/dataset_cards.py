@@ -14,7 +14,7 @@ WIDTH = 100
 
 
 def all_cards() -> str:
-    """Return the names of all datasets with description and licence, as text for `python -m medfed.data`."""
+    """Return the name, the description and the licence of every dataset, as text for `python -m medfed.data`."""
     blocks = []
     for name, line in registry.known_names("datasets").items():
         card = _card(name)
@@ -24,10 +24,10 @@ def all_cards() -> str:
 
 
 def format_card(name: str) -> str:
-    """Return the complete card of one dataset as text.
+    """Return the complete description of one dataset as text: content, licence, download, folder layout and citation.
 
     Args:
-        name: name of the dataset in configs.
+        name: name of the dataset in configs, for example "prostate".
 
     Raises:
         UserError: if there is no dataset with this name.
@@ -41,10 +41,12 @@ def format_card(name: str) -> str:
 
 
 def format_data_block(dataset: Dataset) -> str:
-    """Format a dataset as the `data` block of a config in YAML, without settings that have their default value.
+    """Return a dataset's settings as YAML: the `data` section that a config needs to use this dataset.
+
+    The section has the name of the dataset and all settings that differ from their default values.
 
     Args:
-        dataset: a dataset with its settings.
+        dataset: a dataset object with its settings.
     """
     written = {"name": registry.name_of("datasets", type(dataset))}
     for entry in written_fields(type(dataset)):
@@ -62,7 +64,7 @@ def _card(name: str) -> Card:
 
 
 def format_paragraph(title: str, text: str) -> str:
-    """Format an indented paragraph with a title in its first line, wrapped at 100 characters.
+    """Format an indented paragraph with a title in its first line; lines are wrapped at 100 characters.
 
     Args:
         title: title of the paragraph, at most 11 characters.

@@ -11,14 +11,19 @@ PACKAGES = ("medfed", "torch", "monai", "numpy", "scipy", "nibabel", "SimpleITK"
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that can change a result, by name."""
+    """Return the installed versions of Python, medfed and the libraries that can change a result, by package name."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 def environment() -> dict[str, object]:
-    """Return the content of `environment.json`: versions, platform, processor, number of threads and GPU.
+    """Return the content of `environment.json`: the software and hardware that a run uses.
 
     Results are bit-identical only on the same machine with the same number of threads.
+
+    Returns:
+        A dict with "versions" (a version for each package name), "platform" (the operating system), "processor" (the
+        CPU instruction set that PyTorch uses), "threads" (the number of PyTorch's threads) and "cuda" (the name of the
+        GPU; None without a GPU).
     """
     return {
         "versions": versions(),

@@ -40,12 +40,13 @@ class RunFolderLockedError(UserError):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of one run.
+    """The folder with the files of one training run: checkpoints, tables, scores and the model.
 
-    `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (entries of the network that stay at each
-    simulated site), `history.csv`, `ledger.csv` (all sent tensors), `timings.csv` (the only file that differs between
-    two runs of one config), `cases.csv` (scores of every case), `summary.json`, `model.safetensors` and `figures/`. A
-    run with simulated clients also has `clients.json` (the cases of each client).
+    The files are `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (weights that stay at each
+    simulated site), `history.csv` (losses and validation scores of each round), `ledger.csv` (all tensors and values
+    that were sent), `timings.csv` (seconds of each round; the only file that differs between two runs of one config),
+    `cases.csv` (scores of every case), `summary.json`, `model.safetensors` and `figures/`. A run with simulated clients
+    also has `clients.json` (the cases of each client).
 
     Args:
         path: path of the folder.
@@ -55,11 +56,14 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[RunFolder]:
-        """Create the folder and lock it; a context manager that yields this object.
+        """Create the run folder if it is missing, and lock it until the `with` block ends.
+
+        Use it as `with folder.locked():`. The context manager yields this object. While the block runs, a second
+        process that tries to lock the folder gets a `RunFolderLockedError`.
 
         Raises:
             RunFolderLockedError: if another process has locked the folder.
-            UserError: if the folder cannot be written.
+            UserError: if the folder cannot be written or its name is not valid UTF-8.
         """
         if not has_utf8_name(self.path):
             raise UserError(
@@ -82,17 +86,18 @@ class RunFolder:
         )
 
     def rounds(self) -> list[int]:
-        """Return the numbers of the rounds with a checkpoint, in ascending order."""
+        """Return the numbers of the rounds whose checkpoint is in the folder, in ascending order."""
         return sorted(int(path.stem.removeprefix("round_")) for path in (self.path / "states").glob("round_*.state"))
 
     def load_state(self, round_number: int) -> State:
-        """Read the checkpoint of a round.
+        """Read the checkpoint of a round: the coordinator's state after that round, with the global weights.
 
         Args:
-            round_number: number of the round, as in `rounds`.
+            round_number: number of the round, one of those that `rounds` returns.
 
         Raises:
             UserError: if the checkpoint is damaged.
+            FileNotFoundError: if there is no checkpoint of this round.
         """
         path = self._state_path(round_number)
         try:
@@ -101,14 +106,15 @@ class RunFolder:
             raise error if isinstance(error, UserError) else UserError(f"{path}: {error}") from error
 
     def save_round(self, done: Round, best_round: int) -> None:
-        """Save the rows of the tables and then the checkpoint of a finished round, and delete old checkpoints.
+        """Append a finished round to the tables, then save its checkpoint, and delete old checkpoints.
 
-        The checkpoint is written last. If the process is killed before that, the tables contain rows of a round that
-        does not count; `truncate` removes them when the run is resumed.
+        The tables are `ledger.csv`, `timings.csv` and `history.csv`. The two newest checkpoints and the one of the best
+        round are kept. The checkpoint is written after the tables: if the process is killed between the two steps, the
+        tables have rows of a round without a checkpoint. `truncate` removes these rows when the run is resumed.
 
         Args:
             done: the finished round.
-            best_round: number of the best round so far, whose checkpoint is never deleted.
+            best_round: number of the best round so far. Its checkpoint is never deleted.
         """
         append_rows(self.path / "ledger.csv", LEDGER_COLUMNS, done.ledger)
         timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds}
@@ -120,10 +126,10 @@ class RunFolder:
                 self._state_path(old).unlink()
 
     def save_state(self, state: State) -> None:
-        """Write the checkpoint of a round, with a checksum.
+        """Write the checkpoint of a round to `states/round_NUMBER.state`, with a checksum.
 
         Args:
-            state: the coordinator's state after the round.
+            state: the coordinator's state after the round; it contains the number of the round.
         """
         path = self._state_path(state.round)
         path.parent.mkdir(exist_ok=True)
@@ -131,10 +137,10 @@ class RunFolder:
         write_atomically(path, sha256_digest(data), data)
 
     def truncate(self, last_round: int) -> None:
-        """Remove the rows of all later rounds from the tables.
+        """Remove the rows of all rounds after `last_round` from `history.csv`, `ledger.csv` and `timings.csv`.
 
         Args:
-            last_round: number of the last round to keep; 0 removes all rows.
+            last_round: number of the last round whose rows are kept; 0 removes all rows.
         """
         self.write_history([row for row in self.history() if int(row["round"]) <= last_round])
         # The ledger is read row by row, because it may have a million rows with many clients.
@@ -147,23 +153,41 @@ class RunFolder:
         return self.path / "states" / f"round_{round_number:05d}.state"
 
     def history(self) -> list[dict[str, Any]]:
-        """Read the rows of `history.csv`; numbers are int or float, empty fields are None."""
+        """Read `history.csv`: one row per round, with training losses and validation scores.
+
+        Returns:
+            One dict per round, in the order of the file. The keys are the names of the columns. Numbers are int or
+            float, and an empty field is None. The list is empty if the file does not exist.
+        """
         return [{key: _number(value) for key, value in row.items()} for row in self._rows("history.csv")]
 
     def timings(self) -> list[dict[str, Any]]:
-        """Read the rows of `timings.csv` in the same form as `history`; empty for runs of older versions without it."""
+        """Read `timings.csv`: one row per round, with the seconds that each step of the round took.
+
+        Returns:
+            One dict per round, with the keys "round", "n_clients", "share", "train", "validate" and "aggregate".
+            "share", "train" and "validate" are in seconds, summed over all clients; "aggregate" is in seconds at the
+            coordinator. A time that was not measured is None. The list is empty if the file does not exist.
+        """
         rows = ({key: _number(value) for key, value in row.items()} for row in self._rows("timings.csv"))
         return [row for row in rows if isinstance(row["round"], int)]
 
     def ledger(self) -> Iterator[dict[str, str]]:
-        """Yield the rows of `ledger.csv`, with all fields as text."""
+        """Yield the rows of `ledger.csv`: one row for each tensor or value that was sent to or from a site.
+
+        Yields:
+            A dict with the keys "round", "site", "direction" ("up" to the coordinator or "down" to the site), "kind"
+            (the purpose of the message, such as "share" or "validate"), "name", "shape" (such as "16x3x3"), "dtype" and
+            "bytes". All values are text. Nothing is yielded if the file does not exist.
+        """
         return self._rows("ledger.csv")
 
     def write_history(self, rows: list[Mapping[str, Any]]) -> None:
-        """Write `history.csv`.
+        """Replace `history.csv` by the given rows.
 
         Args:
-            rows: one row for each round; a column that is None in all rows is left out.
+            rows: one dict per round, with the names of the columns as keys. A column that is None in all rows is left
+                out, except "round", "train_loss" and "validation_score", which the file always has.
         """
         known = [key for row in rows for key, value in row.items() if value is not None]
         columns = list(dict.fromkeys([*HISTORY_COLUMNS, *known]))
@@ -171,42 +195,43 @@ class RunFolder:
         self.write_text("history.csv", _as_csv(columns, table))
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file so that it is complete or unchanged if the process is killed.
+        """Write a text file in one step: if the process is killed, the file has either its old or its new content.
 
         Args:
             name: name of the file in the folder.
-            text: new content.
+            text: the new content of the file.
         """
         write_atomically(self.path / name, text)
 
     def write_json(self, name: str, content: Any) -> None:
-        """Write a JSON file with sorted keys.
+        """Write a JSON file with sorted keys in one step, as `write_text` does.
 
         Args:
             name: name of the file in the folder.
-            content: plain JSON values; NaN and infinity are not allowed.
+            content: plain JSON values (dicts, lists, text, numbers, booleans, None). NaN and infinity raise a
+                ValueError.
         """
         self.write_text(name, json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
     def read_json(self, name: str) -> Any:
-        """Read a JSON file.
+        """Read a JSON file of the run folder and return its content.
 
         Args:
-            name: name of the file in the folder.
+            name: name of the file in the folder, for example "summary.json".
         """
         return json.loads((self.path / name).read_text())
 
     def save_model(self, weights: Mapping[str, Tensor]) -> None:
-        """Write `model.safetensors`, which contains only the weights, so that equal weights give equal bytes.
+        """Write the weights to `model.safetensors`; the file contains nothing else, so equal weights give equal bytes.
 
         Args:
-            weights: the network's state dict.
+            weights: the network's state dict, with tensors on any device.
         """
         data = safetensors.torch.save({name: entry.detach().cpu().contiguous() for name, entry in weights.items()})
         write_atomically(self.path / "model.safetensors", data)
 
     def is_finished(self) -> bool:
-        """Return whether the run is finished, which is the case if `summary.json` exists (it is written last)."""
+        """Return whether the run is finished: whether `summary.json`, the last file that a run writes, exists."""
         return (self.path / "summary.json").is_file()
 
     def _rows(self, name: str) -> Iterator[dict[str, str]]:
@@ -221,9 +246,9 @@ def append_rows(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, 
     """Append rows to a CSV file and wait until they are on the disk.
 
     Args:
-        path: path of the file; a new file gets a header line.
-        columns: names of the columns.
-        rows: values by column; missing values are empty.
+        path: path of the CSV file. If it does not exist, it is created with a header line.
+        columns: names of the columns, in their order.
+        rows: one dict per row, with the names of the columns as keys. A missing key or None gives an empty field.
     """
     text = _as_csv(columns, rows, header=not path.is_file())
     with open(path, "a", newline="", encoding="utf-8") as file:

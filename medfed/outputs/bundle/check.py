@@ -70,13 +70,17 @@ _REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
 
 
 def check_bundle(path: Path) -> None:
-    """Raise an error unless a bundle has the expected files and its configs cannot run arbitrary code.
+    """Check that a bundle has only the expected files and that its configs cannot run arbitrary code.
+
+    A MONAI config can name any class or Python expression, which MONAI then executes. This check reads the configs and
+    executes nothing. It allows only the classes and expressions that medfed's own bundles need.
 
     Args:
         path: the bundle's folder, or a zip file of it.
 
     Raises:
-        UserError: naming the file or key that is not allowed.
+        UserError: if a file is missing or unexpected, or if a config contains something that is not allowed. The
+            message names the file or key.
     """
     with open_bundle(path) as files:
         for name in files.names:
@@ -104,15 +108,15 @@ def _check_script(path: Path, files: BundleFiles, content: dict[str, Any]) -> No
 
 
 def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
-    """Raise an error unless the metadata follow the JSON Schema and contain nothing that MONAI could evaluate.
+    """Check that a bundle's metadata follow the JSON Schema and contain nothing that MONAI could evaluate as code.
 
     Args:
         content: content of `configs/metadata.json`.
         source: name of the file in error messages.
-        schema: the JSON Schema file.
+        schema: path of the JSON Schema file.
 
     Raises:
-        UserError: naming the key that is wrong.
+        UserError: if a value is wrong or is not allowed. The message names its key.
     """
     validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
     if fault := jsonschema.exceptions.best_match(validator.iter_errors(content)):
@@ -129,14 +133,17 @@ def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
 
 
 def check_inference(content: Any, source: str) -> None:
-    """Raise an error unless the inference config uses only allowed classes, keys and expressions.
+    """Check that a bundle's inference config uses only the classes, keys and expressions that medfed allows.
+
+    They are listed in `TARGETS` (classes), `KEYS_OF` (arguments of some classes), `CALLS` and `IMPORTS` (in
+    expressions).
 
     Args:
         content: content of `configs/inference.json`.
         source: name of the file in error messages.
 
     Raises:
-        UserError: naming the key that is not allowed.
+        UserError: if something is not allowed. The message names its key.
     """
     if not isinstance(content, dict):
         raise UserError(f"{source}: expected a JSON object of keys and values, got a {type(content).__name__}")
@@ -176,9 +183,12 @@ def _check_keys(content: dict[str, Any], source: str) -> None:
 
 
 def is_allowed_expression(text: str) -> bool:
-    """Return whether an expression only combines values.
+    """Return whether a Python expression in a bundle's config is harmless, so that MONAI may evaluate it.
 
-    Allowed are constants, references, lists, dicts, sums, conditions, and the calls and imports listed in this module.
+    Harmless are strings, numbers, references to other keys (`@key`), lists, dicts, `+`, `or`, `not`, `if ... else`,
+    list comprehensions over these, and the few functions in `CALLS`, such as `sorted` and `glob.glob`. A few whole
+    expressions are allowed as well, such as `$import glob`. The result is False for everything else, even for text that
+    is not valid Python.
 
     Args:
         text: the expression, beginning with `$`.

@@ -29,18 +29,20 @@ FACTS = (  # keys of summary.json whose values are copied to the bundle's metada
 
 
 def export(run: Path, out: Path | None = None) -> Path:
-    """Write the MONAI bundle of a finished run. The images of the run are not needed.
+    """Write the trained model of a finished run as a MONAI bundle. The images of the run are not needed.
 
     Args:
         run: folder of a finished run.
-        out: folder of the bundle, which must not exist; None for a folder inside `run`/bundle.
+        out: folder of the bundle to create; it must not exist. None creates a folder inside `run`/bundle, with the name
+            that the task gives its bundles.
 
     Returns:
         The folder of the bundle.
 
     Raises:
-        UserError: if the run is not finished or damaged, if `out` exists, or if the network has no single set of
-            weights for prediction.
+        UserError: if the run is not finished or damaged, if the bundle's folder exists, if the weights do not fit the
+            network of the config, or if there is no single set of weights for prediction (as for the method COPA with a
+            network whose head is not linear).
     """
     folder = RunFolder(run)
     if not (run / "config.yaml").is_file():
@@ -70,7 +72,7 @@ def export(run: Path, out: Path | None = None) -> Path:
 
 
 def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
-    """Collect facts about the origin of a model: method, settings, sites, rounds, selection rule and versions.
+    """Describe how a model was trained: method, settings, sites, number of rounds, selection rule and versions.
 
     Args:
         config: config of the run.
@@ -94,20 +96,21 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
 def select_inference_weights(
     method: Method, network: NetworkSettings, task: Task, weights: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], NetworkWrapper | None]:
-    """Remove the layers that a method adds to the network for training only.
+    """Return the weights that prediction needs, without the layers that the method uses only during training.
 
-    If the predictions are the same without the added layers, the weights of the plain network are enough. Otherwise
-    (for example the attention of StableFDG) all weights are needed, and the function that adds the layers.
+    Some methods add layers to the network. On two random images, the network is compared with and without these layers.
+    If the outputs are equal, the weights of the plain network are enough. Otherwise (for example with the attention of
+    StableFDG) all weights and the function that adds the layers are returned.
 
     Args:
         method: the method, which may add layers (`Method.wrap_network`).
         network: settings of the plain network.
-        task: the task, which defines the input and output channels.
+        task: the task, which defines the numbers of input and output channels and the image size.
         weights: all weights of the trained network, by name.
 
     Returns:
-        The weights for prediction, and the function that adds the method's layers to the plain network (None if they
-        are not needed).
+        The weights for prediction by name, and the function that adds the method's layers to the plain network. The
+        function is None if the layers are not needed.
 
     Raises:
         UserError: if the weights do not fit the network.

@@ -22,40 +22,42 @@ MAX_UNPACKED_BYTES, MAX_RATIO = 1 << 32, 200
 
 @dataclass(frozen=True)
 class BundleFiles:
-    """The files of a bundle.
+    """The files of an opened bundle, in a folder or in a zip file.
 
     Args:
         path: the bundle's folder or zip file.
-        names: for each file, by its path within the bundle, a function that opens it.
+        names: for each file, by its path within the bundle (such as "models/model.pt"), a function that opens it.
     """
 
     path: Path
     names: dict[str, Callable[[], IO[bytes]]]
 
     def json(self, name: str) -> Any:
-        """Read a JSON file of at most 1 MiB.
+        """Read a JSON file of the bundle and return its content.
 
         Args:
-            name: path of the file within the bundle.
+            name: path of the file within the bundle, for example "configs/metadata.json".
 
         Raises:
-            UserError: if the file is larger or is not JSON.
+            UserError: if the file is larger than 1 MiB or is not valid JSON.
+            KeyError: if the bundle has no such file.
         """
         with self.names[name]() as file:
             return self._parse(name, file.read(MAX_CONFIG_BYTES + 1))
 
     def script_json(self, name: str, extra: str) -> Any:
-        """Read a JSON file that is stored inside a TorchScript file.
+        """Read a JSON file that is stored inside a TorchScript file of the bundle.
 
         Args:
-            name: path of the TorchScript file within the bundle.
-            extra: name of the JSON file inside it.
+            name: path of the TorchScript file within the bundle, for example "models/model.ts".
+            extra: name of the JSON file inside the TorchScript file, for example "metadata.json".
 
         Returns:
-            The content; None if there is no such file.
+            The content of the JSON file; None if the TorchScript file does not contain it exactly once.
 
         Raises:
-            UserError: if the TorchScript file is not a zip file, or if the content is not JSON.
+            UserError: if the TorchScript file is not a zip file, or if the JSON file is larger than 1 MiB or is not
+                valid JSON.
         """
         try:
             with self.names[name]() as file, zipfile.ZipFile(file) as script:
@@ -81,14 +83,17 @@ class BundleFiles:
 
 @contextmanager
 def open_bundle(path: Path) -> Iterator[BundleFiles]:
-    """Open a bundle; a context manager that yields its files.
+    """Open a bundle for reading, without unpacking a zip file.
+
+    Use it as `with open_bundle(path) as files:`. The context manager yields a `BundleFiles`, whose files can be read
+    inside the `with` block.
 
     Args:
         path: the bundle's folder, or a zip file of it.
 
     Raises:
         UserError: if `path` is neither a folder nor a zip file, if it contains links, or if unpacking the zip file
-            would be dangerous.
+            would be dangerous (for example files outside the folder, or more than 4 GiB).
     """
     if path.is_dir():
         yield BundleFiles(path, _in_folder(path))

@@ -45,18 +45,21 @@ def model_card(
     image_size: int,
     has_script: bool,
 ) -> str:
-    """Fill the placeholders of the model card template.
+    """Return the text of a bundle's model card: what the model is, its scores at each site, and its limitations.
+
+    The text is the template's `docs/README.md`, in which each {placeholder} is replaced by a value.
 
     Args:
-        template: folder of the bundle template, which contains `docs/README.md`.
-        bundle: the task's part of the template.
+        template: folder with the parts of the bundle that are the same for every run. It contains `docs/README.md`.
+        bundle: object that has the card's title and further values, which depend on the task.
         module: the trained network.
-        provenance: facts about the run, as given to `medfed.outputs.bundle.write.write_bundle`.
+        provenance: how the model was trained, as plain JSON values: sites, unseen_site, method, rounds, seed and
+            others. Values may be missing.
         summary: content of `summary.json`. "transductive", "transductive_by", "sites_kept_entries", "start_weights",
             "validation_site", "clients", "method_facts" and "vertical_ratio" are described if they are present.
-        versions: version to install of every required package.
-        image_size: height and width of the network's input in pixels.
-        has_script: whether the bundle contains `models/model.ts`.
+        versions: for each package that a user must install, the version by the package's name.
+        image_size: side length of the network's square input image in pixels.
+        has_script: whether the bundle contains `models/model.ts` (TorchScript).
 
     Returns:
         The model card as Markdown.
@@ -87,10 +90,15 @@ def model_card(
 
 
 def card_notes(summary: Mapping[str, Any]) -> str:
-    """Return the remarks that a reader of the scores must know, one paragraph each; "" if there are none.
+    """Return the remarks that a reader of the scores must know, as paragraphs of the model card.
+
+    They say, for example, whether test images were used for adaptation and which weights the training started from.
 
     Args:
         summary: content of `summary.json`.
+
+    Returns:
+        Paragraphs with an empty line before each; "" if there are no remarks.
     """
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * bool(summary.get("sites_kept_entries"))
@@ -118,8 +126,9 @@ def scores(summary: Mapping[str, Any]) -> dict[str, float]:
         summary: content of `summary.json`.
 
     Returns:
-        Scores by role ("unseen" or "seen"), structure and metric, for example {"unseen_prostate_dice": 0.85}. Unknown
-        scores are left out.
+        Scores by name, rounded to six decimals. A name consists of the group of sites ("unseen", or "seen" for sites
+        that trained), structure and metric, for example {"unseen_prostate_dice": 0.85}. Fractions are in [0, 1].
+        Unknown scores are left out.
     """
     scoring = scoring_of(summary)
     ratio = summary.get("vertical_ratio") or {}
@@ -136,10 +145,13 @@ def scores(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def scores_table(summary: Mapping[str, Any]) -> str:
-    """Return the scores of the run with 95 % intervals as a Markdown table, and the meaning of its columns.
+    """Return the scores of a run as a Markdown table with 95 % intervals, and below it the meaning of the columns.
 
     Args:
         summary: content of `summary.json`.
+
+    Returns:
+        The table and the sentences below it. Without scores, the sentence "This run has no scores."
     """
     scoring = scoring_of(summary)
     if not any(summary.get(role, {}).get("sites") for role in ROLES):

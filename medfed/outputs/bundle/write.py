@@ -44,31 +44,32 @@ def write_bundle(
     input_is_2d: bool,
     wrap: NetworkWrapper | None = None,
 ) -> Path:
-    """Write a bundle's folder, completely or not at all.
+    """Write a MONAI bundle with trained weights. If an error occurs, no folder is left.
 
-    If the network can be neither scripted nor traced, the bundle has no `models/model.ts`, and a warning gives the
-    reason.
+    If the network cannot be converted to TorchScript, the bundle has no `models/model.ts`, and a warning gives the
+    reason. If the bundle needs TorchScript (see `wrap`), this is an error instead.
 
     Args:
         out: folder to create; it must not exist. Its name should end in `_segmentation` or `_classification`, because
             MONAI Label infers the task from it.
         network: settings of the network.
         weights: weights for prediction, by name.
-        task: the task, which defines preprocessing, threshold, names and the template (`Task.bundle`).
-        provenance: facts about the run, as plain JSON values: sites, unseen_site, method, rounds, seed, data ("phantom"
-            or "real") and others.
+        task: the task, which defines preprocessing, threshold, names of structures or classes, and the bundle's
+            template.
+        provenance: how the model was trained, as plain JSON values: sites, unseen_site, method, rounds, seed, data
+            ("phantom" for synthetic images, or "real") and others.
         summary: content of `summary.json`, for the scores and the remarks of the model card.
         input_is_2d: whether the input images are 2-D image files such as PNG; otherwise they are NIfTI volumes. Always
             True for classification.
-        wrap: function that adds a method's layers to the network (`Method.wrap_network`); None for the plain network.
-            MONAI cannot build the added layers, so such a bundle runs its TorchScript.
+        wrap: function that adds the layers of the federated method to the network (`Method.wrap_network`); None for the
+            plain network. MONAI cannot build the added layers, so such a bundle runs its TorchScript.
 
     Returns:
         `out`.
 
     Raises:
-        UserError: if `out` exists, if the weights do not fit the network or are not finite, or if the bundle does not
-            pass `check_bundle`.
+        UserError: if `out` exists, if the weights do not fit the network or are not finite, if a needed TorchScript
+            cannot be made, or if the bundle does not pass `check_bundle`.
     """
     if out.exists():
         raise UserError(f"{out}: exists already; remove it, or choose another folder with --out")
@@ -97,9 +98,10 @@ def write_bundle(
 
 
 def template_folder(name: str) -> Path:
-    """Return the folder of a bundle template.
+    """Return the folder of a bundle template: the parts of a bundle that are the same for every run.
 
-    The templates are in `bundles/` next to the package in a source checkout, and inside an installed package.
+    In a source checkout, the templates are in the folder `bundles/` next to the folder `medfed/`. In an installed
+    package, they are in `medfed/bundles/`.
 
     Args:
         name: name of the template, for example "prostate_segmentation".
@@ -124,9 +126,12 @@ def load_trained_network(
 
     Args:
         network: settings of the network.
-        weights: weights by name.
-        task: the task, which defines the input and output channels.
-        wrap: function that adds a method's layers to the network; None for the plain network.
+        weights: all weights of the network (its state dict), by name.
+        task: the task, which defines the numbers of input and output channels.
+        wrap: function that adds the layers of the federated method to the network; None for the plain network.
+
+    Returns:
+        The network.
 
     Raises:
         UserError: if the weights do not fit the network (the first differences are listed), or if a weight is not

@@ -11,16 +11,17 @@ from medfed.outputs.figures.figure import as_array, new_figure, save_png, show_i
 
 
 def save_attention_maps(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write images and, below each, its attention scores as PNG. 1 is the score of equal attention everywhere.
+    """Write a PNG file with images and, below each image, a map of where the network's attention lies.
 
-    A convolution pads its input with zeros, so cells at the border can have other scores whatever the image shows. One
-    of the cases should therefore be an image of constant colour: its scores are this effect alone.
+    The map shows each score divided by the score of equal attention everywhere, so 1 means average attention. A
+    convolution pads its input with zeros, so cells at the border can have other scores whatever the image shows. One of
+    the cases should therefore be an image of constant colour: its map shows this effect alone.
 
     Args:
-        cases: mappings with `title`, `image` (C, H, W) in [0, 1], and `scores` (h, w), which are not negative and have
-            the sum 1.
+        cases: one dict per image, with `title` (text), `image` (C, H, W) in [0, 1], and `scores` (h, w): the attention
+            on each cell of a coarser grid, at least 0, with the sum 1.
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
     scores = [as_array(case["scores"]) for case in cases]
     relative = [score * score.size for score in scores]

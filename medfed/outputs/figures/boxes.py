@@ -27,12 +27,13 @@ Limits = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class BoxGroup:
-    """The values of one box.
+    """One box of a box plot: its name and the values that it summarises.
 
     Attributes:
         name: stands above the box, with the number of values.
-        values: one value per case.
-        role: "seen", "validation" or "unseen"; decides the colour.
+        values: one value per case (a patient's image or volume).
+        role: how the site took part: "seen" (it trained), "validation" (it only scored) or "unseen"; decides the
+            colour.
         failed: for each value, whether the case is a failure, which is drawn as a cross.
     """
 
@@ -44,7 +45,7 @@ class BoxGroup:
 
 @dataclass(frozen=True)
 class BoxPanel:
-    """Boxes on a common axis.
+    """One panel of a box plot: several boxes on a common axis.
 
     Attributes:
         label: the metric and its unit; the label of the axis.
@@ -60,15 +61,16 @@ class BoxPanel:
 
 
 def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path, data_label: str) -> None:
-    """Write box plots of the scores of every case by site as PNG; crosses are missed structures and false alarms.
+    """Write a PNG file with box plots of the scores of every case: one box per site.
 
-    The distance of a failure is the diagonal of the image, so the axis may become logarithmic.
+    There is one panel per structure and metric. Crosses are missed structures and false alarms. The distance metric of
+    such a case is the diagonal of the image, so the axis may become logarithmic.
 
     Args:
-        rows: the rows of `cases.csv`.
+        rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
         scoring: the metrics of the run's task.
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
     structures = list(dict.fromkeys(map(scoring.structure_of, rows))) or ["no case"]
     panels = [
@@ -83,13 +85,15 @@ def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path,
 
 
 def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, scoring: Scoring) -> BoxPanel:
-    """Prepare the boxes of one structure and one measure: a box per site, seen sites first.
+    """Return a panel with the boxes of one structure and one metric: one box per site.
+
+    Sites that trained come first, then the validation sites and the unseen sites.
 
     Args:
-        rows: the rows of `cases.csv`.
-        structure: the structure whose rows are used.
-        measure: the value of each row.
-        scoring: the metrics of the run's task.
+        rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
+        structure: name of the structure (such as an organ) to show. Rows of other structures are left out.
+        measure: the metric to show: its title, its limits, and a function that returns its value for a row.
+        scoring: the metrics of the run's task. It says which cases are drawn as crosses.
     """
     sites = sorted({(ROLES.index(row["role"]), row["site"]) for row in rows})
     groups = []
@@ -100,25 +104,29 @@ def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, s
 
 
 def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring: Scoring, role: str) -> BoxGroup:
-    """Prepare one box from the rows whose value is known.
+    """Return one box of a box plot, made from the rows that have a value of the metric.
 
     Args:
         name: the name of the box.
-        rows: rows of `cases.csv`.
-        measure: the value of each row.
-        scoring: says which rows are failures.
-        role: "seen", "validation" or "unseen".
+        rows: rows of `cases.csv`: one dict of scores per image, or per structure of a patient.
+        measure: the metric to show: its title, its limits, and a function that returns its value for a row.
+        scoring: the metrics of the run's task. It says which cases are drawn as crosses.
+        role: how the site took part: "seen" (it trained), "validation" (it only scored) or "unseen"; decides the
+            colour.
     """
     known = [(value, scoring.has_cross(row)) for row in rows if (value := measure.value(row)) is not None]
     return BoxGroup(name, tuple(value for value, _ in known), role, tuple(failed for _, failed in known))
 
 
 def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
-    """Raise the lower end of an axis to the last fifth of its range below all values: 0.73 on (0, 1) gives (0.6, 1).
+    """Return the limits of an axis without the empty part below the smallest value.
+
+    The lower end is raised in steps of one fifth of the range, by at most four steps, and never above the smallest
+    value. For example, with the limits (0, 1) and 0.73 as the smallest value, the result is (0.6, 1).
 
     Args:
-        limits: both ends of the axis; None stays None.
-        groups: the values that the axis shows.
+        limits: both ends of the axis; None returns None.
+        groups: the boxes that the axis shows.
     """
     values = [value for group in groups for value in group.values]
     if limits is None or not values:
@@ -129,11 +137,15 @@ def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
 
 
 def box_figure(panels: Sequence[Sequence[BoxPanel]], max_points: int | None = None) -> Figure:
-    """Draw box plots: median and quartiles, whiskers to the last value within 1.5 boxes (Tukey), and single values.
+    """Draw box plots with single values as points, and return them as a matplotlib figure.
+
+    A box shows the median and the quartiles. Its whiskers end at the most distant value that is within 1.5 times the
+    length of the box from the box (Tukey).
 
     Args:
-        panels: rows of panels; every row has the same number of panels, and every panel the same number of groups.
-        max_points: in groups with more values, only values outside the whiskers are drawn; None draws all values.
+        panels: rows of panels. Every row has the same number of panels, and every panel the same number of boxes.
+        max_points: a box with more values than this shows as points only values outside the whiskers, at most 30 of
+            them. None shows all values.
     """
     n_groups = max(1, *(len(panel.groups) for line in panels for panel in line))
     with_titles = sum(map(len, panels)) > 1

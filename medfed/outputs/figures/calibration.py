@@ -26,15 +26,17 @@ from medfed.tasks.class_scoring import classes_of, probabilities_and_labels
 
 
 def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write the accuracy by confidence in 15 bins as PNG, one panel per site.
+    """Write a PNG file that shows for each site whether confident predictions are right: accuracy by confidence.
 
-    On the dashed line, the accuracy equals the confidence. The area of a point grows with the number of images in its
-    bin. The title of a panel has the expected calibration error (ECE).
+    Each site has one panel. The confidence is the probability of the predicted class, in 15 bins. On the dashed line,
+    the accuracy equals the confidence. The area of a point grows with the number of images in its bin. The title of a
+    panel has the expected calibration error (ECE).
 
     Args:
-        rows: the rows of `cases.csv`.
+        rows: the rows of the run's `cases.csv`: one dict per image, with its site, its class and the predicted
+            probabilities.
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
     sites = rows_by_site(rows)
     figure, panels = figure_with_panels(len(sites), 2.6)
@@ -53,14 +55,16 @@ def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_la
 
 
 def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write one ROC curve per site with its AUROC as PNG; the curves of unseen sites are thick.
+    """Write a PNG file with one ROC curve per site; the curves of unseen sites are thick.
 
-    With more than two classes, a curve is the mean over the classes, each against the rest.
+    The legend has the area under each curve (AUROC). With more than two classes, a curve is the mean over the curves of
+    each class against all other classes.
 
     Args:
-        rows: the rows of `cases.csv`.
+        rows: the rows of the run's `cases.csv`: one dict per image, with its site, its class and the predicted
+            probabilities.
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
     sites, classes = rows_by_site(rows), classes_of(rows)
     figure = new_figure(6.4, 6.0)

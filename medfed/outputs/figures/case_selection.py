@@ -10,13 +10,14 @@ from medfed.core.seeds import stream_seed
 
 
 def mean_dice_by_patient(rows: Sequence[Mapping]) -> dict[str, float]:
-    """Return the mean Dice of each unseen patient over the patient's structures.
+    """Return the mean Dice of each patient of the unseen site, averaged over the patient's structures.
 
     Args:
-        rows: the rows of `cases.csv`, with `dice` in [0, 1] or None.
+        rows: the rows of the run's `cases.csv`: one dict of scores per structure of a patient, with `dice` in [0, 1] or
+            None.
 
     Returns:
-        patient: Dice in [0, 1]. Patients without a known Dice are left out.
+        The Dice in [0, 1] by name of the patient. Patients without a known Dice are left out.
     """
     by_patient: dict[str, list[float]] = {}
     for row in rows:
@@ -29,11 +30,12 @@ def select_best_median_worst(rows: Sequence[Mapping]) -> dict[str, str]:
     """Select the unseen patients with the best, the median and the worst mean Dice.
 
     Args:
-        rows: the rows of `cases.csv`.
+        rows: the rows of the run's `cases.csv`: one dict of scores per structure of a patient.
 
     Returns:
-        {"best": patient, "median": patient, "worst": patient}; among equal scores the first by name. Empty if no Dice
-        is known. With an even number of patients the median is the worse of the two in the middle.
+        {"best": patient, "median": patient, "worst": patient} with names of patients. Patients with equal scores are
+        ranked by name. With an even number of patients, "median" is the worse of the two in the middle. The dict is
+        empty if no Dice is known.
     """
     dice = mean_dice_by_patient(rows)
     ranked = sorted(dice, key=lambda patient: (-dice[patient], patient))
@@ -42,17 +44,18 @@ def select_best_median_worst(rows: Sequence[Mapping]) -> dict[str, str]:
 
 
 def select_common_cases(rows: Sequence[Mapping], n: int) -> list[dict]:
-    """Select unseen cases that are the same for every method and seed.
+    """Select images or volumes of the unseen site that are the same for every method and seed.
 
-    The order of a hash of the names of site and case decides, not the scores. Images with a class are selected from
-    each class in turn and are sorted by class.
+    The choice depends on a hash of the names of the site and of the image or volume, not on the scores. Images with a
+    class are selected from each class in turn, and the result is sorted by class.
 
     Args:
-        rows: the rows of `cases.csv`.
-        n: maximum number of cases.
+        rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
+        n: maximum number of images or volumes.
 
     Returns:
-        One row of each selected case.
+        A copy of the row of each selected image or volume. If it has several rows (one per structure), the first one is
+        used.
     """
     cases = {(row["site"], row["patient"]): dict(row) for row in reversed(rows) if row["role"] == "unseen"}
     ordered = [cases[names] for names in sorted(cases, key=lambda names: stream_seed(0, "shown", *names))]

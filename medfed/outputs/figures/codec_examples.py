@@ -13,17 +13,18 @@ from medfed.outputs.figures.figure import new_figure, save_png
 
 def save_codec_examples(contents: Sequence, reconstructions: Sequence, styles: Sequence, styled: Sequence[Sequence],
                 path: str | Path, data_label: str) -> None:
-    """Write a grid of images as PNG: one row per content image, one column per style image.
+    """Write a PNG file with a grid of restyled images: one row per content image, one column per style image.
 
-    The two columns on the left are the content images and their reconstructions by the codec.
+    The two columns on the left are the content images and their reconstructions by the style codec, the encoder and
+    decoder that change the style of an image.
 
     Args:
         contents: N images (C, H, W) in [0, 1].
-        reconstructions: the N images encoded and decoded with alpha = 0, so without a change of style.
+        reconstructions: the N images encoded and decoded without a change of style (its strength alpha is 0).
         styles: M images (C, H, W) in [0, 1].
-        styled: N rows of M images: the content of the row in the style of the column.
+        styled: N rows of M images (C, H, W): the content image of the row in the style of the column's image.
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
     figure = new_figure(1.5 * (len(styles) + 2) + 0.2, 1.55 * (len(contents) + 1) + 0.5)
     panels = figure.subplots(len(contents) + 1, len(styles) + 2, squeeze=False)

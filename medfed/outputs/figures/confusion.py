@@ -12,12 +12,14 @@ from medfed.tasks.class_scoring import classes_of
 
 
 def save_confusion_matrices(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write one confusion matrix per site as PNG: the colour is the share of the true class, the number counts images.
+    """Write a PNG file with one confusion matrix per site: rows are true classes, columns are predicted classes.
+
+    Each cell shows a number of images. Its colour shows which fraction of all images of the true class this is.
 
     Args:
-        rows: the rows of `cases.csv`.
+        rows: the rows of the run's `cases.csv`: one dict per image, with its site, its class and the predicted class.
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
     sites, classes = rows_by_site(rows), classes_of(rows)
     size = max(3.0, 0.5 * len(classes) + 1.6)

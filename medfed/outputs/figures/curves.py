@@ -29,11 +29,11 @@ History = Sequence[Mapping]
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve of a panel.
+    """One curve of a panel: a measured value by round.
 
     Attributes:
         name: the name in the legend.
-        points: (round, value), by round.
+        points: (round, value) pairs, sorted by round.
         colour: the colour as "#RRGGBB".
         dash: line style of matplotlib: "-", "--" or ":".
         width: width of the line in points.
@@ -48,12 +48,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """The curves of one measure by round.
+    """One panel of a figure: the curves of one measured value, such as the training loss, by round.
 
     Attributes:
-        label: the measure; the label of the axis.
+        label: what was measured; the label of the axis.
         curves: the curves with a name.
-        clients: the points of each of many clients, drawn as one band from the lowest to the highest.
+        clients: (round, value) pairs of each of many clients, drawn as one band from the lowest to the highest value.
     """
 
     label: str
@@ -62,27 +62,29 @@ class CurvePanel:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no point to draw."""
+        """Whether the panel has neither a curve nor a band of clients."""
         return not self.curves and not self.clients
 
     @property
     def band_name(self) -> str:
-        """The name of the band in the legend."""
+        """The name in the legend of the grey band that shows the lowest and the highest value of many clients."""
         return f"lowest to highest of {len(self.clients)} clients"
 
 
 def save_training_curves(
     history: History, path: str | Path, data_label: str, ends: Mapping[str, tuple[int, float]] | None = None
 ) -> None:
-    """Write a run's training loss and validation score by round as PNG.
+    """Write a PNG file with a run's training loss and validation score by round.
 
-    The boundary distance has a panel of its own where it was measured.
+    If the boundary distance was measured (the cosine distance between network features inside and outside the outlines
+    of structures), it has a third panel.
 
     Args:
-        history: the rows of `history.csv`, see `run_panels`.
+        history: the rows of `history.csv`, one dict per round (see `run_panels`).
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
-        ends: (round, boundary distance) of each site that did not train.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+        ends: for each site that did not train, by its name, (round, boundary distance). None is the same as an empty
+            dict.
     """
     *usual, boundary_distance = run_panels(history, ends or {})
     panels = usual if boundary_distance.is_empty else [*usual, boundary_distance]
@@ -90,16 +92,20 @@ def save_training_curves(
 
 
 def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[CurvePanel]:
-    """Prepare the curves of a run: for each of `MEASURES` the mean over sites and one curve per site.
+    """Prepare the training curves of a run: one panel each for training loss, validation score and boundary distance.
+
+    A panel has one curve per site and their mean. With more than 12 sites or clients it has one band from the lowest to
+    the highest value instead of their curves.
 
     Args:
-        history: rows with `round`, `train_loss`, `validation_score` (None where not validated), where known also
-            `boundary_distance`, `validation_site_score`, and each of `MEASURES` by site, as `train_loss/SITE`.
-        ends: (round, boundary distance) of each site that did not train. The distance was measured once, so it is one
-            point.
+        history: one dict per round with `round`, `train_loss`, `validation_score` (None in rounds without validation).
+            If they were measured, also `boundary_distance` (cosine distance between network features inside and outside
+            the outlines of structures), `validation_site_score`, and values of single sites such as `train_loss/SITE`.
+        ends: for each site that did not train, by its name, (round, boundary distance). It was measured only once, so
+            it is drawn as one point.
 
     Returns:
-        One panel per measure, in the order of `MEASURES`; curves without points are left out.
+        One panel for each of `MEASURES`, in this order. Curves without points are left out.
     """
     panels = []
     for key, label in MEASURES.items():
@@ -119,13 +125,16 @@ def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[
 
 
 def comparison_panels(histories: Mapping[str, Sequence[History]]) -> list[CurvePanel]:
-    """Prepare the curves of a comparison: for each of `MEASURES` one curve per method, the mean over its runs.
+    """Prepare the training curves of a comparison: one panel per measured value, with one curve per method.
+
+    The panels are training loss, validation score and boundary distance. A curve is the mean over all runs of the
+    method (all unseen sites and seeds).
 
     Args:
-        histories: method: the history of each of its runs.
+        histories: for each method, by its name, the rows of `history.csv` of each of its runs.
 
     Returns:
-        One panel per measure, in the order of `MEASURES`; curves without points are left out.
+        One panel for each of `MEASURES`, in this order. Curves without points are left out.
     """
     panels = []
     for key, label in MEASURES.items():
@@ -135,11 +144,11 @@ def comparison_panels(histories: Mapping[str, Sequence[History]]) -> list[CurveP
 
 
 def curve_figure(panels: Sequence[CurvePanel], with_legend: bool) -> Figure:
-    """Draw panels side by side.
+    """Draw panels of training curves side by side, and return them as a matplotlib figure.
 
     Args:
-        panels: what to draw; a panel without points says "none recorded".
-        with_legend: True draws a legend in each panel; False leaves it to the page.
+        panels: the panels to draw. A panel without points says "none recorded".
+        with_legend: True draws a legend in each panel; False draws no legend, because the HTML report adds its own.
     """
     figure = new_figure(PANEL_IN[0] * len(panels), PANEL_IN[1] + 0.6 * with_legend)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):

@@ -24,14 +24,15 @@ MAX_NAME = 26  # characters of a name above an image
 
 
 def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
-    """Select the unseen images with the most confident predictions.
+    """Select the images of the unseen site with the most confident predictions: up to `n` right and `n` wrong ones.
 
     Args:
-        rows: the rows of `cases.csv`.
-        n: maximum number of right predictions, and of wrong ones.
+        rows: the rows of the run's `cases.csv`: one dict per image, with its class and the predicted probabilities.
+        n: maximum number of right predictions, and also of wrong predictions.
 
     Returns:
-        The rows of the right predictions, the most confident first, then those of the wrong predictions.
+        Copies of the rows: first the right predictions, then the wrong ones. Each part begins with the most confident
+        one.
     """
     unseen = [dict(row) for row in rows if row["role"] == "unseen"]
     ranked = sorted(unseen, key=lambda row: (-_confidence(row), row["site"], row["patient"]))
@@ -39,12 +40,13 @@ def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
 
 
 def save_confident_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write images with confident predictions as PNG: right predictions in the upper row, wrong ones in the lower row.
+    """Write a PNG file with images and their predictions: right ones in the upper row, wrong ones in the lower row.
 
     Args:
-        cases: mappings with `row`, one of `select_confident`, and `image` (C, H, W) in [0, 1].
+        cases: one dict per image, with `row` (its row of `cases.csv`, from `select_confident`) and `image` (C, H, W) in
+            [0, 1].
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
     groups = [[case for case in cases if case["row"]["correct"] == correct] for correct in (1, 0)]
     figure = new_figure(1.0 + 2.1 * max(3, *map(len, groups)), 6.0)
@@ -60,14 +62,16 @@ def save_confident_examples(cases: Sequence[Mapping], path: str | Path, data_lab
 
 
 def save_common_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write images that are the same for every method as PNG, in the given order.
+    """Write a PNG file with classified images that are the same for every method, in the given order.
 
-    The figures of two methods differ only in the predictions and the colours of the frames.
+    The figures of two methods differ only in the predictions and in the colours of the frames: green for a right
+    prediction, red for a wrong one.
 
     Args:
-        cases: mappings with `row`, a row of `cases.csv`, and `image` (C, H, W) in [0, 1].
+        cases: one dict per image, with `row` (its row of `cases.csv`, from `select_common_cases`) and `image` (C, H, W)
+            in [0, 1].
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
     figure, panels = figure_with_panels(len(cases), 2.4)
     for axes, case in zip(panels, cases):

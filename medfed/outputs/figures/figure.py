@@ -35,9 +35,9 @@ Site = tuple[str, str]  # (role, name)
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """Create an empty figure that makes room for its titles and legends.
+    """Return an empty matplotlib figure whose layout leaves room for titles and legends.
 
-    No window is opened and no global setting of matplotlib is changed.
+    No window is opened, and no global setting of matplotlib is changed.
 
     Args:
         width_in: width in inches.
@@ -50,10 +50,10 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 
 def save_png(figure: Figure, path: str | Path, title: str) -> None:
-    """Write a figure as PNG, with the same bytes for the same figure.
+    """Add a title to a figure and write it as PNG, with the same bytes for the same figure.
 
     Args:
-        figure: the figure; gets the title.
+        figure: the figure; it is changed in place.
         path: the file to write.
         title: the title above all panels.
     """
@@ -67,7 +67,11 @@ def save_png(figure: Figure, path: str | Path, title: str) -> None:
 
 @contextmanager
 def texts_are_plain(figure: Figure) -> Iterator[None]:
-    """Draw every text as it is while the context lasts: a site named `a$b$` is no formula."""
+    """Switch off matplotlib's formulas inside a `with` block, so that a site named `a$b$` is written as it is.
+
+    Args:
+        figure: the figure that is drawn inside the block. Its present texts stay without formulas after the block.
+    """
     import matplotlib
     from matplotlib.text import Text
 
@@ -78,7 +82,10 @@ def texts_are_plain(figure: Figure) -> Iterator[None]:
 
 
 def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
-    """Give axes the common style: no frame at the top and right, no tick marks, small labels and pale grid lines.
+    """Give axes the common style of all figures, in place.
+
+    There is no frame at the top and at the right and there are no tick marks; labels are small and grey, and grid lines
+    are pale.
 
     Args:
         axes: the axes to change.
@@ -93,11 +100,12 @@ def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
 
 
 def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
-    """Add a legend in one line below the panels.
+    """Add a legend in one line below the panels of a figure.
 
     Args:
-        figure: the figure to change.
-        entries: (line style or marker, colour, text) of each entry.
+        figure: the figure; it is changed in place.
+        entries: for each entry (line style or marker of matplotlib, colour, text). A first text with "-" is a line
+            style, such as "--". Any other first text is a marker, such as "s" for a square.
         dark: True gives the legend a dark background, for colours that are pale on white.
     """
     from matplotlib.lines import Line2D
@@ -111,11 +119,12 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bo
 
 
 def show_image(axes: Axes, image: np.ndarray, aspect: float = 1.0) -> None:
-    """Show an image without axis labels.
+    """Draw an image on axes, without axis labels.
 
     Args:
         axes: the axes to draw on.
-        image: (C, rows, columns) in [0, 1]. Three channels are shown in colour; otherwise the first channel in grey.
+        image: (C, rows, columns) in [0, 1]. Three channels are shown in colour. Of any other number, the first channel
+            is shown in grey.
         aspect: height of a pixel divided by its width.
     """
     pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
@@ -124,21 +133,26 @@ def show_image(axes: Axes, image: np.ndarray, aspect: float = 1.0) -> None:
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Convert a tensor on any device, or anything that numpy converts, to a numpy array."""
+    """Return a tensor on any device, or anything else that numpy can convert, as a numpy array.
+
+    Args:
+        values: the tensor, array or nested list. The result may share its memory.
+    """
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
 def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
-    """Turn an array the way radiologists look at it: front up, the patient's right side on the left.
+    """Turn an image as radiologists look at it: the patient's front is up, and the patient's right side is on the left.
 
     Args:
         array: (C, H, W, ...).
-        axes: the directions in the patient in which H and W increase, for example "RA" for right and anterior
-            (the letters of `nibabel.aff2axcodes`); None for images that are not from a scanner, such as photographs.
+        axes: two letters, the directions in the patient in which H and W increase, for example "RA" for right and
+            anterior (the letters of `nibabel.aff2axcodes`). None for images that are not from a scanner, such as
+            photographs.
 
     Returns:
-        (C, rows, columns, ...) where rows run along W to the back and columns along H to the patient's left. The array
-        itself if `axes` is None.
+        A view (C, W, H, ...) of the array: its rows run along W from front to back, and its columns along H from the
+        patient's right to the left. If `axes` is None, the array itself.
     """
     if axes is None:
         return array
@@ -147,7 +161,15 @@ def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.
 
 
 def rows_by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
-    """Group rows of `cases.csv` by (role, site), seen sites first, then by name."""
+    """Group the rows of a run's `cases.csv` by site.
+
+    Args:
+        rows: one dict of scores per image, or per structure of a patient, with `role` and `site`.
+
+    Returns:
+        For each (role, site) its rows. The role is "seen" (the site trained), "unseen" or "validation" (it only
+        scored). The sites are sorted by role, in this order, and then by name.
+    """
     sites: dict[Site, list[Mapping]] = {}
     for row in sorted(rows, key=lambda row: (row["role"], row["site"])):
         sites.setdefault((row["role"], row["site"]), []).append(row)
@@ -155,14 +177,14 @@ def rows_by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
 
 
 def figure_with_panels(n: int, size_in: float) -> tuple[Figure, list[Axes]]:
-    """Create a figure with `n` square panels, at most `MAX_COLUMNS` in a line.
+    """Create a figure with `n` square panels, at most five in a line.
 
     Args:
-        n: number of panels; 0 gives a figure with one invisible panel and an empty list.
+        n: number of panels; 0 gives a figure without a visible panel.
         size_in: side of a panel in inches.
 
     Returns:
-        The figure, and its `n` panels.
+        The figure, and a list of its `n` panels.
     """
     n_columns = min(MAX_COLUMNS, max(n, 1))
     n_lines = max(math.ceil(n / n_columns), 1)
@@ -174,5 +196,9 @@ def figure_with_panels(n: int, size_in: float) -> tuple[Figure, list[Axes]]:
 
 
 def role_colour(role: str) -> str:
-    """Return the colour of a site's role: "seen", "validation" or "unseen"."""
+    """Return the colour, as "#RRGGBB", in which figures show the sites of a role.
+
+    Args:
+        role: "seen" (sites that trained), "validation" (sites that only scored) or "unseen".
+    """
     return ROLE_COLOURS[role]

@@ -18,16 +18,18 @@ MIN_OPACITY, MAX_OPACITY = 0.06, 0.6  # the number above can be read in light an
 def heat_map_figure(
     rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]], higher_is_better: bool
 ) -> Figure | None:
-    """Draw a cell per row and column with its number; the better the number, the stronger the cell's colour.
+    """Draw a table of numbers as coloured cells: the better the number, the stronger the colour of its cell.
+
+    Colours range from the worst to the best number of the table. Numbers are shown with two decimals.
 
     Args:
         rows: names of the rows, such as methods.
         columns: names of the columns, such as sites.
-        values: one number per row and column; None draws a dash.
-        higher_is_better: the direction of the metric.
+        values: one list per row with one number per column. None is shown as a dash.
+        higher_is_better: whether larger numbers are better.
 
     Returns:
-        The figure, or None if no value is known.
+        The figure; None if no number is known.
     """
     known = [value for line in values for value in line if value is not None]
     if not known:

@@ -28,18 +28,21 @@ REFERENCE, PREDICTION = SKY, YELLOW
 
 
 def save_overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, common_cases: bool = False) -> None:
-    """Write reference and prediction as contours on the images as PNG: three slices of a volume, or a whole 2-D image.
+    """Write a PNG file with images and, as contours on them, the reference masks and the predicted masks.
+
+    A volume is shown as three slices, near both ends and in the middle of the reference. A 2-D image is shown as a
+    whole.
 
     Args:
-        cases: mappings with `title`; `image` (C, H, W, D) in [0, 1]; `reference` and `prediction` (S, H, W, D), one
-            mask per structure; `spacing`, mm along H, W and D, or None. Volumes may have `affine` (4, 4), from voxels
-            to mm. With `spacing` None the image is a photograph, and H runs along its rows. Otherwise it is shown as
-            radiologists do, front up and the patient's right side on the left; without `affine`, H runs to the
-            patient's left and W to the back.
+        cases: one dict per image or volume, with `title` (text); `image` (C, H, W, D) in [0, 1]; `reference` and
+            `prediction` (S, H, W, D), one mask for each of S structures; and `spacing` (mm along H, W and D, or None).
+            Volumes may have `affine` (4, 4), from voxels to mm. With `spacing` None the image is a photograph, and H
+            runs along its rows. Otherwise it is shown as radiologists do, with the patient's front up and the patient's
+            right side on the left; without `affine`, H runs to the patient's left and W to the back.
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
-        common_cases: True shows one slice of each case, the one with the largest reference area, cropped by the
-            reference only, so that the figures of two methods differ in the predicted contours alone.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+        common_cases: True shows one slice of each case, the one with the largest reference area. The slice is cropped
+            around the reference only, so that the figures of two methods differ only in the predicted contours.
     """
     upright = [_to_display(case) for case in cases]
     slices = [[_fullest_slice(case)] if common_cases else _slices(case) for case in upright]

@@ -27,11 +27,11 @@ MARKERS = ("o", "s", "^")  # of sites 1 to 6, 7 to 12, 13 to 18
 
 @dataclass(frozen=True)
 class RestyledImages:
-    """Images of a site before and after an exchange of styles.
+    """Images of a site before and after an exchange of styles (the appearance of images, without their shapes).
 
     Attributes:
         images: (N, C, H, W) in [0, 1], the original images.
-        styled: style: the N images in that style (N, C, H, W).
+        styled: for each style, by its name, the N images in that style (N, C, H, W).
         patients: the patient of each image.
     """
 
@@ -40,21 +40,25 @@ class RestyledImages:
     patients: Sequence
 
     def one_style_per_image(self) -> np.ndarray:
-        """Return each image in one of the styles, (N, C, H, W); the styles are assigned in turn."""
+        """Return one restyled copy of each image, (N, C, H, W): the first image in the first style, and so on.
+
+        After the last style, the first style is used again.
+        """
         styles = [as_array(images) for images in self.styled.values()]
         return np.stack([styles[place % len(styles)][place] for place in range(len(self.patients))])
 
 
 def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_label: str) -> None:
-    """Write two panels of one map as PNG: the original images, and the same images with their restyled copies.
+    """Write a PNG file with a map of image styles by t-SNE, in which images of similar appearance are close together.
 
-    Each site has its colour. The title of a panel says how often the nearest neighbour of an image, among images of
-    other patients, is of the same site.
+    The left panel shows the original images, the right panel the same images and restyled copies of them. Each site has
+    its colour. The title of a panel says how often the nearest neighbour of an image, among images of other patients,
+    is of the same site.
 
     Args:
-        sites: site: its images.
+        sites: for each site, by its name, its original images and their copies in the styles of other sites.
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
     names = list(sites)
     labels = np.concatenate([[place] * len(sites[name].patients) for place, name in enumerate(names)])
@@ -86,13 +90,17 @@ def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_l
 
 
 def describe_style(images: np.ndarray) -> np.ndarray:
-    """Describe the appearance of images without their shapes, as the module's docstring says.
+    """Describe each image by numbers that depend on its appearance (its style) and not on its shapes.
+
+    The numbers of each channel are the logarithm of the mean amplitude of its Fourier spectrum in each of up to 16
+    rings of frequencies, the mean and standard deviation of its pixels, and their 10th, 50th and 90th percentile. For
+    images with several channels, the covariances between channels follow.
 
     Args:
         images: (N, C, H, W) in [0, 1].
 
     Returns:
-        (N, D).
+        (N, D), where D depends on C, H and W. The numbers are not standardised.
     """
     n, channels, height, width = images.shape
     amplitude = np.abs(np.fft.fft2(images)) / (height * width)
@@ -109,15 +117,15 @@ def describe_style(images: np.ndarray) -> np.ndarray:
 
 
 def site_separability(points: np.ndarray, labels: np.ndarray, patients: Sequence) -> float:
-    """Return how often the nearest neighbour of a point, among points of other patients, has the same label.
+    """Return how often the nearest neighbour of an image, among images of other patients, is from the same site.
 
     Args:
-        points: (N, D).
-        labels: (N,), the site of each point.
-        patients: the patient of each of the N points.
+        points: (N, D), the description of each image; distances are Euclidean.
+        labels: (N,), integers, the site of each image.
+        patients: the patient of each of the N images.
 
     Returns:
-        A share in [0, 1]; 1 means that the style of an image identifies its site.
+        A fraction in [0, 1]; 1 means that the style of an image identifies its site.
     """
     patient_ids = np.unique([str(patient) for patient in patients], return_inverse=True)[1]
     distance = ((points[:, None] - points[None]) ** 2).sum(axis=-1)

@@ -24,15 +24,17 @@ N_LEVELS = 64  # bins of a grey-level histogram
 def save_style_gallery(
     original: Any, styled: Mapping[str, object], path: str | Path, data_label: str, axes: str | None = None
 ) -> None:
-    """Write an image, the same image in other sites' styles, and the difference of each to the image as PNG.
+    """Write a PNG file with an image, the same image in the styles of other sites, and what each style changed.
+
+    The lower row shows the difference between each restyled image and the original, averaged over the channels.
 
     Args:
         original: (C, H, W) in [0, 1].
-        styled: title: the image in another style (C, H, W).
+        styled: for each style, by its title, the image in this style (C, H, W).
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
-        axes: the directions in the patient in which H and W increase, such as "RA", as in `to_display_orientation`;
-            None for images that are not from a scanner.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+        axes: two letters, the directions in the patient in which H and W increase, such as "RA" for right and anterior
+            (see `to_display_orientation`). None for images that are not from a scanner.
     """
     images = {"original": original} | dict(styled)
     arrays = {name: to_display_orientation(as_array(image), axes) for name, image in images.items()}
@@ -58,13 +60,17 @@ def save_style_grid(
     images_by_site: Mapping[str, tuple[object, Mapping[str, object]]], path: str | Path, data_label: str,
     axes: str | None = None,
 ) -> None:
-    """Write one image of each source site in the style of every site as PNG, one row per image.
+    """Write a PNG file with one image of each source site (a site that trains) in the style of every site.
+
+    Each row shows one image, first as it is and then in each style.
 
     Args:
-        images_by_site: source site: (image (C, H, W), {site: the image in the style of that site}).
+        images_by_site: for each source site, by its name, a pair: its image (C, H, W) in [0, 1], and a dict with the
+            same image in the style of each site, by the name of that site. A missing style leaves an empty panel.
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
-        axes: as in `save_style_gallery`.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+        axes: two letters, the directions in the patient in which H and W increase, such as "RA" for right and anterior
+            (see `to_display_orientation`). None for images that are not from a scanner.
     """
     sites = sorted({name for _, styled in images_by_site.values() for name in styled})
     figure = new_figure(max(6.5, 1.0 + 1.9 * (1 + len(sites))), 0.7 + 1.9 * len(images_by_site))
@@ -82,15 +88,17 @@ def save_style_grid(
 
 
 def save_histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label: str) -> None:
-    """Write histograms of the grey levels of each site before and after an exchange of styles as PNG.
+    """Write a PNG file with histograms of the grey levels of each site, before and after an exchange of styles.
 
-    The closer the lines of two sites, the more similar are their grey levels (Figure 3 of CCST, Chen et al.,
-    WACV 2023, https://arxiv.org/abs/2210.00912).
+    The closer the lines of two sites, the more similar are their grey levels. The figure follows Figure 3 of CCST (Chen
+    et al., Federated Domain Generalization for Image Recognition via Cross-Client Style Transfer, WACV 2023,
+    https://arxiv.org/abs/2210.00912).
 
     Args:
-        images_by_site: site: (images before, images after), each (N, C, H, W); channels are averaged.
+        images_by_site: for each site, by its name, (images before, images after). Both have the shape (N, C, H, W),
+            with any N; their channels are averaged.
         path: the PNG file to write.
-        data_label: which data the figure shows; part of the title.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
     grey = {site: [as_array(images).mean(axis=1) for images in pair] for site, pair in images_by_site.items()}
     values = [image for pair in grey.values() for image in pair]

@@ -43,17 +43,18 @@ _FONT = re.compile(r"(?:(\d+|bold) )?([\d.]+)px")
 
 
 def to_svg(figure: Figure, prefix: str, label: str, natural_size: bool = False) -> str:
-    """Return the figure as an SVG element that can stand in an HTML page.
+    """Return a matplotlib figure as the text of an SVG element for an HTML page.
 
-    The element has no `style` attribute, no script and no reference outside itself, so it works under the page's
-    content security policy. Every text is escaped. The same figure gives the same bytes.
+    The element has no `style` attribute, no script and no reference outside itself, so the page's content security
+    policy allows it. Every text is escaped. The same figure gives the same text.
 
     Args:
-        figure: colours of `COLOURS` become variables of the page's style sheet; other colours stay. Its white
-            background is made invisible.
-        prefix: begins every id of the element; must differ between the figures of a page.
-        label: text for readers who cannot see the figure.
-        natural_size: True gives the element the figure's size, 72 px per inch; False lets it fill its container.
+        figure: the figure; it is changed in place: its white background becomes invisible. Colours of `COLOURS` become
+            variables of the page's style sheet, and other colours stay.
+        prefix: text at the beginning of every id in the element. It must differ between the figures of a page.
+        label: description for readers who cannot see the figure.
+        natural_size: True gives the element the figure's size, 72 px per inch. False lets it fill the width of the
+            page's column.
     """
     label = _NOT_XML.sub("\ufffd", label)
     root = ElementTree.fromstring(_NOT_XML.sub("\ufffd", _matplotlib_svg(figure)))

@@ -39,11 +39,12 @@ ALSO_RUN_HERE = " (also run here)"
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """A run of the comparison, which is compared with the published rows.
+    """A run of the comparison. Published results of the same method and settings are marked in the report.
 
     Args:
         name: name of the method in the config.
-        changes: dotted keys whose values differ from the config that all rows of the comparison share.
+        changes: dotted keys (such as `method.k`) whose values differ from the config that all rows of the comparison
+            share.
         settings: all values of the config's `method` block.
     """
 
@@ -52,10 +53,13 @@ class CompletedRun:
     settings: Mapping[str, Any]
 
     def matches(self, row: PublishedRow) -> bool:
-        """Return whether the run has the method and settings of a published row, and no other changed setting.
+        """Return whether a published row has the method and settings of this run, so that both can be compared.
+
+        The names of the methods must be equal, and the run must have every setting that `row.method` contains. No other
+        setting of the run may differ from the comparison's config.
 
         Args:
-            row: a row of a published table.
+            row: the published numbers of one method.
         """
         name, _, written = row.method.partition(":")
         wanted = dict(setting.split("=", 1) for setting in written.split(",") if setting)
@@ -67,13 +71,15 @@ class CompletedRun:
 
 
 def published_name_of(data: Mapping[str, Any]) -> str | None:
-    """Return the name of a config's dataset in the published tables.
+    """Return the name that a config's dataset has in the published tables, for example "prostate MRI".
+
+    A synthetic dataset (phantom) has the name of the real dataset that it imitates.
 
     Args:
-        data: the config's `data` block.
+        data: the config's `data` block, as a dict.
 
     Returns:
-        The name; None if there is no published table of this dataset.
+        The name; None if no published table can have this dataset.
     """
     if data.get("name") == "folder_classes":
         return FOLDERS.get(re.sub("[^a-z0-9]", "", Path(str(data.get("root", ""))).name.lower()))
@@ -81,10 +87,10 @@ def published_name_of(data: Mapping[str, Any]) -> str | None:
 
 
 def tables_of_dataset(dataset: str | None) -> list[PublishedTable]:
-    """Return the published tables of a dataset, without their blocks of other datasets.
+    """Return the published tables that have results on a dataset, without their results on other datasets.
 
     Args:
-        dataset: name of the dataset, from `published_name_of`; None returns no tables.
+        dataset: name of the dataset, from `published_name_of`. None returns an empty list.
     """
     tables = []
     for table in map(load_table, table_names()) if dataset else ():
@@ -95,16 +101,16 @@ def tables_of_dataset(dataset: str | None) -> list[PublishedTable]:
 
 
 def comparison_warnings(data: str) -> tuple[str, ...]:
-    """Return the warnings to show above the published tables.
+    """Return the warnings to show above the published tables: which numbers must not be ranked together.
 
     Args:
-        data: "phantom" or "real": the data of the comparison.
+        data: which images the comparison uses: "phantom" (synthetic; gives a second warning) or "real".
     """
     return (WARNING, PHANTOM_WARNING) if data == "phantom" else (WARNING,)
 
 
 def table_facts(table: PublishedTable) -> tuple[str, ...]:
-    """Return the source of a table and the protocol of its numbers: citation, network, split, and who ran it.
+    """Return sentences about a published table: citation, network, data split, who ran the other methods, and notes.
 
     Args:
         table: a published table.
@@ -114,10 +120,12 @@ def table_facts(table: PublishedTable) -> tuple[str, ...]:
 
 
 def block_title(block: PublishedBlock) -> str:
-    """Return the title of a block with metric, unit, direction, and the meaning of its columns.
+    """Return the title of one block of a published table, with metric, unit, and the meaning of its columns.
+
+    The title also says whether higher or lower is better.
 
     Args:
-        block: a block of a published table.
+        block: the part of a published table for one dataset and one metric.
     """
     part = f", {block.part}" if block.part and block.part not in block.title.lower() else ""
     metric = "" if block.metric.lower() in block.title.lower().split() else f"{block.metric} "
@@ -125,14 +133,19 @@ def block_title(block: PublishedBlock) -> str:
 
 
 def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[CompletedRun]) -> list[list[str]]:
-    """Format a block as rows of text: a header row, then one row for each method.
+    """Format one block of a published table as rows of text: a header row, then one row for each method.
 
-    A row that was also run in the comparison is marked "(also run here)"; a misprinted average is marked with a dagger.
+    A method that the comparison also ran with the same settings is marked "(also run here)". If the paper printed an
+    average that is not the mean of the row's values, a dagger (†) marks this average.
 
     Args:
-        table: the table that contains the block.
-        block: a block of the table.
+        table: the published table that contains the block.
+        block: the part of the table for one dataset and one metric.
         runs: the runs of the comparison.
+
+    Returns:
+        Rows of equal length: the method in medfed's notation, the method's name in the paper, one number for each
+        column, and the printed average if the block has averages.
     """
     runs, misprinted = list(runs), {misprint.method for misprint in table.misprints if misprint.block == block.title}
     averaged = any(row.average is not None for row in block.rows)
@@ -147,11 +160,13 @@ def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[Comp
 
 
 def footnotes(table: PublishedTable, block: PublishedBlock) -> tuple[str, ...]:
-    """Return the footnotes of a block: misprinted averages, and the long names of its columns.
+    """Return the footnotes of one block of a published table: wrong averages, and the long names of its columns.
+
+    A wrong average is one that the paper printed although it is not the mean of the row's values.
 
     Args:
-        table: the table that contains the block.
-        block: a block of the table.
+        table: the published table that contains the block.
+        block: the part of the table for one dataset and one metric.
     """
     printed = {row.method: row.printed for row in block.rows}
     notes = [
@@ -165,12 +180,12 @@ def footnotes(table: PublishedTable, block: PublishedBlock) -> tuple[str, ...]:
 
 
 def to_published_markdown(data: Mapping[str, Any], kind: str, runs: Sequence[CompletedRun]) -> str:
-    """Format the section "As published" as Markdown.
+    """Format the published tables of a comparison's dataset as the Markdown section "As published".
 
     Args:
-        data: the config's `data` block.
-        kind: "phantom" or "real": the data of the comparison.
-        runs: the runs of the comparison.
+        data: the config's `data` block, as a dict.
+        kind: which images the comparison uses: "phantom" (synthetic) or "real".
+        runs: the runs of the comparison. Published rows with the same method and settings are marked.
 
     Returns:
         The section with an empty line before it; "" if there is no published table of the dataset.

@@ -21,7 +21,7 @@ CENT = Decimal("0.01")  # precision of printed averages
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """Published numbers of one method.
+    """Published numbers of one method: one row of a table of a paper.
 
     Args:
         method: the method in the notation of `python -m medfed.evaluate --methods`, including settings, for example
@@ -40,11 +40,15 @@ class PublishedRow:
     rounded_to: float = 0.01
 
     def mean(self) -> Decimal:
-        """Return the exact mean of the printed numbers."""
+        """Return the exact mean of the row's printed numbers, computed in decimal arithmetic."""
         return sum((Decimal(repr(value)) for value in self.values), Decimal(0)) / len(self.values)
 
     def average_is_wrong(self) -> bool:
-        """Return whether the printed average differs from the mean of the row by more than rounding explains."""
+        """Return whether the paper's average differs from the mean of the row's numbers by more than `rounded_to`.
+
+        `rounded_to` is the precision of the printed numbers, usually 0.01. The result is False if the paper printed no
+        average for this row.
+        """
         if self.average is None:
             return False
         return abs(Decimal(repr(self.average)) - self.mean()) > Decimal(repr(self.rounded_to))
@@ -52,7 +56,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedBlock:
-    """Comparable rows of a published table: one dataset and one metric.
+    """Part of a published table whose numbers can be compared: the methods' results on one dataset in one metric.
 
     Args:
         title: title of the block.
@@ -87,23 +91,23 @@ class PublishedBlock:
                 raise ValueError(f"{self.title}: {row.printed} has {n} values, expected {expected}")
 
     def row(self, method: str) -> PublishedRow:
-        """Return the row of a method.
+        """Return the published numbers of a method.
 
         Args:
-            method: the method as in `PublishedRow.method`.
+            method: the method as in `PublishedRow.method`, for example `ccst:style=single,k=1`.
 
         Raises:
-            KeyError: if the block has no such row.
+            KeyError: if the block has no row of this method.
         """
         return {row.method: row for row in self.rows}[method]
 
 
 @dataclass(frozen=True)
 class Misprint:
-    """A printed average that is not the mean of its row.
+    """A printed average of a published table that is not the mean of its row.
 
     Args:
-        block: title of the block.
+        block: title of the part of the table (one dataset and one metric) that contains the row.
         method: the method of the row, as in `PublishedRow.method`.
         printed: printed average.
         mean: mean of the printed numbers, rounded to two decimals.
@@ -117,7 +121,7 @@ class Misprint:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """One table of one paper.
+    """One table of one paper: its numbers, where they are from, and which printed averages are wrong.
 
     Args:
         paper: short name of the paper.
@@ -142,18 +146,22 @@ class PublishedTable:
     notes: tuple[str, ...] = ()
 
     def block(self, title: str) -> PublishedBlock:
-        """Return the block with a title.
+        """Return the part of the table (one dataset and one metric) with the given title.
 
         Args:
-            title: title of the block.
+            title: value of `PublishedBlock.title`.
 
         Raises:
-            KeyError: if the table has no such block.
+            KeyError: if the table has no block with this title.
         """
         return {block.title: block for block in self.blocks}[title]
 
     def wrong_averages(self) -> tuple[Misprint, ...]:
-        """Recompute the mean of every row, and return all averages that are wrong; `misprints` should list the same."""
+        """Return the printed averages of the table that are not the mean of their row.
+
+        The mean of every row is computed again. A difference that rounding can explain is not counted. The result
+        should be equal to the field `misprints`.
+        """
         return tuple(
             Misprint(block.title, row.method, row.average, float(row.mean().quantize(CENT, ROUND_HALF_UP)))
             for block in self.blocks
@@ -163,18 +171,21 @@ class PublishedTable:
 
 
 def table_names() -> tuple[str, ...]:
-    """Return the names of all published tables, for example "ccst_table_1", sorted."""
+    """Return the sorted names of all published tables that medfed has, for example "ccst_table_1"."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
 def load_table(name: str) -> PublishedTable:
-    """Read a published table.
+    """Read a published table from its YAML file.
 
     Args:
         name: name of the table, from `table_names`.
 
+    Returns:
+        The table.
+
     Raises:
-        UserError: if there is no such table, or if its file is wrong.
+        UserError: if there is no such table, or if its file has wrong content.
     """
     path = FOLDER / f"{name}.yaml"
     document = strict_yaml.parse(strict_yaml.read(path), str(path))

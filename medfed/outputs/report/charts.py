@@ -30,11 +30,15 @@ DASHES = {"-": "", "--": "5 3", ":": "1.5 2.5"}  # line styles of matplotlib as 
 
 
 def run_boxes(run: Run, prefix: str) -> list[Chart]:
-    """Draw the scores of a run's cases: one chart per structure and metric, with one box per site.
+    """Draw box plots of the scores of a run's cases: one chart per structure and metric, with one box per site.
 
     Args:
-        run: the run.
-        prefix: begins the ids of the charts; must differ between the sections of a page.
+        run: the finished run.
+        prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
+            report.
+
+    Returns:
+        The charts, as SVG with caption and legend.
     """
     charts: list[Chart] = []
     for structure, value in product(structures_of([run]), run.scoring.box_plot_values(run.rows)):
@@ -45,13 +49,18 @@ def run_boxes(run: Run, prefix: str) -> list[Chart]:
 
 
 def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
-    """Draw the scores of the unseen cases: one chart per unseen site, structure and main metric, one box per method.
+    """Draw box plots of the scores of the cases at unseen sites, with one box per method.
 
-    The boxes hold the cases of all seeds. The charts of one structure and metric have the same axis.
+    There is one chart per unseen site, structure and metric. Only the task's first metric and the metrics that the
+    config lists are drawn. A box has the cases of all seeds. The charts of one structure and metric have the same axis.
 
     Args:
-        comparison: the comparison.
-        prefix: begins the ids of the charts; must differ between the sections of a page.
+        comparison: the runs that are compared.
+        prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
+            report.
+
+    Returns:
+        The charts, as SVG with caption and legend.
     """
     first = comparison.runs[0]
     charts: list[Chart] = []
@@ -74,11 +83,15 @@ def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
 
 
 def run_curves(run: Run, prefix: str) -> list[Chart]:
-    """Draw the training curves of a run: one chart per measure that was recorded.
+    """Draw the training curves of a run: one chart per recorded measure, such as training loss and validation score.
 
     Args:
-        run: the run.
-        prefix: begins the ids of the charts; must differ between the sections of a page.
+        run: the finished run.
+        prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
+            report.
+
+    Returns:
+        The charts, as SVG with caption and legend.
     """
     distances = run.summary.get("boundary_distance") or {}
     ends = {site: (run.summary["selected_round"], distance) for site, distance in distances.items()}
@@ -90,11 +103,17 @@ def run_curves(run: Run, prefix: str) -> list[Chart]:
 
 
 def comparison_curves(comparison: Comparison, prefix: str) -> list[Chart]:
-    """Draw the mean training curves of the methods: one chart per measure that was recorded.
+    """Draw each method's training curve, averaged over its runs (all unseen sites and seeds).
+
+    There is one chart per recorded measure, such as training loss and validation score.
 
     Args:
-        comparison: the comparison.
-        prefix: begins the ids of the charts; must differ between the sections of a page.
+        comparison: the runs that are compared.
+        prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
+            report.
+
+    Returns:
+        The charts, as SVG with caption and legend.
     """
     histories: dict[str, list[list[dict]]] = {}
     for run in comparison.runs:
@@ -108,11 +127,18 @@ def comparison_curves(comparison: Comparison, prefix: str) -> list[Chart]:
 
 
 def heat_maps(comparison: Comparison, prefix: str) -> list[Chart]:
-    """Draw the table of methods by sites as heat maps, one per structure and metric, if there are several sites.
+    """Draw the scores of all methods at all sites as coloured tables: one chart per structure and metric.
+
+    There is a chart for the unseen sites and, if the comparison has validation sites, another for these. With only one
+    site, no chart is drawn.
 
     Args:
-        comparison: the comparison.
-        prefix: begins the ids of the charts; must differ between the sections of a page.
+        comparison: the runs that are compared.
+        prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
+            report.
+
+    Returns:
+        The charts, as SVG with caption and legend.
     """
     charts: list[Chart] = []
     for role, table in comparison.tables:

@@ -20,10 +20,11 @@ RULES = {  # evaluation.selection: its description
 
 @dataclass(frozen=True)
 class Configuration:
-    """The content of the section.
+    """The content of the report's first section, which says what was run.
 
     Attributes:
-        facts: (name, value) of what the runs have in common or differ in.
+        facts: (name, value) pairs in words, such as the dataset and the seeds. Different values of several runs are
+            joined.
         runs: a table with one row per run.
         runs_are_folded: whether the table is folded up.
         notices: sentences that the runs recorded.
@@ -38,11 +39,12 @@ class Configuration:
 
 
 def describe_configuration(runs: Sequence[Run], left_out: Sequence[str]) -> Configuration:
-    """Describe the configuration of runs.
+    """Return the content of the report's first section: what was run, on which data, and with which settings.
 
     Args:
-        runs: every run of the page.
-        left_out: figures that are not in the page, with the reason; they become notices.
+        runs: every run of the report.
+        left_out: for each figure that the report does not show, a sentence with its path and the reason. It is added to
+            the notices, the sentences that the runs recorded.
     """
     notices = [*_notices(runs), *(f"figure not in this page: {reason}" for reason in left_out)]
     return Configuration(

@@ -9,10 +9,14 @@ from medfed.outputs.tables.cost import HEAD, NOTE, Cost, cost_rows, mean_cost, r
 
 
 def cost_table(comparison: Comparison) -> Table | None:
-    """Return a table with one row per method, the mean over its runs.
+    """Return a table of what each method costs in time and transferred bytes, averaged over its runs.
+
+    Args:
+        comparison: the runs that are compared.
 
     Returns:
-        The table, or None for runs that were named one by one: their times may be from several machines.
+        A table with one row per method. None if the user named the runs one by one, because their times may be from
+        several machines.
     """
     if not comparison.is_a_folder:
         return None

@@ -10,14 +10,14 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table.
+    """One cell of a table in the HTML report.
 
     Attributes:
         text: what the cell shows.
         value: what the column is sorted by; None sorts by the text.
         mark: "best" is shown bold, "second" underlined, "" plain.
         code: a name from a file, shown on a line of its own in a fixed-width font; "" for none.
-        note: shown behind `code`.
+        note: text shown behind `code`; "" for none.
     """
 
     text: object
@@ -107,7 +107,7 @@ class EmbeddedImage:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page.
+    """A section of an HTML page.
 
     Attributes:
         anchor: the section's id, for links.
@@ -123,5 +123,9 @@ class Section:
 
 
 def rows_of_cells(rows: Sequence[Sequence[object]]) -> list[list[Cell]]:
-    """Turn the values of table rows into cells; values that are cells stay as they are."""
+    """Return the rows of a table with every value in a `Cell`. A value that is a `Cell` already stays as it is.
+
+    Args:
+        rows: the rows of the table, each with one value per column.
+    """
     return [[value if isinstance(value, Cell) else Cell(value) for value in row] for row in rows]

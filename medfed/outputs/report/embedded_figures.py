@@ -33,12 +33,12 @@ CAPTIONS = {  # by file name
 
 @dataclass
 class FigureBudget:
-    """How much room the page has left for figures, and which figures it has or leaves out.
+    """How much room the report has left for PNG figures, and which figures it shows or leaves out.
 
     Attributes:
-        bytes_left: bytes of PNG files that the page may still take.
-        embedded: the files that are in the page.
-        left_out: for each file that is not in the page, its path and the reason.
+        bytes_left: bytes of PNG files that the report may still take.
+        embedded: the files that are in the report.
+        left_out: for each file that is not in the report, its path and the reason.
     """
 
     bytes_left: int = MAX_BYTES
@@ -46,7 +46,15 @@ class FigureBudget:
     left_out: list[str] = field(default_factory=list)
 
     def read(self, path: Path) -> bytes | None:
-        """Return the content of a PNG file, or None, with a note in `left_out`, if the page cannot show the file."""
+        """Read a PNG file that the report is going to show, and subtract its size from `bytes_left`.
+
+        Args:
+            path: the PNG file.
+
+        Returns:
+            The content of the file. None if it is not a PNG file or if no room is left; then `left_out` gets the
+            reason.
+        """
         size = path.stat().st_size
         data = path.read_bytes() if size <= self.bytes_left else b""
         if not data.startswith(PNG_SIGNATURE) or len(data) < 24:
@@ -60,12 +68,12 @@ class FigureBudget:
 
 @dataclass(frozen=True)
 class MethodStack:
-    """The same kind of figure of several methods, one above the other, with a slider between two of them.
+    """Figures of several methods, all of the same kind, shown one above the other with a slider between two of them.
 
     Attributes:
         caption: what the figures show.
         data_label: which data they are about; ends the caption.
-        layers: the method and its figure.
+        layers: (method, figure) pairs.
     """
 
     caption: str
@@ -74,11 +82,14 @@ class MethodStack:
 
 
 def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
-    """Embed the figures of a run that the page does not draw and does not have yet, known file names first.
+    """Return the PNG figures of a run for the HTML report.
+
+    Figures that the report draws itself or that it already shows are left out. Figures that medfed writes come first,
+    in a fixed order, and other files follow by name.
 
     Args:
-        run: the run.
-        budget: the room for figures; is updated.
+        run: the finished run.
+        budget: the room for figures; it is updated in place.
     """
     if (older := run.path / "pictures").is_dir() and not (run.path / FIGURES).is_dir():
         budget.left_out.append(f"{older}: written by an older version of medfed; rename the folder to {FIGURES}")
@@ -93,17 +104,18 @@ def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
 
 
 def figures_by_method(comparison: Comparison, budget: FigureBudget) -> dict[str, list[MethodStack]]:
-    """Embed the figures of predictions of all methods, by unseen site, for one seed.
+    """Return the figures that show predictions, so that a reader can compare the methods at each unseen site.
 
-    Figures that show the same cases for every method come first. If the page has no room for all figures, it has
-    these of every site.
+    Each figure is of one seed. Figures that show the same cases for every method come first. Figures in which each
+    method shows its own cases follow, and they are left out first if there is no room.
 
     Args:
-        comparison: the comparison.
-        budget: the room for figures; is updated.
+        comparison: the runs that are compared.
+        budget: the room for figures; it is updated in place.
 
     Returns:
-        unseen site: its figures. Sites without figures of at least two methods are left out.
+        For each unseen site, by its name, one `MethodStack` per kind of figure. Sites without figures of at least two
+        methods are left out.
     """
     stacks: dict[str, list[MethodStack]] = {site: [] for site in sorted({run.unseen for run in comparison.runs})}
     label = comparison.runs[0].data_label

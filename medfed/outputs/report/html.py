@@ -17,13 +17,15 @@ _NOT_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # characters th
 
 
 def render_page(template: str, style: str, script: str = "", folders: Sequence[Path] = (), **content: object) -> str:
-    """Render a page that needs no other file and no network, and whose content security policy forbids both.
+    """Render a template as an HTML page that needs no other file and no network.
+
+    The content security policy of the page forbids the browser to load anything. Text from `content` is escaped.
 
     Args:
-        template: file name of the template; it extends `frame.html.jinja`.
-        style: the page's style sheet.
-        script: the page's script; "" for none.
-        folders: where to look for templates besides `templates/`.
+        template: file name of the Jinja template; it extends `frame.html.jinja`.
+        style: the page's style sheet (CSS).
+        script: the page's script (JavaScript); "" for none.
+        folders: folders with templates, in addition to `medfed/outputs/report/templates`.
         content: the variables of the template.
 
     Returns:
@@ -46,10 +48,14 @@ def render_page(template: str, style: str, script: str = "", folders: Sequence[P
 
 
 def trusted_text(text: str, element: str) -> Markup:
-    """Mark the content of a `style` or `script` element as HTML that must not be escaped.
+    """Return a style sheet or a script, marked as text that Jinja must not escape.
+
+    Args:
+        text: content of the `style` or `script` element.
+        element: "style" or "script".
 
     Raises:
-        ValueError: if the text contains the element's end tag or the beginning of a comment.
+        ValueError: if the text contains the element's end tag or the beginning of an HTML comment.
     """
     if f"</{element}" in text.lower() or "<!--" in text:
         raise ValueError(f"the {element} contains '</{element}' or '<!--', which ends its own element; remove it")

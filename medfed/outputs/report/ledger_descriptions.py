@@ -14,7 +14,7 @@ from medfed.outputs.report.ledger_totals import ENTRY, NORMALISATION, SITE, WEIG
 
 @dataclass(frozen=True)
 class EntryDescription:
-    """A description in words.
+    """What one kind of sent value is, in words, and what it could reveal about patients.
 
     Attributes:
         title: what the entry is.
@@ -134,12 +134,15 @@ GROUPS = {"weights": "model weights", "tensor": "statistics", "fact": "facts"}  
 
 
 def describe_entry(key: LedgerKey, methods: list[str]) -> EntryDescription:
-    """Return the description of an entry of the ledger; `UNKNOWN` if there is none.
+    """Describe a kind of tensor or value that was sent to or from the sites, and what it could reveal about patients.
 
     Args:
-        key: the entry.
-        methods: the name of the run's method. For a stack of methods their names in order; the tensors of a stack are
-            named `0/NAME`, `1/NAME`, ...
+        key: direction, group and name of the sent values, as in the ledger (the list of everything that was sent).
+        methods: the name of the run's method, in a list. For a stack of methods, their names in order. The tensors of a
+            stack have names such as `0/NAME` and `1/NAME`, where the number is the position of the method.
+
+    Returns:
+        The description; `UNKNOWN` if there is none.
     """
     if key.group == "weights" and key.name in (WEIGHTS, NORMALISATION):
         return {WEIGHTS: _WEIGHTS, NORMALISATION: _NORMALISATION}[key.name]

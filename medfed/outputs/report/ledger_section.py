@@ -16,7 +16,7 @@ UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 @dataclass(frozen=True)
 class RunLedger:
-    """The ledger of one run.
+    """What was sent to and from the sites in one run, as texts and tables for the report.
 
     Attributes:
         title: the run.
@@ -39,7 +39,7 @@ class RunLedger:
 
 @dataclass(frozen=True)
 class ComparisonLedger:
-    """The ledgers of a comparison: the totals by method, and the first run of each method in full."""
+    """What was sent in a comparison: the totals of each method, and all details of the first run of each method."""
 
     totals: Table
     runs: list[RunLedger]
@@ -47,14 +47,18 @@ class ComparisonLedger:
 
 @dataclass(frozen=True)
 class Ledgers:
-    """The content of the section."""
+    """The content of the report's section "What left the sites"."""
 
     runs: list[RunLedger]
     comparisons: list[ComparisonLedger]
 
 
 def format_size(n_bytes: int) -> str:
-    """Format a number of bytes with three digits in powers of 1000: 1234 gives "1.23 kB"."""
+    """Return a number of bytes as text with three digits and a unit (powers of 1000): 1234 gives "1.23 kB".
+
+    Args:
+        n_bytes: the number of bytes, at least 0. Numbers below 1000 are written in full, such as "999 bytes".
+    """
     size, unit = float(n_bytes), 0
     while size >= 999.5 and unit < len(UNITS) - 1:
         size, unit = size / 1000, unit + 1
@@ -62,7 +66,11 @@ def format_size(n_bytes: int) -> str:
 
 
 def run_ledger(run: Run) -> RunLedger:
-    """Describe what left the sites of a run, what came to them, and how much of it by site."""
+    """Return texts and tables that say what left the sites of a run, what came to them, and how many bytes.
+
+    Args:
+        run: the finished run, with the totals of its `ledger.csv` (the list of everything that was sent).
+    """
     sent, received = (_totals(run.ledger, direction) for direction in ("up", "down"))
     methods = _method_names(run)
     unknown = sorted({key.name for key, _ in sent if describe_entry(key, methods) is UNKNOWN})
@@ -77,7 +85,13 @@ def run_ledger(run: Run) -> RunLedger:
 
 
 def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
-    """Describe what left the sites in all runs, by method, and the first run of each method in full."""
+    """Return texts and tables that say what left the sites in all runs of a comparison.
+
+    They have the bytes of each method over all its runs, and the details of the first run of each method.
+
+    Args:
+        comparison: the runs that are compared.
+    """
     first_runs: dict[str, Run] = {}
     for run in comparison.runs:
         first_runs.setdefault(run.method, run)

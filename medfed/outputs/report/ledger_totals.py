@@ -22,11 +22,11 @@ SITE, ENTRY = "SITE", "ENTRY"  # stand for the name of a site, or of a weight, i
 
 @dataclass(frozen=True, order=True)
 class LedgerKey:
-    """What is added up under one name.
+    """The direction, group and name of sent values (rows of `ledger.csv`) that are added up.
 
     Attributes:
         direction: "up" from the sites to the coordinator, or "down".
-        group: "weights", "tensor" (a method's statistics) or "fact" (a plain value).
+        group: "weights", "tensor" (a method's statistics) or "fact" (a plain value without a shape, such as a loss).
         name: the name in the ledger. All weights of the network share the name `WEIGHTS`, its normalisation statistics
             the name `NORMALISATION`. In names of tensors, `SITE` stands for the name of a site and `ENTRY` for the name
             of a weight: `control/ENTRY` is one name for all control variates.
@@ -39,13 +39,13 @@ class LedgerKey:
 
 @dataclass
 class LedgerTotal:
-    """The total of one key over all sites and rounds.
+    """Bytes, rounds, sites and shapes of all sent values with the same key, over the whole run.
 
     Attributes:
         n_bytes: the sum of the sizes.
-        rounds: the rounds in which it crossed.
+        rounds: the rounds in which such a value was sent.
         sites: the sites that sent or received it.
-        shapes: the first `MAX_SHAPES` + 1 shapes, in the order of the ledger.
+        shapes: the first `MAX_SHAPES` + 1 different shapes, in the order of the ledger.
     """
 
     n_bytes: int = 0
@@ -54,7 +54,14 @@ class LedgerTotal:
     shapes: dict[str, None] = field(default_factory=dict)
 
     def add(self, round_number: int, site: str, shape: str, n_bytes: int) -> None:
-        """Add one row of the ledger."""
+        """Add one row of `ledger.csv` (one sent tensor or value) to the total, in place.
+
+        Args:
+            round_number: the round in which it was sent.
+            site: the site that sent or received it.
+            shape: its shape as text, such as "16x3x3".
+            n_bytes: its size in bytes.
+        """
         self.n_bytes += n_bytes
         self.rounds.add(round_number)
         self.sites.add(site)
@@ -64,11 +71,11 @@ class LedgerTotal:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The totals of a ledger.
+    """The totals of `ledger.csv`, the list of all tensors and values that were sent to or from the sites of a run.
 
     Attributes:
-        totals: by key.
-        by_site: site: {(direction, group): bytes}.
+        totals: the totals by direction, group and name.
+        by_site: for each site, by its name, {(direction, group): bytes}.
         n_rows: number of rows that were read.
     """
 
@@ -77,17 +84,24 @@ class Ledger:
     n_rows: int
 
     def total_bytes(self, direction: str) -> int:
-        """Return the bytes that crossed in a direction, "up" or "down"."""
+        """Return how many bytes were sent in one direction, over all sites and rounds.
+
+        Args:
+            direction: "up" (from the sites to the coordinator) or "down" (to the sites).
+        """
         return sum(total.n_bytes for key, total in self.totals.items() if key.direction == direction)
 
 
 def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
-    """Add up the ledger of a run. The names in `model.safetensors` say which entries are weights.
+    """Read the `ledger.csv` of a run (the list of all sent tensors and values) and return the totals of its rows.
+
+    Rows with the same direction, group and name are added up. The names in `model.safetensors` say which tensors are
+    weights of the network. Site names in the name of a tensor are replaced, so that all sites share one total:
+    `style/UCL/mean` becomes `style/SITE/mean`.
 
     Args:
         run: the run's folder.
-        sites: names of sites. A site's name in the name of a tensor is replaced: `bank/UCL` becomes `bank/SITE`. The
-            names in `clients.json` are replaced as well.
+        sites: names of sites to replace. The names of simulated clients in `clients.json` are replaced as well.
 
     Raises:
         UserError: if a file is damaged or the ledger has another header.

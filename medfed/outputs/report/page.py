@@ -24,7 +24,16 @@ MIXED = " Some runs are of PHANTOM data: each caption says which."
 
 @dataclass(frozen=True)
 class RunResults:
-    """The content of a run's section: its scores, charts and figures."""
+    """The content of the report's section about one run: its scores, charts and figures.
+
+    Attributes:
+        scores: the table of scores by site.
+        boxes: box plots of the scores of single cases (a patient's image or volume), one chart per structure and
+            metric.
+        curves: training curves, one chart per recorded measure, such as the training loss.
+        figures: the PNG files of the run.
+        box_note: sentence that explains the box plots.
+    """
 
     scores: Table
     boxes: list[Chart]
@@ -35,9 +44,18 @@ class RunResults:
 
 @dataclass(frozen=True)
 class ComparisonResults:
-    """The content of a comparison's section: warnings, tables, charts and figures.
+    """The content of the report's section about one comparison: warnings, tables, charts and figures.
 
-    `figures` are the figures by unseen site; `cost` and `published` are None where nothing is known.
+    Attributes:
+        warnings: sentences at the beginning of the section.
+        tables: scores of the methods, one table per structure and metric.
+        heat_maps: the same scores as coloured tables.
+        boxes: box plots of the scores of single cases (a patient's image or volume) at the unseen sites.
+        curves: the mean training curve of each method.
+        figures: figures of predictions, by unseen site; None if the runs cannot be compared.
+        cost: time and transferred bytes of each method; None if they are not comparable.
+        published: tables that papers printed about the dataset; None if no such table is known.
+        box_note: sentence that explains the box plots.
     """
 
     warnings: list[str]
@@ -52,11 +70,13 @@ class ComparisonResults:
 
 
 def build_page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
-    """Return the page as HTML text. The same folders give the same text.
+    """Return the report on runs and comparisons: one complete HTML page as text.
+
+    The same runs and comparisons give the same text.
 
     Args:
-        runs: runs with a section of their own.
-        comparisons: comparisons with a section of their own, each with its runs.
+        runs: finished runs, each with a section of its own.
+        comparisons: comparisons, each with a section of its own. A comparison contains its runs.
     """
     compared = [run for comparison in comparisons for run in comparison.runs]
     all_runs = list({run.path: run for run in (*runs, *compared)}.values())

@@ -25,12 +25,12 @@ LABEL = "PUBLISHED numbers, not of this comparison"
 
 @dataclass(frozen=True)
 class PublishedPaper:
-    """One table of a paper.
+    """One table that a paper printed, as content of the report.
 
     Attributes:
         title: the paper and the number of the table.
         facts: sentences about where the numbers are from.
-        tables: the parts of the table that are about the data set.
+        tables: the parts of the table that are about the dataset of the comparison.
     """
 
     title: str
@@ -40,7 +40,7 @@ class PublishedPaper:
 
 @dataclass(frozen=True)
 class Published:
-    """The content of the part.
+    """The content of a comparison's part "As published" in the report.
 
     Attributes:
         summary: the line that is shown while the part is folded up.
@@ -54,7 +54,16 @@ class Published:
 
 
 def published_tables(comparison: Comparison) -> Published | None:
-    """Return the published tables of a comparison's data set, or None if no table of the data set is known."""
+    """Return the tables that papers published about the dataset of a comparison, as content of the report.
+
+    Rows of methods that the comparison also ran are marked.
+
+    Args:
+        comparison: the runs that are compared, at least one.
+
+    Returns:
+        Texts and tables; None if no published table of the dataset is known.
+    """
     first = comparison.runs[0]
     dataset = published_name_of(_config_block(first, "data"))
     tables = tables_of_dataset(dataset)

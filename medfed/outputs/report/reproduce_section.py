@@ -17,7 +17,13 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The config of a run: its title, its SHA-256 and its text."""
+    """The config of a run, as the report shows it.
+
+    Attributes:
+        title: the run's method, unseen site and seed.
+        sha256: the SHA-256 of the config; "unknown" if the run did not record it.
+        text: the text of `config.yaml`.
+    """
 
     title: str
     sha256: str
@@ -43,14 +49,20 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Recipes:
-    """The content of the section."""
+    """The content of the report's last section, which says how to repeat the runs."""
 
     introduction: str
     recipes: list[Recipe]
 
 
 def recipes_for(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> Recipes:
-    """Describe how to repeat runs, and comparisons that have a folder."""
+    """Return the commands and configs that repeat runs and comparisons.
+
+    Args:
+        runs: finished runs; each gets a command for `medfed.train` and its config.
+        comparisons: comparisons. Each one that `medfed.evaluate` wrote gets a command for `medfed.evaluate`, with the
+            config of one run of each method. Comparisons of runs that the user named one by one are left out.
+    """
     command = "python -m medfed.train config.yaml --out runs/again"
     recipes = [Recipe(run.title, command, [_config(run)]) for run in runs]
     recipes += [_comparison_recipe(comparison) for comparison in comparisons if comparison.is_a_folder]

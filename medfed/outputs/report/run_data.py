@@ -24,18 +24,18 @@ ROLES = ("seen", "validation", "unseen")
 
 @dataclass(frozen=True)
 class Run:
-    """The content of a finished run's folder.
+    """The content of a finished run's folder, as the report uses it.
 
     Attributes:
         path: the folder.
         method: the run's name in tables; differs between two runs with the same method, unseen site and seed.
-        summary: `summary.json`.
-        config: `config.yaml`.
+        summary: content of `summary.json`.
+        config: content of `config.yaml`, as plain values.
         config_text: the text of `config.yaml`.
-        rows: the rows of `cases.csv`.
-        history: the rows of `history.csv`.
-        ledger: the totals of `ledger.csv`.
-        row: the run's row in the table of its comparison.
+        rows: the rows of `cases.csv`: one dict of scores per image, or per structure of a patient.
+        history: the rows of `history.csv`: one dict per round, with losses and validation scores.
+        ledger: the totals of `ledger.csv`, the list of everything that was sent to or from the sites.
+        row: the method and varied settings that name the run in its comparison.
         scoring: the metrics of the run's task.
     """
 
@@ -52,34 +52,37 @@ class Run:
 
     @property
     def transductive_by(self) -> list[str]:
-        """Names of what used the unlabelled test images while predicting, such as "tent"."""
+        """Names of the techniques that used the unlabelled test images during prediction, such as "tent".
+
+        The list is empty if no technique did so.
+        """
         return self.summary.get("transductive_by") or ["tent"] * bool(self.summary.get("transductive"))
 
     @property
     def data_label(self) -> str:
-        """The last words of every caption: "PHANTOM data" or "REAL data"."""
+        """Text at the end of every caption: "PHANTOM data" if the images are synthetic, otherwise "REAL data"."""
         return "PHANTOM data" if self.summary["data"] == "phantom" else f"{self.summary['data'].upper()} data"
 
     @property
     def title(self) -> str:
-        """The run's method, unseen site and seed in words."""
+        """The run's method, unseen site and seed in words, for example "elcfs, unseen BMC, seed 0"."""
         return f"{self.method}, unseen {self.unseen}, seed {self.summary['seed']}"
 
     @property
     def unseen(self) -> str:
-        """The name of the unseen site, or "none"."""
+        """The name of the unseen site, or "none" if no site was left out."""
         return self.summary.get("unseen_site") or "none"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs that are compared with each other.
+    """Runs that the report compares with each other.
 
     Attributes:
         name: the comparison's folder, or another name.
         runs: the runs, those of the baseline first.
-        tables: (role, table) for the roles "unseen" and, if all runs have a validation site, "validation".
-        is_a_folder: whether `medfed.evaluate` wrote the comparison; False for runs that were named one by one.
+        tables: (role, table) pairs for the roles "unseen" and, if all runs have a validation site, "validation".
+        is_a_folder: whether `medfed.evaluate` wrote the comparison; False for runs that the user named one by one.
         why_no_table: why the runs cannot share a table, as a clause; None if they share one.
         n_unfinished: number of runs of the folder that are not finished.
     """
@@ -93,11 +96,11 @@ class Comparison:
 
 
 def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
-    """Read the folder of a finished run.
+    """Read the folder of a finished run: its config, scores, training history, and the totals of what was sent.
 
     Args:
         path: the folder.
-        row: the run's row in the table of its comparison; None reads it from the folder.
+        row: the method and varied settings that name the run in its comparison; None reads them from the folder.
 
     Raises:
         UserError: if the run is not finished, or if a file is missing or damaged.
@@ -134,13 +137,13 @@ def _summary(path: Path) -> dict[str, Any]:
 
 
 def comparison_folders(path: Path) -> tuple[list[Path], int]:
-    """Find the runs of a comparison.
+    """Find the folders of all runs in the folder of a comparison.
 
     Args:
-        path: the comparison's folder.
+        path: the folder that `medfed.evaluate` wrote.
 
     Returns:
-        The folders of the finished runs, and the number of runs that are not finished.
+        The sorted folders of the finished runs, and the number of runs that are not finished.
     """
     folders = sorted(folder for folder in path.glob(FOLDS) if (folder / "config.yaml").is_file())
     finished = [folder for folder in folders if (folder / "summary.json").is_file()]
@@ -148,18 +151,20 @@ def comparison_folders(path: Path) -> tuple[list[Path], int]:
 
 
 def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Run], list[Comparison]]:
-    """Read the folders of runs and comparisons.
+    """Read the folders of runs and comparisons for the report.
 
     Args:
-        paths: the folders. A folder that is named twice is read once.
-        progress: wraps the list of runs to read, for a progress bar.
+        paths: the folders of runs, or of comparisons that `medfed.evaluate` wrote. A folder that is named twice is read
+            once.
+        progress: function that takes the list of runs to read and returns an iterable over it, such as a progress bar.
 
     Returns:
-        The runs that were named one by one, and the comparisons. If the runs that were named one by one differ in
-        method, unseen site or seed, they are compared as well.
+        Two lists: the single runs (their own folder is in `paths`), and the comparisons. If the single runs differ in
+        method, unseen site or seed, they form one more comparison.
 
     Raises:
-        UserError: if a folder is neither a run nor a comparison, no run is finished, or a file is damaged.
+        UserError: if a folder is neither a run nor a comparison, if no run of a comparison is finished, or if a file is
+            damaged.
     """
     paths = list(dict.fromkeys(paths))
     folders = {path: comparison_folders(path) for path in paths if not (path / "config.yaml").is_file()}
@@ -227,11 +232,15 @@ def _table(runs: list[Run], role: str) -> Table:
 
 
 def structures_of(runs: Iterable[Run], role: str | None = None) -> list[str]:
-    """Return the structures of the runs' rows, in the order of the rows.
+    """Return the names of the structures (such as organs) that have scores in the given runs.
 
     Args:
         runs: the runs.
-        role: "seen", "validation" or "unseen"; None takes the rows of every role.
+        role: which scores are used: those at "seen" sites (they trained), "validation" sites (they only scored) or
+            "unseen" sites. None uses all scores.
+
+    Returns:
+        Each name once, in the order of the rows of `cases.csv`. For classification ["all"].
     """
     rows = ((run.scoring, row) for run in runs for row in run.rows if role in (None, row["role"]))
     return list(dict.fromkeys(scoring.structure_of(row) for scoring, row in rows))

@@ -17,10 +17,13 @@ ROLE_LABELS = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
 
 
 def run_score_table(run: Run) -> Table:
-    """Return a run's scores: one row per site and structure, and below them the means over sites.
+    """Return the table of a run's scores: one row per site and structure, and below them the means over sites.
 
-    Scores come before the numbers of cases, so that a phone shows them without scrolling. If all rows have the same
-    structure, the caption names it and there is no column for it.
+    Columns of scores come before the numbers of cases, so that a phone shows them without scrolling. If all rows have
+    the same structure, the caption names it and there is no column for it.
+
+    Args:
+        run: the finished run.
     """
     scoring, summary = run.scoring, run.summary
     sites = [
@@ -51,9 +54,14 @@ def run_score_table(run: Run) -> Table:
 
 
 def comparison_tables_of(comparison: Comparison) -> list[Table]:
-    """Return the tables of a comparison: one per role of the sites, structure and metric.
+    """Return the score tables of a comparison: one per structure and metric, with methods as rows and sites as columns.
 
-    The best score of a column is bold and the second best underlined. The notes of a role stand below its last table.
+    If the comparison has validation sites, these have tables of their own, after those of the unseen sites. The best
+    score of a column is bold and the second best is underlined. Notes stand below the last table of the unseen sites
+    and below the last table of the validation sites.
+
+    Args:
+        comparison: the runs that are compared.
     """
     label, tables = comparison.runs[0].data_label, []
     for role, table in comparison.tables:

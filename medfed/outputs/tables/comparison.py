@@ -29,10 +29,10 @@ Groups = Mapping[Key, Mapping[str, Mapping[str, Any]]]  # the scores of each run
 
 @dataclass(frozen=True)
 class Cell:
-    """Score of one method at one site.
+    """Score of one method at one site, averaged over the seeds.
 
     Args:
-        mean: mean over seeds.
+        mean: mean over seeds, in the unit of the block that contains the cell.
         sd: standard deviation over seeds; None for a single seed.
         n_seeds: number of seeds.
     """
@@ -44,7 +44,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """Scores of one method for one structure and one metric.
+    """Scores of one method for one structure and one metric: one line of a table.
 
     Args:
         method: label of the method.
@@ -69,7 +69,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Block:
-    """Part of a table: one structure and one metric in one unit.
+    """Part of a comparison table: the scores of all methods for one structure and one metric in one unit.
 
     Args:
         structure: name of the structure; "all" for classification.
@@ -92,14 +92,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Table:
-    """A leave-one-site-out table; `medfed.outputs.tables.table` prints it.
+    """A comparison of methods by leave-one-site-out, as data; `medfed.outputs.tables.table` prints it.
 
     Args:
-        data: "phantom" or "real".
+        data: "phantom" (synthetic images) or "real".
         selection: name of the rule that selected the round.
         seeds: seeds of the runs, sorted.
         sites: names of the columns, sorted.
-        baseline: label of the method that the others are tested against.
+        baseline: label of the method that all other methods are tested against.
         head: lines above the table: kind of data, meaning of the columns, meaning of the numbers.
         blocks: one block for each structure, metric and unit.
         notes: remarks below the table.
@@ -120,24 +120,27 @@ class Table:
 def build_table(
     results: Sequence[dict], structures: Sequence[str], baseline: str = BASELINE, role: str = "unseen"
 ) -> Table:
-    """Build the table that compares methods over unseen sites, or over the validation sites of leave-two-sites-out.
+    """Return the table that compares methods, with one column per unseen site or per validation site.
 
-    A distance in mm and one in pixels are never averaged: each unit that occurs has its own block. A cell is None if
-    the site has cases in another unit or if the run is missing; then the average over sites is None too.
+    A cell has a method's score at one site, averaged over the seeds. Each method is also tested against the baseline.
+    The table has one block for each structure and metric. A distance in mm and a distance in pixels are never averaged,
+    so each of these units has its own block. A cell is None if the run is missing or if some cases of the site have
+    another unit. The average over sites is then None too.
 
     Args:
-        results: one dict for each run: {"method", "unseen_site", "seed", "rows" (scores of the unseen site's cases),
-            "selection", "data", "summary"}. The task and the metrics of the summary are shown (default: segmentation),
-            and its scores are used for metrics that cannot be computed from rows. For `role="validation"`:
-            "validation_site", and the rows of that site. A method with varied settings may have "baseline": label of
-            the baseline with the same settings.
+        results: one dict for each run: {"method", "unseen_site", "seed", "rows" (the rows of `cases.csv` for the unseen
+            site), "selection" (name of the rule that selected the round), "data" ("phantom" or "real"), "summary"
+            (content of `summary.json`)}. The summary defines the task and the metrics of the table (without it:
+            segmentation). Its scores are used for metrics that cannot be computed from rows. For `role="validation"`,
+            the dict has "validation_site" and the rows of that site. The dict of a method with varied settings may have
+            "baseline": the label of the baseline with the same settings.
         structures: names of the structures in the order of the table; ["all"] for classification.
-        baseline: label of the method that the others are tested against.
-        role: "unseen" or "validation": the sites that are the columns of the table.
+        baseline: label of the method that all other methods are tested against.
+        role: which sites are the columns of the table: "unseen" or "validation".
 
     Raises:
-        UserError: if there are no results, if a run occurs twice, or if phantom and real data, two tasks or two
-            selection rules are mixed.
+        UserError: if there are no results, if a run occurs twice, or if phantom (synthetic) and real data, two tasks or
+            two selection rules are mixed.
         ValueError: if a row belongs to another site or has another role.
     """
     scorings = [scoring_of(result.get("summary", {})) for result in results]
@@ -187,7 +190,7 @@ def _transductive(results: Sequence[dict]) -> list[str]:
 
 
 def data_label(data: str) -> str:
-    """Return the first line of every result, which states whether the data are a phantom.
+    """Return the first line of every result, which says whether the images are synthetic (a phantom) or real.
 
     Args:
         data: "phantom" or "real".

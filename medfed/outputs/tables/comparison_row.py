@@ -20,7 +20,7 @@ _UNSAFE = re.compile(r"[^\w.,=+-]", re.ASCII)
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One method with one value of each varied setting.
+    """One row of a comparison table: a method with one value of each varied setting.
 
     Args:
         method: the method as in `medfed.evaluate --methods`, for example `ccst:style=single`.
@@ -33,26 +33,34 @@ class ComparisonRow:
 
     @property
     def label(self) -> str:
-        """Return the row's text in the table, for example `ccst:style=single, federation.participating=2`."""
+        """Return the name of the row in the table, for example `ccst:style=single, federation.participating=2`."""
         return ", ".join([self.method, *self.varied])
 
     @property
     def baseline(self) -> str:
-        """Return the label of the baseline row: FedAvg with the same varied settings, except settings of the method."""
+        """Return the name of the table's row that this row is compared with: FedAvg with the same varied settings.
+
+        Varied settings that begin with `method.` are left out of the name, because FedAvg does not have them.
+        """
         shared = tuple(setting for setting in self.varied if not setting.startswith("method."))
         return ComparisonRow(BASELINE, shared).label
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Return the dotted keys of all settings, except `method.name`, that differ from the comparison's config."""
+        """Return the names of the settings in which this row differs from the comparison's config.
+
+        A name is a dotted key such as `method.style` or `federation.participating`. The key `method.name` is left out.
+        """
         own = (f"method.{key}" for key in re.findall(r"[:,]([\w.]+)=", self.method))
         return (*own, *(setting.partition("=")[0] for setting in self.varied))
 
     @property
     def folder(self) -> str:
-        """Return the name of the row's folder, which is valid on every file system.
+        """Return the name of the folder that contains the row's runs; it is valid on every file system.
 
-        If the label is not a valid name, the folder name ends in the first 8 hexadecimal digits of its SHA-256.
+        The name is the row's label (its name in the table) with ":" replaced by "-" and ", " by "--". If this is not a
+        valid name or is longer than 100 characters, invalid characters become "_", the rest after 100 characters is cut
+        off, and the name ends in the first 8 hexadecimal digits of the label's SHA-256.
         """
         name = self.label.replace(":", "-").replace(", ", "--")
         if _SAFE.fullmatch(name) and len(name) <= MAX_NAME_LENGTH and not name.endswith("."):
@@ -60,20 +68,21 @@ class ComparisonRow:
         return f"{_UNSAFE.sub('_', name)[:MAX_NAME_LENGTH]}-{hashlib.sha256(self.label.encode()).hexdigest()[:8]}"
 
     def write(self, run: Path) -> None:
-        """Write the row as `row.json` into the folder of one of its runs.
+        """Write this row's method and varied settings as `row.json` into the folder of one of its runs.
 
         Args:
-            run: folder of the run.
+            run: folder of the run, which must exist.
         """
         write_atomically(run / ROW_FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_row(run: Path, method: str) -> ComparisonRow:
-    """Read the row that a run belongs to.
+    """Return the row of a comparison table that a run belongs to, as the run's `row.json` describes it.
 
     Args:
         run: folder of the run.
-        method: name of the run's method; the row's method if the run is not part of a comparison.
+        method: name of the run's method. If the run has no `row.json`, because it is not part of a comparison, the
+            result is a row with this method and without varied settings.
 
     Raises:
         UserError: if `row.json` is damaged.
@@ -93,7 +102,9 @@ def read_row(run: Path, method: str) -> ComparisonRow:
 
 
 def row_from_folder_name(name: str) -> ComparisonRow:
-    """Restore the row of an older comparison, whose runs have no `row.json`, from the name of its folder.
+    """Return the row of a comparison table whose runs are in the folder with the given name.
+
+    This is for comparisons that an older version of medfed wrote, without `row.json` files.
 
     Args:
         name: name of the row's folder, for example `ccst-k=1` for the method `ccst:k=1`.

@@ -18,16 +18,18 @@ from medfed.outputs.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one method for one client and for the coordinator. A time is None if it was not measured.
+    """Cost of one method: seconds and bytes of one client, and seconds of the coordinator.
+
+    A time is None if it was not measured. Bytes do not include validation.
 
     Args:
-        train_s: training time of a client in one round, in seconds; the first round is not counted.
+        train_s: training time of a client in one round, in seconds; the median over all rounds after the first.
         share_s: time for statistics that a client shares in every round, in seconds for each round.
         once_s: time that a client needs only once, in seconds: for statistics that it shares before the first round,
             and for the additional time of its first round.
         aggregate_s: time of the coordinator in one round, in seconds.
-        up: bytes that a client sends in one round, without validation.
-        down: bytes that a client receives in one round, without validation.
+        up: bytes that a client sends in one round.
+        down: bytes that a client receives in one round.
         up_once: bytes that a client sends before the first round.
         down_once: bytes that a client receives before the first round.
     """
@@ -51,7 +53,7 @@ NOTE = ("seconds and bytes of one client in one round, without validation; once:
 
 
 def read_cost(folder: RunFolder) -> Cost:
-    """Compute the cost of a run from its `timings.csv` and `ledger.csv`.
+    """Return the cost of a run (times and transferred bytes), computed from its `timings.csv` and `ledger.csv`.
 
     Args:
         folder: folder of a finished run.
@@ -93,10 +95,10 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float
 
 
 def mean_cost(costs: Sequence[Cost]) -> Cost:
-    """Average the costs of several runs of one method.
+    """Return the mean cost over several runs of one method, field by field.
 
     Args:
-        costs: cost of each run, at least one. A field is None in the result if it is None in any run.
+        costs: cost of each run, at least one. A time that is None in any run is None in the result.
     """
     columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(Cost)}
     means: dict[str, Any] = {
@@ -106,10 +108,13 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
 
 
 def cost_rows(costs: Mapping[str, Cost]) -> list[list[str]]:
-    """Format costs as rows of text: a header row, then one row for each method.
+    """Return the costs of methods as rows of text: a header row, then one row for each method.
+
+    A row has the name of the method, four times in seconds, the bytes of one round in MB, and the bytes that are sent
+    once in kB. An unknown time is "-".
 
     Args:
-        costs: cost by label of the method.
+        costs: the cost of each method, by the method's name in the table.
     """
     lines = [["method", *HEAD.values()]]
     for method, cost in costs.items():
@@ -118,10 +123,12 @@ def cost_rows(costs: Mapping[str, Cost]) -> list[list[str]]:
 
 
 def cost_csv(costs: Mapping[str, Cost]) -> str:
-    """Format costs as CSV with one line for each method, in seconds and bytes.
+    """Format the costs of methods as CSV text: a header line, then one line for each method.
+
+    Times are in seconds and sizes in bytes. An unknown time is an empty field.
 
     Args:
-        costs: cost by label of the method.
+        costs: the cost of each method, by the method's name in the table.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -17,8 +17,8 @@ STYLES = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
 def to_latex(table: Table) -> str:
     """Format a comparison table as LaTeX: one `table` environment for each structure, metric and unit.
 
-    The best method of a column is bold, the second best is underlined. Comments above the tables contain the notes;
-    every caption states whether the data are a phantom.
+    The best method of a column is bold, and the second best is underlined. LaTeX comments above the tables contain the
+    notes. Every caption says whether the images are synthetic (a phantom) or real.
 
     Args:
         table: the table, from `build_table`.
@@ -35,7 +35,7 @@ def to_latex(table: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Escape all characters that LaTeX would interpret as commands.
+    """Return the text with all characters escaped that LaTeX would interpret as commands, such as "%" and "_".
 
     Args:
         text: any text.

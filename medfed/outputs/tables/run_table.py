@@ -16,12 +16,14 @@ MEANS = (("seen", "mean seen"), ("unseen", "mean UNSEEN"))
 
 
 def closing_table(summary: Mapping[str, Any]) -> str:
-    """Format the table that a run prints at its end: scores by site, means over sites, and the gap, with notes.
+    """Return the table that is printed at the end of a run, as text with several lines.
+
+    It shows the scores of each site, the means over sites, the difference between seen and unseen sites, and notes.
 
     Args:
         summary: content of `summary.json`: the result of `Scoring.summarise` with "data" ("phantom" or "real") and
-            "selection" (name of the selection rule). "method", "selected_round", "rounds", "clients" and "privacy" are
-            printed if they are present.
+            "selection" (name of the rule that selected the round). "method", "selected_round", "rounds", "clients" and
+            "privacy" are printed if they are present.
     """
     scoring = scoring_of(summary)
     rows = [[(text, "") for text in row] for row in score_rows(scoring, summary, scoring.shows_interval)]
@@ -34,13 +36,13 @@ def score_rows(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool
     """Format the scores of a run as rows of text.
 
     Args:
-        scoring: scoring of the run's task, which defines the columns.
+        scoring: the metrics and column headings of the run's task.
         summary: content of `summary.json`.
-        with_interval: whether a score is shown with its 95 % interval; otherwise with its standard deviation.
+        with_interval: True shows each score with its 95 % interval. False shows it with its standard deviation.
 
     Returns:
-        A header row, a row for each site and structure (sites that trained first), the means over sites, and the
-        difference between the means of seen and unseen sites.
+        Rows of the same length: the header row, one row for each site and structure (sites that trained first), the
+        means over sites, and the difference between the means of seen and unseen sites.
     """
     rows = [header_row(scoring)]
     for role, words in SITES:
@@ -55,10 +57,13 @@ def score_rows(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool
 
 
 def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
-    """Return the headings of the table's columns.
+    """Return the column headings of the score table of a run.
+
+    After the first columns come the structure (if the task has structures, such as organs), the numbers of cases or of
+    images and patients, the metrics with their units, and further counts such as missed structures.
 
     Args:
-        scoring: scoring of the run's task, which defines the columns.
+        scoring: the metrics and column headings of the run's task.
         first: headings of the first columns.
     """
     metrics = (
@@ -71,15 +76,16 @@ def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str,
 
 
 def format_score(scores: Mapping[str, Any], column: Column, with_interval: bool) -> str:
-    """Format a score as its mean with its interval or its standard deviation; "-" if the mean is unknown.
+    """Format a score as its mean with its 95 % interval or its standard deviation, for example "85.20 ± 3.10".
 
-    A distance is followed by its unit, because the unit depends on the data. The units of other metrics are in the
-    column's heading.
+    The result is "-" if the mean is unknown. A distance is followed by its unit, because this unit (mm or px) depends
+    on the data. The units of other metrics are in the column's heading.
 
     Args:
-        scores: {"mean", "sd", "low", "high"}; all may be None or missing.
+        scores: {"mean", "sd", "low", "high"}, where low and high are the ends of the interval. All may be None or
+            missing. Fractions are in [0, 1] and are printed in percent.
         column: the metric and its unit.
-        with_interval: whether to show the 95 % interval instead of the standard deviation, if it is known.
+        with_interval: True shows the interval if it is known. Otherwise the standard deviation is shown if it is known.
     """
     if scores.get("mean") is None:
         return "-"
@@ -95,14 +101,19 @@ def format_score(scores: Mapping[str, Any], column: Column, with_interval: bool)
 
 
 def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Column | None:
-    """Return the column of a metric to show in a row; None if no column has a value.
+    """Return which column of a metric a row of the table shows: a distance has one column in mm and one in px.
 
-    A distance is shown only if all cases of the site (all sites of a mean) have it in the same unit.
+    A distance of one site is shown if all of the site's cases have it in the same unit. A mean over sites is shown if
+    all sites have it in the same unit.
 
     Args:
-        scoring: scoring of the run's task.
-        metric: the metric, which has several columns if it can have several units.
-        group: scores of one site and structure, by key of the column.
+        scoring: the metrics of the run's task.
+        metric: the metric to show.
+        group: the scores of one site and structure, or their mean over sites, by name of the column, for example
+            "hd95_mm".
+
+    Returns:
+        The column to show; None if there is no value that can be shown.
     """
     main = group[scoring.columns[0].key]
     count = "n_sites" if "n_sites" in main else "n"
@@ -114,10 +125,14 @@ def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any])
 
 
 def weights_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Return notes about the weights that were used for scoring, and about methods that use test images.
+    """Return notes that say which weights were scored at which sites, and which methods used unlabelled test images.
 
     Args:
         summary: content of `summary.json`.
+
+    Returns:
+        One sentence per note. The list is empty if all sites were scored with the same weights and no method used test
+        images.
     """
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     unseen = "the entries of the nearest source site" if "nearest" in by else "the average of the source sites' entries"

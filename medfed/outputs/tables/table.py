@@ -21,7 +21,7 @@ MarkedText = tuple[str, str]  # (text of a cell, mark); the mark is "best", "sec
 
 
 def to_markdown(table: Table) -> str:
-    """Format a table as Markdown. The best method of a column is bold, the second best is underlined.
+    """Format a comparison table as Markdown. The best method of a column is bold, the second best is underlined.
 
     Args:
         table: the table, from `build_table`.
@@ -38,12 +38,12 @@ def to_markdown(table: Table) -> str:
 
 
 def to_text(table: Table, isatty: bool = False) -> str:
-    """Format a table as text with aligned columns.
+    """Format a comparison table as text with aligned columns.
 
     Args:
         table: the table, from `build_table`.
-        isatty: whether to mark the best and the second best method with the terminal's escape codes for bold and
-            underline.
+        isatty: True prints the best method of each column in bold and underlines the second best, with the terminal's
+            escape codes. False marks nothing.
     """
     parts = ["\n".join(table.head)]
     parts += [f"{block_title(block)}\n{align_columns(block_rows(table, block), isatty)}" for block in table.blocks]
@@ -52,11 +52,14 @@ def to_text(table: Table, isatty: bool = False) -> str:
 
 
 def to_csv(table: Table, role: str = "unseen") -> str:
-    """Format a table as CSV with one line for each method, site, structure and metric. Unknown values are empty.
+    """Format a comparison table as CSV with one line for each structure, metric, method and site.
+
+    After the lines of the sites, one more line has the average over sites, the p value, and the numbers of failures and
+    of cases. Unknown values are empty fields.
 
     Args:
         table: the table, from `build_table`.
-        role: "unseen" or "validation", as given to `build_table`.
+        role: whether the sites of the table are "unseen" or "validation" sites, as given to `build_table`.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -74,7 +77,9 @@ def to_csv(table: Table, role: str = "unseen") -> str:
 
 
 def to_json_dict(table: Table) -> dict:
-    """Convert a table to plain dicts and lists. Unknown values are None; Dice is in percent.
+    """Convert a comparison table to plain dicts and lists, with the same names as the fields of `Table`.
+
+    Unknown values are None. Metrics with the unit "%", such as Dice, are in percent (0 to 100).
 
     Args:
         table: the table, from `build_table`.
@@ -83,7 +88,7 @@ def to_json_dict(table: Table) -> dict:
 
 
 def to_json(table: Table) -> str:
-    """Format a table as JSON.
+    """Format a comparison table as JSON text, with the same names as the fields of `Table`.
 
     Args:
         table: the table, from `build_table`.
@@ -92,10 +97,10 @@ def to_json(table: Table) -> str:
 
 
 def block_title(block: Block) -> str:
-    """Return the title of a block: structure, metric, unit, and whether higher or lower is better.
+    """Return the title of one block of a comparison table, for example "prostate: Dice (%), higher is better".
 
     Args:
-        block: one block of a table.
+        block: the part of a comparison table for one structure and one metric in one unit.
     """
     better = "higher" if block.higher_is_better else "lower"
     name = block.name if block.structure == ALL else f"{block.structure}: {block.name}"
@@ -104,16 +109,18 @@ def block_title(block: Block) -> str:
 
 
 def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
-    """Format a block as rows of cells: a header row, then one row for each method.
+    """Format one block of a comparison table as rows of text: a header row, then one row for each method.
 
+    The columns are the method, one column per site, the average over sites, the p value, and the number of failures.
     The column of p values is left out if no method was tested.
 
     Args:
-        table: the table that contains the block.
-        block: one block of the table.
+        table: the comparison table that contains the block.
+        block: the part of the table for one structure and one metric in one unit.
 
     Returns:
-        Rows of (text, mark); the mark is "best", "second" or "".
+        Rows of (text, mark). The mark says whether the method is the "best" or the "second" of its column; otherwise it
+        is "".
     """
     head = ["method", *table.sites, "average", f"p against {table.baseline} (n)", table.failed]
     tested = any(line.n is not None for line in block.lines)
@@ -156,12 +163,13 @@ def _p(p: float | None) -> str:
 
 
 def align_columns(lines: Sequence[Sequence[MarkedText]], ansi: bool, n_left: int = 1) -> str:
-    """Format rows as text in which every column has the width of its longest cell.
+    """Format rows as text in which every column is as wide as its longest cell.
 
     Args:
-        lines: rows of (text, mark) of equal length; the mark is "best", "second" or "".
-        ansi: whether to show marks with the terminal's escape codes for bold and underline.
-        n_left: number of left-aligned columns; the others are right-aligned.
+        lines: rows of (text, mark) of equal length. The mark is "best", "second" or "".
+        ansi: True prints cells marked "best" in bold and underlines cells marked "second", with the terminal's escape
+            codes. False ignores the marks.
+        n_left: the first `n_left` columns are aligned to the left, and all following columns to the right.
     """
     widths = [max(len(text) for text, _ in column) for column in zip(*lines)]
     codes = {"best": "\033[1m{}\033[0m", "second": "\033[4m{}\033[0m"} if ansi else {}
