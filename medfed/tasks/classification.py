@@ -300,7 +300,7 @@ class Classification(Task):
             dataset: the dataset of the cases; it knows how to read them.
             cases: test cases of the site. A case is one image of a patient, with its class.
             role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it
-                only helped to select the round).
+                did not train, but may have helped to select the round).
             notice: called for each image that is read, with its case and short texts about unusual properties of the
                 file.
             advance: called with the number of images that were scored since the last call, for a progress bar.

@@ -203,7 +203,7 @@ class Task(ABC):
             dataset: the dataset of the cases; it knows how to read them.
             cases: test cases of one site. A case is one image or volume of a patient, with its mask or class.
             role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it
-                only helped to select the round).
+                did not train, but may have helped to select the round).
             notice: called for each case that is read, with the case and short texts about unusual properties of its
                 files.
             advance: called with the number of cases that were scored since the last call, for a progress bar.
