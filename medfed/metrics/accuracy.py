@@ -22,8 +22,7 @@ class Accuracy(ClassMetric):
     limits = (0.0, 1.0)
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute the accuracy (the weighted fraction of correctly classified images) under each weighting of the
-        images.
+        """Compute the accuracy, the weighted fraction of correctly classified images, under each weighting.
 
         Args:
             images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of

@@ -17,8 +17,7 @@ class BalancedAccuracy(ClassMetric):
     note = "Balanced accuracy is the mean recall over the classes that a site has"
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute the balanced accuracy (the mean recall over the classes that occur) under each weighting of the
-        images.
+        """Compute the balanced accuracy, the mean recall over the classes that occur, under each weighting.
 
         Args:
             images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of

@@ -82,7 +82,7 @@ class ClassMetric(Metric):
     has_interval: ClassVar[bool] = True
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the attributes and methods that a class metric must define and that this class does not
+        """Return the names of the attributes and methods that a class metric must define and this class does not
         define.
         """
         has_values = type(self).values is not ClassMetric.values

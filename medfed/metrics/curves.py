@@ -60,9 +60,9 @@ def roc_curve(score: np.ndarray, positive: np.ndarray) -> Curve:
 def macro_roc_curve(probabilities: np.ndarray, labels: np.ndarray) -> Curve | None:
     """Return the ROC curve whose area is the metric AUROC.
 
-    With two classes it is the curve of class 1. With more classes, each class is compared with all other classes, and
-    the true positive rates of these curves are averaged at each false positive rate. Both ends of every vertical step
-    are kept, so that the area equals AUROC.
+    With two classes it is the curve of class 1. With more classes, each class that occurs is compared with all other
+    classes, and the true positive rates of these curves are averaged at each false positive rate. Both ends of every
+    vertical step are kept, so that the area equals AUROC.
 
     Args:
         probabilities: (N, K) in [0, 1], K at least 2.

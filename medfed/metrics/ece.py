@@ -8,14 +8,13 @@ from medfed.metrics.class_metric import N_BINS, ClassMetric, ScoredImages, confi
 
 
 class ExpectedCalibrationError(ClassMetric):
-    """Expected calibration error: the mean difference between an image's top probability and the accuracy, over 15
-    bins.
+    """Mean difference between the top probability of images and their accuracy, over 15 bins, in [0, 1].
 
     The top probability of an image is the probability of its predicted class. Images are grouped into 15 bins of equal
     width by top probability. The error is the mean over the bins of |accuracy - mean top probability|, weighted by the
     number of images. Eq. 3 of Guo et al., "On Calibration of Modern Neural Networks", ICML 2017,
-    https://arxiv.org/abs/1706.04599. It has no bootstrap interval: resampling increases it, so the interval would lie
-    above the value.
+    https://arxiv.org/abs/1706.04599. The metric has no bootstrap interval, because resampling increases it and the
+    interval would lie above the value.
     """
 
     name = "ece"
@@ -26,7 +25,10 @@ class ExpectedCalibrationError(ClassMetric):
     has_interval = False
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute the expected calibration error (eq. 3 of Guo et al. 2017) under each weighting of the images.
+        """Compute the expected calibration error under each weighting of the images (eq. 3 of Guo et al. 2017).
+
+        It is the mean over 15 bins of |accuracy - mean top probability|, weighted by the images in each bin. The top
+        probability of an image is the probability of its predicted class.
 
         Args:
             images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of

@@ -7,9 +7,7 @@ from medfed.metrics.metric import DISTANCE
 
 
 class HausdorffDistance(MaskMetric):
-    """Largest distance from an edge voxel of one mask to the edge of the other mask, in mm (pixels without a voxel
-    size).
-    """
+    """Largest distance of an edge voxel of one mask to the other mask's edge, in mm (pixels without a voxel size)."""
 
     name = "hd"
     label = "HD"

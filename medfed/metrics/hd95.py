@@ -9,8 +9,7 @@ from medfed.metrics.metric import DISTANCE
 
 
 class HausdorffDistance95(MaskMetric):
-    """Larger of the 95th percentiles of the surface distances in the two directions, in mm (pixels without a voxel
-    size).
+    """Larger of the two directed 95th percentiles of the surface distances, in mm (pixels without a voxel size).
 
     MONAI's `HausdorffDistanceMetric(percentile=95)` gives the same value.
     """

@@ -35,8 +35,7 @@ class PooledHausdorffDistance95(MaskMetric):
         return float(np.percentile(np.concatenate(masks.surface_distances_in_voxels), 95))
 
     def value_of_failure(self, masks: MaskPair) -> float:
-        """Return the value that the metric gets if exactly one mask is empty: the length of the image's diagonal in
-        voxels.
+        """Return the value that the metric gets if exactly one mask is empty: the image's diagonal in voxels.
 
         Args:
             masks: a prediction and a reference of which one is empty.

@@ -77,8 +77,7 @@ class MaskPair:
 
     @cached_property
     def surface_distances(self) -> DistancePair:
-        """For each edge voxel of one mask, the distance to the nearest edge voxel of the other mask, in both
-        directions.
+        """For each edge voxel of one mask, the distance to the nearest edge voxel of the other mask.
 
         Two float64 arrays: the first has a value for each edge voxel of the prediction, the second for each edge voxel
         of the reference. The unit is mm if the voxel size is known, otherwise pixels. Both masks must have at least one
@@ -142,8 +141,7 @@ class MaskMetric(Metric):
     worst: ClassVar[float]
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the attributes and methods that a mask metric must define and that this class does not
-        define.
+        """Return the names of the attributes and methods that a mask metric must define and this class does not define.
         """
         own_rule = type(self).value_of_failure is not MaskMetric.value_of_failure
         worst = getattr(self, "worst", None)

@@ -49,10 +49,11 @@ def summarise(
         with_spread: whether the means over sites come with the standard deviation over sites (`sd`).
 
     Returns:
-        JSON values. For each role, `sites[site][structure]` is the result of `score_group`, and `mean[structure]` is
-        the mean over the sites. Every site has the same weight in this mean; a site counts for a metric only if all its
-        cases have a value. `gap[structure][metric]` is the mean of the seen sites minus the mean of the unseen sites.
-        It is None if a site lacks the metric. "validation" is included if rows have this role.
+        JSON values. For each role, `sites[site][structure]` is the result of `score_group`, and `mean[structure]`
+        contains the summed counts and the mean of each metric over the sites. Every site has the same weight in this
+        mean; a site counts for a metric only if all its cases have a value. `gap[structure][metric]` is the mean of the
+        seen sites minus the mean of the unseen sites. It is None if a site lacks the metric, or if a role has no sites.
+        "validation" is included if rows have this role.
     """
     summary: dict = {}
     for role in present_roles(rows):
@@ -119,11 +120,11 @@ def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str
     Args:
         a: the first method's values, one per case, by a tuple that identifies the case, such as (site, patient).
         b: the second method's values, by the same tuples.
-        cases: what a case is, in the plural (for example "patients"), for the reason.
+        cases: what a case is, in the plural (for example "patients"); used in the text of `reason`.
 
     Returns:
         `p`, the p value; `n`, the number of common cases; `n_differ`, the number of cases with different values; and
-        `reason`. If fewer than six values differ, p is None and the reason is a sentence, else the reason is None.
+        `reason`. If fewer than six values differ, p is None and the reason is a sentence. Otherwise the reason is None.
     """
     difference = np.array([a[case] - b[case] for case in sorted(a.keys() & b.keys())]).round(9)
     n, difference = len(difference), difference[difference != 0]

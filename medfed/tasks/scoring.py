@@ -192,8 +192,7 @@ class Scoring(ABC):
 
     @abstractmethod
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
-        """Write rows to the file `cases.csv`, one line per row, sorted, so that the same rows always give the same
-        file.
+        """Write rows to the file `cases.csv`, sorted, so that the same rows always give the same file.
 
         Args:
             path: the file.
