@@ -32,7 +32,11 @@ class AreaUnderROC(ClassMetric):
             "undefined if only one class occurs")  # fmt: skip
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute the area under the ROC curve under each weighting of the images, as the Mann-Whitney statistic.
+        """Compute the area under the ROC curve (AUROC) under each weighting of the images.
+
+        It is the probability that a positive image has a higher score than a negative image (the Mann-Whitney
+        statistic). With two classes, class 1 is positive. With more classes, the values of each class against all
+        others are averaged.
 
         Args:
             images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of

@@ -82,9 +82,7 @@ class ClassMetric(Metric):
     has_interval: ClassVar[bool] = True
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the attributes and methods that a class metric must define and this class does not
-        define.
-        """
+        """Return the names of the attributes and methods that a class metric must define but this class does not."""
         has_values = type(self).values is not ClassMetric.values
         return super().missing_declarations() + ["method values"] * (not has_values)
 

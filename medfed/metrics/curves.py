@@ -42,8 +42,8 @@ def roc_curve(score: np.ndarray, positive: np.ndarray) -> Curve:
         positive: (N,) of 0 and 1, 1 for the positive images; both must occur.
 
     Returns:
-        False positive rate (M,) and true positive rate (M,), both in [0, 1]. The first point is (0, 0) and the last one
-        is (1, 1). Each of the M - 1 different scores adds one point.
+        False positive rate (M,) and true positive rate (M,), both in [0, 1]. The first point is (0, 0), and each
+        different score adds one point. The last point is (1, 1).
 
     Raises:
         ValueError: if there are no positive or no negative images.

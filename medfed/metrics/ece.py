@@ -27,8 +27,9 @@ class ExpectedCalibrationError(ClassMetric):
     def values(self, images: ScoredImages) -> np.ndarray:
         """Compute the expected calibration error under each weighting of the images (eq. 3 of Guo et al. 2017).
 
-        It is the mean over 15 bins of |accuracy - mean top probability|, weighted by the images in each bin. The top
-        probability of an image is the probability of its predicted class.
+        The top probability of an image is the probability of its predicted class. Images are grouped into 15 bins of
+        equal width by top probability. The error is the mean over the bins of |accuracy - mean top probability|, where
+        a bin counts by the total weight of its images.
 
         Args:
             images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of

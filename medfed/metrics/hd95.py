@@ -9,7 +9,7 @@ from medfed.metrics.metric import DISTANCE
 
 
 class HausdorffDistance95(MaskMetric):
-    """Larger of the two directed 95th percentiles of the surface distances, in mm (pixels without a voxel size).
+    """Larger of the 95th percentiles of the surface distances of each direction, in mm (pixels without a voxel size).
 
     MONAI's `HausdorffDistanceMetric(percentile=95)` gives the same value.
     """
@@ -22,10 +22,11 @@ class HausdorffDistance95(MaskMetric):
     in_voxels = "hd95_pooled_vx"
 
     def value(self, masks: MaskPair) -> float:
-        """Return the 95 % Hausdorff distance: the larger of the two directed 95th percentiles of the surface distances.
+        """Return the 95 % Hausdorff distance (HD95) of two masks.
 
-        A directed surface distance is the distance from an edge voxel of one mask to the nearest edge voxel of the
-        other mask.
+        A surface distance is the distance from an edge voxel of one mask to the nearest edge voxel of the other mask.
+        The 95th percentile of these distances is computed for the edge voxels of the prediction and for the edge voxels
+        of the reference. The larger of the two percentiles is returned.
 
         Args:
             masks: a prediction and a reference that both have at least one voxel.

@@ -1,7 +1,7 @@
 """95th percentile of the surface distances of both directions together, in voxels, as in ELCFS's released code.
 
-Equal to `medpy.metric.binary.hd95` without a spacing. `cases.csv` has it next to HD95 for comparison with published
-numbers.
+The value is equal to `medpy.metric.binary.hd95` without a spacing. `cases.csv` contains it next to HD95, for comparison
+with published numbers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ class PooledHausdorffDistance95(MaskMetric):
     higher_is_better = False
 
     def value(self, masks: MaskPair) -> float:
-        """Return the 95th percentile of the surface distances of both directions together.
+        """Return the 95th percentile of all surface distances of two masks, in voxels.
 
         A surface distance is the distance from an edge voxel of one mask to the nearest edge voxel of the other mask.
+        The distances of the edge voxels of both masks are put together for one percentile.
 
         Args:
             masks: a prediction and a reference that both have at least one voxel.

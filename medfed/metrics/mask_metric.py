@@ -49,8 +49,8 @@ class MaskPair:
             spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
 
         Returns:
-            The masks as bool arrays with their voxel size. If the volume has one slice (D = 1), the third axis is
-            removed from all of them.
+            The masks as bool arrays with their voxel size. If the volume has one slice (D = 1), the axis D is removed
+            from both masks and from the voxel size.
 
         Raises:
             ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is
@@ -141,8 +141,7 @@ class MaskMetric(Metric):
     worst: ClassVar[float]
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the attributes and methods that a mask metric must define and this class does not define.
-        """
+        """Return the names of the attributes and methods that a mask metric must define but this class does not."""
         own_rule = type(self).value_of_failure is not MaskMetric.value_of_failure
         worst = getattr(self, "worst", None)
         is_finite = isinstance(worst, int | float) and math.isfinite(worst)

@@ -42,8 +42,7 @@ class Metric:
     in_voxels: ClassVar[str] = ""
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the attributes and methods that a metric must define and that this class does not define.
-        """
+        """Return the names of the attributes and methods that a metric must define but this class does not."""
         return [name for name in ("name", "label") if not isinstance(getattr(self, name, None), str)]
 
 
@@ -76,7 +75,7 @@ class Column:
 
 
 def metric_columns(metric: Metric) -> tuple[Column, ...]:
-    """Return the columns of a metric, one for each of its units.
+    """Return the columns of a metric; a column is the metric in one of its units.
 
     A distance has two columns: one in mm, and one in pixels ("px") for images without a voxel size. Any other metric
     has one column.
@@ -89,8 +88,9 @@ def metric_columns(metric: Metric) -> tuple[Column, ...]:
 def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
     """Return the columns of several metrics in the order in which files contain them.
 
-    The order is that of the metrics. For distances that follow each other, all columns in mm come first, then all
-    columns in pixels.
+    A column is a metric in one unit: a distance has one column in mm and one in pixels, any other metric has one
+    column. The order is that of the metrics. For distances that follow each other, all columns in mm come first, then
+    all columns in pixels.
     """
     result: list[Column] = []
     for _, group in groupby(metrics, key=lambda metric: metric.unit == DISTANCE):
@@ -100,19 +100,24 @@ def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
 
 
 def describe_metric(metric: Metric) -> dict[str, Any]:
-    """Return the attributes that describe a metric (name, unit, limits ...) as JSON values for `summary.json`.
+    """Return the attributes that describe a metric as JSON values for `summary.json`.
 
-    A program can show the scores of a run from this description, even if the code of the metric is not installed.
+    From this description, a program can show the scores of a run even if the code of the metric is not installed.
+
+    Returns:
+        "name", "label", "unit", "higher_is_better", "decimals", "limits" (a list of two numbers, or None), "note" and
+        "in_voxels": the attributes of `Metric` by name.
     """
     facts = {name: getattr(metric, name) for name in DECLARED_FIELDS}
     return facts | {"limits": None if metric.limits is None else list(metric.limits)}
 
 
 def metric_from_description(facts: Mapping[str, Any]) -> Metric:
-    """Create a metric that can be shown in tables and figures but not computed, from its description.
+    """Create a metric from its description. It can be shown in tables and figures, but it cannot be computed.
 
     Args:
-        facts: the attributes by name, as `describe_metric` returns them.
+        facts: the attributes of the metric by name ("name", "label", "unit", "limits", ...), as `describe_metric`
+            returns them.
 
     Raises:
         ValueError: if an attribute is missing or has another type.

@@ -32,7 +32,7 @@ def vertical_ratio(inner: Tensor, outer: Tensor) -> float | None:
 
 
 def ratio_row(site: str, role: str, patient: str, reference: float | None, predicted: float | None) -> dict:
-    """Return one patient's row of `ratios.csv`: the ratio of two structures' heights in reference and prediction.
+    """Return one patient's row of `ratios.csv`: the ratio of two structures' heights, such as cup to disc.
 
     Args:
         site: name of the patient's site.
@@ -51,16 +51,16 @@ def ratio_row(site: str, role: str, patient: str, reference: float | None, predi
 
 
 def summarise_ratios(rows: Sequence[Mapping]) -> dict:
-    """Summarise the errors of the ratios of two structures' heights, by role and by site.
+    """Summarise the errors of a predicted ratio of two structures' heights, such as cup to disc, by role and site.
 
     Args:
-        rows: one per patient, as `ratio_row` returns them.
+        rows: one dict per patient, with "site", "role" ("seen", "unseen" or "validation"), "patient" and "error" (the
+            absolute error of the ratio, or None), as `ratio_row` returns them.
 
     Returns:
-        For each role ("seen", "unseen", and "validation" if it occurs), a dict of two entries. "sites" has, for each
-        site, "n" (the number of patients with a known error) and "mean_error" (their mean absolute error). "mean_error"
-        is the mean of the sites' mean errors; it is None if the role has no sites. The result is empty if there are no
-        rows.
+        For each role, a dict of two entries. "sites" has, for each site, "n" (the number of patients with a known
+        error) and "mean_error" (their mean absolute error). "mean_error" is the mean of the sites' mean errors; it is
+        None if the role has no sites. The result is empty if there are no rows.
     """
     summary: dict = {}
     for role in present_roles(rows) if rows else ():
@@ -80,7 +80,8 @@ def write_ratios(path: str | Path, rows: Sequence[Mapping]) -> None:
 
     Args:
         path: the file.
-        rows: one per patient, as `ratio_row` returns them.
+        rows: one dict per patient, with the ratio of two structures' heights in reference and prediction, as
+            `ratio_row` returns them.
     """
     write_rows(path, [dict(row) for row in rows], COLUMNS, ("role", "site", "patient"), _format_value)
 

@@ -24,8 +24,8 @@ def draw_affine(
             in prepared slices of volumes, and the vertical axis in 2-D image files.
 
     Returns:
-        (n, 2, 3) float64 on the CPU, for `warp`. A map converts output coordinates to input coordinates. The
-        coordinates are (H, W), and each runs from -1 to 1 across the image.
+        (n, 2, 3) float64 on the CPU, for `warp`. A map converts output coordinates to input coordinates. Coordinates
+        are in the order (H, W), and run from -1 to 1 across the image.
     """
     angle, scale, mirror = torch.rand(3, n, generator=rng, dtype=torch.float64)
     angle = (2 * angle - 1) * math.radians(max_rotation_deg)

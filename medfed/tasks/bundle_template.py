@@ -50,20 +50,20 @@ class BundleTemplate(ABC):
 
     @abstractmethod
     def fill_inference(self, config: Json) -> None:
-        """Set the values of `configs/inference.json` that depend on the run, such as the transforms.
+        """Set the values of a bundle's `configs/inference.json` that depend on the run, such as the transforms.
 
         The definition of the network is set elsewhere.
 
         Args:
-            config: content of this file in the template; it is changed in place.
+            config: content of `configs/inference.json` in the bundle's template folder; it is changed in place.
         """
 
     @abstractmethod
     def fill_metadata(self, content: Json) -> None:
-        """Set the values of `configs/metadata.json` that depend on the task: the descriptions and the data format.
+        """Set the values of a bundle's `configs/metadata.json` that depend on the task: descriptions and data format.
 
         Args:
-            content: content of this file in the template; it is changed in place.
+            content: content of `configs/metadata.json` in the bundle's template folder; it is changed in place.
         """
 
     @abstractmethod

@@ -67,7 +67,8 @@ class ClassBundle(BundleTemplate):
     def name(self) -> str:  # type: ignore[override]
         """Name of the bundle's folder, such as "normal_tumour_classification".
 
-        With more than three classes, it contains their number instead of their names: "5_classes_classification".
+        With more than three classes, the name contains the number of classes instead of their names, such as
+        "5_classes_classification".
         """
         names = self.classes if len(self.classes) <= MAX_NAMED_CLASSES else (str(len(self.classes)), "classes")
         return re.sub(r"[^\w-]+", "_", f"{'_'.join(names)}_classification")
@@ -81,7 +82,7 @@ class ClassBundle(BundleTemplate):
         """Set the transforms and the batch size in the bundle's `configs/inference.json`.
 
         Args:
-            config: content of this file in the template; it is changed in place.
+            config: content of `configs/inference.json` in the bundle's template folder; it is changed in place.
         """
         config["preprocessing"]["transforms"] = self._preprocessing()
         config["dataloader"]["batch_size"] = MAX_BATCH
@@ -91,7 +92,7 @@ class ClassBundle(BundleTemplate):
         """Set the descriptions and the data format in the bundle's `configs/metadata.json`.
 
         Args:
-            content: content of this file in the template; it is changed in place.
+            content: content of `configs/metadata.json` in the bundle's template folder; it is changed in place.
         """
         names, n = ", ".join(self.classes), len(self.classes)
         content |= {
@@ -110,7 +111,9 @@ class ClassBundle(BundleTemplate):
         data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": [1, n], "channel_def": classes}
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        """Return the texts for the placeholders, such as {classes}, that only the model card of a classification has.
+        """Return the texts for those placeholders of the model card that only classification has.
+
+        A placeholder is a name in braces, such as {classes}, in the template of the model card.
 
         Args:
             module: the exported network. If its batch normalisation uses the statistics of the test batch, one text

@@ -71,10 +71,12 @@ class ClassScoring(Scoring):
         return ALL
 
     def score_group(self, rows: list[dict], seed: tuple) -> Group:
-        """Compute counts and scores of the images of one role and site.
+        """Compute counts and scores from the images of one site.
 
         Args:
-            rows: one row per image, all with the same role ("seen", "unseen" or "validation") and site.
+            rows: one row (a dict) per image, all of the same site. The role of the site is also the same: "seen" (it
+                trained), "unseen" (it did not train) or "validation" (it did not train, but may have helped to select
+                the round).
             seed: numbers and names that determine the random generator of the bootstrap samples.
 
         Returns:
@@ -121,7 +123,7 @@ class ClassScoring(Scoring):
             rows: all rows of a run, one per image.
 
         Raises:
-            ValueError: if one of the conditions is not met.
+            ValueError: if a row is invalid, or an image has two rows.
         """
         classes, checked = classes_of(rows), set()
         for row in rows:
@@ -165,7 +167,8 @@ class ClassScoring(Scoring):
             path: the file.
 
         Returns:
-            One dict per image, by column name, as `case_row` makes it.
+            One dict per image, by column name: "site", "role", "patient" (name of the image), "subject" (the patient),
+            "label" and "predicted" (names of classes), "p_CLASS" (probability of each class) and "correct" (0 or 1).
 
         Raises:
             UserError: if the file has another header, or a line that is not valid.
@@ -216,8 +219,8 @@ class ClassScoring(Scoring):
         The test is over patients because images of one patient are not independent.
 
         Args:
-            rows_a: rows of the first method, of all seeds, one per image and seed.
-            rows_b: rows of the second method, of all seeds, one per image and seed.
+            rows_a: rows of the first method, one per image and seed.
+            rows_b: rows of the second method, one per image and seed.
             key: name of a metric; only "accuracy" can be tested.
 
         Returns:
@@ -230,7 +233,7 @@ class ClassScoring(Scoring):
         return wilcoxon_test(_by_subject(rows_a), _by_subject(rows_b), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
-        """Return whether the image of a row is classified wrongly."""
+        """Return whether the image of a row of `cases.csv` is classified wrongly."""
         return not row["correct"]
 
     def is_case(self, row: Mapping) -> bool:
@@ -307,19 +310,21 @@ def case_row(
 
 
 def classes_of(rows: Sequence[Mapping]) -> tuple[str, ...]:
-    """Return the names of the classes that occur in the columns of rows, in the order of the class numbers.
+    """Return the names of the classes in rows of results, in the order of the class numbers.
 
     Args:
-        rows: rows of images, as `case_row` makes them; without rows, the result is empty.
+        rows: one dict per image. Its entries "p_CLASS" (the predicted probability of each class) give the names.
+            Without rows, the result is empty.
     """
     return tuple(column[2:] for column in rows[0] if column.startswith("p_")) if rows else ()
 
 
 def probabilities_and_labels(rows: Sequence[Mapping]) -> tuple[np.ndarray, np.ndarray]:
-    """Convert N rows to arrays of predicted probabilities and true classes.
+    """Convert N rows of results to arrays of predicted probabilities and true classes.
 
     Args:
-        rows: one row per image, as `case_row` makes them.
+        rows: one dict per image, with "label" (the name of the true class) and "p_CLASS" (the predicted probability of
+            each of K classes).
 
     Returns:
         Probabilities (N, K) float64 in [0, 1] and class numbers (N,) int64 in 0..K-1, in the order of the rows.

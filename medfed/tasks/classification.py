@@ -62,7 +62,7 @@ class ImageSamples:
 
     @property
     def n_patients(self) -> int:
-        """Number of different patients; it is smaller than the number of images if a patient has several."""
+        """Number of different patients; it is smaller than the number of images if a patient has several images."""
         return len({case.subject for case in self.cases})
 
     @property
@@ -278,7 +278,7 @@ class Classification(Task):
             advance(1)
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """Yield the test images in batches (B, C, S, S) in [0, 1], as they are before `standardise`.
+        """Yield the test images in batches (B, C, S, S) in [0, 1], prepared for the network but not yet standardised.
 
         A batch has at most 64 images (MAX_BATCH). C is `channels` and S is `image_size`.
 
@@ -322,7 +322,7 @@ class Classification(Task):
         return EvaluationResult(rows)
 
     def typical_image(self, samples: ImageSamples) -> Tensor:
-        """Return one image of a site that represents the site in figures of image styles.
+        """Return one image that represents a site in figures of the appearance of the sites' images.
 
         This is the first image with the largest class number that occurs, such as the first image with a tumour.
 
@@ -330,7 +330,7 @@ class Classification(Task):
             samples: images of the site.
 
         Returns:
-            (C, S, S) in [0, 1], before `standardise`. C is `channels` and S is `image_size`.
+            (C, S, S) in [0, 1], not yet standardised. C is `channels` and S is `image_size`.
         """
         return samples.batch([int(samples.labels.argmax())]).image[0]
 

@@ -44,7 +44,9 @@ class MaskBundle(BundleTemplate):
 
     @property
     def folder(self) -> str:  # type: ignore[override]
-        """Name of the folder in `bundles/` with the template: one folder is for volumes, another one for 2-D images."""
+        """Name of the folder in `bundles/` with the template of the bundle: one for volumes, another one for 2-D
+        images.
+        """
         return IMAGE_2D_TEMPLATE if self.input_is_2d else VOLUME_TEMPLATE
 
     @property
@@ -61,8 +63,8 @@ class MaskBundle(BundleTemplate):
     def packages(self) -> tuple[str, ...]:  # type: ignore[override]
         """Python packages that the bundle needs in addition to MONAI and PyTorch.
 
-        One package reads the images. If only the largest component of a structure is kept, MONAI also needs
-        scikit-image.
+        They are "pytorch-ignite", and "pillow" for 2-D image files or "nibabel" for volumes. If only the largest
+        component of each structure is kept, MONAI also needs "scikit-image".
         """
         largest = ("scikit-image",) if self.largest_component else ()
         return ("pytorch-ignite", "pillow" if self.input_is_2d else "nibabel", *largest)
@@ -71,7 +73,7 @@ class MaskBundle(BundleTemplate):
         """Set file pattern, transforms, slice size and batch size in the bundle's `configs/inference.json`.
 
         Args:
-            config: content of this file in the template; it is changed in place.
+            config: content of `configs/inference.json` in the bundle's template folder; it is changed in place.
         """
         config["image_pattern"] = "*.png" if self.input_is_2d else "*.nii.gz"
         config["preprocessing"]["transforms"] = self._preprocessing()
@@ -82,7 +84,7 @@ class MaskBundle(BundleTemplate):
         """Set the descriptions and the data format in the bundle's `configs/metadata.json`.
 
         Args:
-            content: content of this file in the template; it is changed in place.
+            content: content of `configs/metadata.json` in the bundle's template folder; it is changed in place.
         """
         names = ", ".join(self.structures)
         slices, grid = ("", "size of the image") if self.input_is_2d else (" slice by slice", "geometry of the file")
@@ -97,7 +99,9 @@ class MaskBundle(BundleTemplate):
         self._fill_data_format(content["network_data_format"])
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        """Return the texts for the placeholders, such as {threshold}, that only the model card of a segmentation has.
+        """Return the texts for those placeholders of the model card that only segmentation has.
+
+        A placeholder is a name in braces, such as {threshold}, in the template of the model card.
 
         Args:
             module: the exported network; it is not used, because all texts follow from the settings.

@@ -74,7 +74,11 @@ class MaskScoring(Scoring):
 
     @property
     def case_columns(self) -> tuple[str, ...]:
-        """Names of the columns of `cases.csv`, in their order."""
+        """Names of the columns of `cases.csv`, in the order of the file.
+
+        The first ones identify the row (site, role, patient, structure), then the scores follow. The last one is
+        "status", which says whether a mask is empty.
+        """
         first, last = self.other_columns[:-1], self.other_columns[-1:]
         return (*first, *(column.key for column in self.columns), *last)
 
@@ -83,10 +87,12 @@ class MaskScoring(Scoring):
         return row["structure"]
 
     def score_group(self, rows: list[dict], seed: tuple) -> Group:
-        """Compute counts and scores from the rows of one role, site and structure.
+        """Compute counts and scores from the rows of one site and one structure.
 
         Args:
-            rows: one row per patient, all with the same role ("seen", "unseen" or "validation"), site and structure.
+            rows: one row (a dict) per patient, all of the same site and structure. The role of the site is also the
+                same: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train, but may have
+                helped to select the round).
             seed: numbers and names that determine the random generator of the bootstrap samples.
 
         Returns:
@@ -112,14 +118,14 @@ class MaskScoring(Scoring):
     def check(self, rows: Sequence[dict]) -> None:
         """Check that every row is valid, and that no structure of a patient has two rows.
 
-        A row is invalid if its role or status is unknown, or if a score is not finite; None stands for an unknown
-        score.
+        A row is invalid if a score is not finite (None stands for an unknown score), if the role is not "seen",
+        "unseen" or "validation", or if the status is not "ok", "missed", "false_alarm" or "absent".
 
         Args:
             rows: all rows of a run, one per patient and structure.
 
         Raises:
-            ValueError: if one of the conditions is not met.
+            ValueError: if a row is invalid, or a structure of a patient has two rows.
         """
         checked: set[tuple] = set()
         for row in rows:
@@ -214,8 +220,8 @@ class MaskScoring(Scoring):
         Each pair is one structure of one patient; its value for a method is averaged over the seeds first.
 
         Args:
-            rows_a: rows of the first method, of all seeds.
-            rows_b: rows of the second method, of all seeds.
+            rows_a: rows of the first method, one per patient, structure and seed.
+            rows_b: rows of the second method, one per patient, structure and seed.
             key: name of the column to compare, such as "dice" or "hd95_mm".
 
         Returns:
@@ -225,7 +231,7 @@ class MaskScoring(Scoring):
         return wilcoxon_test(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
-        """Return whether the prediction missed the structure of the row: it is empty, but the reference is not."""
+        """Return whether the structure of a row was missed: the reference contains it, but the prediction is empty."""
         return row["status"] == MISSED
 
     def is_case(self, row: Mapping) -> bool:
@@ -270,8 +276,9 @@ class MaskScoring(Scoring):
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
         """Return the sentences to print below the table of one run.
 
-        They explain the metrics, and give the numbers of false alarms and absent structures. If the run measured a
-        ratio of two structures' heights, such as cup to disc, they also give its mean error.
+        They explain the metrics, and say how many structures were false alarms (only in the prediction) or absent (in
+        neither mask). If the run measured a ratio of two structures' heights, such as cup to disc, a sentence states
+        the mean error of the ratio.
 
         Args:
             summary: content of the run's `summary.json`.

@@ -53,7 +53,7 @@ class PackedMask:
 
     @classmethod
     def pack(cls, mask: Tensor) -> PackedMask:
-        """Compress a mask.
+        """Compress a binary mask; the mask stays unchanged.
 
         Args:
             mask: uint8 of 0 and 1, of any shape and on any device.

@@ -76,9 +76,9 @@ class Scoring(ABC):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Every metric in each of its units, in the order of the columns in files.
+        """All columns of scores, in the order of the files; a column is a metric in one unit.
 
-        A distance gives two columns, one in mm and one in pixels ("px"). Any other metric gives one column.
+        A distance has two columns, one in mm and one in pixels ("px"). Any other metric has one column.
         """
         return all_columns(self.metrics)
 
@@ -97,7 +97,9 @@ class Scoring(ABC):
         return tuple(by_name[name] for name in dict.fromkeys((*self.views[view], *self.chosen)) if name in by_name)
 
     def columns_in(self, view: str) -> tuple[Column, ...]:
-        """Return the columns that one kind of output shows: two (mm and px) for a distance, one for any other metric.
+        """Return the columns of scores that one kind of output shows; a column is a metric in one unit.
+
+        A distance has two columns, one in mm and one in pixels ("px"). Any other metric has one column.
 
         Args:
             view: the kind of output: "run_table" (the table of one run), "comparison" (the table of several methods),
@@ -168,10 +170,12 @@ class Scoring(ABC):
 
     @abstractmethod
     def score_group(self, rows: list[dict], seed: tuple) -> Group:
-        """Compute counts and scores from the rows of one role, site and structure.
+        """Compute counts and scores from the rows of one site and one structure.
 
         Args:
-            rows: the rows, which all have the same role ("seen", "unseen" or "validation"), site and structure.
+            rows: one row (a dict) per image or patient, all of the same site and structure. The role of the site is
+                also the same: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train, but
+                may have helped to select the round).
             seed: numbers and names that determine the random generator of the bootstrap samples.
 
         Returns:
@@ -181,13 +185,13 @@ class Scoring(ABC):
 
     @abstractmethod
     def check(self, rows: Sequence[dict]) -> None:
-        """Check that every row is valid, and that no case (image, or structure of a patient) has two rows.
+        """Check that every row is valid, and that no image, or structure of a patient, has two rows.
 
         Args:
-            rows: all rows of a run.
+            rows: all rows of a run. A row is a dict with the results of one image, or of one structure of one patient.
 
         Raises:
-            ValueError: if one of the conditions is not met.
+            ValueError: if a row is not valid, or if there are two rows of the same image or structure.
         """
 
     @abstractmethod
@@ -218,11 +222,11 @@ class Scoring(ABC):
         """Compute the score that a comparison table shows for one site and structure.
 
         Args:
-            rows: all rows of the site and structure.
+            rows: all rows of the site and structure. A row is a dict with the results of one image or patient.
             key: name of the column, such as "dice" or "hd95_mm".
 
         Returns:
-            The score as stored: a fraction is in [0, 1], a distance in the unit of the column. None if it is not
+            The score as stored: a fraction is in [0, 1], a distance is in the unit of the column. None if it is not
             defined.
         """
 
@@ -231,7 +235,7 @@ class Scoring(ABC):
         """Return whether the column `key` has a score for these rows, so that a comparison table shows the column.
 
         Args:
-            rows: rows of one structure.
+            rows: rows of one structure. A row is a dict with the results of one image or patient.
             key: name of the column, such as "dice" or "hd95_mm".
         """
 
@@ -243,8 +247,8 @@ class Scoring(ABC):
         segmentation, one pair per structure).
 
         Args:
-            rows_a: rows of the first method, of all seeds.
-            rows_b: rows of the second method, of all seeds.
+            rows_a: rows of `cases.csv` of the first method, from the runs of all seeds.
+            rows_b: rows of `cases.csv` of the second method, from the runs of all seeds.
             key: name of the column to compare, such as "dice".
 
         Returns:

@@ -139,10 +139,11 @@ class Segmentation(Task):
         """Prepare volumes for training or validation, and return their slices.
 
         Args:
-            volumes: images with masks, as loaded from their files.
+            volumes: images (C, H, W, D) with masks (K, H, W, D), as loaded from their files.
 
         Returns:
-            The slices of all volumes, in the order of the volumes.
+            The slices of all volumes, in the order of the volumes: images (N, C, S, S) in [0, 1], masks (N, K, S, S) of
+            0 and 1, and the index of each slice's volume (N,). S is `image_size`.
         """
         prepare_image = self.preprocessing()
         size = (self.image_size, self.image_size, -1)
@@ -164,7 +165,8 @@ class Segmentation(Task):
             image: (B, C, H, W) in [0, 1].
 
         Returns:
-            (B, C, H, W); the same values if `standardised` is False. A constant channel becomes 0.
+            (B, C, H, W). A constant channel becomes 0. If the setting `standardised` is False, the values are
+            unchanged.
         """
         if not self.standardised:
             return image
@@ -270,10 +272,10 @@ class Segmentation(Task):
 
         Args:
             network: the network; it is set to evaluation mode.
-            volume: the volume as loaded from its file.
+            volume: the volume as loaded from its file, with an image (C, H, W, D). Its mask is not used.
 
         Returns:
-            (K, H, W, D) uint8 of 0 and 1, one channel per structure, on the voxel grid of the file.
+            (K, H, W, D) uint8 of 0 and 1, one channel for each of K structures, on the voxel grid of the file.
         """
         network.eval()
         device = next(network.parameters()).device
@@ -323,7 +325,8 @@ class Segmentation(Task):
             pass
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """Yield the slices of each test volume, (D, C, S, S) in [0, 1], as they are before `standardise`.
+        """Yield the slices of each test volume, (D, C, S, S) in [0, 1], prepared for the network but not yet
+        standardised.
 
         D is the number of slices of the volume, C is `channels` and S is `image_size`.
 
@@ -376,7 +379,7 @@ class Segmentation(Task):
         return result
 
     def typical_image(self, samples: Slices) -> Tensor:
-        """Return one slice of a site that represents the site in figures of image styles.
+        """Return one slice that represents a site in figures of the appearance of the sites' images.
 
         This is the slice with the largest sum of the structures' areas.
 
@@ -384,7 +387,7 @@ class Segmentation(Task):
             samples: slices of the site.
 
         Returns:
-            (C, S, S) in [0, 1], before `standardise`. C is `channels` and S is `image_size`.
+            (C, S, S) in [0, 1], not yet standardised. C is `channels` and S is `image_size`.
         """
         return samples.images[int(samples.labels.flatten(1).sum(dim=1).argmax())]
 

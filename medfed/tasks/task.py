@@ -183,7 +183,7 @@ class Task(ABC):
 
     @abstractmethod
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """Yield test images as they are before `standardise`, in batches (B, C, S, S) in [0, 1].
+        """Yield test images in batches (B, C, S, S) in [0, 1], prepared for the network but not yet standardised.
 
         C is `channels`, S is `image_size`, and the number B of images or slices may differ between batches.
 
@@ -214,13 +214,13 @@ class Task(ABC):
 
     @abstractmethod
     def typical_image(self, samples: Any) -> Tensor:
-        """Return one image of a site that represents the site in figures of image styles.
+        """Return one image that represents a site in figures of the appearance of the sites' images.
 
         Args:
             samples: samples of the site, as `load` returns them.
 
         Returns:
-            (C, S, S) in [0, 1], before `standardise`. C is `channels` and S is `image_size`.
+            (C, S, S) in [0, 1], not yet standardised. C is `channels` and S is `image_size`.
         """
 
     @abstractmethod
