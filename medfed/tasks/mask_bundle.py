@@ -44,9 +44,7 @@ class MaskBundle(BundleTemplate):
 
     @property
     def folder(self) -> str:  # type: ignore[override]
-        """Name of the folder in `bundles/` with the template of the bundle: one for volumes, another one for 2-D
-        images.
-        """
+        """Name of the bundle's template folder in `bundles/`; volumes and 2-D images have different templates."""
         return IMAGE_2D_TEMPLATE if self.input_is_2d else VOLUME_TEMPLATE
 
     @property

@@ -276,9 +276,9 @@ class MaskScoring(Scoring):
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
         """Return the sentences to print below the table of one run.
 
-        They explain the metrics, and say how many structures were false alarms (only in the prediction) or absent (in
-        neither mask). If the run measured a ratio of two structures' heights, such as cup to disc, a sentence states
-        the mean error of the ratio.
+        They explain the metrics. If there are false alarms (structures that only the prediction contains) or absent
+        structures (in neither mask), they state the number. If the run measured a ratio of two structures' heights,
+        such as cup to disc, they state the mean error of the ratio.
 
         Args:
             summary: content of the run's `summary.json`.

@@ -325,10 +325,10 @@ class Segmentation(Task):
             pass
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """Yield the slices of each test volume, (D, C, S, S) in [0, 1], prepared for the network but not yet
-        standardised.
+        """Yield the slices of each test volume, prepared for the network but not yet standardised.
 
-        D is the number of slices of the volume, C is `channels` and S is `image_size`.
+        The slices of one volume are (D, C, S, S) in [0, 1], where D is the number of slices, C is `channels` and S is
+        `image_size`.
 
         Args:
             dataset: the dataset of the cases; it knows how to read them.
