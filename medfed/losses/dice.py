@@ -9,18 +9,18 @@ SMOOTHING = 1e-5
 
 
 def soft_dice_loss(logits: Tensor, label: Tensor) -> Tensor:
-    """Return one minus the soft Dice coefficient, computed over the batch for each structure, averaged.
+    """Return the soft Dice loss: one minus the soft Dice coefficient of each structure, averaged over the structures.
 
-    With p = sigmoid(logits) and y = label, summed over batch and pixels of a structure:
-    1 - (2 sum(p y) + s) / (sum(p) + sum(y) + s), s = 1e-5. The segmentation loss of ELCFS (Liu et al., CVPR 2021,
-    https://arxiv.org/abs/2103.06030). It is finite for empty masks.
+    For one structure, with p = sigmoid(logits) and y = label, it is 1 - (2 sum(p y) + s) / (sum(p) + sum(y) + s). The
+    sums are over all pixels of the whole batch, and s = 1e-5, so that the loss is finite for empty masks. It is the
+    segmentation loss of ELCFS (Liu et al., "FedDG", CVPR 2021, https://arxiv.org/abs/2103.06030).
 
     Args:
-        logits: (B, K, H, W), one channel for each structure; structures may overlap.
+        logits: (B, K, H, W), one channel for each of K structures; structures may overlap.
         label: (B, K, H, W) of 0 and 1, any type.
 
     Returns:
-        Scalar in [0, 1].
+        A scalar tensor in [0, 1].
     """
     criterion = DiceLoss(sigmoid=True, batch=True, smooth_nr=SMOOTHING, smooth_dr=SMOOTHING)
     return criterion(logits, label.to(logits.dtype))

@@ -22,12 +22,13 @@ class Accuracy(ClassMetric):
     limits = (0.0, 1.0)
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute the accuracy under each weighting.
+        """Compute the accuracy, the weighted fraction of correctly classified images, under each weighting.
 
         Args:
-            images: N images with probabilities of K classes, true classes, and R weightings.
+            images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of
+                weights is one weighting of the images, for example a bootstrap sample.
 
         Returns:
-            (R,) in [0, 1].
+            (R,) float64 in [0, 1], one value per weighting.
         """
         return images.weights @ images.correct / images.total

@@ -9,7 +9,7 @@ from medfed.metrics.metric import DISTANCE
 
 
 class AverageSurfaceDistance(MaskMetric):
-    """Mean distance of the edge voxels of both masks to the other mask's edge, in mm (pixels without a spacing)."""
+    """Mean distance of the edge voxels of both masks to the other mask's edge, in mm (pixels without a voxel size)."""
 
     name = "assd"
     label = "ASSD"
@@ -17,12 +17,14 @@ class AverageSurfaceDistance(MaskMetric):
     higher_is_better = False
 
     def value(self, masks: MaskPair) -> float:
-        """Return the mean over the surface distances in both directions.
+        """Return the mean distance from an edge voxel of one mask to the nearest edge voxel of the other mask.
+
+        The mean is over the edge voxels of both masks.
 
         Args:
             masks: a prediction and a reference that both have at least one voxel.
 
         Returns:
-            Distance, at least 0, in mm if the spacing is known, else in pixels.
+            Distance, at least 0, in mm if the voxel size is known, otherwise in pixels.
         """
         return float(np.concatenate(masks.surface_distances).mean())

@@ -32,13 +32,18 @@ class AreaUnderROC(ClassMetric):
             "undefined if only one class occurs")  # fmt: skip
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute AUROC under each weighting, as the Mann-Whitney statistic.
+        """Compute the area under the ROC curve (AUROC) under each weighting of the images.
+
+        It is the probability that a positive image has a higher score than a negative image (the Mann-Whitney
+        statistic). With two classes, class 1 is positive. With more classes, the values of each class against all
+        others are averaged.
 
         Args:
-            images: N images with probabilities of K classes, true classes, and R weightings.
+            images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of
+                weights is one weighting of the images, for example a bootstrap sample.
 
         Returns:
-            (R,) in [0, 1], NaN where undefined.
+            (R,) float64 in [0, 1], one value per weighting; NaN if only one class occurs in a weighting.
         """
         areas = []
         for score, positive in one_vs_rest(images.probabilities, images.labels):

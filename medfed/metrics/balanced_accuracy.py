@@ -17,13 +17,14 @@ class BalancedAccuracy(ClassMetric):
     note = "Balanced accuracy is the mean recall over the classes that a site has"
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute the balanced accuracy under each weighting.
+        """Compute the balanced accuracy, the mean recall over the classes that occur, under each weighting.
 
         Args:
-            images: N images with probabilities of K classes, true classes, and R weightings.
+            images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of
+                weights is one weighting of the images, for example a bootstrap sample.
 
         Returns:
-            (R,) in [0, 1].
+            (R,) float64 in [0, 1], one value per weighting. A class whose images all have weight 0 does not count.
         """
         recall = (images.weights * images.correct) @ images.one_hot / (images.weights @ images.one_hot)
         return mean_of_defined(recall)

@@ -15,11 +15,11 @@ def write_rows(
     path: str | Path, rows: Sequence[dict], columns: Sequence[str], keys: Sequence[str],
     format_value: Callable[[object, str], str],
 ) -> None:  # fmt: skip
-    """Write rows to a CSV file, sorted, in one step, so that the file is never half written.
+    """Write rows to a CSV file, sorted. The file is replaced in one step, so it is never half written.
 
     Args:
         path: the file.
-        rows: values by column name; other entries are ignored.
+        rows: one dict per line of the file, with values by column name. Entries that are not in `columns` are ignored.
         columns: names of the columns, in the order of the file.
         keys: names of the entries by which the rows are sorted.
         format_value: function from a value and its column's name to the text in the file.
@@ -48,13 +48,13 @@ def read_csv(path: str | Path) -> list[list[str]]:
 def parse_row(
     path: str | Path, number: int, columns: Sequence[str], line: Sequence[str], numbers: Sequence[str]
 ) -> dict:
-    """Convert one line of a CSV file to a row.
+    """Convert one line of a CSV file to a dict of values by column name.
 
     Args:
         path: the file, for error messages.
-        number: the line's number in the file, counted from 1.
+        number: the line's number in the file, counted from 1, for error messages.
         columns: the names of the columns.
-        line: the values of the line as strings.
+        line: the values of the line as strings, in the order of the columns.
         numbers: names of the columns that hold numbers; an empty value becomes None.
 
     Returns:

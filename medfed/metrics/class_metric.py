@@ -20,7 +20,9 @@ N_BINS = 15  # of the top probability, for the calibration error and the reliabi
 
 @dataclass(frozen=True)
 class ScoredImages:
-    """Predicted probabilities and true classes of N images, under R weightings.
+    """Predicted probabilities and true classes of N images, with R different weightings of the images.
+
+    A weighting is a set of N weights, one per image. Each bootstrap sample of the patients gives one weighting.
 
     Args:
         probabilities: (N, K) in [0, 1], K classes, at least 2.
@@ -56,7 +58,7 @@ class ScoredImages:
 
     @cached_property
     def total(self) -> np.ndarray:
-        """(R,) float64: the sum of the weights of each weighting."""
+        """(R,) float64: the sum of the N images' weights in each of the R weightings."""
         return self.weights.sum(axis=1)
 
 
@@ -80,18 +82,19 @@ class ClassMetric(Metric):
     has_interval: ClassVar[bool] = True
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the required attributes and methods that a subclass has not defined."""
+        """Return the names of the attributes and methods that a class metric must define but this class does not."""
         has_values = type(self).values is not ClassMetric.values
         return super().missing_declarations() + ["method values"] * (not has_values)
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute the metric under each weighting; a subclass must override this.
+        """Compute the metric under each weighting of the images; a subclass must override this method.
 
         Args:
-            images: N images with probabilities of K classes, true classes, and R weightings.
+            images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of
+                weights is one weighting of the images, for example a bootstrap sample.
 
         Returns:
-            (R,) float64; NaN for a weighting under which the metric is undefined.
+            (R,) float64, one value per weighting; NaN for a weighting under which the metric is undefined.
         """
         raise NotImplementedError
 
@@ -99,16 +102,17 @@ class ClassMetric(Metric):
 def compute_class_metrics(
     metrics: Iterable[ClassMetric], probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Compute several metrics of a set of classified images under several weightings.
+    """Compute several metrics of a set of classified images, once for each of several weightings of the images.
 
     Args:
-        metrics: the metrics.
+        metrics: the metrics to compute.
         probabilities: (N, K) in [0, 1], K classes, at least 2.
         labels: (N,), true classes, integers in 0..K-1.
-        weights: (R, N), at least 0, the weights of the images in each of R weightings.
+        weights: (R, N), at least 0. Each of the R rows has one weight per image, for example how often a bootstrap
+            sample contains the image.
 
     Returns:
-        (R,) float64 by metric name; NaN for a weighting under which the metric is undefined.
+        (R,) float64 by metric name, one value per row of weights; NaN where the metric is undefined.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
@@ -136,72 +140,89 @@ def compute_class_metric(metric: ClassMetric, probabilities: np.ndarray, labels:
     """Compute one metric of a set of classified images that all have the same weight.
 
     Args:
-        metric: the metric.
+        metric: the metric to compute.
         probabilities: (N, K) in [0, 1], K classes, at least 2.
         labels: (N,), true classes, integers in 0..K-1.
 
     Returns:
-        The value, or None where the metric is undefined.
+        The value as stored (a fraction is in [0, 1]); None if the metric is undefined for these images.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
+        UserError: if the metric raises an error or returns a value of another shape.
     """
     value = float(compute_class_metrics([metric], probabilities, labels, np.ones((1, len(labels))))[metric.name][0])
     return None if np.isnan(value) else value
 
 
 def one_vs_rest(probabilities: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the binary problems whose curves and areas are averaged: class 1 of two classes, else each class in turn.
+    """Yield binary problems of the kind "this class or another class?", over which AUROC and ROC curves are averaged.
+
+    With two classes, there is one problem, in which class 1 is the positive class. With more classes, each class is the
+    positive class of one problem.
 
     Args:
         probabilities: (N, K) in [0, 1], K at least 2.
-        labels: (N,), true classes.
+        labels: (N,), true classes, integers in 0..K-1.
 
     Yields:
-        The score (N,) of a class, and (N,) bool, True for the images of that class.
+        For each problem, the predicted probability of the positive class (N,), and (N,) bool, True for the images of
+        the positive class.
     """
     for index in (1,) if probabilities.shape[1] == 2 else range(probabilities.shape[1]):
         yield probabilities[:, index], labels == index
 
 
 def sort_with_ties(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sort values and find their ties.
+    """Return the order that sorts values, and where each group of equal values starts.
 
     Args:
         values: (N,).
 
     Returns:
-        The order (N,) that sorts the values in ascending order, and the positions in the sorted values at which each
-        group of equal values starts.
+        (N,) int64, the indices that sort the values in ascending order; and (M,) int64, the positions in the sorted
+        values at which each of the M groups of equal values starts.
     """
     order = values.argsort(kind="stable")
     return order, np.flatnonzero(np.diff(values[order], prepend=-np.inf))
 
 
 def mean_of_defined(values: np.ndarray) -> np.ndarray:
-    """Return the mean of each row of (R, K) over its values that are not NaN, (R,); NaN for a row without any."""
+    """Return the mean of each row over the values that are not NaN.
+
+    Args:
+        values: (R, K), NaN where a value is not defined.
+
+    Returns:
+        (R,); NaN for a row without any value.
+    """
     known = ~np.isnan(values)
     return np.where(known, values, 0).sum(axis=1) / known.sum(axis=1)
 
 
 def confidence_bins(probabilities: np.ndarray) -> np.ndarray:
-    """Return the bin of each image's top probability: bin m holds (m / 15, (m + 1) / 15].
+    """Return the bin of each image's largest probability. There are 15 bins of equal width in [0, 1].
+
+    Bin m contains probabilities above m / 15 and up to (m + 1) / 15.
 
     Args:
-        probabilities: (N, K) in [0, 1].
+        probabilities: (N, K) in [0, 1], for K classes.
 
     Returns:
-        (N,) integers in 0..14.
+        (N,) integers in 0..14, the numbers of the bins.
     """
     return np.digitize(probabilities.max(axis=1), np.arange(1, N_BINS) / N_BINS, right=True)
 
 
 def check_scores(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Check probabilities and labels, and return them as arrays of float64 and int64.
+    """Check predicted probabilities and true classes, and return them as arrays of float64 and int64.
 
     Args:
         probabilities: (N, K) in [0, 1], K at least 2.
-        labels: (N,), integers in 0..K-1.
+        labels: (N,), true classes, integers in 0..K-1.
+
+    Returns:
+        The probabilities (N, K) float64 and the true classes (N,) int64.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1] or NaN.

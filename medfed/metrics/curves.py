@@ -12,14 +12,16 @@ Curve = tuple[np.ndarray, np.ndarray]
 def reliability_curve(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the reliability curve: how often predictions of a given confidence are right.
 
-    The confidence is the probability of the most probable class, in 15 equal bins; empty bins are left out.
+    The confidence of an image is the probability of its most probable class. Images are grouped by confidence into 15
+    bins of equal width, and empty bins are left out.
 
     Args:
         probabilities: (N, K) in [0, 1], K at least 2.
         labels: (N,), true classes, integers in 0..K-1.
 
     Returns:
-        For each of M bins: mean confidence (M,), accuracy (M,), both in [0, 1], and number of images (M,).
+        Mean confidence (M,), accuracy (M,), both in [0, 1], and number of images (M,), for each of the M bins that are
+        not empty.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
@@ -36,12 +38,12 @@ def roc_curve(score: np.ndarray, positive: np.ndarray) -> Curve:
     """Return the receiver operating characteristic (ROC) curve of a binary problem.
 
     Args:
-        score: (N,), higher for the positive class.
+        score: (N,), predicted scores; a higher score means that the positive class is more likely.
         positive: (N,) of 0 and 1, 1 for the positive images; both must occur.
 
     Returns:
-        False positive rate and true positive rate, (M,) each, from (0, 0) to (1, 1), with one point per different
-        score.
+        False positive rate (M,) and true positive rate (M,), both in [0, 1]. The first point is (0, 0), and each
+        different score adds one point. The last point is (1, 1).
 
     Raises:
         ValueError: if there are no positive or no negative images.
@@ -58,15 +60,17 @@ def roc_curve(score: np.ndarray, positive: np.ndarray) -> Curve:
 def macro_roc_curve(probabilities: np.ndarray, labels: np.ndarray) -> Curve | None:
     """Return the ROC curve whose area is the metric AUROC.
 
-    With two classes it is the curve of class 1. With more classes it is the vertical mean of the curves of one class
-    against the rest; both ends of every vertical step are kept, so that the area equals AUROC.
+    With two classes it is the curve of class 1. With more classes, each class that occurs is compared with all other
+    classes, and the true positive rates of these curves are averaged at each false positive rate. Both ends of every
+    vertical step are kept, so that the area equals AUROC.
 
     Args:
         probabilities: (N, K) in [0, 1], K at least 2.
         labels: (N,), true classes, integers in 0..K-1.
 
     Returns:
-        False positive rate and true positive rate, (M,) each; None if AUROC is undefined.
+        False positive rate (M,) and true positive rate (M,), both in [0, 1]; None if AUROC is undefined, because only
+        one class occurs.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].

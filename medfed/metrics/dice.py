@@ -6,7 +6,7 @@ from medfed.metrics.mask_metric import MaskMetric, MaskPair
 
 
 class Dice(MaskMetric):
-    """Overlap of prediction A and reference B, 2 |A and B| / (|A| + |B|), in [0, 1].
+    """Dice coefficient of a prediction A and a reference B, 2 |A and B| / (|A| + |B|), in [0, 1].
 
     Example:
         >>> import numpy as np
@@ -25,7 +25,7 @@ class Dice(MaskMetric):
     worst = 0.0
 
     def value(self, masks: MaskPair) -> float:
-        """Return the Dice coefficient.
+        """Return the Dice coefficient of two masks: twice their common voxels, divided by the sum of their voxels.
 
         Args:
             masks: a prediction and a reference that both have at least one voxel.

@@ -8,10 +8,13 @@ from medfed.metrics.class_metric import N_BINS, ClassMetric, ScoredImages, confi
 
 
 class ExpectedCalibrationError(ClassMetric):
-    """Mean over 15 equal bins of the top probability of |accuracy - mean top probability|, weighted by images.
+    """Mean difference between the top probability of images and their accuracy, over 15 bins, in [0, 1].
 
-    Eq. 3 of Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, https://arxiv.org/abs/1706.04599. It has
-    no bootstrap interval: resampling increases it, so the interval would lie above the value.
+    The top probability of an image is the probability of its predicted class. Images are grouped into 15 bins of equal
+    width by top probability. The error is the mean over the bins of |accuracy - mean top probability|, weighted by the
+    number of images. Eq. 3 of Guo et al., "On Calibration of Modern Neural Networks", ICML 2017,
+    https://arxiv.org/abs/1706.04599. The metric has no bootstrap interval, because resampling increases it and the
+    interval would lie above the value.
     """
 
     name = "ece"
@@ -22,13 +25,18 @@ class ExpectedCalibrationError(ClassMetric):
     has_interval = False
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute the expected calibration error under each weighting (eq. 3).
+        """Compute the expected calibration error under each weighting of the images (eq. 3 of Guo et al. 2017).
+
+        The top probability of an image is the probability of its predicted class. Images are grouped into 15 bins of
+        equal width by top probability. The error is the mean over the bins of |accuracy - mean top probability|, where
+        a bin counts by the total weight of its images.
 
         Args:
-            images: N images with probabilities of K classes, true classes, and R weightings.
+            images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of
+                weights is one weighting of the images, for example a bootstrap sample.
 
         Returns:
-            (R,) in [0, 1]; 0 is perfectly calibrated.
+            (R,) float64 in [0, 1], one value per weighting; 0 is perfectly calibrated.
         """
         in_bin = np.eye(N_BINS)[confidence_bins(images.probabilities)]
         difference = (images.correct - images.probabilities.max(axis=1))[:, None]

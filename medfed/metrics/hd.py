@@ -7,7 +7,7 @@ from medfed.metrics.metric import DISTANCE
 
 
 class HausdorffDistance(MaskMetric):
-    """Largest distance of an edge voxel to the other mask's edge, in mm (pixels without a spacing)."""
+    """Largest distance of an edge voxel of one mask to the other mask's edge, in mm (pixels without a voxel size)."""
 
     name = "hd"
     label = "HD"
@@ -15,13 +15,15 @@ class HausdorffDistance(MaskMetric):
     higher_is_better = False
 
     def value(self, masks: MaskPair) -> float:
-        """Return the larger of the two directed Hausdorff distances.
+        """Return the largest distance from an edge voxel of one mask to the nearest edge voxel of the other mask.
+
+        Both directions count: from the prediction to the reference, and from the reference to the prediction.
 
         Args:
             masks: a prediction and a reference that both have at least one voxel.
 
         Returns:
-            Distance, at least 0, in mm if the spacing is known, else in pixels.
+            Distance, at least 0, in mm if the voxel size is known, otherwise in pixels.
         """
         there, back = masks.surface_distances
         return float(max(there.max(), back.max()))

@@ -9,7 +9,7 @@ from medfed.metrics.metric import DISTANCE
 
 
 class HausdorffDistance95(MaskMetric):
-    """Larger of the 95th percentiles of the surface distances in the two directions, in mm (pixels without a spacing).
+    """Larger of the 95th percentiles of the surface distances of each direction, in mm (pixels without a voxel size).
 
     MONAI's `HausdorffDistanceMetric(percentile=95)` gives the same value.
     """
@@ -22,13 +22,17 @@ class HausdorffDistance95(MaskMetric):
     in_voxels = "hd95_pooled_vx"
 
     def value(self, masks: MaskPair) -> float:
-        """Return the larger of the two directed 95th percentiles.
+        """Return the 95 % Hausdorff distance (HD95) of two masks.
+
+        A surface distance is the distance from an edge voxel of one mask to the nearest edge voxel of the other mask.
+        The 95th percentile of these distances is computed for the edge voxels of the prediction and for the edge voxels
+        of the reference. The larger of the two percentiles is returned.
 
         Args:
             masks: a prediction and a reference that both have at least one voxel.
 
         Returns:
-            Distance, at least 0, in mm if the spacing is known, else in pixels.
+            Distance, at least 0, in mm if the voxel size is known, otherwise in pixels.
         """
         there, back = masks.surface_distances
         return float(max(np.percentile(there, 95), np.percentile(back, 95)))

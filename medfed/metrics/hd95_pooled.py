@@ -1,7 +1,7 @@
 """95th percentile of the surface distances of both directions together, in voxels, as in ELCFS's released code.
 
-Equal to `medpy.metric.binary.hd95` without a spacing. `cases.csv` has it next to HD95 for comparison with published
-numbers.
+The value is equal to `medpy.metric.binary.hd95` without a spacing. `cases.csv` contains it next to HD95, for comparison
+with published numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from medfed.metrics.mask_metric import MaskMetric, MaskPair
 
 
 class PooledHausdorffDistance95(MaskMetric):
-    """95th percentile of the pooled surface distances of both directions, in voxels (also if the spacing is known)."""
+    """95th percentile of the surface distances of both directions together, always in voxels."""
 
     name = "hd95_pooled_vx"
     label = "HD95"
@@ -20,18 +20,25 @@ class PooledHausdorffDistance95(MaskMetric):
     higher_is_better = False
 
     def value(self, masks: MaskPair) -> float:
-        """Return the 95th percentile over the surface distances in both directions together.
+        """Return the 95th percentile of all surface distances of two masks, in voxels.
+
+        A surface distance is the distance from an edge voxel of one mask to the nearest edge voxel of the other mask.
+        The distances of the edge voxels of both masks are put together for one percentile.
 
         Args:
             masks: a prediction and a reference that both have at least one voxel.
 
         Returns:
-            Distance in voxels, at least 0.
+            Distance in voxels, at least 0. It is in voxels even if the voxel size in mm is known.
         """
         if masks.spacing and len(set(masks.spacing)) == 1:  # cubic voxels: mm are voxels times a constant
             return float(np.percentile(np.concatenate(masks.surface_distances), 95)) / masks.spacing[0]
         return float(np.percentile(np.concatenate(masks.surface_distances_in_voxels), 95))
 
     def value_of_failure(self, masks: MaskPair) -> float:
-        """Return the value if exactly one mask is empty: the image's diagonal in voxels."""
+        """Return the value that the metric gets if exactly one mask is empty: the image's diagonal in voxels.
+
+        Args:
+            masks: a prediction and a reference of which one is empty.
+        """
         return masks.diagonal(in_voxels=True)

@@ -32,7 +32,7 @@ class MaskPair:
     Args:
         prediction: (H, W, D) bool, or (H, W) for a volume of one slice.
         reference: bool, in the shape of `prediction`.
-        spacing: voxel size in mm along each axis; None if it is unknown.
+        spacing: voxel size in mm along each axis of the masks; None if it is unknown.
     """
 
     prediction: np.ndarray
@@ -41,12 +41,16 @@ class MaskPair:
 
     @classmethod
     def from_masks(cls, prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None) -> MaskPair:
-        """Check two masks and their spacing; drop the third axis of a volume of one slice.
+        """Check two masks and their voxel size, and return them as a pair.
 
         Args:
             prediction: (H, W, D) of 0 and 1, a tensor on any device or an array.
             reference: (H, W, D) of 0 and 1, in the shape of `prediction`.
             spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
+
+        Returns:
+            The masks as bool arrays with their voxel size. If the volume has one slice (D = 1), the axis D is removed
+            from both masks and from the voxel size.
 
         Raises:
             ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is
@@ -62,9 +66,10 @@ class MaskPair:
 
     @cached_property
     def status(self) -> str:
-        """Which of the masks are empty.
+        """Which of the two masks are empty, as one of four words.
 
-        "ok": neither; "missed": only the prediction; "false_alarm": only the reference; "absent": both.
+        "ok" means that neither mask is empty, "missed" that only the prediction is empty, "false_alarm" that only the
+        reference is empty, and "absent" that both are empty.
         """
         if self.reference.any():
             return OK if self.prediction.any() else MISSED
@@ -72,20 +77,30 @@ class MaskPair:
 
     @cached_property
     def surface_distances(self) -> DistancePair:
-        """Distances from each edge voxel of one mask to the nearest edge voxel of the other; neither may be empty.
+        """For each edge voxel of one mask, the distance to the nearest edge voxel of the other mask.
 
-        Two float64 arrays, from the prediction to the reference and back, in mm if the spacing is known, else in
-        pixels.
+        Two float64 arrays: the first has a value for each edge voxel of the prediction, the second for each edge voxel
+        of the reference. The unit is mm if the voxel size is known, otherwise pixels. Both masks must have at least one
+        voxel.
         """
         return self._directed(self.spacing)
 
     @cached_property
     def surface_distances_in_voxels(self) -> DistancePair:
-        """Surface distances in voxels, also if the spacing is known; neither mask may be empty."""
+        """For each edge voxel of one mask, the distance in voxels to the nearest edge voxel of the other mask.
+
+        The distances are in voxels even if the voxel size in mm is known. Two float64 arrays: the first has a value for
+        each edge voxel of the prediction, the second for each edge voxel of the reference. Both masks must have at
+        least one voxel.
+        """
         return self.surface_distances if self.spacing is None else self._directed(None)
 
     def diagonal(self, in_voxels: bool = False) -> float:
-        """Return the length of the image's diagonal in mm, or in voxels (without a spacing, or if `in_voxels`)."""
+        """Return the length of the image's diagonal: in mm if the voxel size is known, otherwise in voxels.
+
+        Args:
+            in_voxels: whether to return the length in voxels even if the voxel size is known.
+        """
         return image_diagonal(self.reference.shape, None if in_voxels else self.spacing)
 
     @cached_property
@@ -106,8 +121,9 @@ class MaskMetric(Metric):
     """Base class of the metrics of one structure of one patient; a subclass declares attributes and overrides `value`.
 
     Attributes:
-        worst: the value for a missed structure and for a false alarm, which must be finite and the worst possible
-            value, so that a missed organ never improves a mean. A distance needs none: it takes the image's diagonal.
+        worst: the value for a missed structure and for a false alarm (a structure that only the prediction contains).
+            It must be finite and the worst possible value, so that a missed organ never improves a mean. A distance
+            does not need this attribute, because its worst value is the length of the image's diagonal.
 
     Example:
         >>> class VolumeError(MaskMetric):
@@ -125,7 +141,7 @@ class MaskMetric(Metric):
     worst: ClassVar[float]
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the required attributes and methods that a subclass has not defined."""
+        """Return the names of the attributes and methods that a mask metric must define but this class does not."""
         own_rule = type(self).value_of_failure is not MaskMetric.value_of_failure
         worst = getattr(self, "worst", None)
         is_finite = isinstance(worst, int | float) and math.isfinite(worst)
@@ -136,10 +152,10 @@ class MaskMetric(Metric):
         )
 
     def value(self, masks: MaskPair) -> float | None:
-        """Compute the metric of two masks that both have at least one voxel; a subclass must override this.
+        """Compute the metric of two masks that both have at least one voxel; a subclass must override this method.
 
         Args:
-            masks: the prediction, the reference and their spacing.
+            masks: the prediction, the reference and their voxel size.
 
         Returns:
             The value, or None if it is unknown.
@@ -147,7 +163,14 @@ class MaskMetric(Metric):
         raise NotImplementedError
 
     def value_of_failure(self, masks: MaskPair) -> float:
-        """Return the value if exactly one mask is empty: `worst`, or the image's diagonal for a distance."""
+        """Return the value that the metric gets if exactly one of the two masks is empty.
+
+        For a distance this is the length of the image's diagonal, in mm if the voxel size is known, otherwise in
+        voxels. For any other metric it is the attribute `worst`.
+
+        Args:
+            masks: a prediction and a reference of which one is empty.
+        """
         return masks.diagonal() if self.unit == DISTANCE else self.worst
 
 
@@ -157,15 +180,16 @@ def compute_mask_metrics(
     """Compute several metrics of one structure of one patient.
 
     Args:
-        metrics: the metrics.
+        metrics: the metrics to compute.
         prediction: (H, W, D) of 0 and 1, a tensor on any device or an array; D = 1 for a single image.
         reference: (H, W, D) of 0 and 1, in the shape of `prediction`.
         spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
 
     Returns:
-        The value of each column (see `medfed.metrics.metric.all_columns`), and `status` (see `MaskPair.status`). A
-        distance is in its mm column if the spacing is known, else in its px column; the other one is None. All values
-        are None if both masks are empty. A value that is not finite becomes None.
+        One entry per metric, by the metric's name, and "status". A distance has two entries, NAME_mm and NAME_px:
+        NAME_mm has the value if the voxel size is known, otherwise NAME_px, and the other entry is None. "status" is
+        "ok", "missed" (only the prediction is empty), "false_alarm" (only the reference is empty) or "absent" (both are
+        empty; then all values are None). A value that is not finite becomes None.
 
     Raises:
         ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is not
@@ -200,14 +224,14 @@ def _value(metric: MaskMetric, masks: MaskPair) -> float | None:
 
 
 def image_diagonal(shape: tuple[int, ...], spacing: tuple[float, ...] | None = None) -> float:
-    """Return the length of an image's diagonal, which no distance in the image exceeds.
+    """Return the length of an image's diagonal. No distance between two voxels of the image is larger.
 
     Args:
         shape: number of voxels along each axis.
-        spacing: voxel size along each axis, in any unit; None: 1 per voxel.
+        spacing: voxel size along each axis, in any unit; None means 1 along each axis.
 
     Returns:
-        The length in the unit of `spacing`, or in voxels.
+        The length in the unit of `spacing`; in voxels if `spacing` is None.
     """
     return math.hypot(*(n * step for n, step in zip(shape, spacing or (1.0,) * len(shape))))
 

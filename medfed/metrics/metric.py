@@ -1,4 +1,4 @@
-"""The declaration of a metric: its name, unit and format, from which tables, files and figures are made."""
+"""The description of a metric (its name, unit and format), from which tables, files and figures are made."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ DECLARED_FIELDS = ("name", "label", "unit", "higher_is_better", "decimals", "lim
 
 
 class Metric:
-    """Base class of all metrics, with their declaration as class attributes; subclass `MaskMetric` or `ClassMetric`.
+    """Base class of all metrics, whose class attributes describe the metric; subclass `MaskMetric` or `ClassMetric`.
 
     Attributes:
         name: the metric's name in files, a Python identifier. A distance has one column per unit, `NAME_mm` and
             `NAME_px`.
         label: the name in tables and figures.
-        unit: "%" for a fraction, which is stored in [0, 1] and printed times 100; `DISTANCE`; any other unit; "" for
-            none.
+        unit: "%" for a fraction, which is stored in [0, 1] and printed times 100; `DISTANCE` for a distance in mm or
+            pixels; any other unit as text; "" for none.
         higher_is_better: whether a larger value is better.
         decimals: number of digits after the point when printed.
         limits: the smallest and largest possible value, as stored, for the axes of figures; None takes the limits of
             the values.
-        note: a sentence printed below each table that shows the metric; "" for none.
-        in_voxels: for a distance, the column that figures show if cases have different units; "" for none.
+        note: a sentence that is printed with each table that shows the metric; "" for none.
+        in_voxels: for a distance, name of the column in voxels that figures show if some cases have mm and others
+            pixels; "" for none.
     """
 
     name: ClassVar[str]
@@ -41,13 +42,13 @@ class Metric:
     in_voxels: ClassVar[str] = ""
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the required attributes and methods that a subclass has not defined."""
+        """Return the names of the attributes and methods that a metric must define but this class does not."""
         return [name for name in ("name", "label") if not isinstance(getattr(self, name, None), str)]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A metric in one unit: a column of `cases.csv`, a block of a comparison table, an axis of a figure.
+    """A metric in one unit: one column of `cases.csv`, one part of a comparison table, or one axis of a figure.
 
     Args:
         key: the column's name in files, for example "hd95_mm".
@@ -61,26 +62,35 @@ class Column:
 
     @property
     def scale(self) -> float:
-        """Factor from stored to printed values: 100 for "%", else 1."""
+        """Factor by which a stored value is multiplied for printing: 100 if the unit is "%", otherwise 1."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
     def title(self) -> str:
-        """Title of an axis or block, such as "HD95 (mm)"; without a unit for fractions, which axes show from 0 to 1."""
+        """Title of a figure's axis or of a part of a table, such as "HD95 (mm)".
+
+        The title of a fraction has no unit, because axes show fractions from 0 to 1 and not in %.
+        """
         return f"{self.metric.label} ({self.unit})" if self.unit not in ("", "%") else self.metric.label
 
 
 def metric_columns(metric: Metric) -> tuple[Column, ...]:
-    """Return the columns of a metric: two for a distance (mm and px), else one."""
+    """Return the columns of a metric; a column is the metric in one of its units.
+
+    A distance has two columns: one in mm, and one in pixels ("px") for images without a voxel size. Any other metric
+    has one column.
+    """
     if metric.unit == DISTANCE:
         return tuple(Column(f"{metric.name}_{unit}", unit, metric) for unit in DISTANCE_UNITS)
     return (Column(metric.name, metric.unit, metric),)
 
 
 def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
-    """Return the columns of several metrics in the order of `cases.csv`.
+    """Return the columns of several metrics in the order in which files contain them.
 
-    Consecutive distances are sorted by unit: first all of them in mm, then all in px.
+    A column is a metric in one unit: a distance has one column in mm and one in pixels, any other metric has one
+    column. The order is that of the metrics. For distances that follow each other, all columns in mm come first, then
+    all columns in pixels.
     """
     result: list[Column] = []
     for _, group in groupby(metrics, key=lambda metric: metric.unit == DISTANCE):
@@ -90,16 +100,24 @@ def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
 
 
 def describe_metric(metric: Metric) -> dict[str, Any]:
-    """Return a metric's declaration as JSON values for `summary.json`, so that readers need no code of the metric."""
+    """Return the attributes that describe a metric as JSON values for `summary.json`.
+
+    From this description, a program can show the scores of a run even if the code of the metric is not installed.
+
+    Returns:
+        "name", "label", "unit", "higher_is_better", "decimals", "limits" (a list of two numbers, or None), "note" and
+        "in_voxels": the attributes of `Metric` by name.
+    """
     facts = {name: getattr(metric, name) for name in DECLARED_FIELDS}
     return facts | {"limits": None if metric.limits is None else list(metric.limits)}
 
 
 def metric_from_description(facts: Mapping[str, Any]) -> Metric:
-    """Return a metric without its computation, from the declaration that `describe_metric` returned.
+    """Create a metric from its description. It can be shown in tables and figures, but it cannot be computed.
 
     Args:
-        facts: the declared attributes by name.
+        facts: the attributes of the metric by name ("name", "label", "unit", "limits", ...), as `describe_metric`
+            returns them.
 
     Raises:
         ValueError: if an attribute is missing or has another type.
@@ -122,14 +140,14 @@ def metric_from_description(facts: Mapping[str, Any]) -> Metric:
 
 
 def check_declarations(metrics: Sequence[Metric], taken: Iterable[str]) -> None:
-    """Check that every metric declares all required attributes and that all column names differ.
+    """Check that every metric defines all required attributes with valid values, and that all column names differ.
 
     Args:
         metrics: the metrics of one table.
-        taken: names of the table's other columns.
+        taken: names of the table's other columns, which no metric may use.
 
     Raises:
-        ValueError: with the class of the first metric that does not.
+        ValueError: if one of the conditions is not met; the message names the class of the metric.
     """
     known = set(taken)
     for metric in metrics:

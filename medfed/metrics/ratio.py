@@ -17,44 +17,50 @@ COLUMNS = ("site", "role", "patient", "reference", "predicted", "error")
 def vertical_ratio(inner: Tensor, outer: Tensor) -> float | None:
     """Return the ratio of the vertical diameters of two structures, for example of optic cup and optic disc.
 
+    A vertical diameter is the number of pixel rows from the first to the last row that contains the structure.
+
     Args:
         inner: (H, W, D), above 0 inside the inner structure; H runs from top to bottom.
-        outer: (H, W, D), above 0 inside the structure that contains it.
+        outer: (H, W, D), above 0 inside the outer structure, which contains the inner one.
 
     Returns:
-        Number of rows of the inner structure divided by that of the outer one, at least 0; 0 if the inner one is empty,
-        None if the outer one is empty.
+        The vertical diameter of the inner structure divided by the vertical diameter of the outer one, at least 0. It
+        is 0 if the inner structure is empty, and None if the outer structure is empty.
     """
     heights = [_height(mask) for mask in (inner, outer)]
     return heights[0] / heights[1] if heights[1] else None
 
 
 def ratio_row(site: str, role: str, patient: str, reference: float | None, predicted: float | None) -> dict:
-    """Return one patient's row of `ratios.csv`.
+    """Return one patient's row of `ratios.csv`: the ratio of two structures' heights, such as cup to disc.
 
     Args:
         site: name of the patient's site.
-        role: "seen", "unseen" or "validation".
-        patient: the patient's identifier.
-        reference: the reference's ratio; None if its outer structure is empty.
-        predicted: the prediction's ratio; None if its outer structure is empty, which counts as ratio 0.
+        role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it did not
+            train, but may have helped to select the round).
+        patient: name of the patient's image or volume, unique within the site.
+        reference: ratio in the reference mask; None if the outer structure of the reference is empty.
+        predicted: ratio in the predicted mask; None if the outer structure of the prediction is empty. The error then
+            counts it as 0.
 
     Returns:
-        The arguments by name, and `error`, the absolute difference; None if the reference is None.
+        The arguments by name, and "error": the absolute difference of the two ratios, or None if `reference` is None.
     """
     row = {"site": site, "role": role, "patient": patient, "reference": reference, "predicted": predicted}
     return row | {"error": None if reference is None else abs(reference - (predicted or 0.0))}
 
 
 def summarise_ratios(rows: Sequence[Mapping]) -> dict:
-    """Summarise the rows of `ratios.csv`.
+    """Summarise the errors of a predicted ratio of two structures' heights, such as cup to disc, by role and site.
 
     Args:
-        rows: one per patient, as `ratio_row` returns them.
+        rows: one dict per patient, with "site", "role" ("seen", "unseen" or "validation"), "patient" and "error" (the
+            absolute error of the ratio, or None), as `ratio_row` returns them.
 
     Returns:
-        For each role: `sites`, with the number of patients `n` and the `mean_error` of each site, and `mean_error`, the
-        mean over the sites (None without sites). {} without rows.
+        For each role, a dict of two entries. "sites" has, for each site, "n" (the number of patients with a known
+        error) and "mean_error" (their mean absolute error). "mean_error" is the mean of the sites' mean errors; it is
+        None if the role has no sites. The result is empty if there are no rows.
     """
     summary: dict = {}
     for role in present_roles(rows) if rows else ():
@@ -70,11 +76,12 @@ def summarise_ratios(rows: Sequence[Mapping]) -> dict:
 
 
 def write_ratios(path: str | Path, rows: Sequence[Mapping]) -> None:
-    """Write `ratios.csv`, sorted by role, site and patient; unknown values are empty.
+    """Write the file `ratios.csv`, sorted by role, site and patient; an unknown value becomes an empty cell.
 
     Args:
         path: the file.
-        rows: one per patient, as `ratio_row` returns them.
+        rows: one dict per patient, with the ratio of two structures' heights in reference and prediction, as
+            `ratio_row` returns them.
     """
     write_rows(path, [dict(row) for row in rows], COLUMNS, ("role", "site", "patient"), _format_value)
 

@@ -31,24 +31,29 @@ def summarise(
     in_gap: Sequence[str],
     with_spread: bool,
 ) -> dict:
-    """Summarise the rows of all cases: scores per role, site and structure, the mean over sites, and the gap.
+    """Compute the scores of each role, site and structure from the rows of a run, then their means over the sites.
+
+    A row is a dict with the results of one image, or of one structure of one patient. The role of a site is "seen" (it
+    trained), "unseen" (it did not train) or "validation" (it did not train, but may have helped to select the round).
 
     Args:
-        rows: one per case, with `site`, `role` and `patient`.
+        rows: all rows of the run, each with at least `site`, `role` and `patient`.
         structure_of: function from a row to the name of its structure.
-        score_group: function from the rows of one role, site and structure, and the names of a random stream, to their
-            counts and, for each of `metrics`, a dict with at least `n` and `mean`.
-        counts: names of the counts that are summed over sites; the first is the number of cases for which every metric
+        score_group: function that computes the scores of one group. Its arguments are the rows of one role, site and
+            structure, and the names (role, site, structure), from which it may seed random numbers. It returns the
+            counts by name and, for each of `metrics`, a dict with at least `n` (number of values) and `mean`.
+        counts: names of the counts that are summed over sites. The first is the number of cases for which every metric
             should have a value.
-        metrics: names of the metrics. The gap is known for metrics that as many sites have as the first metric.
-        in_gap: names of the metrics for which the gap is computed.
-        with_spread: whether the mean over sites comes with the standard deviation over sites (`sd`).
+        metrics: names of the metrics.
+        in_gap: names of those metrics for which the gap between seen and unseen sites is computed.
+        with_spread: whether the means over sites come with the standard deviation over sites (`sd`).
 
     Returns:
-        A dict of JSON values. For each role: `sites[site][structure]`, and `mean[structure]`, in which every site has
-        the same weight and a site counts only for metrics that all its cases have. `gap[structure][metric]` is the mean
-        of the seen sites minus that of the unseen sites. The role "validation" is included if it has rows. Each group
-        has its own random stream, so rows of one site never change the numbers of another.
+        JSON values. For each role, `sites[site][structure]` is the result of `score_group`, and `mean[structure]`
+        contains the summed counts and the mean of each metric over the sites. Every site has the same weight in this
+        mean; a site counts for a metric only if all its cases have a value. `gap[structure][metric]` is the mean of the
+        seen sites minus the mean of the unseen sites. It is None if a site lacks the metric, or if a role has no sites.
+        "validation" is included if rows have this role.
     """
     summary: dict = {}
     for role in present_roles(rows):
@@ -101,7 +106,11 @@ def _generalisation_gap(
 
 
 def present_roles(rows: Rows) -> tuple[str, ...]:
-    """Return the roles "seen" and "unseen", and "validation" if a row has it."""
+    """Return the roles of sites that a summary shows: always "seen" and "unseen", and "validation" if a row has it.
+
+    Args:
+        rows: rows with the entry `role`: "seen", "unseen" or "validation".
+    """
     return (*ROLES, VALIDATION) if any(row["role"] == VALIDATION for row in rows) else ROLES
 
 
@@ -109,13 +118,13 @@ def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str
     """Compute the two-sided Wilcoxon signed-rank test over the cases that two methods have in common.
 
     Args:
-        a: the first method's value of each case.
-        b: the second method's value of each case.
-        cases: what a case is, in the plural (for example "patients"), for the reason.
+        a: the first method's values, one per case, by a tuple that identifies the case, such as (site, patient).
+        b: the second method's values, by the same tuples.
+        cases: what a case is, in the plural (for example "patients"); used in the text of `reason`.
 
     Returns:
         `p`, the p value; `n`, the number of common cases; `n_differ`, the number of cases with different values; and
-        `reason`. If fewer than six values differ, p is None and the reason is a sentence, else the reason is None.
+        `reason`. If fewer than six values differ, p is None and the reason is a sentence. Otherwise the reason is None.
     """
     difference = np.array([a[case] - b[case] for case in sorted(a.keys() & b.keys())]).round(9)
     n, difference = len(difference), difference[difference != 0]
@@ -131,14 +140,14 @@ def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str
 
 
 def bootstrap_indices(n: int, seed: tuple) -> np.ndarray:
-    """Draw the patients of each bootstrap resample.
+    """Draw the patients of each bootstrap resample, with replacement.
 
     Args:
         n: number of patients.
         seed: names and numbers that determine the random generator.
 
     Returns:
-        (N_BOOTSTRAP, n) integers in 0..n-1.
+        (2000, n) integers in 0..n-1: one row of patients for each of 2000 resamples (N_BOOTSTRAP).
     """
     digest = hashlib.sha256("\0".join(map(str, seed)).encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))

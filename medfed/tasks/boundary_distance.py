@@ -15,20 +15,22 @@ N_LEVELS = 2  # number of decoder levels, the finest, as in ELCFS; the same for 
 
 
 def boundary_distance(levels: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Compute the cosine distance between features inside and outside the outline of each structure.
+    """Compute the cosine distance between the features inside and outside the outline of each structure.
 
-    The mean feature over the structure's inner boundary is compared with the mean feature over a ring of background
-    around it. The cosine is that of ELCFS's loss; it does not depend on the scale of the features, so that networks and
-    rounds can be compared.
+    For each image and structure, the mean feature vector over the structure's boundary pixels is compared with the mean
+    feature vector over a ring of background around the structure. The distance does not depend on the scale of the
+    features, so networks and rounds can be compared. ELCFS (Liu et al., "FedDG", CVPR 2021) shows this distance in
+    Figure 7.
 
     Args:
-        levels: features (B, D, h, w) of several decoder levels. They are interpolated to the size of the mask and
-            concatenated along the channels.
-        mask: (B, S, H, W) of 0 and 1. The ring is 5 pixels wide for H = W = 384, proportional to other sizes, and at
-            least 2 pixels.
+        levels: feature maps of several decoder levels, each (B, D, h, w), where D, h and w depend on the level. They
+            are interpolated to the size of the mask and concatenated along the channels.
+        mask: (B, S, H, W) of 0 and 1, one channel for each of S structures. The ring is 5 pixels wide if the shorter
+            side of the mask has 384 pixels. The width scales with this side, and is at least 2 pixels.
 
     Returns:
-        (n,) float64 in [0, 2], 1 - cosine for each image and structure in which both regions exist.
+        (n,) float64 in [0, 2]: 1 minus the cosine similarity, for each image and structure whose boundary and ring both
+        contain a pixel.
     """
     size = mask.shape[-2:]
     width = max(2, round(5 * min(size) / 384))

@@ -31,11 +31,14 @@ FILE_KINDS = (
 
 
 class BundleTemplate(ABC):
-    """Base class of the bundle of one task.
+    """Base class that fills the template of a MONAI bundle for one task.
+
+    A template is a folder of `bundles/` that contains the config, the metadata and the model card. Values that depend
+    on the run are missing in it.
 
     Attributes:
         folder: name of the template folder in `bundles/`.
-        name: name of the exported bundle's folder; MONAI Label recognises the task by its ending.
+        name: name of the exported bundle's folder. MONAI Label recognises the task by the end of this name.
         title: first words of the model card.
         packages: Python packages that the bundle needs in addition to MONAI and PyTorch.
     """
@@ -47,67 +50,82 @@ class BundleTemplate(ABC):
 
     @abstractmethod
     def fill_inference(self, config: Json) -> None:
-        """Set the entries of `configs/inference.json` that depend on the run, except the network.
+        """Set the values of a bundle's `configs/inference.json` that depend on the run, such as the transforms.
+
+        The definition of the network is set elsewhere.
 
         Args:
-            config: content of the template's file; it is changed in place.
+            config: content of `configs/inference.json` in the bundle's template folder; it is changed in place.
         """
 
     @abstractmethod
     def fill_metadata(self, content: Json) -> None:
-        """Set the entries of `configs/metadata.json` that depend on the task.
+        """Set the values of a bundle's `configs/metadata.json` that depend on the task: descriptions and data format.
 
         Args:
-            content: content of the template's file; it is changed in place.
+            content: content of `configs/metadata.json` in the bundle's template folder; it is changed in place.
         """
 
     @abstractmethod
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        """Return the values for the {placeholders} of `docs/README.md` that only this template has.
+        """Return the texts for those placeholders of the model card that only this task has.
+
+        A placeholder is a name in braces, such as {threshold}, in the template's `docs/README.md`. The placeholders of
+        all tasks, such as {title}, are filled elsewhere.
 
         Args:
             module: the exported network.
+
+        Returns:
+            The text of each placeholder, by the placeholder's name.
         """
 
 
 def step(class_: str, keys: str | list[str] = "image", **arguments: Any) -> Json:
-    """Return the entry of a MONAI dictionary transform in a bundle's config.
+    """Return the JSON entry of one MONAI dictionary transform for a bundle's config.
 
     Args:
-        class_: name of the class in `monai.transforms`.
-        keys: key or keys of the dictionary that are transformed.
-        arguments: further arguments of the class.
+        class_: name of the transform's class in `monai.transforms`, such as "Resized".
+        keys: key or keys of the data dictionary whose values the transform changes.
+        arguments: further arguments of the transform's class.
+
+    Returns:
+        The class under "_target_", the keys under "keys", and each further argument under its name.
     """
     return {"_target_": f"monai.transforms.{class_}", "keys": keys, **arguments}
 
 
 def read_2d(channels: int) -> list[Json]:
-    """Return the transforms that read a 2-D image file as `medfed.datasets.image_files` does.
+    """Return the config entries of the MONAI transforms that read a 2-D image file as (C, H, W).
 
-    MONAI reads (C, W, H), so the axes are swapped. When MONAI inverts the transforms, they are swapped back; `Resized`
-    adds and removes the axis of length D = 1.
+    The pixels are those that `medfed.datasets.image_files` reads in training. MONAI reads (C, W, H), so the last
+    transform swaps the two axes. When MONAI inverts the transforms, it swaps them back. In a segmentation bundle, the
+    later transform `Resized` adds a third axis of length 1, and removes it when it is inverted.
 
     Args:
-        channels: number of channels, 1 or 3.
+        channels: number of channels of the result: 1 (grey) or 3 (RGB).
     """
     load = step("LoadImaged", converter=CONVERTERS[channels])
     return [load, step("EnsureChannelFirstd"), step("Transposed", indices=[0, 2, 1])]
 
 
 def channel_names(channels: int) -> dict[str, str]:
-    """Return the names of the input channels for MONAI's metadata, such as {"0": "red", "1": "green", "2": "blue"}.
+    """Return the names of the input channels by channel number, as MONAI's metadata contain them.
 
     Args:
-        channels: number of channels; 3 means RGB, all others are called "image".
+        channels: number of channels. Three channels are {"0": "red", "1": "green", "2": "blue"}; with any other number,
+            every channel is called "image".
     """
     return RGB if channels == 3 else {str(index): "image" for index in range(channels)}
 
 
 def file_kinds(channels: int) -> str:
-    """Return the phrase of the model card that names the supported 2-D image files.
+    """Return the phrase of the model card that says which 2-D image files the model accepts.
+
+    It begins with "8-bit grey images as PNG, JPEG or BMP", for example.
 
     Args:
-        channels: number of channels that the network expects; 3 means RGB, otherwise grey.
+        channels: number of channels that the network expects; 3 means RGB, any other number means grey.
     """
     colour = "colour images (RGB, palette, CMYK, without alpha)"
     return FILE_KINDS.format(colour if channels == 3 else "grey images")

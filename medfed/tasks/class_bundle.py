@@ -32,26 +32,27 @@ BATCH_NOTE = (
 
 
 def colour_scale(channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the fixed mean and standard deviation by which `Classification.standardise` scales the channels.
+    """Return the mean and the standard deviation by which classification standardises each image channel.
 
     Args:
-        channels: 3 for colour (the values of ImageNet), otherwise grey.
+        channels: 3 returns the values of ImageNet for red, green and blue; any other number returns the values for
+            grey.
 
     Returns:
-        Two tuples with one number per channel, for intensities in [0, 1].
+        The means and the standard deviations. Each is a tuple with one number per channel, for intensities in [0, 1].
     """
     return (COLOUR_MEAN, COLOUR_STD) if channels == 3 else (GREY_MEAN, GREY_STD)
 
 
 @dataclass(frozen=True)
 class ClassBundle(BundleTemplate):
-    """A bundle that writes a table with the probability of each class for each image.
+    """Fills the MONAI bundle of a classification model, which writes the class probabilities of each image to a table.
 
     Args:
         classes: names of the classes, in the order of the logits.
         channels: number of image channels, 1 or 3.
         image_size: side length in pixels of the images that the network receives.
-        standardised: whether colours are scaled with ImageNet's mean and standard deviation.
+        standardised: whether intensities are scaled with a fixed mean and standard deviation (`colour_scale`).
     """
 
     classes: tuple[str, ...]
@@ -64,7 +65,11 @@ class ClassBundle(BundleTemplate):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Name of the bundle's folder: the classes, or their number if there are many, and "classification"."""
+        """Name of the bundle's folder, such as "normal_tumour_classification".
+
+        With more than three classes, the name contains the number of classes instead of their names, such as
+        "5_classes_classification".
+        """
         names = self.classes if len(self.classes) <= MAX_NAMED_CLASSES else (str(len(self.classes)), "classes")
         return re.sub(r"[^\w-]+", "_", f"{'_'.join(names)}_classification")
 
@@ -74,13 +79,21 @@ class ClassBundle(BundleTemplate):
         return f"{capitalise(', '.join(self.classes[:-1]))} or {self.classes[-1]} classification"
 
     def fill_inference(self, config: Json) -> None:
-        """Set the transforms and the batch size in `configs/inference.json` (`BundleTemplate.fill_inference`)."""
+        """Set the transforms and the batch size in the bundle's `configs/inference.json`.
+
+        Args:
+            config: content of `configs/inference.json` in the bundle's template folder; it is changed in place.
+        """
         config["preprocessing"]["transforms"] = self._preprocessing()
         config["dataloader"]["batch_size"] = MAX_BATCH
         config["postprocessing"]["transforms"] = _postprocessing()
 
     def fill_metadata(self, content: Json) -> None:
-        """Set the descriptions and the data format in `configs/metadata.json` (`BundleTemplate.fill_metadata`)."""
+        """Set the descriptions and the data format in the bundle's `configs/metadata.json`.
+
+        Args:
+            content: content of `configs/metadata.json` in the bundle's template folder; it is changed in place.
+        """
         names, n = ", ".join(self.classes), len(self.classes)
         content |= {
             "task": f"Classification of images ({names}), trained over several sites without sharing images",
@@ -98,7 +111,17 @@ class ClassBundle(BundleTemplate):
         data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": [1, n], "channel_def": classes}
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        """Return the values for the {placeholders} of the model card (`BundleTemplate.card_values`)."""
+        """Return the texts for those placeholders of the model card that only classification has.
+
+        A placeholder is a name in braces, such as {classes}, in the template of the model card.
+
+        Args:
+            module: the exported network. If its batch normalisation uses the statistics of the test batch, one text
+                says so.
+
+        Returns:
+            The text of each placeholder, by the placeholder's name.
+        """
         mean, std = colour_scale(self.channels)
         numbers = f"minus {', '.join(map(str, mean))}, divided by {', '.join(map(str, std))} (fixed numbers)"
         norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]

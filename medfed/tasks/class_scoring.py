@@ -33,7 +33,7 @@ MAX_UNDEFINED = 0.05  # largest fraction of bootstrap samples without a score (a
 
 @dataclass(frozen=True)
 class ClassScoring(Scoring):
-    """Computes, stores and describes the results of a classification run.
+    """Computes, stores and describes the results of a classification run, from one row (a dict) per image.
 
     Args:
         metrics: all metrics of the run; the first is the main metric.
@@ -67,21 +67,24 @@ class ClassScoring(Scoring):
     figures = ("reliability", "roc", "confusion", "image_examples")
 
     def structure_of(self, row: Mapping) -> str:
-        """Return ALL: classification has no structures."""
+        """Return "all", because classification scores whole images and no structures."""
         return ALL
 
     def score_group(self, rows: list[dict], seed: tuple) -> Group:
-        """Compute counts and scores of the images of one role and site.
+        """Compute counts and scores from the images of one site.
 
         Args:
-            rows: rows of the group.
-            seed: name of the random stream of the bootstrap samples.
+            rows: one row (a dict) per image, all of the same site. The role of the site is also the same: "seen" (it
+                trained), "unseen" (it did not train) or "validation" (it did not train, but may have helped to select
+                the round).
+            seed: numbers and names that determine the random generator of the bootstrap samples.
 
         Returns:
             "n" (number of images), "n_subjects" (patients), "n_wrong" (misclassified images), "n_by_class" (images per
-            class), and for each metric {"n", "mean" (the score), "low", "high"}. low and high are the limits of the
-            95 % percentile bootstrap interval over patients, who are sampled with all their images. They are None for a
-            single patient, or if more than one bootstrap sample in twenty has no score.
+            class), and for each metric {"n" (number of images), "mean" (the score over all images), "low", "high"}. low
+            and high are the limits of the 95 % percentile bootstrap interval over patients, who are sampled with all
+            their images. They are None for a single patient, for a metric without an interval, or if more than one
+            bootstrap sample in twenty has no score.
         """
         classes, subjects = classes_of(rows), sorted({row["subject"] for row in rows})
         group: Group = {
@@ -95,11 +98,15 @@ class ClassScoring(Scoring):
         return group
 
     def summarise(self, rows: Sequence[dict], rng_seed: int) -> dict[str, Any]:
-        """Return the part of `summary.json` with the scores, their metrics and the names of the classes.
+        """Compute all scores of a classification run, as the part of `summary.json` that describes them.
 
         Args:
-            rows: all rows of a run.
-            rng_seed: seed of the bootstrap samples.
+            rows: all rows of the run, one per image.
+            rng_seed: seed of the bootstrap samples, with which the intervals are computed.
+
+        Returns:
+            JSON values: the entries of `Scoring.summarise` ("task", "metrics", the scores by role and site, ...), and
+            "classes", the names of the classes.
 
         Raises:
             ValueError: if a row is invalid or an image has two rows.
@@ -107,10 +114,16 @@ class ClassScoring(Scoring):
         return super().summarise(rows, rng_seed) | {"classes": list(classes_of(rows))}
 
     def check(self, rows: Sequence[dict]) -> None:
-        """Raise ValueError if a row is invalid or an image has two rows.
+        """Check that every row is valid, and that no image has two rows.
 
-        A row is invalid if a value is missing or out of range, or if `predicted` and `correct` do not follow from the
-        probabilities and the label.
+        A row is invalid if a value is missing or out of range, or if `predicted` (the name of a class) and `correct` (0
+        or 1) do not follow from the probabilities and the label.
+
+        Args:
+            rows: all rows of a run, one per image.
+
+        Raises:
+            ValueError: if a row is invalid, or an image has two rows.
         """
         classes, checked = classes_of(rows), set()
         for row in rows:
@@ -135,13 +148,30 @@ class ClassScoring(Scoring):
                 )
 
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
-        """Write the rows to a CSV file, sorted, with all digits, so that reading it gives exactly the same scores."""
+        """Write the rows to the file `cases.csv`, sorted by role, site and name of the image.
+
+        Probabilities have all their digits, so that the scores of the file are exactly those of the rows.
+
+        Args:
+            path: the file.
+            rows: all rows of a run, one per image.
+
+        Raises:
+            ValueError: if a row is invalid or an image has two rows.
+        """
         self.check(rows)
         header = (*self.other_columns, *(f"p_{name}" for name in classes_of(rows)), "correct")
         write_rows(path, rows, header, ("role", "site", "patient"), lambda value, _: str(value))
 
     def read_cases(self, path: str | Path) -> list[dict]:
-        """Read the rows from a CSV file that `write_cases` wrote.
+        """Read the rows of a classification run from a CSV file that `write_cases` wrote.
+
+        Args:
+            path: the file.
+
+        Returns:
+            One dict per image, by column name: "site", "role", "patient" (name of the image), "subject" (the patient),
+            "label" and "predicted" (names of classes), "p_CLASS" (probability of each class) and "correct" (0 or 1).
 
         Raises:
             UserError: if the file has another header, or a line that is not valid.
@@ -167,31 +197,38 @@ class ClassScoring(Scoring):
         """Compute a metric over all images of one site.
 
         Args:
-            rows: all rows of the site.
-            key: name of a metric.
+            rows: all rows of the site, one per image.
+            key: name of a metric, such as "accuracy".
 
         Returns:
-            The score; None if it is not defined for these images, or if the metric's code is not installed.
+            The score. None if there are no rows, if the metric is not defined for these images, or if the code of the
+            metric is not available.
         """
         return self._scores(rows).get(key) if rows else None
 
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
-        """Return whether there are rows and `key` is the name of a metric of the run."""
+        """Return whether there are rows and `key` is the name of a metric of the run.
+
+        Args:
+            rows: rows of images.
+            key: name to look for, such as "accuracy".
+        """
         return bool(rows) and any(metric.name == key for metric in self.metrics)
 
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
-        """Compare the accuracy of two methods by a paired test over patients.
+        """Compare the accuracy of two methods by a paired Wilcoxon signed-rank test over patients.
 
-        The paired values are the fraction of a patient's images that are classified correctly, over all seeds. The test
-        is over patients because images of one patient are not independent.
+        The value of a patient is the fraction of the patient's images that are classified correctly, over all seeds.
+        The test is over patients because images of one patient are not independent.
 
         Args:
-            rows_a: rows of the first method, of all seeds.
-            rows_b: rows of the second method, of all seeds.
+            rows_a: rows of the first method, one per image and seed.
+            rows_b: rows of the second method, one per image and seed.
             key: name of a metric; only "accuracy" can be tested.
 
         Returns:
-            "p" (the p value, or None), "n" (the number of patients) and, without a p value, "reason".
+            "p" (the two-sided p value, or None), "n" (the number of patients, or None) and "reason" (why there is no p
+            value; None if there is one).
         """
         if key != "accuracy":
             reason = f"{key} is a score of a site and not of a patient, so there are no pairs"
@@ -199,19 +236,23 @@ class ClassScoring(Scoring):
         return wilcoxon_test(_by_subject(rows_a), _by_subject(rows_b), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
-        """Return whether the image is classified wrongly."""
+        """Return whether the image of a row of `cases.csv` is classified wrongly."""
         return not row["correct"]
 
     def is_case(self, row: Mapping) -> bool:
-        """Return True: a comparison counts every image."""
+        """Return True, because a comparison table counts every row (one image)."""
         return True
 
     def has_cross(self, row: Mapping) -> bool:
-        """Return False: box plots mark no image with a cross."""
+        """Return False, because box plots of classification draw no image as a cross."""
         return False
 
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
-        """Return the only quantity that box plots show: the predicted probability of the true class, in [0, 1]."""
+        """Return the only quantity that box plots show: the predicted probability of an image's true class, in [0, 1].
+
+        Args:
+            rows: rows of images; they have no effect.
+        """
         title = "predicted probability of the true class"
         return [BoxPlotValue(title, (0.0, 1.0), _true_probability, is_main=True)]
 
@@ -246,16 +287,22 @@ class ClassScoring(Scoring):
 def case_row(
     site: str, role: str, patient: str, subject: str, label: int, probabilities: Sequence[float], classes: Sequence[str]
 ) -> dict:
-    """Make the row of one image.
+    """Make the row of one image for `cases.csv`.
 
     Args:
         site: name of the site.
-        role: "seen", "unseen" or "validation".
-        patient: name of the image, unique within its site.
-        subject: identifier of the patient.
-        label: class number of the reference, in [0, K).
+        role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it did not
+            train, but may have helped to select the round).
+        patient: name of the image, unique within its site. The column has the name "patient" in the results of all
+            tasks.
+        subject: identifier of the patient whom the image shows.
+        label: true class of the image, a class number in 0..K-1.
         probabilities: (K,) predicted probabilities in [0, 1]; the predicted class is the most probable one.
         classes: names of the K classes, in the order of the class numbers.
+
+    Returns:
+        "site", "role", "patient" and "subject" as given, "label" and "predicted" (names of classes), "p_CLASS" (the
+        probability of each class) and "correct" (1 if the predicted class is the true one, else 0).
     """
     values = [float(value) for value in probabilities]
     predicted = int(np.argmax(values))
@@ -266,15 +313,24 @@ def case_row(
 
 
 def classes_of(rows: Sequence[Mapping]) -> tuple[str, ...]:
-    """Return the names of the classes in the rows, in the order of the class numbers; empty without rows."""
+    """Return the names of the classes in rows of results, in the order of the class numbers.
+
+    Args:
+        rows: one dict per image. Its entries "p_CLASS" (the predicted probability of each class) give the names.
+            Without rows, the result is empty.
+    """
     return tuple(column[2:] for column in rows[0] if column.startswith("p_")) if rows else ()
 
 
 def probabilities_and_labels(rows: Sequence[Mapping]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the predictions and references of N rows as arrays, as `medfed.metrics.class_metric` takes them.
+    """Convert N rows of results to arrays of predicted probabilities and true classes.
+
+    Args:
+        rows: one dict per image, with "label" (the name of the true class) and "p_CLASS" (the predicted probability of
+            each of K classes).
 
     Returns:
-        Probabilities (N, K) float64 and labels (N,) int64, in the order of the rows.
+        Probabilities (N, K) float64 in [0, 1] and class numbers (N,) int64 in 0..K-1, in the order of the rows.
     """
     classes = classes_of(rows)
     probabilities = np.array([[row[f"p_{name}"] for name in classes] for row in rows], dtype=np.float64)

@@ -26,25 +26,25 @@ Read = Callable[[Case], MetaTensor]  # reads an image (C, H, W, 1) in [0, 255]
 
 
 def even_parts(order: Tensor) -> tuple[Tensor, ...]:
-    """Split N indices into batches of at most MAX_BATCH whose sizes differ by at most one.
+    """Split N indices into batches of at most 64 (MAX_BATCH) whose sizes differ by at most one.
 
-    No batch has a single image unless N is 1: batch normalisation needs at least two.
+    No batch has a single image unless N is 1, because batch normalisation needs at least two.
 
     Args:
         order: (N,) indices in any order.
 
     Returns:
-        The batches, in the same order.
+        The batches, consecutive parts of `order`; an empty tuple if N is 0.
     """
     return order.tensor_split(-(-len(order) // MAX_BATCH)) if len(order) else ()
 
 
 @dataclass(frozen=True)
 class ImageSamples:
-    """Images of several cases: read on demand, and kept in memory as long as there is room.
+    """Images of several cases, which are read on demand and kept in memory up to a limit.
 
     Args:
-        cases: cases with a `label`.
+        cases: cases with a `label`. A case is one image of a patient.
         read: reads the image of a case, (C, H, W, 1) in [0, 255].
         size: side length S in pixels; images are resized to it (bilinear, with anti-aliasing).
         kept_bytes: largest number of bytes of images that are kept in memory.
@@ -62,7 +62,7 @@ class ImageSamples:
 
     @property
     def n_patients(self) -> int:
-        """Number of different patients (`Case.subject`)."""
+        """Number of different patients; it is smaller than the number of images if a patient has several images."""
         return len({case.subject for case in self.cases})
 
     @property
@@ -71,12 +71,24 @@ class ImageSamples:
         return torch.tensor([case.label for case in self.cases])
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the images at the given indices as a batch: images (B, C, S, S) in [0, 1], labels (B,) int64."""
+        """Return the images at the given indices as a batch.
+
+        Args:
+            indices: B positions in the list of cases, starting at 0.
+
+        Returns:
+            Images (B, C, S, S) float32 in [0, 1], where S is `size`, and class numbers (B,) int64.
+        """
         pixels = torch.stack([self._image(index) for index in indices])
         return Batch(pixels.float() / 255, torch.tensor([self.cases[index].label for index in indices]))
 
     def preload(self) -> Iterator[None]:
-        """Read the images that fit into memory, one per step, so that damaged files are reported before training."""
+        """Read images into memory until `kept_bytes` is reached, to find damaged files among them before training.
+
+        Yields:
+            None, once for each image of the samples, also for an image that was not read. The caller can count the
+            steps for a progress bar.
+        """
         for index in range(len(self)):
             if self._has_room():
                 self._image(index)
@@ -108,7 +120,7 @@ class Classification(Task):
         classes: names of the classes, in the order of the logits.
         channels: number of image channels, 1 or 3.
         image_size: side length S in pixels of the images that the network receives.
-        evaluation: the `evaluation` block of the config; its fields about masks have no effect.
+        evaluation: the settings under `evaluation` in the config; those about masks have no effect.
         standardised: true scales colours with ImageNet's mean and standard deviation, (x - mean) / std; false gives the
             network intensities in [0, 1]. The numbers are fixed because an image's own mean is its stain, the style
             that sites exchange.
@@ -133,22 +145,25 @@ class Classification(Task):
         return len(self.classes)
 
     def prepare(self, cases: Sequence[Case], read: Read) -> ImageSamples:
-        """Return the samples of the given cases; no file is opened yet.
+        """Return samples that read the images of the given cases on demand. No file is opened yet.
 
         Args:
-            cases: cases with a `label`.
-            read: reads the image of a case, (C, H, W, 1) in [0, 255].
+            cases: cases with a `label`. A case is one image of a patient.
+            read: function that reads the image of a case as (C, H, W, 1) in [0, 255].
         """
         return ImageSamples(tuple(cases), read, self.image_size)
 
     def standardise(self, image: Tensor) -> Tensor:
-        """Scale the channels of images by fixed numbers, (x - mean) / std.
+        """Subtract a fixed mean from each image channel and divide by a fixed standard deviation.
+
+        For three channels these are the values of ImageNet. Otherwise the mean is 0.449 and the standard deviation is
+        0.226.
 
         Args:
             image: (B, C, H, W) in [0, 1].
 
         Returns:
-            (B, C, H, W); the same values if `standardised` is False.
+            (B, C, H, W); the same values as `image` if `standardised` is False.
         """
         if not self.standardised:
             return image
@@ -158,16 +173,30 @@ class Classification(Task):
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Apply a random rotation, scaling and left-right flip to each image of a batch.
 
+        The angle is uniform in [-15, 15] degrees, the scale factor is uniform in [0.85, 1.15], and half of the images
+        are flipped on average.
+
         Args:
-            batch: images (B, C, S, S) with labels (B,), which stay the same.
+            batch: images (B, C, S, S) with class numbers (B,).
             rng: generator of the random numbers, on the CPU.
+
+        Returns:
+            A new batch with images of the same shape and the same class numbers; the given batch stays unchanged.
         """
         theta = draw_affine(len(batch.image), rng)
         # The sampled maps flip the first image axis, which is up-down here; so the axes are swapped for the transform.
         return batch.transform(lambda image: warp(image.mT, theta).mT.contiguous(), batch.label)
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
-        """Return the cross-entropy between logits (B, K) and class numbers (B,), averaged over the batch; a scalar."""
+        """Compute the cross-entropy loss, averaged over the batch.
+
+        Args:
+            logits: (B, K), one logit for each of K classes.
+            label: (B,), class numbers in 0..K-1.
+
+        Returns:
+            A scalar tensor.
+        """
         return F.cross_entropy(logits, label)
 
     def validate(
@@ -177,8 +206,8 @@ class Classification(Task):
 
         Args:
             network: the network; it is set to evaluation mode.
-            samples: validation samples.
-            decoder_levels: ignored; classification networks have no decoder.
+            samples: the validation images with their class numbers.
+            decoder_levels: ignored, because classification networks have no decoder.
 
         Returns:
             "score": the fraction of correctly classified images, in [0, 1].
@@ -190,15 +219,15 @@ class Classification(Task):
     def probabilities(self, network: nn.Module, samples: ImageSamples) -> Tensor:
         """Predict the class probabilities of all samples: the softmax of the logits.
 
-        Methods that adapt to the test images (Tent, batch statistics) use the images of a batch together. Therefore
-        batches are formed in a fixed random order that does not depend on the classes.
+        Batches are formed in a fixed random order that does not depend on the classes. The order matters because some
+        methods (Tent, batch statistics) adapt to all images of a batch together.
 
         Args:
             network: the network; it is set to evaluation mode.
-            samples: the images.
+            samples: N images.
 
         Returns:
-            (N, K) float64 on the CPU, in the order of the samples.
+            (N, K) float64 on the CPU for K classes, in the order of the samples.
         """
         network.eval()
         device = next(network.parameters()).device
@@ -212,20 +241,51 @@ class Classification(Task):
     def load(
         self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, kept_bytes: int = KEPT_BYTES
     ) -> ImageSamples:
-        """Return samples that read their images on demand; those that fit into memory are read now (`Task.load`)."""
+        """Return the images of a site for training or validation, with as many as possible read into memory.
+
+        The other images are read from disk each time they are used.
+
+        Args:
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: cases of one site. A case is one image of a patient, with its class.
+            notice: called each time an image is read, with its case and short texts about unusual properties of the
+                file.
+            advance: called with 1 for each case, for a progress bar.
+            kept_bytes: largest number of bytes of images that stay in memory.
+
+        Raises:
+            UserError: if an image that is read now cannot be read.
+        """
         samples = replace(self.prepare(cases, _reader(dataset, notice)), kept_bytes=kept_bytes)
         for _ in samples.preload():
             advance(1)
         return samples
 
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
-        """Read the first MAX_HASHED_CASES test images once; a damaged file raises a UserError (`Task.check_files`)."""
+        """Read the first 20 000 test images (MAX_HASHED_CASES) once, to find damaged files before training starts.
+
+        Args:
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: test cases. A case is one image of a patient.
+            notice: not called here; `evaluate` reports unusual properties of files.
+            advance: called with 1 after each image that was read, for a progress bar.
+
+        Raises:
+            UserError: if a file cannot be read.
+        """
         for case in cases[:MAX_HASHED_CASES]:  # reading all of a very large dataset would take too long
             dataset.read_image(case, [])
             advance(1)
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """Yield batches of at most MAX_BATCH prepared test images (B, C, S, S) in [0, 1], in the order of the cases."""
+        """Yield the test images in batches (B, C, S, S) in [0, 1], prepared for the network but not yet standardised.
+
+        A batch has at most 64 images (MAX_BATCH). C is `channels` and S is `image_size`.
+
+        Args:
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: test cases, in the order in which their images are yielded. A case is one image of a patient.
+        """
         samples = self.prepare(cases, lambda case: dataset.read_image(case, []))
         for start in range(0, len(samples), MAX_BATCH):
             yield samples.batch(range(start, min(start + MAX_BATCH, len(samples)))).image
@@ -233,7 +293,21 @@ class Classification(Task):
     def evaluate(
         self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance
     ) -> EvaluationResult:
-        """Predict and score the test images of one site; the result has one row per image (`Task.evaluate`)."""
+        """Predict and score the test images of one site.
+
+        Args:
+            network: the trained network.
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: test cases of the site. A case is one image of a patient, with its class.
+            role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it
+                did not train, but may have helped to select the round).
+            notice: called for each image that is read, with its case and short texts about unusual properties of the
+                file.
+            advance: called with the number of images that were scored since the last call, for a progress bar.
+
+        Returns:
+            One row per image (`medfed.tasks.class_scoring.case_row`), in a random order that is the same in every run.
+        """
         rows: Rows = []
         read = _reader(dataset, notice)
         # Tent and batch statistics use the images of a batch together, so their order must not depend on the class.
@@ -248,18 +322,31 @@ class Classification(Task):
         return EvaluationResult(rows)
 
     def typical_image(self, samples: ImageSamples) -> Tensor:
-        """Return the first image of the last class, (C, S, S) in [0, 1], for figures of styles."""
+        """Return one image that represents a site in figures of the appearance of the sites' images.
+
+        This is the first image with the largest class number that occurs, such as the first image with a tumour.
+
+        Args:
+            samples: images of the site.
+
+        Returns:
+            (C, S, S) in [0, 1], not yet standardised. C is `channels` and S is `image_size`.
+        """
         return samples.batch([int(samples.labels.argmax())]).image[0]
 
     def patients_of(self, samples: ImageSamples) -> list[str]:
-        """Return the identifier of the patient (`Case.subject`) of each image, in the order of the samples."""
+        """Return the identifier of the patient that each image shows, in the order of the images.
+
+        Args:
+            samples: N images. Several images can show the same patient.
+        """
         return [case.subject for case in samples.cases]
 
     def bundle(self, input_is_2d: bool) -> ClassBundle:
-        """Return the template of the MONAI bundle.
+        """Return the object that fills the MONAI bundle for a trained classification model.
 
         Args:
-            input_is_2d: ignored; classified images are always 2-D image files.
+            input_is_2d: ignored, because classified images are always 2-D image files.
         """
         return ClassBundle(self.classes, self.channels, self.image_size, self.standardised)
 

@@ -24,14 +24,14 @@ class Evaluation:
         threshold: a voxel belongs to a structure if its probability is above this value, in (0, 1). ELCFS's code has
             0.75.
         largest_component: whether only the largest connected component of each structure is kept, in 3-D. An empty
-            prediction stays empty (the authors' code turns it into a mask that is foreground everywhere).
+            prediction stays empty (the code of ELCFS's authors turns it into a mask that is foreground everywhere).
         tent: whether the network is adapted to each site's test images before they are predicted
             (`medfed.networks.tent`). This is transductive: it uses the unseen site's images without their labels, and
             every result says so.
-        tent_learning_rate: learning rate of that adaptation, above 0.
-        boundary_distance: whether each validation of a source site also computes the mean distance between the
-            features along the structures' boundaries and those of the background around them (ELCFS, Figure 7). At
-            sites that do not train it is computed once, at the end. For segmentation only.
+        tent_learning_rate: learning rate of the adaptation that `tent` switches on, above 0.
+        boundary_distance: whether each validation of a source site (a site that trains) also computes the mean distance
+            between the features along the structures' boundaries and the features of the background around them (Figure
+            7 of ELCFS). At sites that do not train it is computed once, at the end. For segmentation only.
         metrics: further metrics besides those of the task, each by the name of a file of `medfed/metrics` or by a
             dotted name (`mypackage.mymetric`). Every table and figure shows them.
     """
@@ -63,13 +63,17 @@ class Evaluation:
 
 
 def chosen_metrics(kind: str, names: tuple[str, ...]) -> tuple[Metric, ...]:
-    """The metrics of these names.
+    """Create the metrics that the config lists under `evaluation.metrics`.
 
     Args:
-        kind: one of METRIC_KINDS.
+        kind: which metrics are allowed: "mask_metrics" for segmentation, "class_metrics" for classification.
+        names: for each metric, the name of a file of `medfed/metrics`, or a dotted name such as `mypackage.mymetric`.
+
+    Returns:
+        One metric per name, in the order of the names.
 
     Raises:
-        UserError: if a name is none of this kind, or cannot be imported or built.
+        UserError: if no metric of this kind has the name, or if the metric cannot be imported or created.
     """
     found = []
     for name in names:

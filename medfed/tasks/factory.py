@@ -18,11 +18,11 @@ TASKS: dict[str, type[Task]] = {task.name: task for task in (Segmentation, Class
 
 
 def task_of_dataset(dataset: Dataset, evaluation: Evaluation) -> Task:
-    """Create the task of a dataset: classification if it has classes, otherwise segmentation.
+    """Create the task of a dataset: classification if the dataset has classes, otherwise segmentation.
 
     Args:
-        dataset: a dataset whose folder exists.
-        evaluation: the `evaluation` block of the config.
+        dataset: a dataset whose folder exists; it knows the channels, the image size, and the classes or structures.
+        evaluation: the settings under `evaluation` in the config.
     """
     channels, size, standardised = dataset.channels, dataset.image_size, dataset.standardise
     if dataset.classes:
@@ -31,12 +31,15 @@ def task_of_dataset(dataset: Dataset, evaluation: Evaluation) -> Task:
 
 
 def task_of_images(images: Mapping[str, Any], image_size: int, evaluation: Evaluation) -> Task:
-    """Create the task of a run from its files, without its images.
+    """Create the task (segmentation or classification) of a finished run from the description of its images.
+
+    No image is read.
 
     Args:
-        images: description of the images in the run's `summary.json` (`describe_images`).
+        images: the entry "images" of the run's `summary.json`. It contains the number of channels, the classes or
+            structures, the intensity range, and whether images are standardised.
         image_size: side length in pixels of the images that the network receives.
-        evaluation: the `evaluation` block of the config.
+        evaluation: the settings under `evaluation` in the config.
     """
     channels, standardised = images["channels"], images["standardised"]
     if images.get("classes"):  # runs of older versions have no entry "classes"
@@ -46,16 +49,17 @@ def task_of_images(images: Mapping[str, Any], image_size: int, evaluation: Evalu
 
 
 def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> Scoring:
-    """Create the object that computes and describes the results of a run, from its `summary.json`.
+    """Create the object that computes and describes the results of a run, from the run's `summary.json`.
 
-    A metric from outside medfed is only known by its declaration in the summary; its code is not imported.
+    Code from outside medfed is not imported. A metric from outside is created from its description in the summary
+    (name, unit, limits ...), so that its stored values can be shown but not computed again.
 
     Args:
         summary: content of `summary.json`.
         source: name of the file in error messages.
 
     Raises:
-        UserError: if the summary names an unknown task or declares an invalid metric.
+        UserError: if the summary names an unknown task, or describes a metric that is not valid.
     """
     name = summary.get("task", Segmentation.name)  # older runs do not name their task; it is segmentation
     if not isinstance(name, str) or name not in TASKS:

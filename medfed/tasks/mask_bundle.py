@@ -19,17 +19,18 @@ VOLUME_KINDS = "NIfTI files with the correct orientation in the header"
 
 @dataclass(frozen=True)
 class MaskBundle(BundleTemplate):
-    """A bundle that writes one mask per structure.
+    """Fills the MONAI bundle of a segmentation model, which writes one mask file per structure of each image.
 
     Args:
         structures: names of the structures, in the order of the mask channels.
         channels: number of image channels.
         image_size: side length in pixels of the slices that the network receives.
-        intensity_range: stored intensities that are mapped to 0 and 1; None takes percentiles of each volume.
+        intensity_range: stored intensities (low, high) that are mapped to 0 and 1. None maps the percentiles 0.5 and
+            99.5 of each volume.
         standardised: whether each slice is scaled to zero mean and unit variance.
-        threshold: a voxel belongs to a structure if its probability is above this, in (0, 1).
-        largest_component: whether to keep only the largest connected component of each structure.
-        input_is_2d: whether the images are PNG files instead of NIfTI volumes.
+        threshold: a voxel belongs to a structure if its probability is above this value, in (0, 1).
+        largest_component: whether only the largest connected component of each structure is kept.
+        input_is_2d: whether the images are 2-D image files (PNG) instead of NIfTI volumes.
     """
 
     structures: tuple[str, ...]
@@ -43,12 +44,12 @@ class MaskBundle(BundleTemplate):
 
     @property
     def folder(self) -> str:  # type: ignore[override]
-        """Name of the template folder in `bundles/`: one for volumes, one for 2-D images."""
+        """Name of the bundle's template folder in `bundles/`; volumes and 2-D images have different templates."""
         return IMAGE_2D_TEMPLATE if self.input_is_2d else VOLUME_TEMPLATE
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Name of the bundle's folder: the structures and "segmentation"."""
+        """Name of the bundle's folder: the structures and "segmentation", such as "cup_disc_segmentation"."""
         return re.sub(r"[^\w-]+", "_", f"{'_'.join(self.structures)}_segmentation")
 
     @property
@@ -58,19 +59,31 @@ class MaskBundle(BundleTemplate):
 
     @property
     def packages(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Python packages that the bundle needs; MONAI needs scikit-image to find the largest component."""
+        """Python packages that the bundle needs in addition to MONAI and PyTorch.
+
+        They are "pytorch-ignite", and "pillow" for 2-D image files or "nibabel" for volumes. If only the largest
+        component of each structure is kept, MONAI also needs "scikit-image".
+        """
         largest = ("scikit-image",) if self.largest_component else ()
         return ("pytorch-ignite", "pillow" if self.input_is_2d else "nibabel", *largest)
 
     def fill_inference(self, config: Json) -> None:
-        """Set file pattern, transforms and inferer in `configs/inference.json` (`BundleTemplate.fill_inference`)."""
+        """Set file pattern, transforms, slice size and batch size in the bundle's `configs/inference.json`.
+
+        Args:
+            config: content of `configs/inference.json` in the bundle's template folder; it is changed in place.
+        """
         config["image_pattern"] = "*.png" if self.input_is_2d else "*.nii.gz"
         config["preprocessing"]["transforms"] = self._preprocessing()
         config["inferer"] |= {"roi_size": [self.image_size] * 2, "sw_batch_size": MAX_SLICES}
         config["postprocessing"]["transforms"] = self._postprocessing()
 
     def fill_metadata(self, content: Json) -> None:
-        """Set the descriptions and the data format in `configs/metadata.json` (`BundleTemplate.fill_metadata`)."""
+        """Set the descriptions and the data format in the bundle's `configs/metadata.json`.
+
+        Args:
+            content: content of `configs/metadata.json` in the bundle's template folder; it is changed in place.
+        """
         names = ", ".join(self.structures)
         slices, grid = ("", "size of the image") if self.input_is_2d else (" slice by slice", "geometry of the file")
         content |= {
@@ -84,7 +97,16 @@ class MaskBundle(BundleTemplate):
         self._fill_data_format(content["network_data_format"])
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        """Return the values for the {placeholders} of the model card (`BundleTemplate.card_values`)."""
+        """Return the texts for those placeholders of the model card that only segmentation has.
+
+        A placeholder is a name in braces, such as {threshold}, in the template of the model card.
+
+        Args:
+            module: the exported network; it is not used, because all texts follow from the settings.
+
+        Returns:
+            The text of each placeholder, by the placeholder's name.
+        """
         unit = "channel" if self.input_is_2d else "slice"
         return {
             "structures": ", ".join(self.structures),

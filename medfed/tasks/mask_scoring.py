@@ -36,7 +36,7 @@ CASE = ("site", "patient", "structure")
 
 @dataclass(frozen=True)
 class MaskScoring(Scoring):
-    """Computes, stores and describes the results of a segmentation run.
+    """Computes, stores and describes the results of segmentation, from one row (a dict) per patient and structure.
 
     Args:
         metrics: all metrics of the run; the first is the main metric.
@@ -74,25 +74,32 @@ class MaskScoring(Scoring):
 
     @property
     def case_columns(self) -> tuple[str, ...]:
-        """Names of the columns of `cases.csv`, in their order."""
+        """Names of the columns of `cases.csv`, in the order of the file.
+
+        The first ones identify the row (site, role, patient, structure), then the scores follow. The last one is
+        "status", which says whether a mask is empty.
+        """
         first, last = self.other_columns[:-1], self.other_columns[-1:]
         return (*first, *(column.key for column in self.columns), *last)
 
     def structure_of(self, row: Mapping) -> str:
-        """Return the name of the structure that the row belongs to."""
+        """Return the name of the structure, such as "prostate", whose scores the row contains."""
         return row["structure"]
 
     def score_group(self, rows: list[dict], seed: tuple) -> Group:
-        """Compute counts and scores of the rows of one role, site and structure.
+        """Compute counts and scores from the rows of one site and one structure.
 
         Args:
-            rows: rows of the group.
-            seed: name of the random stream of the bootstrap samples.
+            rows: one row (a dict) per patient, all of the same site and structure. The role of the site is also the
+                same: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train, but may have
+                helped to select the round).
+            seed: numbers and names that determine the random generator of the bootstrap samples.
 
         Returns:
-            "n" (cases in the means), "n_missed", "n_false_alarm", "n_absent" (numbers of cases), and for each column
-            {"n", "mean", "sd", "low", "high"}. low and high are the limits of the 95 % percentile bootstrap interval
-            over patients. Values that are not defined are None.
+            "n" (number of patients in the means), "n_missed" (only the reference contains the structure),
+            "n_false_alarm" (only the prediction contains it), "n_absent" (neither contains it), and for each column,
+            such as "dice" or "hd95_mm", {"n" (number of values), "mean", "sd", "low", "high"}. low and high are the
+            limits of the 95 % percentile bootstrap interval over patients. Values that are not defined are None.
         """
         count = {f"n_{status}": sum(row["status"] == status for row in rows) for status in STATUSES[1:]}
         group: Group = {"n": len(rows) - count["n_absent"]} | count
@@ -109,7 +116,17 @@ class MaskScoring(Scoring):
         return group
 
     def check(self, rows: Sequence[dict]) -> None:
-        """Raise ValueError if a row is invalid or a structure of a patient has two rows."""
+        """Check that every row is valid, and that no structure of a patient has two rows.
+
+        A row is invalid if a score is not finite (None stands for an unknown score), if the role is not "seen",
+        "unseen" or "validation", or if the status is not "ok", "missed", "false_alarm" or "absent".
+
+        Args:
+            rows: all rows of a run, one per patient and structure.
+
+        Raises:
+            ValueError: if a row is invalid, or a structure of a patient has two rows.
+        """
         checked: set[tuple] = set()
         for row in rows:
             case = tuple(row[key] for key in CASE)
@@ -126,7 +143,17 @@ class MaskScoring(Scoring):
                 raise ValueError(f"{name}: {not_finite[0]} is {values[not_finite[0]]}; expected a number or None")
 
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
-        """Write the rows to a CSV file, sorted; scores have six decimals, and a score that is not defined is empty."""
+        """Write the rows to the file `cases.csv`, sorted by role, site, patient and structure.
+
+        Scores have six decimals. A score that is not defined becomes an empty cell.
+
+        Args:
+            path: the file.
+            rows: all rows of a run, one per patient and structure.
+
+        Raises:
+            ValueError: if a row is invalid, or a structure of a patient has two rows.
+        """
         self.check(rows)
         metrics = {column.key for column in self.columns}
 
@@ -136,7 +163,13 @@ class MaskScoring(Scoring):
         write_rows(path, rows, self.case_columns, ("role", "site", "patient", "structure"), format_cell)
 
     def read_cases(self, path: str | Path) -> list[dict]:
-        """Read the rows from a CSV file that `write_cases` wrote.
+        """Read the rows of a segmentation run from a CSV file that `write_cases` wrote.
+
+        Args:
+            path: the file.
+
+        Returns:
+            One dict per patient and structure, by column name. Scores are numbers; an empty cell becomes None.
 
         Raises:
             UserError: if the file has another header, or a line that is not valid.
@@ -156,50 +189,67 @@ class MaskScoring(Scoring):
         return rows
 
     def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
-        """Compute the mean of a column over all cases of one site and structure.
+        """Compute the mean of a column over all patients of one site, for one structure.
+
+        Rows in which neither the reference nor the prediction contains the structure are left out.
 
         Args:
-            rows: all rows of the site and structure.
-            key: name of a column.
+            rows: all rows of the site and structure, one per patient.
+            key: name of the column, such as "dice" or "hd95_mm".
 
         Returns:
-            The mean in the unit of the column; None if the column is not defined for one of the cases.
+            The mean as stored: Dice is in [0, 1], a distance is in the unit of the column. None if a row that counts
+            has no value in the column, or if no row counts.
         """
         values = [row.get(key) for row in rows if self.is_case(row)]
         defined = [value for value in values if value is not None]
         return fmean(defined) if defined and len(defined) == len(values) else None
 
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
-        """Return whether at least one of the rows has a score in the column `key`."""
+        """Return whether at least one of the rows has a score in the column `key`.
+
+        Args:
+            rows: rows with the scores of one structure of one patient each.
+            key: name of the column, such as "dice" or "hd95_mm".
+        """
         return any(row.get(key) is not None for row in rows)
 
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
-        """Compare two methods by a paired test over patients and structures, each averaged over seeds.
+        """Compare two methods by a paired Wilcoxon signed-rank test over patients and structures.
+
+        Each pair is one structure of one patient; its value for a method is averaged over the seeds first.
 
         Args:
-            rows_a: rows of the first method, of all seeds.
-            rows_b: rows of the second method, of all seeds.
-            key: name of the column to compare.
+            rows_a: rows of the first method, one per patient, structure and seed.
+            rows_b: rows of the second method, one per patient, structure and seed.
+            key: name of the column to compare, such as "dice" or "hd95_mm".
 
         Returns:
-            "p" (the p value, or None), "n" (the number of pairs) and, without a p value, "reason".
+            "p" (the two-sided p value, or None), "n" (the number of pairs) and "reason" (why there is no p value; None
+            if there is one).
         """
         return wilcoxon_test(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
-        """Return whether the prediction is empty although the reference contains the structure."""
+        """Return whether the structure of a row was missed: the reference contains it, but the prediction is empty."""
         return row["status"] == MISSED
 
     def is_case(self, row: Mapping) -> bool:
-        """Return whether the reference or the prediction contains the structure, so that comparisons count the row."""
+        """Return whether comparison tables count the row: the reference or the prediction contains the structure."""
         return row["status"] != ABSENT
 
     def has_cross(self, row: Mapping) -> bool:
-        """Return whether box plots mark the row with a cross: reference, prediction or both lack the structure."""
+        """Return whether box plots draw the row as a cross: the reference or the prediction lacks the structure."""
         return row["status"] != OK
 
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
-        """Return the metrics that box plots show for the given rows, each in a unit that all rows have."""
+        """Return one entry for each metric that box plots show: Dice, HD95, and the metrics under `evaluation.metrics`.
+
+        Args:
+            rows: the rows that are drawn, one per patient and structure. They decide the unit of a distance: mm if all
+                rows have mm, pixels if all rows have pixels. Otherwise the metric's variant in voxels is shown, if it
+                has one.
+        """
         main_names = (self.metrics[0].name, *self.chosen)
         values = []
         for metric in self.metrics_in(CASES):
@@ -224,7 +274,11 @@ class MaskScoring(Scoring):
         return next((column for column in self.columns if column.key == metric.in_voxels), None)
 
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
-        """Return the sentences below the table of one run, with its numbers of false alarms and absent structures.
+        """Return the sentences to print below the table of one run.
+
+        They explain the metrics. If there are false alarms (structures that only the prediction contains) or absent
+        structures (in neither mask), they state the number. If the run measured a ratio of two structures' heights,
+        such as cup to disc, they state the mean error of the ratio.
 
         Args:
             summary: content of the run's `summary.json`.

@@ -14,12 +14,14 @@ Rows = list[dict[str, object]]
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Scores and predictions for the test cases of one site.
+    """Scores and predicted masks of test cases. A case is one image or volume of a patient.
 
     Args:
-        rows: rows of scores, as `medfed.tasks.mask_scoring` or `medfed.tasks.class_scoring` describes them.
-        ratios: one row per patient (`medfed.metrics.ratio`) if the dataset has `ratio_structures`; otherwise empty.
-        masks: predicted mask of each patient of the unseen site, by the name of the case, for the figures.
+        rows: one dict of scores for each image (`medfed.tasks.class_scoring`), or for each structure of each case
+            (`medfed.tasks.mask_scoring`).
+        ratios: one dict per case with the ratio of two structures' heights (`medfed.metrics.ratio`). Empty if the
+            dataset defines no such ratio (`Dataset.ratio_structures`).
+        masks: predicted masks of each case of the unseen site, by the name of the case; figures show them.
     """
 
     rows: Rows = field(default_factory=list)
@@ -27,7 +29,11 @@ class EvaluationResult:
     masks: dict[str, PackedMask] = field(default_factory=dict)
 
     def extend(self, other: EvaluationResult) -> None:
-        """Append the results of other test cases to this object."""
+        """Append the rows, ratios and masks of another result to this object, which is changed in place.
+
+        Args:
+            other: results of other test cases; it stays unchanged.
+        """
         self.rows.extend(other.rows)
         self.ratios.extend(other.ratios)
         self.masks.update(other.masks)
@@ -35,11 +41,11 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class PackedMask:
-    """A compressed binary mask; for organs, it needs about 1 byte per 100 voxels.
+    """A binary mask that is compressed in memory; masks of organs need about 1 byte per 100 voxels.
 
     Args:
         shape: shape of the mask.
-        packed: the voxels, packed into bits and compressed with zlib.
+        packed: the voxels, eight per byte, compressed with zlib.
     """
 
     shape: tuple[int, ...]
@@ -47,11 +53,15 @@ class PackedMask:
 
     @classmethod
     def pack(cls, mask: Tensor) -> PackedMask:
-        """Compress a mask of any shape, uint8 of 0 and 1, on any device."""
+        """Compress a binary mask; the mask stays unchanged.
+
+        Args:
+            mask: uint8 of 0 and 1, of any shape and on any device.
+        """
         return cls(tuple(mask.shape), zlib.compress(np.packbits(mask.cpu().numpy()).tobytes(), level=1))
 
     def unpack(self) -> Tensor:
-        """Decompress the mask; return it with its original shape, uint8 of 0 and 1, on the CPU."""
+        """Decompress the mask, and return it as a uint8 tensor of 0 and 1 with its original shape, on the CPU."""
         bits = np.frombuffer(zlib.decompress(self.packed), dtype=np.uint8)
         count = int(np.prod(self.shape))
         return torch.from_numpy(np.unpackbits(bits, count=count).reshape(self.shape))

@@ -20,14 +20,15 @@ RUN_TABLE, COMPARISON, CARD, CASES, GAP = VIEWS = ("run_table", "comparison", "c
 
 @dataclass(frozen=True)
 class BoxPlotValue:
-    """A quantity that box plots show for every case.
+    """A quantity that box plots show for every case, such as Dice or HD95.
 
     Args:
         title: label of the axis.
         limits: (low, high) of the axis; None adapts the axis to the values.
-        value: returns the value of a row; None if the row has none.
-        is_main: whether it is the task's first metric or one that the config lists.
-        is_distance: whether the values of failed cases are far above all others, so that the axis needs a break.
+        value: function that returns the quantity from a row of `cases.csv`; None if the row has no value.
+        is_main: whether it is the task's first metric, or one that the config lists under `evaluation.metrics`.
+        is_distance: whether it is a distance. The distances of failed cases are far above all others, so that the axis
+            needs a break.
     """
 
     title: str
@@ -39,9 +40,10 @@ class BoxPlotValue:
 
 @dataclass(frozen=True)
 class Scoring(ABC):
-    """Base class that defines how the results of a task are computed, stored and shown.
+    """Base class of the results of a task: how scores are computed from rows, stored in files, and described in tables.
 
-    Results are rows: plain dicts, one per image or per structure of a patient, as the subclass describes them.
+    A row is a dict with the results of one image (classification), or of one structure of one patient's volume
+    (segmentation).
 
     Args:
         metrics: all metrics of the run, in the order of the columns in files. The first is the task's main metric.
@@ -74,32 +76,63 @@ class Scoring(ABC):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Columns of all metrics, one for each unit of a metric, in the order of the columns in files."""
+        """All columns of scores, in the order of the files; a column is a metric in one unit.
+
+        A distance has two columns, one in mm and one in pixels ("px"). Any other metric has one column.
+        """
         return all_columns(self.metrics)
 
     def metrics_in(self, view: str) -> tuple[Metric, ...]:
-        """Return the metrics that a view shows: its own, then those listed in the config.
+        """Return the metrics that one kind of output shows.
+
+        These are the metrics that the task defines for the output, then those of the config key `evaluation.metrics`. A
+        metric that the run did not compute is left out.
 
         Args:
-            view: one of VIEWS.
+            view: the kind of output: "run_table" (the table of one run), "comparison" (the table of several methods),
+                "card" (the model card of an exported bundle), "cases" (box plots of single cases) or "gap" (the
+                difference between seen and unseen sites).
         """
         by_name = {metric.name: metric for metric in self.metrics}
         return tuple(by_name[name] for name in dict.fromkeys((*self.views[view], *self.chosen)) if name in by_name)
 
     def columns_in(self, view: str) -> tuple[Column, ...]:
-        """Return the columns of the metrics that a view (one of VIEWS) shows, one for each unit of a metric."""
+        """Return the columns of scores that one kind of output shows; a column is a metric in one unit.
+
+        A distance has two columns, one in mm and one in pixels ("px"). Any other metric has one column.
+
+        Args:
+            view: the kind of output: "run_table" (the table of one run), "comparison" (the table of several methods),
+                "card" (the model card of an exported bundle), "cases" (box plots of single cases) or "gap" (the
+                difference between seen and unseen sites).
+        """
         return tuple(column for metric in self.metrics_in(view) for column in metric_columns(metric))
 
     def notes_in(self, view: str) -> tuple[str, ...]:
-        """Return the notes below the table of a view (one of VIEWS): those of its metrics, then those of the task."""
+        """Return the notes to print with one kind of table, such as the definition of HD95.
+
+        Args:
+            view: the kind of table: "run_table" (the table of one run), "comparison" (the table of several methods) or
+                "card" (the model card of an exported bundle).
+
+        Returns:
+            First the notes of the metrics that the table shows, then the notes of the task. They have no full stop at
+            the end.
+        """
         return tuple(dict.fromkeys((*(metric.note for metric in self.metrics_in(view) if metric.note), *self.notes)))
 
     def summarise(self, rows: Sequence[dict], rng_seed: int) -> dict[str, Any]:
-        """Return the part of `summary.json` with the scores (`medfed.metrics.summary.summarise`) and their metrics.
+        """Compute all scores of a run, as the part of `summary.json` that describes them.
 
         Args:
-            rows: all rows of a run.
-            rng_seed: seed of the bootstrap samples.
+            rows: all rows of the run. A row is a dict with the results of one image, or of one structure of one
+                patient.
+            rng_seed: seed of the bootstrap samples, with which the intervals are computed.
+
+        Returns:
+            JSON values: "task" (its name), "metrics" (name, unit, limits ... of each metric), "chosen_metrics" (names),
+            "n_resamples" (number of bootstrap samples), "rng_seed", and the scores: the entries "seen", "unseen" and
+            "gap", and "validation" if there is a validation site (`medfed.metrics.summary.summarise`).
 
         Raises:
             ValueError: if a row is invalid or a case has two rows.
@@ -121,7 +154,7 @@ class Scoring(ABC):
         return {"task": self.task, **declared, "n_resamples": N_BOOTSTRAP, "rng_seed": rng_seed, **scores}
 
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
-        """Return the sentences below the table of one run.
+        """Return the sentences to print below the table of one run, such as the definition of HD95.
 
         Args:
             summary: content of the run's `summary.json`.
@@ -130,28 +163,55 @@ class Scoring(ABC):
 
     @abstractmethod
     def structure_of(self, row: Mapping) -> str:
-        """Return the name of the structure that a row belongs to; ALL if the task has no structures."""
+        """Return the name of the structure, such as "prostate", whose scores a row of `cases.csv` contains.
+
+        Classification has no structures and returns "all".
+        """
 
     @abstractmethod
     def score_group(self, rows: list[dict], seed: tuple) -> Group:
-        """Compute counts and scores of a group of rows: those of one role, site and structure.
+        """Compute counts and scores from the rows of one site and one structure.
 
         Args:
-            rows: rows of the group.
-            seed: name of the random stream of the bootstrap samples.
+            rows: one row (a dict) per image or patient, all of the same site and structure. The role of the site is
+                also the same: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train, but
+                may have helped to select the round).
+            seed: numbers and names that determine the random generator of the bootstrap samples.
+
+        Returns:
+            The counts by name, such as "n" (number of cases). For each metric, a dict with at least "n" (number of
+            values) and "mean" (the score).
         """
 
     @abstractmethod
     def check(self, rows: Sequence[dict]) -> None:
-        """Raise ValueError if a row is invalid or a case has two rows."""
+        """Check that every row is valid, and that no image, or structure of a patient, has two rows.
+
+        Args:
+            rows: all rows of a run. A row is a dict with the results of one image, or of one structure of one patient.
+
+        Raises:
+            ValueError: if a row is not valid, or if there are two rows of the same image or structure.
+        """
 
     @abstractmethod
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
-        """Write the rows to a CSV file, sorted, so that the same rows always give the same file."""
+        """Write rows to the file `cases.csv`, sorted, so that the same rows always give the same file.
+
+        Args:
+            path: the file.
+            rows: all rows of a run. A row is a dict with the results of one image, or of one structure of one patient.
+        """
 
     @abstractmethod
     def read_cases(self, path: str | Path) -> list[dict]:
-        """Read the rows from a CSV file that `write_cases` wrote.
+        """Read the rows of a run from a CSV file that `write_cases` wrote.
+
+        Args:
+            path: the file.
+
+        Returns:
+            One dict per line, by column name: the results of one image, or of one structure of one patient.
 
         Raises:
             UserError: if the file has another header, or a line that is not valid.
@@ -159,46 +219,68 @@ class Scoring(ABC):
 
     @abstractmethod
     def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
-        """Compute the score of one site and structure.
+        """Compute the score that a comparison table shows for one site and structure.
 
         Args:
-            rows: all rows of the site and structure.
-            key: name of a column.
+            rows: all rows of the site and structure. A row is a dict with the results of one image or patient.
+            key: name of the column, such as "dice" or "hd95_mm".
 
         Returns:
-            The score in the unit of the column; None if it is not defined.
+            The score as stored: a fraction is in [0, 1], a distance is in the unit of the column. None if it is not
+            defined.
         """
 
     @abstractmethod
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
-        """Return whether at least one of the rows has a score in the column `key`."""
+        """Return whether the column `key` has a score for these rows, so that a comparison table shows the column.
+
+        Args:
+            rows: rows of one structure. A row is a dict with the results of one image or patient.
+            key: name of the column, such as "dice" or "hd95_mm".
+        """
 
     @abstractmethod
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
-        """Compare two methods by a paired test over patients, averaged over seeds
-        (`medfed.metrics.summary.wilcoxon_test`).
+        """Compare two methods by a paired Wilcoxon signed-rank test over patients.
+
+        The values of a patient are averaged over the seeds first, so that a patient is one pair of values (for
+        segmentation, one pair per structure).
 
         Args:
-            rows_a: rows of the first method, of all seeds.
-            rows_b: rows of the second method, of all seeds.
-            key: name of the column to compare.
+            rows_a: rows of `cases.csv` of the first method, from the runs of all seeds.
+            rows_b: rows of `cases.csv` of the second method, from the runs of all seeds.
+            key: name of the column to compare, such as "dice".
 
         Returns:
-            "p" (the p value, or None), "n" (the number of pairs) and, without a p value, "reason".
+            "p" (the two-sided p value, or None), "n" (the number of pairs, or None) and "reason" (why there is no p
+            value; None if there is one).
         """
 
     @abstractmethod
     def is_failure(self, row: Mapping) -> bool:
-        """Return whether a comparison counts the row as a failure."""
+        """Return whether a comparison table counts a row of `cases.csv` as a failure.
+
+        For segmentation, a failure is a structure that the prediction misses completely. For classification, it is a
+        wrongly classified image.
+        """
 
     @abstractmethod
     def is_case(self, row: Mapping) -> bool:
-        """Return whether a comparison counts the row as a case."""
+        """Return whether a row of `cases.csv` counts in the number of cases of a comparison table.
+
+        A row does not count if its structure is absent from both the reference and the prediction. In classification,
+        every row (one image) counts.
+        """
 
     @abstractmethod
     def has_cross(self, row: Mapping) -> bool:
-        """Return whether box plots mark the row with a cross."""
+        """Return whether box plots draw the value of a row of `cases.csv` as a cross, which marks a failed case."""
 
     @abstractmethod
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
-        """Return the quantities that box plots show for the given rows."""
+        """Return one entry for each quantity that box plots show, such as Dice and HD95.
+
+        Args:
+            rows: the rows of `cases.csv` that are drawn. They decide the unit: a distance is in mm only if all cases
+                have mm.
+        """

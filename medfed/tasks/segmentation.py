@@ -39,7 +39,7 @@ from medfed.tasks.task import KEPT_BYTES, Advance, Notice, Task
 
 @dataclass(frozen=True)
 class Slices:
-    """Prepared slices of several volumes.
+    """Slices of several volumes, prepared for the network and kept in memory.
 
     Args:
         images: (N, C, S, S) float32 in [0, 1].
@@ -57,11 +57,19 @@ class Slices:
 
     @property
     def n_patients(self) -> int:
-        """Number of different volumes."""
+        """Number of different volumes that the slices belong to."""
         return len(self.patient.unique())
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the slices at the given indices as a batch: images (B, C, S, S), masks (B, K, S, S)."""
+        """Return the slices at the given indices as a batch.
+
+        Args:
+            indices: B positions in the list of slices, starting at 0.
+
+        Returns:
+            Images (B, C, S, S) float32 in [0, 1] and masks (B, K, S, S) uint8 of 0 and 1, one channel for each of K
+            structures.
+        """
         chosen = torch.as_tensor(indices)
         return Batch(self.images[chosen], self.labels[chosen])
 
@@ -76,10 +84,10 @@ class Segmentation(Task):
         image_size: side length S in pixels of the square slices that the network receives.
         intensity_range: stored intensities (low, high) that are mapped to 0 and 1; None maps the percentiles 0.5 and
             99.5 of each volume.
-        evaluation: the `evaluation` block of the config.
+        evaluation: the settings under `evaluation` in the config.
         standardised: true scales each slice and channel to zero mean and unit variance (the paper of ELCFS); false
-            gives the network intensities in [0, 1] (its published code). Standardising removes the mean brightness, and
-            so the effect of an exchange of only the mean (alpha = 0).
+            gives the network intensities in [0, 1] (the published code of ELCFS). Standardising removes the mean
+            brightness, and so the effect of an exchange of only the mean (alpha = 0).
     """
 
     structures: tuple[str, ...]
@@ -103,15 +111,20 @@ class Segmentation(Task):
 
     @property
     def measures_boundary_distance(self) -> bool:
-        """Whether `validate` also returns "boundary_distance", as `evaluation.boundary_distance` sets it."""
+        """Whether `validate` also returns "boundary_distance"; the setting `evaluation.boundary_distance` decides it.
+
+        The boundary distance is the mean cosine distance between the features inside and outside the structures'
+        outlines.
+        """
         return self.evaluation.boundary_distance
 
     def preprocessing(self) -> Compose:
         """Return the MONAI transforms that prepare a volume for the network.
 
-        They take {"image": (C, H, W, D)} on the voxel grid of the file. They orient its axes (right, anterior,
-        superior), scale the intensities to [0, 1] and resize the slices to (C, S, S, D). `standardise` is applied
-        later, because frequency exchange needs non-negative intensities.
+        Their input is {"image": (C, H, W, D)}, the volume on the voxel grid of its file. They orient the axes (right,
+        anterior, superior), scale the intensities to [0, 1], and resize each slice to S x S pixels, where S is
+        `image_size`. Their output is {"image": (C, S, S, D)}. `standardise` is applied later, because methods that
+        exchange frequencies need intensities that are not negative.
         """
         low, high = PERCENTILES
         if self.intensity_range is None:
@@ -123,7 +136,15 @@ class Segmentation(Task):
         return Compose([Orientationd("image", axcodes="RAS", labels=AXES), scale, resize])
 
     def prepare(self, volumes: Iterable[Volume]) -> Slices:
-        """Return the slices of the given volumes for training or validation, in the order of the volumes."""
+        """Prepare volumes for training or validation, and return their slices.
+
+        Args:
+            volumes: images (C, H, W, D) with masks (K, H, W, D), as loaded from their files.
+
+        Returns:
+            The slices of all volumes, in the order of the volumes: images (N, C, S, S) in [0, 1], masks (N, K, S, S) of
+            0 and 1, and the index of each slice's volume (N,). S is `image_size`.
+        """
         prepare_image = self.preprocessing()
         size = (self.image_size, self.image_size, -1)
         orient = Orientationd("mask", axcodes="RAS", labels=AXES)
@@ -144,7 +165,8 @@ class Segmentation(Task):
             image: (B, C, H, W) in [0, 1].
 
         Returns:
-            (B, C, H, W); the same values if `standardised` is False. A constant channel becomes 0.
+            (B, C, H, W). A constant channel becomes 0. If the setting `standardised` is False, the values are
+            unchanged.
         """
         if not self.standardised:
             return image
@@ -153,11 +175,17 @@ class Segmentation(Task):
         return centred / torch.where(spread == 0, 1.0, spread)
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
-        """Apply a random rotation, scaling and flip to each image of a batch, and the same one to its mask.
+        """Apply a random rotation, scaling and flip to each image of a batch, and the same ones to its mask.
+
+        The angle is uniform in [-15, 15] degrees, the scale factor is uniform in [0.85, 1.15], and the axis H is
+        flipped with probability 0.5.
 
         Args:
             batch: images (B, C, S, S) with masks (B, K, S, S).
             rng: generator of the random numbers, on the CPU.
+
+        Returns:
+            A new batch of the same shapes; the given batch stays unchanged.
         """
         theta = draw_affine(len(batch.image), rng)
         return batch.transform(lambda image: warp(image, theta), warp(batch.label, theta, mode="nearest"))
@@ -165,11 +193,11 @@ class Segmentation(Task):
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
         """Compute the soft Dice loss of ELCFS, averaged over the structures.
 
-        For each structure it is 1 - (2 sum(p y) + s) / (sum(p) + sum(y) + s), with probabilities p, labels y, sums over
-        the whole batch, and s = 1e-5.
+        For each structure it is 1 - (2 sum(p y) + s) / (sum(p) + sum(y) + s), with probabilities p = sigmoid(logits),
+        labels y, sums over the whole batch, and s = 1e-5.
 
         Args:
-            logits: (B, K, H, W).
+            logits: (B, K, H, W), one channel for each of K structures.
             label: (B, K, H, W) of 0 and 1.
 
         Returns:
@@ -183,8 +211,8 @@ class Segmentation(Task):
     ) -> dict[str, float]:
         """Compute the mean Dice over patients and structures on the prepared slices.
 
-        A structure that neither the reference nor the prediction of a patient contains is left out; a false alarm
-        counts as 0.
+        A structure that neither the reference nor the prediction of a patient contains is left out. A structure that
+        only the prediction contains counts as 0.
 
         Args:
             network: the network; it is set to evaluation mode.
@@ -192,7 +220,9 @@ class Segmentation(Task):
             decoder_levels: names of the network's decoder modules, finest first; used for "boundary_distance".
 
         Returns:
-            "score": the mean Dice, in [0, 1]. With `evaluation.boundary_distance` also "boundary_distance", in [0, 2].
+            "score": the mean Dice, in [0, 1]; 0 if no structure is left. With the setting
+            `evaluation.boundary_distance` also "boundary_distance", in [0, 2]: the mean cosine distance between
+            features inside and outside the structures' outlines.
         """
         network.eval()
         device = next(network.parameters()).device
@@ -217,10 +247,11 @@ class Segmentation(Task):
         return {"score": score, **({"boundary_distance": float(torch.stack(distances).mean())} if distances else {})}
 
     def postprocessing(self, preprocessing: Compose) -> Compose:
-        """Return the MONAI transforms from probabilities to masks.
+        """Return the MONAI transforms that convert probabilities to masks.
 
-        They take {"pred": (K, S, S, D)}, the probabilities on the prepared slices, and return masks (K, H, W, D) on the
-        voxel grid of the file.
+        Their input contains {"pred": (K, S, S, D)}, the probabilities of K structures on the prepared slices. They
+        resample the probabilities to the voxel grid of the file, apply the threshold, and keep the largest component if
+        `evaluation.largest_component` is set. Their output contains {"pred": (K, H, W, D)} of 0 and 1.
 
         Args:
             preprocessing: the transforms that prepared the volume; they are inverted.
@@ -241,10 +272,10 @@ class Segmentation(Task):
 
         Args:
             network: the network; it is set to evaluation mode.
-            volume: the volume as loaded from its file.
+            volume: the volume as loaded from its file, with an image (C, H, W, D). Its mask is not used.
 
         Returns:
-            (K, H, W, D) uint8 of 0 and 1, one channel per structure, on the voxel grid of the file.
+            (K, H, W, D) uint8 of 0 and 1, one channel for each of K structures, on the voxel grid of the file.
         """
         network.eval()
         device = next(network.parameters()).device
@@ -262,19 +293,48 @@ class Segmentation(Task):
     def load(
         self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, kept_bytes: int = KEPT_BYTES
     ) -> Slices:
-        """Read all slices into memory (`Task.load`).
+        """Read all slices of a site's volumes into memory, for training or validation.
 
-        `kept_bytes` has no effect, because it limits only images that can be read again on demand.
+        Args:
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: cases of one site. A case is one image or volume of a patient, with its mask.
+            notice: called for each case that is read, with the case and short texts about unusual properties of its
+                files.
+            advance: called with 1 after each case, for a progress bar.
+            kept_bytes: has no effect, because it limits only images that can be read again on demand.
+
+        Raises:
+            UserError: if a file cannot be read.
         """
         return self.prepare(list(_volumes(dataset, cases, notice, advance)))
 
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
-        """Read all test volumes once; a damaged file raises a UserError (`Task.check_files`)."""
+        """Read all test volumes and their masks once, to find damaged files before training starts.
+
+        Args:
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: test cases. A case is one image or volume of a patient, with its mask.
+            notice: called for each case that is read, with the case and short texts about unusual properties of its
+                files.
+            advance: called with 1 after each case, for a progress bar.
+
+        Raises:
+            UserError: if a file cannot be read.
+        """
         for _ in _volumes(dataset, cases, notice, advance):
             pass
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """Yield the prepared slices (D, C, S, S) in [0, 1] of each test volume, before `standardise`."""
+        """Yield the slices of each test volume, prepared for the network but not yet standardised.
+
+        The slices of one volume are (D, C, S, S) in [0, 1], where D is the number of slices, C is `channels` and S is
+        `image_size`.
+
+        Args:
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: test cases, in the order in which their slices are yielded. A case is one image or volume of a
+                patient.
+        """
         preprocessing = self.preprocessing()
         for case in cases:
             yield preprocessing({"image": dataset.load(case).image})["image"].as_tensor().movedim(-1, 0)
@@ -282,9 +342,21 @@ class Segmentation(Task):
     def evaluate(
         self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance
     ) -> EvaluationResult:
-        """Predict and score the test volumes of one site (`Task.evaluate`).
+        """Predict and score the test volumes of one site.
 
-        The result has one row per patient and structure, and the predicted masks if the site is the unseen one.
+        Args:
+            network: the trained network.
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: test cases of the site. A case is one image or volume of a patient, with its mask.
+            role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it
+                did not train, but may have helped to select the round).
+            notice: called for each case that is read, with the case and short texts about unusual properties of its
+                files.
+            advance: called with 1 after each case, for a progress bar.
+
+        Returns:
+            One row of scores per case and structure, and the predicted masks if the role is "unseen". If the dataset
+            defines a ratio of two structures' heights, also one row per case with this ratio.
         """
         result = EvaluationResult()
         metrics = [metric for metric in self.scoring.metrics if isinstance(metric, MaskMetric)]
@@ -307,18 +379,34 @@ class Segmentation(Task):
         return result
 
     def typical_image(self, samples: Slices) -> Tensor:
-        """Return the slice with the largest area of structures, (C, S, S) in [0, 1], for figures of styles."""
+        """Return one slice that represents a site in figures of the appearance of the sites' images.
+
+        This is the slice with the largest sum of the structures' areas.
+
+        Args:
+            samples: slices of the site.
+
+        Returns:
+            (C, S, S) in [0, 1], not yet standardised. C is `channels` and S is `image_size`.
+        """
         return samples.images[int(samples.labels.flatten(1).sum(dim=1).argmax())]
 
     def patients_of(self, samples: Slices) -> list[int]:
-        """Return the index of the volume of each slice, in the order of the samples."""
+        """Return, for each slice, the index of the volume that the slice belongs to.
+
+        Args:
+            samples: N slices of a site's volumes.
+
+        Returns:
+            N integers, starting at 0, in the order of the slices.
+        """
         return samples.patient.tolist()
 
     def bundle(self, input_is_2d: bool) -> MaskBundle:
-        """Return the template of the MONAI bundle.
+        """Return the object that fills the MONAI bundle for a trained segmentation model.
 
         Args:
-            input_is_2d: whether the input of the bundle is 2-D image files instead of NIfTI volumes.
+            input_is_2d: whether the images are 2-D image files (PNG) instead of NIfTI volumes.
         """
         return MaskBundle(
             self.structures, self.channels, self.image_size, self.intensity_range, self.standardised,

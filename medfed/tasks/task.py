@@ -24,12 +24,14 @@ Advance = Callable[[int], object]  # called with the number of cases that were p
 
 
 class Task(ABC):
-    """Base class of `Segmentation` and `Classification`, which are frozen dataclasses.
+    """Base class of `Segmentation` and `Classification`: how images are prepared, learnt, predicted and scored.
+
+    The subclasses are frozen dataclasses.
 
     Args:
         channels: number of channels of the images that the network receives.
         image_size: side length in pixels of the images that the network receives.
-        evaluation: the `evaluation` block of the config.
+        evaluation: the settings under `evaluation` in the config.
         standardised: whether `standardise` changes the images.
     """
 
@@ -47,7 +49,9 @@ class Task(ABC):
 
     @property
     def scoring(self) -> Scoring:
-        """How results are computed and described: with the task's own metrics and those of `evaluation.metrics`.
+        """The object that computes and describes the results of this task.
+
+        Its metrics are those that every run of the task computes, then those of the config key `evaluation.metrics`.
 
         Raises:
             UserError: if a metric of the config does not exist, or does not belong to this task.
@@ -62,7 +66,9 @@ class Task(ABC):
             raise UserError(f"evaluation.metrics: {error}") from error
 
     def check_metrics(self, source: str) -> None:
-        """Check the config's metrics before training, so that a wrong name does not stop the run after it.
+        """Check before training that all metrics under `evaluation.metrics` exist and belong to this task.
+
+        Without this check, a wrong name would stop the run only after training.
 
         Args:
             source: name of the config file; the error message begins with it.
@@ -77,13 +83,17 @@ class Task(ABC):
 
     @property
     def measures_boundary_distance(self) -> bool:
-        """Whether `validate` also returns "boundary_distance", the distance of features along outlines."""
+        """Whether `validate` also returns "boundary_distance"; False unless a subclass overrides this property.
+
+        The boundary distance is the mean cosine distance between the features inside and outside the structures'
+        outlines.
+        """
         return False
 
     @property
     @abstractmethod
     def out_channels(self) -> int:
-        """Number of logits that the network returns per image or pixel."""
+        """Number of logits that the network returns: per image for classification, per pixel for segmentation."""
 
     @abstractmethod
     def standardise(self, image: Tensor) -> Tensor:
@@ -98,14 +108,14 @@ class Task(ABC):
 
     @abstractmethod
     def augment(self, batch: Batch, rng: Any) -> Batch:
-        """Apply a random rotation, scaling and flip to each image of a batch, and to its mask.
+        """Apply a random rotation, scaling and flip to each image of a batch, and the same ones to its mask.
 
         Args:
-            batch: images (B, C, S, S) with labels.
+            batch: images (B, C, S, S) with masks (B, K, S, S) or class numbers (B,). Class numbers stay the same.
             rng: torch.Generator of the random numbers, on the CPU.
 
         Returns:
-            A new batch of the same shapes.
+            A new batch of the same shapes; the given batch stays unchanged.
         """
 
     @abstractmethod
@@ -113,8 +123,8 @@ class Task(ABC):
         """Compute the task's loss, averaged over a batch.
 
         Args:
-            logits: output of the network: (B, S, H, W) for segmentation, (B, K) for classification.
-            label: labels as in `Batch.label`.
+            logits: output of the network: (B, K, H, W) for segmentation into K structures, (B, K) for K classes.
+            label: masks (B, K, H, W) of 0 and 1 for segmentation, class numbers (B,) for classification.
 
         Returns:
             A scalar tensor.
@@ -126,11 +136,12 @@ class Task(ABC):
 
         Args:
             network: the network; it is set to evaluation mode.
-            samples: validation samples from `load`.
-            decoder_levels: names of the network's decoder modules, finest first; empty measures no features.
+            samples: validation samples, as `load` returns them.
+            decoder_levels: names of the network's decoder modules, finest first, whose features are measured for
+                "boundary_distance". Empty measures no features.
 
         Returns:
-            "score" in [0, 1], higher is better; possibly further quantities.
+            "score" in [0, 1], where higher is better, and "boundary_distance" if it was measured.
         """
 
     @abstractmethod
@@ -140,14 +151,16 @@ class Task(ABC):
         """Read the samples that a site uses for training or validation.
 
         Args:
-            dataset: the dataset of the cases.
-            cases: cases of one site.
-            notice: called for each case that is read, with its notices.
-            advance: called with the number of processed cases.
-            kept_bytes: largest memory for images that are kept instead of being read again.
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: cases of one site. A case is one image or volume of a patient, with its mask or class.
+            notice: called for each case that is read, with the case and short texts about unusual properties of its
+                files.
+            advance: called with the number of cases that were read since the last call, for a progress bar.
+            kept_bytes: largest number of bytes of images that stay in memory. Other images are read again for each use.
 
         Returns:
-            Samples with `len()`, `n_patients` and `batch(indices)`.
+            Samples with `len()` (the number of images or slices), `n_patients`, and `batch(indices)`, which returns a
+            `Batch`.
 
         Raises:
             UserError: if a file cannot be read.
@@ -155,13 +168,14 @@ class Task(ABC):
 
     @abstractmethod
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
-        """Read test cases once, so that a damaged file is reported before training.
+        """Read test cases once, to find damaged files before training starts. The images are not kept.
 
         Args:
-            dataset: the dataset of the cases.
-            cases: test cases.
-            notice: called for each case that is read, with its notices.
-            advance: called with the number of processed cases.
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: test cases. A case is one image or volume of a patient, with its mask or class.
+            notice: called for each case that is read, with the case and short texts about unusual properties of its
+                files. A task may leave these calls to `evaluate`.
+            advance: called with the number of cases that were read since the last call, for a progress bar.
 
         Raises:
             UserError: if a file cannot be read.
@@ -169,11 +183,13 @@ class Task(ABC):
 
     @abstractmethod
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """Yield batches of prepared test images (B, C, S, S) in [0, 1], before `standardise`.
+        """Yield test images in batches (B, C, S, S) in [0, 1], prepared for the network but not yet standardised.
+
+        C is `channels`, S is `image_size`, and the number B of images or slices may differ between batches.
 
         Args:
-            dataset: the dataset of the cases.
-            cases: test cases of one site.
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: test cases of one site. A case is one image or volume of a patient.
         """
 
     @abstractmethod
@@ -184,25 +200,44 @@ class Task(ABC):
 
         Args:
             network: the trained network.
-            dataset: the dataset of the cases.
-            cases: test cases of one site.
-            role: "seen", "unseen" or "validation": the role of the site in the run.
-            notice: called for each case that is read, with its notices.
-            advance: called with the number of processed cases.
+            dataset: the dataset of the cases; it knows how to read them.
+            cases: test cases of one site. A case is one image or volume of a patient, with its mask or class.
+            role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it
+                did not train, but may have helped to select the round).
+            notice: called for each case that is read, with the case and short texts about unusual properties of its
+                files.
+            advance: called with the number of cases that were scored since the last call, for a progress bar.
+
+        Returns:
+            The scores of each case. For segmentation also the predicted masks, if the role is "unseen".
         """
 
     @abstractmethod
     def typical_image(self, samples: Any) -> Tensor:
-        """Return one image (C, S, S) in [0, 1] of the samples that represents them in figures of styles."""
+        """Return one image that represents a site in figures of the appearance of the sites' images.
+
+        Args:
+            samples: samples of the site, as `load` returns them.
+
+        Returns:
+            (C, S, S) in [0, 1], not yet standardised. C is `channels` and S is `image_size`.
+        """
 
     @abstractmethod
     def patients_of(self, samples: Any) -> list[Any]:
-        """Return the identifier of the patient of each sample, in the order of the samples."""
+        """Return which patient each sample belongs to.
+
+        Args:
+            samples: N samples of a site (images or slices), as `load` returns them.
+
+        Returns:
+            N identifiers of patients, in the order of the samples.
+        """
 
     @abstractmethod
     def bundle(self, input_is_2d: bool) -> BundleTemplate:
-        """Return the template of the MONAI bundle for a trained model of this task.
+        """Return the object that fills the MONAI bundle for a trained model of this task.
 
         Args:
-            input_is_2d: whether the input of the bundle is 2-D image files instead of volumes.
+            input_is_2d: whether the images are 2-D image files (PNG, for example) instead of volumes.
         """
