@@ -148,8 +148,8 @@ class Dataset:
             folder: folder of the site, from `find_sites`.
 
         Returns:
-            Two lists. The first contains the cases, in any order. The second contains the problems: one sentence for each
-            image without a mask, for each mask without an image, and for each file that exists twice.
+            Two lists. The first contains the cases, in any order. The second contains the problems: one sentence for
+            each image without a mask, for each mask without an image, and for each file that exists twice.
         """
         raise TypeError(f"{type(self).__name__} must define find_cases")
 
@@ -262,7 +262,8 @@ class Dataset:
             site: name of a site that `find_sites` finds.
 
         Returns:
-            The usable cases, sorted by `Case.patient`, and the problems, one sentence each.
+            Two lists. The first contains the usable cases, sorted by `Case.patient`, the name of the case. The second
+            contains the problems, one sentence each.
         """
         folder = self._site_folders()[site]
         cases, problems = self.find_cases(site, folder)

@@ -123,8 +123,8 @@ class Camelyon17(Dataset):
             folder: the folder that contains metadata.csv.
 
         Returns:
-            Two lists. The first contains the patches, one `Case` each. The second contains the problems: one sentence for
-            each slide whose folder lacks patches or lies outside `root`.
+            Two lists. The first contains the patches, one `Case` each. The second contains the problems: one sentence
+            for each slide whose folder lacks patches or lies outside `root`.
         """
         table = self._table()
         rows = table[table[:, metadata.CENTRE] == int(site.removeprefix("hospital_")) - 1]
@@ -134,14 +134,15 @@ class Camelyon17(Dataset):
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
         """Find the patches of one site, and every problem with the names and locations of its files.
 
-        The files are not opened. Each call lists the folders again, so it notices files that were added or removed since the last call.
+        The files are not opened. Each call lists the folders again, so it notices files that were added or removed
+        since the last call.
 
         Args:
             site: "hospital_1" to "hospital_5".
 
         Returns:
-            Two lists. The first contains the usable patches, one `Case` each, sorted by `Case.patient`. The second
-            contains the problems, one sentence each.
+            Two lists. The first contains the usable patches, one `Case` each, sorted by `Case.patient`, the name of the
+            patch. The second contains the problems, one sentence each.
         """
         slides.clear_listings()  # files may have been added or removed since the last call
         return super().cases_and_problems(site)

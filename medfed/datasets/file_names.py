@@ -21,7 +21,9 @@ _MASK = re.compile(r"(.+)_(mask|segmentation|seg)", re.IGNORECASE)
 
 
 def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
-    """Find the folders of the sites of a published collection. Upper and lower case in folder names are not distinguished.
+    """Find the folders of the sites of a published collection by their names.
+
+    Upper and lower case in the names are not distinguished.
 
     Args:
         root: an existing folder.

@@ -178,7 +178,7 @@ class FolderClasses(Dataset):
         )  # fmt: skip
 
     def load(self, case: Case) -> Volume:
-        """Always raise an error: `load` returns an image with its mask, but an image of this dataset has a class and no mask.
+        """Always raise an error: `load` returns an image with its mask, but this dataset has classes and no masks.
 
         Use `read_image` to read an image.
 

@@ -118,7 +118,9 @@ class Prostate(Dataset):
         return [Case(site, name, images[name], masks[name]) for name in images if name in masks], problems
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the prostate mask of a case. In the file, the values 1 and 2 may mark two zones; both belong to the prostate.
+        """Read the prostate mask of a case.
+
+        In the file, 0 is the background. The values 1 and 2 may mark two zones; both belong to the prostate.
 
         Args:
             case: a case of this dataset: one MRI volume with its mask.

@@ -30,12 +30,18 @@ _SET_WHITE = (
 
 
 def suffix(path: Path) -> str | None:
-    """Return the suffix of an image file's name in lower case, such as ".nii.gz"; None if the format is not supported."""
+    """Return the suffix of an image file's name in lower case, such as ".nii.gz".
+
+    None means that the format is not supported.
+    """
     return next((ending for ending in SUFFIXES if path.name.lower().endswith(ending)), None)
 
 
 def is_2d_image_file(path: Path) -> bool:
-    """Return whether a file is a 2-D image file (PNG, JPEG, BMP or TIFF) by the suffix of its name. The file is not opened."""
+    """Return whether a file is a 2-D image file (PNG, JPEG, BMP or TIFF) by the suffix of its name.
+
+    The file is not opened.
+    """
     return suffix(path) in image_files.SUFFIXES
 
 
