@@ -74,7 +74,10 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags --out, --resume, --set (repeatable), --seed, --device and --quiet to a parser."""
+    """Add the flags that several programs share to a command-line parser.
+
+    These are --out, --resume, --set (which may be repeated), --seed, --device and --quiet.
+    """
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the results")
     parser.add_argument("--resume", action="store_true", help="continue the run in that folder after its last round")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",

@@ -90,17 +90,23 @@ class Dataset:
 
     @property
     def channels(self) -> int:
-        """Number of image channels: 1 for MRI or grey images, 3 for colour images."""
+        """Number of image channels: 1 for MRI or grey images, 3 for colour images. A subclass must override this property."""
         raise TypeError(f"{type(self).__name__} must define the property channels")
 
     @property
     def structures(self) -> tuple[str, ...]:
-        """Names of the structures, in the order of the mask channels; empty for a classification dataset."""
+        """Names of the structures (organs or other regions that the masks show), in the order of the mask channels.
+
+        A classification dataset has none; the tuple is then empty.
+        """
         return ()
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the class numbers; empty for a segmentation dataset."""
+        """Names of the classes, in the order of the class numbers, which start at 0.
+
+        A segmentation dataset has none; the tuple is then empty.
+        """
         return ()
 
     @property

@@ -75,16 +75,17 @@ def check_patient_pattern(pattern: str | None) -> None:
 
 
 def extract_patient(name: str, pattern: str | None, path: Path, problems: list[str]) -> str:
-    """Extract the patient's identifier from the name of an image with the regular expression `data.patient_pattern`.
+    """Extract the patient's identifier from the name of an image with a regular expression (`data.patient_pattern`).
 
     Args:
         name: name of the image or of its case folder, without suffix.
-        pattern: regular expression; its first group is the identifier. None extracts nothing.
-        path: path of the image, for the problem.
-        problems: if the pattern does not match, one sentence is appended to this list.
+        pattern: the regular expression. Its first group (pair of parentheses) matches the identifier. None extracts
+            nothing.
+        path: path of the image, for the error sentence.
+        problems: if the pattern does not match, one sentence about this is appended to this list.
 
     Returns:
-        The identifier; "" without a pattern or without a match.
+        The identifier; "" if `pattern` is None or does not match.
     """
     if pattern is None:
         return ""

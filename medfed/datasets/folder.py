@@ -104,12 +104,15 @@ class Folder(Dataset):
 
     @property
     def channels(self) -> int:
-        """Number of image channels, as `image_channels` sets it."""
+        """Number of image channels, such as 1 for grey and 3 for colour. The field `image_channels` sets it."""
         return self.image_channels
 
     @property
     def structures(self) -> tuple[str, ...]:
-        """Names of the structures in the order of the mask channels, as `structure_names` sets them."""
+        """Names of the structures (organs or other regions that the masks show), in the order of the mask channels.
+
+        The field `structure_names` sets them.
+        """
         return tuple(self.structure_names)
 
     @property

@@ -89,12 +89,15 @@ class FolderClasses(Dataset):
 
     @property
     def channels(self) -> int:
-        """Number of image channels, as `image_channels` sets it."""
+        """Number of image channels: 1 for grey, 3 for colour. The field `image_channels` sets it."""
         return self.image_channels
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes in the order of the class numbers: `class_names`, or the names of all class folders.
+        """Names of the classes, in the order of the class numbers, which start at 0.
+
+        These are the names in the field `class_names`. If it is empty, they are the names of all class folders, in
+        alphabetical order.
 
         Raises:
             UserError: if a site has no folder for one of the classes, or if there are fewer than two classes.

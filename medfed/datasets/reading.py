@@ -125,13 +125,15 @@ def read_labels(path: Path, notices: list[str], threshold: float | None = None) 
     Args:
         path: file in any format that `read_image` supports.
         notices: short descriptions of conversions and unusual properties are appended to this list.
-        threshold: values above it become 1, all others 0, for masks with soft edges; None keeps the values.
+        threshold: for masks with soft edges: values above it become 1, all others 0. None keeps the stored values,
+            which must be whole numbers.
 
     Returns:
         (1, H, W, D) float32 of whole numbers.
 
     Raises:
-        UserError: if the file is missing or damaged, stores colours, or has fractional values (without `threshold`).
+        UserError: if the file is missing or damaged, stores colours, or has fractional values although `threshold` is
+            None.
     """
     _check_exists(path)
     if is_2d_image_file(path):

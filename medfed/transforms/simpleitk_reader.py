@@ -37,14 +37,14 @@ class SimpleITKReader(ImageReader):
         return all(str(name).lower().endswith(SUFFIXES) for name in _as_list(filename))
 
     def read(self, data: Sequence[str | PathLike] | str | PathLike, **kwargs: Any) -> sitk.Image | list[sitk.Image]:
-        """Read one or several files.
+        """Read one or several image files with SimpleITK.
 
         Args:
             data: the file's path, or a sequence of paths.
             kwargs: further arguments of `SimpleITK.ReadImage`.
 
         Returns:
-            The SimpleITK image, or a list of images for several paths.
+            One SimpleITK image for one path; a list of images for two or more paths.
 
         Raises:
             RuntimeError: if a file cannot be read.
@@ -77,10 +77,13 @@ class SimpleITKReader(ImageReader):
 
 
 def affine_matrix(image: sitk.Image) -> np.ndarray:
-    """Return the affine matrix from voxel indices to patient coordinates in millimetres (RAS).
+    """Return the affine matrix that maps voxel indices to patient coordinates in millimetres.
+
+    The coordinates increase towards the patient's right, front and head (RAS, as in NIfTI). SimpleITK's own coordinates
+    increase towards left, back and head.
 
     Args:
-        image: a 2-D, 3-D or 4-D image; a 2-D image lies in the plane z = 0.
+        image: a 2-D, 3-D or 4-D image; a 2-D image lies in the plane z = 0. The fourth axis is ignored.
 
     Returns:
         (4, 4) float64.
