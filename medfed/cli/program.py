@@ -106,7 +106,7 @@ def run_program(name: str, work: Callable[[], int]) -> int:
     The exit codes are:
 
     - the result of `work`, if it ends without an error;
-    - 1 if the disk is full or not writable;
+    - 1 if a file or folder cannot be written, for example because the disk is full;
     - 2 for a UserError;
     - 129 for SIGHUP, 130 for Ctrl-C and 143 for SIGTERM;
     - 141, without a message, if the reader of the output has gone (`| head`).

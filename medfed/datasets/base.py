@@ -24,7 +24,7 @@ Progress = Callable[[Iterable], Iterable]  # wraps an iterable to show a progres
 
 @dataclass(frozen=True)
 class Dataset:
-    """Base class of all datasets; its fields are the `data` block of a config.
+    """Base class of all datasets. Its fields are the keys of the block `data` in a config.
 
     Each dataset is one file in `medfed/datasets`. A subclass defines where its files are (`find_sites`, `find_cases`)
     and how they are read (`read_image`, `read_mask`); this class makes the checks that all datasets share.
@@ -90,7 +90,10 @@ class Dataset:
 
     @property
     def channels(self) -> int:
-        """Number of image channels: 1 for MRI or grey images, 3 for colour images. A subclass must override this property."""
+        """Number of image channels: 1 for MRI or grey images, 3 for colour images.
+
+        A subclass must override this property.
+        """
         raise TypeError(f"{type(self).__name__} must define the property channels")
 
     @property

@@ -116,7 +116,9 @@ class Camelyon17(Dataset):
         return {f"hospital_{centre + 1}": home for centre in centres.tolist()}
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the patches of one site that metadata.csv lists and that exist on the disk, at most `max_per_site`.
+        """Find the patches of one site that metadata.csv lists and that exist on the disk. The files are not opened.
+
+        If the field `max_per_site` is above 0, at most this number of patches is selected.
 
         Args:
             site: "hospital_1" to "hospital_5".

@@ -50,7 +50,7 @@ class CaseFacts:
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """Properties of one site: the number of its cases, and the facts of those that can be read."""
+    """Properties of one site: the number of its cases, and the properties of each case that can be read."""
 
     name: str
     n_cases: int

@@ -66,9 +66,10 @@ class FolderClasses(Dataset):
     def recognise(cls, root: Path) -> Dataset | None:
         """Return this dataset for a folder with the layout ROOT/SITE/CLASS/NAME.png.
 
-        Every site must contain only folders, and these must contain only 2-D image files (PNG, JPEG, BMP, TIFF) and no
-        folders. There must be at least two different class names, and none may be a usual name of a folder of images or
-        masks, such as "images" or "masks".
+        Every site must contain only folders, the classes, and these must contain 2-D image files (PNG, JPEG, BMP, TIFF)
+        and no folders. There must be at least two different class names. No class folder may have a usual name of a
+        folder of images or masks, such as "images" or "masks", or look like the folder of one case with an image and a
+        mask.
 
         Args:
             root: an existing folder.

@@ -12,10 +12,11 @@ from torch import Tensor
 def nesting_notices(mask: Tensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str]) -> list[str]:
     """Find structures that lie outside the structure that must contain them, such as a cup outside the disc.
 
-    A structure is called inner, and another one outer, if every value of the inner structure in the mask file also
-    belongs to the outer one. Therefore the outer channel always contains the inner channel, even if the inner structure
-    was drawn in a wrong place. A cup that was drawn far from its disc is then a separate connected piece of the disc's
-    channel, and the cup covers this piece completely. This function searches for such pieces.
+    A structure is called inner, and another one outer, if all values of the inner structure in the mask file also
+    belong to the outer one, which has further values. Therefore the outer channel always contains the inner channel,
+    even if the inner structure was drawn in a wrong place. A cup that was drawn far from its disc is then a separate
+    connected piece of the disc's channel, and the cup covers this piece completely. This function searches for such
+    pieces.
 
     Args:
         mask: (S, H, W, D) of 0 and 1, one channel per structure.

@@ -129,9 +129,8 @@ def dirichlet_shares(
 ) -> Shares:
     """Sample the fraction of each site's images that every simulated client gets, from a Dirichlet distribution.
 
-    This is the partition of the StableFDG paper.
-
-    The fractions of all sites are sampled again until every client has at least `min_images` training images.
+    This is the partition of the StableFDG paper. The fractions of all sites are sampled again until every client has at
+    least `min_images` training images.
 
     Args:
         training: training cases of each site, by the name of the site.

@@ -72,7 +72,7 @@ class AdaINStyle(Transform):
 
 
 class MomentMatch(Transform):
-    """Give each channel of an image another mean and standard deviation of intensity, clamped to [0, 1].
+    """Give each channel of an image a new mean and standard deviation of intensity. The result is clamped to [0, 1].
 
     Args:
         mean: (C,) or (1, C), mean intensities in [0, 1], as `medfed.functional.style.channel_mean_std` returns them.
@@ -168,7 +168,7 @@ class RandMomentMatch(_RandStyle):
 
 
 class RandAdaINStyled(RandFromBankd):
-    """Dictionary-based version of `RandAdaINStyle`; all keys get the same style and strength.
+    """Version of `RandAdaINStyle` for a dictionary of images. All images get the same style and strength.
 
     Args:
         keys: keys of the images; a missing one is an error unless allow_missing_keys.
@@ -198,7 +198,7 @@ class RandAdaINStyled(RandFromBankd):
 
 
 class RandMomentMatchd(RandFromBankd):
-    """Dictionary-based version of `RandMomentMatch`; all keys get the same style and strength.
+    """Version of `RandMomentMatch` for a dictionary of images. All images get the same style and strength.
 
     Args:
         keys: keys of the images; a missing one is an error unless allow_missing_keys.

@@ -121,7 +121,7 @@ class RandAmplitudeMix(RandFromBank):
 
 
 class RandAmplitudeMixd(RandFromBankd):
-    """Dictionary-based version of `RandAmplitudeMix`; one draw for all keys.
+    """Version of `RandAmplitudeMix` for a dictionary of images. All images get the same random draw.
 
     Args:
         keys: keys of the images. A missing key is an error unless `allow_missing_keys`.

@@ -44,9 +44,10 @@ class RandFromBank(RandomizableTransform):
         raise TypeError(f"{type(self).__name__} must override transform(entry, amount)")
 
     def randomize(self, data: Any = None) -> None:
-        """Draw whether to apply the transform, and if so an entry of the bank and a strength, for the following call.
+        """Draw whether to apply the transform, and if so an entry of the bank and a strength.
 
-        The bank is the list of entries, such as styles, from which this random transform draws.
+        The bank is the list of entries, such as styles, from which this random transform draws. The next call with
+        `randomize=False` uses the draw.
 
         Args:
             data: not used; MONAI's interface has this argument.
