@@ -97,8 +97,9 @@ def apply(document: dict[str, Any], overrides: Iterable[Override]) -> None:
 
     A block is a group of keys under one name, such as `method:` in the YAML file. An override that changes the `name`
     of the block `data`, `network` or `method` removes all other keys of this block from the document, because they
-    belong to the previous class. An override that changes the `preset` of the method removes all other keys of the
-    block `method` except `name`. Such overrides are applied first; the others follow in the given order.
+    belong to the previous class. An override that changes the `preset` of the method (the name of a group of default
+    settings) removes all other keys of the block `method` except `name`. Such overrides are applied first; the others
+    follow in the given order.
 
     Args:
         document: the config as nested dictionaries. It is changed.

@@ -168,7 +168,10 @@ def blocks() -> dict[str, Group]:
 
 
 def name_settings(base: type, cls: type | None = None) -> dict[str, Setting]:
-    """Return the settings that choose the class of a block: `name`, and for the block `method` also `preset`.
+    """Return the settings that choose the class of a block of a config, such as the method in the block `method:`.
+
+    This is the setting `name`. The block `method` also has the setting `preset`, the name of a group of default
+    settings.
 
     Args:
         base: `Dataset`, `NetworkSettings` or `Method`, the base class of the block.

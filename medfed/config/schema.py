@@ -114,12 +114,14 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
     """Read a config from YAML text and check it.
 
+    Some overrides reset a block, which is a group of keys such as `method:`. If an override changes the `name` of a
+    block, or the `preset` of the method (the name of a group of default settings), the other keys of this block are
+    reset to their defaults.
+
     Args:
         text: YAML.
         source: where the text comes from, such as the name of its file. Error messages start with it.
-        overrides: values that replace those in the text, such as "training.batch_size=8". The value is in YAML. If an
-            override changes the `name` of a block (such as `method:`) or the `preset` of the method, the other keys of
-            this block are reset to their defaults.
+        overrides: values that replace those in the text, such as "training.batch_size=8". The value is in YAML.
 
     Raises:
         UserError: if the config has mistakes. The message has one sentence for each mistake: the file or override, the
@@ -131,8 +133,9 @@ def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
 def changed(config: Config, changes: Mapping[str, object], more: Sequence[Override] = ()) -> Config:
     """Return a copy of a config in which some values are replaced. The new config is checked as a config file is.
 
-    If a change sets the `name` of a block (such as `method:`) or the `preset` of the method, the other keys of this
-    block are reset to their defaults.
+    Some changes reset a block, which is a group of keys such as `method:`. If a change sets another `name` of a block,
+    or another `preset` of the method (the name of a group of default settings), the other keys of this block are reset
+    to their defaults.
 
     Args:
         config: the config to start from; it stays unchanged.
