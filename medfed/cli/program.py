@@ -42,7 +42,11 @@ class HungUp(Terminated):
 
 
 def programs() -> dict[str, str]:
-    """Return the name and the first docstring line of every program, without importing any of them."""
+    """Return the command-line programs of medfed, each with a one-line description. No program is imported.
+
+    Returns:
+        The first line of each program's docstring, by the name of the program, such as "train".
+    """
     return {name: first_line(path) for name in PROGRAMS if (path := _file(name)).is_file()}
 
 
@@ -52,18 +56,28 @@ def _file(name: str) -> Path:
 
 
 def module_of(name: str) -> str:
-    """Return the full name of the module that defines a program's `main`."""
+    """Return the full name of the Python module that defines the function `main` of a program.
+
+    Args:
+        name: name of the program, such as "train".
+
+    Returns:
+        A module name such as "medfed.train".
+    """
     return f"medfed.{_file(name).relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}"
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the positional argument `config`: a file, or the name of a config that comes with medfed."""
+    """Add the positional argument `config` to a parser: a YAML file, or the name of a config that comes with medfed."""
     parser.add_argument("config", type=Path, help="a YAML file, for example configs/prostate.yaml, or the name of a "
                                                   "config that comes with medfed, for example prostate")  # fmt: skip
 
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags --out, --resume, --set (repeatable), --seed, --device and --quiet to a parser."""
+    """Add the flags that several programs share to a command-line parser.
+
+    These are --out, --resume, --set (which may be repeated), --seed, --device and --quiet.
+    """
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the results")
     parser.add_argument("--resume", action="store_true", help="continue the run in that folder after its last round")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
@@ -74,20 +88,33 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides(arguments: argparse.Namespace) -> list[str]:
-    """Return the `KEY=VALUE` texts of the common flags: --set in the given order, then --seed and --device."""
+    """Return the changes of the config that the user wrote as command-line flags, each as the text `KEY=VALUE`.
+
+    Args:
+        arguments: the parsed arguments of a parser with the flags of `add_common_flags`.
+
+    Returns:
+        The values of --set in the given order, then `seed=...` and `device=...` if these flags were given.
+    """
     short = {"seed": arguments.seed, "device": arguments.device}
     return [*arguments.set, *(f"{key}={value}" for key, value in short.items() if value is not None)]
 
 
 def run_program(name: str, work: Callable[[], int]) -> int:
-    """Run a program's work and return its exit code; print errors that a user can correct as one line, not a traceback.
+    """Run a program's work and return its exit code. Errors that a user can correct are printed without a traceback.
 
-    Exit codes: 2 for a UserError; 1 for a disk that is full or not writable; 130 for Ctrl-C, 129 for SIGHUP and 143 for
-    SIGTERM, with the exception's own text if it has one; 141, without a message, if the reader of the output has gone
-    (`| head`). Any other exception is a bug and keeps its traceback.
+    The exit codes are:
+
+    - the result of `work`, if it ends without an error;
+    - 1 if a file or folder cannot be written, for example because the disk is full;
+    - 2 for a UserError;
+    - 129 for SIGHUP, 130 for Ctrl-C and 143 for SIGTERM;
+    - 141, without a message, if the reader of the output has gone (`| head`).
+
+    Any other exception is a bug and keeps its traceback.
 
     Args:
-        name: start of the line on stderr, such as `medfed.train`.
+        name: name of the program, such as `medfed.train`, with which each line on stderr starts.
         work: function that does the work and returns an exit code.
     """
     keep_freed_memory()

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 
 class RoundProgress(AbstractContextManager):
-    """Draw one progress bar that counts site updates over all rounds.
+    """Draw one progress bar that counts the updates of all sites over all rounds.
 
     Its text shows the round, the site that trains, its step and the last validation score.
 
@@ -31,12 +31,12 @@ class RoundProgress(AbstractContextManager):
         )
 
     def step(self, site: str, step: int, n_steps: int) -> None:
-        """Show that a site has made a training step.
+        """Show which site is training and how many steps it has made in this round.
 
         Args:
             site: name of the site.
-            step: number of steps that it has made in this round.
-            n_steps: number of its steps in a round.
+            step: number of steps that the site has made in this round.
+            n_steps: number of steps that the site makes in a round.
         """
         self._bar.set_description_str(
             f"round {self._round}/{self._rounds}, {site} {step}/{n_steps}{self._score}", refresh=False
@@ -44,22 +44,25 @@ class RoundProgress(AbstractContextManager):
         self._bar.update(0) if step < n_steps else self._bar.refresh()
 
     def site_replied(self, kind: str, site: str, index: int, n_sites: int) -> None:
-        """Advance the bar after a site has replied to a training request; other replies are not counted.
+        """Advance the bar by one if a site has finished its local training.
+
+        Replies to other requests do not change the bar.
 
         Args:
-            kind: kind of the request: "share", "train" or "validate".
-            site: name of the site.
-            index: number of sites that have replied, from 1.
-            n_sites: number of sites that were asked.
+            kind: kind of the request that the site has answered: "share", "train" or "validate". Only "train" counts.
+            site: name of the site; not used.
+            index: number of sites that have replied to the request, from 1; not used.
+            n_sites: number of sites that were asked; not used.
         """
         if kind == "train":
             self._bar.update(1)
 
     def round_done(self, history: dict) -> None:
-        """Show the next round's number and the validation score of the round that is now saved.
+        """Show the number of the next round, and the validation score of the round that has just ended.
 
         Args:
-            history: the round's row of `history.csv`.
+            history: the row of this round in `history.csv`, by column. It has the column "round", and
+                "validation_score" if the round was validated.
         """
         self._round = int(history["round"]) + 1
         if history.get("validation_score") is not None:

@@ -25,12 +25,12 @@ _KINDS = {("federation", "engine"): ("engines",), ("evaluation", "metrics"): MET
 
 
 def to_text() -> str:
-    """Return the content of `schema.json`."""
+    """Return the content of the file `schema.json`: the JSON Schema of a config, as text."""
     return json.dumps(build(), indent=1, ensure_ascii=False) + "\n"
 
 
 def build() -> dict[str, Any]:
-    """Return the JSON Schema (Draft 2020-12) of a config."""
+    """Return the JSON Schema (Draft 2020-12) of a config, as nested dictionaries."""
     definitions: dict[str, Any] = {}
     properties = {}
     classes: dict[str, type] = get_type_hints(Config)

@@ -22,13 +22,13 @@ _RESET = {  # keys that reset their block when they change, in the order in whic
 
 @dataclass(frozen=True)
 class Override:
-    """A new value for one key.
+    """A new value for one key of a config, such as `training.batch_size=8` after the flag `--set`.
 
     Args:
-        path: the parts of the dotted key.
-        value: the plain value.
+        path: the parts of the dotted key, such as ("training", "batch_size").
+        value: the new value, as YAML would give it: a number, text, list or dictionary.
         text: what the user wrote, for messages.
-        flag: the flag before it, for messages.
+        flag: the command-line flag before the text, for messages.
     """
 
     path: tuple[str, ...]
@@ -38,21 +38,27 @@ class Override:
 
     @classmethod
     def of(cls, key: str, value: object) -> Override:
-        """Return an override from a dotted key and a plain value, for a program that changes a config."""
+        """Return an override from a dotted key and a value, for a program that changes a config.
+
+        Args:
+            key: the dotted key, such as "training.batch_size".
+            value: the new value, as YAML would give it: a number, text, list or dictionary.
+        """
         return cls(tuple(key.split(".")), value, f"{key}={value}")
 
     @property
     def key(self) -> str:
-        """Return the dotted key."""
+        """The dotted key whose value is replaced, such as `training.batch_size`."""
         return ".".join(self.path)
 
     @classmethod
     def parse(cls, text: str, flag: str = "--set") -> Override:
-        """Return an override from `key.sub=value`.
+        """Return the override that a user wrote on the command line as `key.sub=value`.
 
         Args:
-            text: the dotted key and the value in YAML; nothing after the = means the empty text.
-            flag: the flag before it, for messages.
+            text: the dotted key and the value in YAML, such as "training.batch_size=8". If nothing follows the =, the
+                value is the empty text.
+            flag: the command-line flag before the text, for error messages.
 
         Raises:
             UserError: if there is no =, a part of the key is empty, or the value is not YAML.
@@ -65,14 +71,15 @@ class Override:
 
     @classmethod
     def parse_each(cls, text: str, flag: str) -> list[Override]:
-        """Return one override for each value of `key.sub=value,value`.
+        """Return one override for each of several values that a user wrote for the same key: `key.sub=value,value`.
 
         Args:
-            text: the dotted key and the values in YAML. Commas in brackets, braces and quotes do not separate values.
-            flag: the flag before it, for messages.
+            text: the dotted key and the values in YAML, such as "training.batch_size=4,8". Commas in brackets, braces
+                and quotes do not separate values.
+            flag: the command-line flag before the text, for error messages.
 
         Raises:
-            UserError: as `parse`, and if a value is empty or given twice.
+            UserError: if there is no =, a part of the key is empty, a value is not YAML, is empty or is given twice.
         """
         key, equals, written = text.partition("=")
         values = [value.strip() for value in _split(written)]
@@ -86,18 +93,20 @@ class Override:
 
 
 def apply(document: dict[str, Any], overrides: Iterable[Override]) -> None:
-    """Write the overrides into a document, in place.
+    """Replace values of a config document by the values of the overrides, in place.
 
-    An override that changes the `name` of a block, or the `preset` of the method, resets the block: its other keys in
-    the document are removed, since they belong to the other class or preset. Such overrides apply first; the others
+    A block is a group of keys under one name, such as `method:` in the YAML file. An override that changes the `name`
+    of the block `data`, `network` or `method` removes all other keys of this block from the document, because they
+    belong to the previous class. An override that changes the `preset` of the method (the name of a group of default
+    settings) removes all other keys of the block `method` except `name`. Such overrides are applied first; the others
     follow in the given order.
 
     Args:
-        document: the plain values of a config.
+        document: the config as nested dictionaries. It is changed.
         overrides: the new values.
 
     Raises:
-        UserError: if a part of a key, other than the last one, names a value that is no block.
+        UserError: if a part of a dotted key, other than the last one, names a value that is not a block.
     """
     order = list(_RESET)
     for override in sorted(overrides, key=lambda entry: _place(entry, order)):
@@ -111,13 +120,22 @@ def apply(document: dict[str, Any], overrides: Iterable[Override]) -> None:
 
 
 def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
-    """Return the override that caused a mistake, such as `--set seed=x`; "" if the file caused it.
+    """Find the override (`--set KEY=VALUE`) that caused a mistake in a config.
 
-    Of several, the last one counts. An override caused a mistake
-    - at its own key or below it;
-    - above it, if the sentence is about its last word (`training: unknown key`);
-    - at another key, if two values do not fit together and the sentence names the override's key;
-    - at a key that is missing because the override reset its block.
+    If several overrides could have caused it, the last one counts. An override caused the mistake
+
+    - if the mistake is at the override's key or below it;
+    - if the mistake is above this key and its sentence is about an unknown key, or names the last part of this key;
+    - if the mistake is at another key, two values do not fit together, and the sentence names the last part of this
+      key;
+    - if the mistake is a missing key in a block that this override has reset, such as by `method.name=...`.
+
+    Args:
+        mistake: one wrong value of the config.
+        overrides: the overrides that were applied to the config.
+
+    Returns:
+        The flag and the text of the override, such as `--set seed=x`; "" if the config file caused the mistake.
     """
     for override in reversed(list(overrides)):
         key, last = override.key, override.path[-1]

@@ -44,7 +44,7 @@ _ENTRY = re.compile(r"    (\w+(?:, \w+)*): (.*)")
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting.
+    """One setting of a config, with its type, range, default and meaning.
 
     Args:
         schema: JSON Schema of its values.
@@ -81,7 +81,14 @@ class Group:
 
 
 def settings_of(cls: type) -> dict[str, Setting]:
-    """Return the settings of a dataclass by key, in the order of its fields."""
+    """Return the settings that a dataclass defines, each with its type, range, default and meaning.
+
+    Args:
+        cls: a dataclass whose fields can be written in a config, such as a method.
+
+    Returns:
+        The settings by the name of the field, in the order of the fields.
+    """
     meanings, schemas = meanings_of(cls), bounds.field_schemas(cls)
     presets: Mapping[str, Mapping[str, Any]] = cls.presets if issubclass(cls, Method) else {}
     settings = {}
@@ -93,9 +100,16 @@ def settings_of(cls: type) -> dict[str, Setting]:
 
 
 def meanings_of(cls: type) -> dict[str, str]:
-    """Return the meaning of each field that the `Args:` section of a class's docstring, or of a base class's, has.
+    """Read the meaning of each field of a class from the section `Args:` of docstrings.
 
-    An entry is `name: text` or `name, other: text`; it continues on lines with a deeper indent.
+    The docstrings of the class and of its base classes are read. An entry is `name: text` or `name, other: text`; it
+    continues on lines with a deeper indent.
+
+    Args:
+        cls: a dataclass.
+
+    Returns:
+        The text of each entry, by the name of the field.
     """
     meanings: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -113,7 +127,11 @@ def meanings_of(cls: type) -> dict[str, str]:
 
 
 def describe_schema(schema: Mapping[str, Any]) -> str:
-    """Return the type and range that a JSON Schema allows, such as "number in [0, 1)" or "list of 2: number"."""
+    """Describe briefly which type and range a JSON Schema allows, such as "number in [0, 1)" or "list of 2: number".
+
+    Args:
+        schema: JSON Schema of one value.
+    """
     if "enum" in schema:
         return " | ".join(map(json.dumps, schema["enum"]))
     if "anyOf" in schema:
@@ -131,7 +149,13 @@ def describe_schema(schema: Mapping[str, Any]) -> str:
 
 @cache
 def blocks() -> dict[str, Group]:
-    """Return the settings of each block by its name; the settings of the top level are under ""."""
+    """Return the settings of each block of a config.
+
+    A block is a group of keys under one name, such as `training:` in the YAML file.
+
+    Returns:
+        The settings of each block, by its name. The settings that are in no block, such as `seed`, have the name "".
+    """
     hints, top = get_type_hints(Config), settings_of(Config)
     classes = {name: hints[name] for name in top if dataclasses.is_dataclass(hints[name])}
     groups = {"": _group(Config, "", "", {name: entry for name, entry in top.items() if name not in classes})}
@@ -144,11 +168,17 @@ def blocks() -> dict[str, Group]:
 
 
 def name_settings(base: type, cls: type | None = None) -> dict[str, Setting]:
-    """Return the settings that choose a class: `name`, and for a method `preset`.
+    """Return the settings that choose the class of a block of a config, such as the method in the block `method:`.
+
+    This is the setting `name`. The block `method` also has the setting `preset`, the name of a group of default
+    settings.
 
     Args:
-        base: one of the base classes in `medfed.config.schema.NAMED`.
-        cls: the class whose presets may be chosen; None for any.
+        base: `Dataset`, `NetworkSettings` or `Method`, the base class of the block.
+        cls: only this class may be chosen by `name`, and only its presets by `preset`; None allows all classes.
+
+    Returns:
+        The settings by key.
     """
     kind = NAMED[base]
     names: dict[str, Any] = {"anyOf": [{"enum": list(registry.known_names(kind))}, {"type": "string"}]}
@@ -162,14 +192,17 @@ def name_settings(base: type, cls: type | None = None) -> dict[str, Setting]:
 
 @cache
 def named(kind: str, name: str) -> Group:
-    """Return the settings of a method, network or dataset.
+    """Return the settings of one method, network or dataset.
 
     Args:
         kind: "methods", "networks" or "datasets".
-        name: a known name, or a dotted one.
+        name: the name in a config: a known name such as "elcfs", or `package.module.Class`.
+
+    Returns:
+        The settings with their types, ranges, defaults and meanings, and a title and source of the class.
 
     Raises:
-        UserError: if there is none of this name.
+        UserError: if there is no class of this name.
     """
     cls = registry.resolve(kind, name)
     block, base = next((block, base) for block, base in named_blocks().items() if NAMED[base] == kind)
@@ -177,14 +210,18 @@ def named(kind: str, name: str) -> Group:
 
 
 def find(word: str) -> list[Group]:
-    """Return the groups that a word asks for, each with the settings that it asks for.
+    """Search the settings of a config by the word that a user typed.
 
     Args:
-        word: a block (`training`), a name (`elcfs`), or a key alone or after one of them: `training.betas`,
-            `elcfs.alpha`, `method.alpha` and `alpha`, which is every setting of that key.
+        word: a block of the config (`training`), the name of a method, network or dataset (`elcfs`), or the key of a
+            setting (`alpha`). A key may follow a block or a name: `training.betas`, `elcfs.alpha` or `method.alpha`. A
+            key alone finds every setting with this key.
+
+    Returns:
+        A group for each block or name that has matching settings, with these settings only.
 
     Raises:
-        UserError: if there is none, with the nearest known word.
+        UserError: if nothing is found. The message contains the most similar known word.
     """
     known = {name: kind for kind in NAMED.values() for name in registry.known_names(kind)}
     if word in blocks():
@@ -239,7 +276,11 @@ def _unknown(word: str, names: Iterable[str], keys: Iterable[str]) -> UserError:
 
 
 def named_blocks() -> dict[str, type]:
-    """Return the blocks that choose a class by name, each with the base class."""
+    """Return the blocks of a config that choose a class by the key `name`: `data`, `network` and `method`.
+
+    Returns:
+        For each block, the base class of the classes that it can choose.
+    """
     hints = get_type_hints(Config)
     return {block: hints[block] for block in hints if hints[block] in NAMED}
 

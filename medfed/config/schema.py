@@ -70,31 +70,40 @@ class Config:
 
     @property
     def method_name(self) -> str:
-        """Return the name of the method, as a config names it."""
+        """Name of the method as a config writes it, such as "elcfs"."""
         return registry.name_of("methods", type(self.method))
 
     @staticmethod
     def conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield (dotted key, sentence) for each value of one block that does not fit to another block.
+        """Find values of one block of a config that do not fit to another block.
+
+        A block is a group of keys, such as `data:` in the YAML file. An example is an unseen site that is not in the
+        data.
 
         Args:
             values: the fields of a config by name. If `data` or `federation` is missing, nothing is checked.
+
+        Yields:
+            (dotted key, sentence) for each mistake.
         """
         if "data" in values and "federation" in values:
             yield from _site_conflicts(values["federation"], values["data"])
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a config file.
+    """Read a config file in YAML and check it.
 
-    The `config.yaml` of a run folder may be of an older version: keys that have another name now are accepted there.
+    If the file is the `config.yaml` of a run's output folder, an older version of medfed may have written it. In this
+    file, old names of keys are accepted.
 
     Args:
         path: a YAML file.
-        overrides: `key.sub=value`, as `load_text` takes them.
+        overrides: values that replace those of the file, as texts such as "training.batch_size=8". The value is in
+            YAML.
 
     Raises:
-        UserError: as `load_text`, and if the file cannot be read.
+        UserError: if the file cannot be read, or if the config has mistakes. The message has one sentence for each
+            mistake.
     """
     document = _parse(strict_yaml.read(path), str(path))
     if Path(path).name == "config.yaml" and (Path(path).parent / "environment.json").is_file():
@@ -103,57 +112,69 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
-    """Read a config.
+    """Read a config from YAML text and check it.
+
+    Some overrides reset a block, which is a group of keys such as `method:`. If an override changes the `name` of a
+    block, or the `preset` of the method (the name of a group of default settings), the other keys of this block are
+    reset to their defaults.
 
     Args:
         text: YAML.
-        source: the name of the text in messages: its file.
-        overrides: `key.sub=value`, the value in YAML. An override of the `name` of a block, or of the `preset` of the
-            method, resets the block to its defaults (`medfed.config.overrides.apply`).
+        source: where the text comes from, such as the name of its file. Error messages start with it.
+        overrides: values that replace those in the text, such as "training.batch_size=8". The value is in YAML.
 
     Raises:
-        UserError: with one sentence for each mistake. It names the file or override, the dotted key, what was found
-            and what was expected.
+        UserError: if the config has mistakes. The message has one sentence for each mistake: the file or override, the
+            dotted key, what was found and what was expected.
     """
     return _assemble(_parse(text, source), source, [Override.parse(override) for override in overrides])
 
 
 def changed(config: Config, changes: Mapping[str, object], more: Sequence[Override] = ()) -> Config:
-    """Return a config with other values at some dotted keys, checked as a file is.
+    """Return a copy of a config in which some values are replaced. The new config is checked as a config file is.
 
-    Changing a `name` or the `preset` resets its block, as in `load_text`.
+    Some changes reset a block, which is a group of keys such as `method:`. If a change sets another `name` of a block,
+    or another `preset` of the method (the name of a group of default settings), the other keys of this block are reset
+    to their defaults.
 
     Args:
-        config: the config to start from; it stays as it is.
-        changes: values by dotted key, such as `{"federation.unseen_site": "BIDMC"}`.
-        more: further changes, from a flag of a program that messages then name.
+        config: the config to start from; it stays unchanged.
+        changes: the new values by dotted key, such as `{"federation.unseen_site": "BIDMC"}`.
+        more: further changes that the user wrote as command-line flags. If one of them causes a mistake, the error
+            message names its flag.
 
     Raises:
-        UserError: as `load_text`.
+        UserError: if the new config has mistakes. The message has one sentence for each mistake.
     """
     overrides = [*(Override.of(key, value) for key, value in changes.items()), *more]
     return _assemble(resolved(config), config.source, overrides)
 
 
 def resolved(config: Config) -> dict[str, Any]:
-    """Return every value of a config, defaults included, as plain dictionaries, lists and scalars."""
+    """Return every value of a config, including defaults, as nested dictionaries, lists, numbers and texts.
+
+    This is the content of a YAML file that gives the same config.
+    """
     document = validation.to_plain(config, _label)
     document["method"] = {"name": config.method_name, "preset": config.preset, **document["method"]}
     return document
 
 
 def to_yaml(config: Config) -> str:
-    """Return YAML that `load_text` reads back to an equal config."""
+    """Return a config, including all defaults, as YAML text. `load_text` reads this text back to an equal config."""
     return strict_yaml.dump(resolved(config))
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return a line such as `training.batch_size: 5 -> 8` for each value in which two resolved configs differ.
+    """Describe in which values two configs differ.
 
     Args:
-        old: a resolved config, perhaps of an older version. Settings that it lacks count with their defaults, and keys
-            that have another name now count under that name, so that an older run can be resumed.
-        new: a resolved config of this version.
+        old: the first config, from `resolved`. It may be from an older version of medfed, so that an older run can be
+            resumed: settings that it lacks have their defaults, and settings that were renamed have their new names.
+        new: the second config, from `resolved` of this version.
+
+    Returns:
+        One line for each value that differs, such as `training.batch_size: 5 -> 8`.
     """
     before, after = _flat(_completed(old)), _flat(new)
     keys = [*before, *(key for key in after if key not in before)]

@@ -66,14 +66,18 @@ _Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence(_TA
 
 
 def parse(text: str, source: str) -> Any:
-    """Return the plain value of a YAML text.
+    """Convert YAML text to dictionaries, lists, numbers, booleans and strings. The YAML is checked strictly.
 
     Args:
         text: YAML.
-        source: the name of the text in messages: its file.
+        source: where the text comes from, such as the name of its file. Error messages start with it.
+
+    Returns:
+        The value; None for an empty text.
 
     Raises:
-        UserError: for broken YAML, a tag, or a key that is there twice; the sentence has the line and the column.
+        UserError: if the YAML is broken, has a tag, or has the same key twice. The message contains the line and
+            column.
     """
     try:
         return yaml.load(text, _Loader)  # a SafeLoader, and stricter
@@ -91,11 +95,17 @@ def parse(text: str, source: str) -> Any:
 
 
 def read(path: str | Path) -> str:
-    """Return the text of a file.
+    """Read a text file in UTF-8.
+
+    Args:
+        path: path of a YAML file.
+
+    Returns:
+        The text.
 
     Raises:
-        UserError: if it is missing (the sentence has the nearest file name in its folder), a folder, unreadable or not
-            UTF-8.
+        UserError: if the path does not exist, is a folder, cannot be read, or is not UTF-8 text. If it does not exist,
+            the message contains the most similar name of a YAML file in the same folder.
     """
     try:
         return Path(path).read_text(encoding="utf-8-sig")
@@ -113,5 +123,11 @@ def read(path: str | Path) -> str:
 
 
 def dump(document: Mapping[str, Any]) -> str:
-    """Return YAML text that `parse` reads back to the same document. Keys keep their order, one on each line."""
+    """Return a document as YAML text. `parse` reads this text back to the same document.
+
+    The keys keep their order, each on a line of its own; a list is on one line.
+
+    Args:
+        document: dictionaries, lists, numbers, booleans, strings and None.
+    """
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)

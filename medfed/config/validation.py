@@ -25,7 +25,7 @@ _BLOCK = "a block of keys and values"
 
 @dataclass
 class Choice:
-    """The class that a block is built as.
+    """The class from which a block of a config (a group of keys, such as `method:` in the YAML file) is built.
 
     Args:
         cls: the class; None if the block names none.
@@ -44,15 +44,19 @@ Choose = Callable[[type, Mapping[str, Any], Path], Choice]  # from a class, a bl
 
 
 def load_settings(cls: type[T], document: object, source: str) -> T:
-    """Build a dataclass from a document that is no config, such as a site's own file.
+    """Build a dataclass from a YAML document that is not a config, such as the file that a hospital writes for itself.
 
     Args:
-        cls: a dataclass. Blocks in the document become the dataclasses in its annotations.
-        document: keys and values.
-        source: the name of the document in messages: its file.
+        cls: the dataclass. If the annotation of a field is another dataclass, the field's value in the document must be
+            a dictionary, from which that dataclass is built.
+        document: the content of the YAML file: a dictionary with the fields of `cls`.
+        source: where the document comes from, such as the name of its file. Error messages start with it.
+
+    Returns:
+        An instance of `cls`.
 
     Raises:
-        UserError: with one sentence for each mistake.
+        UserError: if there are mistakes, with one sentence for each mistake.
     """
     instance, mistakes = build(cls, document, (), lambda cls, block, path: Choice(cls, block))
     if mistakes:
@@ -61,30 +65,43 @@ def load_settings(cls: type[T], document: object, source: str) -> T:
 
 
 def with_key(mistake: Mistake) -> str:
-    """Return the sentence of a mistake after its dotted key."""
+    """Return the sentence of a mistake with the dotted key of the wrong value in front.
+
+    An example is `training.batch_size: must be at least 1, got 0`.
+
+    Args:
+        mistake: one wrong value of a config.
+    """
     return f"{mistake.key}: {mistake.sentence}" if mistake.path else mistake.sentence
 
 
 def join_key(key: str, name: str) -> str:
-    """Return the dotted key of an entry of a block: `training` and `betas` become `training.betas`."""
+    """Return the dotted key of an entry of a block: "training" and "betas" become "training.betas".
+
+    Args:
+        key: dotted key of the block; "" for the top level of the config.
+        name: key of the entry in the block.
+    """
     return f"{key}.{name}" if key else name
 
 
 def build(cls: type, block: object, path: Path, choose: Choose) -> tuple[Any, list[Mistake]]:
-    """Build an instance of a dataclass from a block of keys and values.
+    """Build an instance of a dataclass from a block of a config, and collect all mistakes instead of raising an error.
 
-    A class may have an attribute `renamed`, old field names with their new ones, and `moved`, old field names with a
-    sentence. Both are refused with a sentence that says what to write instead.
+    A block is a dictionary of keys and values, such as `training:` in the YAML file. The class may have two attributes
+    for old configs. `renamed` maps old names of fields to new ones, and `moved` maps old names to a sentence. Keys with
+    old names are mistakes whose sentence says what to write instead.
 
     Args:
         cls: a dataclass; fields with `metadata={"derived": True}` are not part of the block.
-        block: plain values by field name; None (an empty block in YAML) has no values.
-        path: where the block is in the document.
-        choose: returns the class that the block names, or the same class.
+        block: the values by field name; None (an empty block in YAML) has no values.
+        path: the keys that lead to the block in the config; empty for the whole config.
+        choose: function that returns which class is built from a block, given the class in the annotation, the block
+            and its path: the class that the key `name` chooses, or the same class.
 
     Returns:
-        (instance, []), or (None, mistakes) with at least one mistake. Checks over several values of a block run only
-        if each of its values is allowed.
+        (instance, []), or (None, mistakes) with at least one mistake. Whether several values fit together is checked
+        only for values that are allowed alone.
     """
     block = {} if block is None else block
     if not isinstance(block, Mapping):
@@ -121,11 +138,12 @@ def build(cls: type, block: object, path: Path, choose: Choose) -> tuple[Any, li
 
 
 def to_plain(value: object, label: Callable[[object], Mapping[str, Any]]) -> Any:
-    """Return a settings object as dictionaries, lists and scalars: the reverse of `build`.
+    """Convert a settings object to nested dictionaries, lists, numbers and texts. This is the reverse of `build`.
 
     Args:
         value: a dataclass instance, or a value of one of its fields.
-        label: returns the keys that chose the class of a dataclass instance, such as its name.
+        label: function that returns additional keys for a dataclass instance, such as the `name` that chose its class.
+            They come before the fields.
     """
     if dataclasses.is_dataclass(value):
         names = [entry.name for entry in written_fields(type(value))]

@@ -26,15 +26,17 @@ class Batch:
     views: dict[str, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> Batch:
-        """Return a copy of the batch with all its tensors on `device`."""
+        """Return a copy of the batch with all its tensors on the given device."""
         return Batch(self.image.to(device), self.label.to(device), {n: v.to(device) for n, v in self.views.items()})
 
     def transform(self, function: Callable[[Tensor], Tensor], label: Tensor) -> Batch:
         """Apply one function to the images and to every view, and replace the label.
 
+        A view is another version of the same images, such as a style-transferred one (`views`).
+
         Args:
-            function: maps (B, C, H, W) to (B, C, H', W'); called once for the images and once for each view.
-            label: the label of the new batch, already transformed.
+            function: maps (B, C, H, W) to (B, C, H', W'). It is called once for the images and once for each view.
+            label: the label of the new batch, already transformed: masks (B, S, H', W') or class numbers (B,).
 
         Returns:
             A new batch; this one stays unchanged.

@@ -42,17 +42,17 @@ _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary
 
 
 def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, str]]] | None = None) -> None:
-    """Check every field of a dataclass instance against its annotation; call it in `__post_init__`.
+    """Check every field of a dataclass instance against its annotation. Call it in `__post_init__`.
 
-    The values stay as they are. A list is accepted for a tuple.
+    The values are not changed. A list is accepted where the annotation says tuple.
 
     Args:
         settings: the instance.
-        conflicts: called if every field is allowed alone. It returns (field, sentence) for fields that do not fit
-            together.
+        conflicts: function that checks whether several fields fit together. It returns a pair (name of the field,
+            sentence) for each mistake. It is called only if every field alone is allowed. None checks no combination.
 
     Raises:
-        SettingsError: with one sentence for each mistake (a ValueError).
+        SettingsError: (a ValueError) if there is a mistake, with one sentence for each.
     """
     fields = written_fields(type(settings))
     _, mistakes = validate(type(settings), {field.name: getattr(settings, field.name) for field in fields})
@@ -63,15 +63,15 @@ def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, str]]] | No
 
 
 def validate(cls: type, values: Mapping[str, object]) -> tuple[dict[str, Any], list[Mistake]]:
-    """Check values against the annotations of a dataclass's fields.
+    """Check values against the annotations of a dataclass's fields, without creating an instance.
 
     Args:
         cls: a dataclass.
-        values: by field name; fields may be left out. Lists are read as tuples.
+        values: values by field name; fields may be left out. Lists are read as tuples.
 
     Returns:
-        The values that are allowed, with whole numbers as floats and lists as tuples where the annotation says so, and
-        the mistakes in the others.
+        The values that are allowed, by field name, and a list with one mistake for each wrong value. In the allowed
+        values, a whole number is converted to float, and a list to a tuple, where the annotation says so.
     """
     given = {name: _with_tuples(value) for name, value in values.items()}
     try:
@@ -92,24 +92,36 @@ def validate(cls: type, values: Mapping[str, object]) -> tuple[dict[str, Any], l
 
 @cache
 def field_schemas(cls: type) -> dict[str, dict[str, Any]]:
-    """Return the JSON Schema of the values of each written field of a dataclass, by field name.
+    """Return the JSON Schema of each field of a dataclass, by field name: which values the field may have.
 
-    A field that holds another dataclass refers to `#/$defs/CLASS`.
+    Fields with `metadata={"derived": True}` are left out. A field that holds another dataclass refers to
+    `#/$defs/CLASS`.
+
+    Args:
+        cls: a dataclass.
     """
     properties = _adapter(cls).json_schema(schema_generator=_JsonSchema).get("properties", {})
     return {name: _without_titles(schema) for name, schema in properties.items()}
 
 
 def written_fields(cls: type) -> list[dataclasses.Field]:
-    """Return the fields of a dataclass that a config may hold: all without `metadata={"derived": True}`."""
+    """Return the fields of a dataclass that may be written in a config file.
+
+    These are all fields except those with `metadata={"derived": True}`, which the program fills in.
+
+    Args:
+        cls: a dataclass.
+    """
     return [field for field in dataclasses.fields(cls) if not field.metadata.get("derived")]
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values; for `AfterValidator` in an annotation.
+    """Check that all values of a tuple are different, and return the tuple unchanged.
+
+    Use it in the annotation of a field: `Annotated[tuple[...], AfterValidator(distinct)]`.
 
     Raises:
-        ValueError: if a value is there twice.
+        ValueError: if a value occurs twice.
     """
     if len(set(values)) < len(values):
         raise ValueError("must be different values")
@@ -117,10 +129,12 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def ordered(limits: tuple[float, float]) -> tuple[float, float]:
-    """Return the limits; for `AfterValidator` in an annotation.
+    """Check that a pair is (lowest, highest), and return the pair unchanged.
+
+    Use it in the annotation of a field: `Annotated[tuple[float, float], AfterValidator(ordered)]`.
 
     Raises:
-        ValueError: unless they are (lowest, highest).
+        ValueError: if the first number is larger than the second one.
     """
     if limits[0] > limits[1]:
         raise ValueError("must be (lowest, highest)")

@@ -10,11 +10,11 @@ import torch
 def set_deterministic(threads: int | None = None) -> None:
     """Make PyTorch use deterministic algorithms, and a fixed number of CPU threads.
 
-    The number of threads matters because a sum that is split among another number of threads is rounded differently.
-    An operation without a deterministic algorithm gives a warning and runs.
+    The number of threads matters because a sum that is split among another number of threads is rounded differently. If
+    an operation has no deterministic algorithm, PyTorch warns and runs it anyway.
 
     Args:
-        threads: number of CPU threads, at least 1; None or 0 keeps the present number.
+        threads: number of CPU threads, at least 1; None or 0 keeps the current number.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS results differ from run to run
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -8,7 +8,7 @@ from medfed.core.errors import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the PyTorch device that the command line flag `--device` names.
+    """Return the PyTorch device that the command-line flag `--device` names.
 
     Args:
         name: "cpu", "cuda" or another PyTorch device name; "auto" selects CUDA if it is available, else the CPU.

@@ -12,12 +12,12 @@ class UserError(ValueError):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return the sentences of the error, one for each mistake."""
+        """The messages of the error, one sentence for each mistake. Here it is the whole message as one sentence."""
         return (str(self),)
 
 
 class UserErrors(UserError):
-    """Several mistakes of a user, such as all that are in one file; the programs print a line for each."""
+    """Several mistakes of a user, such as all mistakes in one config file. The programs print one line for each."""
 
     def __init__(self, sentences: Iterable[str]) -> None:
         self._sentences = tuple(sentences)
@@ -25,5 +25,5 @@ class UserErrors(UserError):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return the sentences of the error, one for each mistake."""
+        """The messages of the error, one sentence for each mistake."""
         return self._sentences

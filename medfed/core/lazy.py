@@ -11,17 +11,17 @@ from typing import Any
 def lazy_names(
     package: str, modules: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a `__getattr__` and a `__dir__` for a package that imports its public names on demand.
+    """Return a `__getattr__` and a `__dir__` for a package that imports its public names only when they are used.
 
-    Accessing one name imports the module that defines it and no other module of the table.
+    The first access to a name imports the module that defines it, and no other module of the package.
 
     Args:
         package: the package's `__name__`.
-        modules: full name of each module, and the names that the package exports from it. A module listed under its
-            own last name is exported itself.
+        modules: for the full name of each module, the public names that the module defines. If the module itself is a
+            public name, its last part is listed, such as "fourier" for "medfed.functional.fourier".
 
     Returns:
-        Functions to assign to `__getattr__` and `__dir__` in the package's `__init__.py`.
+        Two functions, to assign to `__getattr__` and `__dir__` in the package's `__init__.py`.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 

@@ -9,11 +9,12 @@ _NEVER = 2**31 - 1  # the largest threshold: memory is never returned
 
 
 def keep_freed_memory() -> bool:
-    """Configure glibc's malloc to keep freed memory in the process instead of returning it to the operating system.
+    """Make training faster: keep freed memory in the process instead of returning it to the operating system.
 
-    By default, every large tensor is a memory mapping of its own, and each training step causes page faults for all of
-    it again: with the small U-Net these are half a million page faults per round, a sixth of the round's time. With
-    this setting, the process keeps its peak memory until it ends. CUDA memory is not affected.
+    This is a setting of glibc's malloc. By default, malloc gets the memory of every large tensor from the operating
+    system and returns it afterwards. Each training step then causes page faults for all its tensors: with the small
+    U-Net these are half a million page faults per round, a sixth of the round's time. With this setting, the process
+    keeps its peak memory until it ends. CUDA memory is not affected.
 
     Returns:
         Whether the setting was applied; False on a system without glibc.

@@ -20,13 +20,13 @@ _RANGE_ERRORS = ("greater_than", "greater_than_equal", "less_than", "less_than_e
 
 @dataclass(frozen=True)
 class Mistake:
-    """One wrong value.
+    """One wrong value in a config, with the sentence that explains it.
 
     Args:
         path: the keys and list positions that lead to the value; empty if several fields do not fit together.
         sentence: what is wrong, such as "must be at least 0, got -1".
         is_missing: whether the value is missing.
-        is_conflict: whether the value is allowed alone, but does not fit to another one, which the sentence names.
+        is_conflict: whether the value is allowed alone, but does not fit to another value, which the sentence names.
     """
 
     path: tuple[str | int, ...]
@@ -36,7 +36,7 @@ class Mistake:
 
     @property
     def key(self) -> str:
-        """The path as a dotted key, such as `training.betas[1]`."""
+        """The place of the wrong value in the config as a dotted key, such as `training.betas[1]`."""
         return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path).removeprefix(".")
 
     def __str__(self) -> str:
@@ -54,11 +54,11 @@ class SettingsError(ValueError):
 
 
 def mistake_of(error: Mapping[str, Any], values: object, schemas: Mapping[str, Schema]) -> Mistake:
-    """Turn one entry of pydantic's `ValidationError.errors()` into a mistake.
+    """Convert one error of pydantic's `ValidationError.errors()` into a `Mistake` with a sentence for the user.
 
     Args:
-        error: with `type`, `loc`, `msg` and `ctx`.
-        values: what was validated.
+        error: the error of pydantic, with the keys `type`, `loc`, `msg` and `ctx`.
+        values: the values that were validated, by field name.
         schemas: the JSON Schema of each field (`bounds.field_schemas`).
     """
     schema: Schema = {"type": "object", "properties": schemas}
@@ -78,7 +78,11 @@ def mistake_of(error: Mapping[str, Any], values: object, schemas: Mapping[str, S
 
 
 def describe_type(schema: Schema) -> str:
-    """Return the type that a JSON Schema asks for in words, such as "a list of 2 (a number, a number)"."""
+    """Describe in words which type of value a JSON Schema allows, such as "a list of 2 (a number, a number)".
+
+    Args:
+        schema: JSON Schema of one value.
+    """
     if "enum" in schema:
         return f"one of {', '.join(map(str, schema['enum']))}"
     if "anyOf" in schema:
@@ -93,7 +97,14 @@ def describe_type(schema: Schema) -> str:
 
 
 def describe_rule(schema: Schema) -> str:
-    """Return what a JSON Schema asks of a value, after "must": "be at least 0", "lie in [0, 1)", "be one of a, b"."""
+    """Describe in words which values a JSON Schema allows, as a text that continues the word "must".
+
+    Args:
+        schema: JSON Schema of one value.
+
+    Returns:
+        Text such as "be at least 0", "lie in [0, 1)" or "be one of a, b".
+    """
     if "anyOf" in schema:
         rules = [describe_rule(option) for option in schema["anyOf"] if option.get("type") != "null"]
         return " or ".join(rules) + (", or null" if len(rules) < len(schema["anyOf"]) else "")
@@ -104,7 +115,14 @@ def describe_rule(schema: Schema) -> str:
 
 
 def describe_limits(schema: Schema) -> str:
-    """Return the limits of a number in words: "at least 0", "above 0", "in [0, 1)"; "" without any."""
+    """Describe in words which range of numbers a JSON Schema allows.
+
+    Args:
+        schema: JSON Schema of a number.
+
+    Returns:
+        Text such as "at least 0", "above 0" or "in [0, 1)"; "" if the schema has no limits.
+    """
     low, high = _limit(schema, "inimum"), _limit(schema, "aximum")
     if low and high:
         return f"in {'[' if low[1] else '('}{low[0]:g}, {high[0]:g}{']' if high[1] else ')'}"
@@ -114,7 +132,15 @@ def describe_limits(schema: Schema) -> str:
 
 
 def describe_value(value: object) -> str:
-    """Return a wrong value in words, short enough for one line."""
+    """Describe a wrong value for an error message, in at most one line.
+
+    Args:
+        value: any value from a config.
+
+    Returns:
+        The value as text, shortened if it is long; a text is written as "the text 'abc'", and a mapping as "a block of
+        keys and values".
+    """
     if isinstance(value, str):
         return f"the text {reprlib.repr(value)}"
     if isinstance(value, bool) or value is None:
@@ -125,11 +151,14 @@ def describe_value(value: object) -> str:
 
 
 def hint(wanted: str, value: object) -> str:
-    """Return what to write instead, if a habit of YAML explains the wrong type; "" if none does.
+    """Return advice if a value has the wrong type because of a common mistake in YAML, such as missing quotes.
 
     Args:
-        wanted: the expected type, as JSON Schema names it: "string", "number", ...
+        wanted: the expected type, as JSON Schema names it: "string", "number", "integer" or "array".
         value: the wrong value.
+
+    Returns:
+        The end of an error message, such as "; put it in quotes"; "" if no common mistake explains the type.
     """
     if wanted == "string" and isinstance(value, bool):
         return _BOOLEAN_HINT

@@ -38,13 +38,17 @@ RENAMED = {("datasets", "phantom"): "prostate_phantom"}
 
 
 def known_names(kind: str) -> dict[str, str]:
-    """Return every name of a kind, sorted, with the first line of its file's docstring. Nothing is imported.
+    """Return the names of all classes of a kind, such as all methods, with a one-line description of each.
 
-    A file counts if it holds a public class that inherits from the base class of the kind, directly or through classes
-    of the same folders. The names of the parents in the source decide. An engine is a class that defines `exchange`.
+    The name of a class is the name of its file: `elcfs` is the class in `medfed/methods/elcfs.py`. The files are read
+    but not imported. A file counts if it defines a public class that inherits, directly or indirectly, from the base
+    class of the kind. An engine needs no base class; it is a class that defines the method `exchange`.
 
     Args:
-        kind: one of KINDS, such as "methods".
+        kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
+
+    Returns:
+        For each name, the first line of the file's docstring. The names are sorted.
 
     Raises:
         UserError: if a file in the folders of this kind is not valid Python.
@@ -57,15 +61,16 @@ def known_names(kind: str) -> dict[str, str]:
 
 
 def resolve(kind: str, name: str) -> type[Any]:
-    """Return the class of a name. Only its module is imported.
+    """Return the class that a name in a config stands for. Only the module of this class is imported.
 
     Args:
-        kind: one of KINDS, such as "methods".
-        name: the name of a file of this kind without `.py`, or a dotted name of any importable class: `package.module`
-            or `package.module.Class`.
+        kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
+        name: the name of a file of this kind without `.py`, such as "elcfs"; or the dotted name of any importable
+            class, as `package.module` or `package.module.Class`.
 
     Raises:
-        UserError: if there is no such class; the sentence has the nearest known name and all known ones.
+        UserError: if there is no such class. If the name is unknown, the message contains the most similar known name
+            and all known names.
     """
     require(kind, name)
     if "." not in name:
@@ -80,14 +85,14 @@ def resolve(kind: str, name: str) -> type[Any]:
 
 
 def require(kind: str, name: str) -> None:
-    """Check that a name is known, or has the form of a dotted name; a dotted name is not imported.
+    """Check that a name is known, or has the form of a dotted name. Nothing is imported.
 
     Args:
-        kind: one of KINDS, such as "methods".
-        name: the name to check.
+        kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
+        name: the name to check: the name of a file of this kind such as "elcfs", or `package.module.Class`.
 
     Raises:
-        UserError: if it is neither.
+        UserError: if the name is not known and has no dot between valid Python names.
     """
     if (kind, name) in RENAMED:
         raise UserError(f"the {KINDS[kind][0]} '{name}' is now called '{RENAMED[kind, name]}'; use that name")
@@ -97,11 +102,14 @@ def require(kind: str, name: str) -> None:
 
 
 def name_of(kind: str, found: type) -> str:
-    """Return the name of a class: the one for which `resolve` returns this class.
+    """Return the name by which a config refers to a class; `resolve` returns the class for this name.
 
     Args:
-        kind: one of KINDS, such as "methods".
+        kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
         found: the class.
+
+    Returns:
+        The name of the file for a class of medfed, such as "elcfs"; for any other class its dotted name.
     """
     package, _, file_name = found.__module__.rpartition(".")
     folders = (f"medfed.{folder}" for folder in FOLDERS.get(kind, (kind,)))
@@ -111,11 +119,13 @@ def name_of(kind: str, found: type) -> str:
 
 
 def suggestion(word: str, words: Iterable[str]) -> str:
-    """Return the end of a message about an unknown word, such as "Did you mean 'elcfs'? Known: elcfs, fedavg".
+    """Return the end of an error message about an unknown word, such as "Did you mean 'elcfs'? Known: elcfs, fedavg".
+
+    If no known word is similar to the unknown one, the text has only the part "Known: ...".
 
     Args:
         word: the unknown word.
-        words: the known words. If none of them is similar, the question is left out.
+        words: the known words.
     """
     words = list(words)
     near = nearest(word, words)
@@ -124,14 +134,25 @@ def suggestion(word: str, words: Iterable[str]) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """Return the known word that is most similar to a misspelt one, ignoring case; None if none is similar."""
+    """Return the known word that is most similar to a misspelt word. Upper and lower case are not distinguished.
+
+    Args:
+        word: the misspelt word.
+        words: the known words.
+
+    Returns:
+        One of `words`; None if none is similar.
+    """
     by_lower_case = {known_word.lower(): known_word for known_word in words}
     near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
     return by_lower_case[near[0]] if near else None
 
 
 def first_line(path: Path) -> str:
-    """Return the first line of a Python file's docstring without importing the file; "" if it has none."""
+    """Return the first line of a Python file's docstring, without importing the file.
+
+    The result is "" if the file has no docstring.
+    """
     return _first_line(_parse(path))
 
 

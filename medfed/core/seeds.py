@@ -13,38 +13,43 @@ import torch
 
 
 def stream_seed(seed: int, *purpose: str | int) -> int:
-    """Return the seed of a named random stream: an integer in [0, 2**63), the same on every machine.
+    """Return the seed of a named stream of random numbers.
 
     Args:
         seed: the seed of the run.
-        purpose: the name of the stream, such as ("train", site, round). Another name gives an independent stream.
+        purpose: the name of the stream, in one or more parts such as "train", the site and the round. Another name
+            gives an independent seed.
+
+    Returns:
+        An integer in [0, 2**63), the same on every machine.
     """
     text = "\x1f".join([str(seed), *map(str, purpose)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def stream(seed: int, *purpose: str | int) -> torch.Generator:
-    """Return a new CPU generator for a named random stream, e.g. `stream(seed, "train", site, round)`.
+    """Return a new random generator for a named stream of random numbers, e.g. `stream(seed, "train", site, round)`.
 
-    Sample on the CPU and move the values to the device: they are then the same on every machine.
+    The generator is on the CPU. Sample from it there and move the values to the GPU: they are then the same on every
+    machine.
 
     Args:
         seed: the seed of the run.
-        purpose: the name of the stream; the same name always gives the same numbers.
+        purpose: the name of the stream, in one or more parts. The same name always gives the same numbers.
     """
     return torch.Generator().manual_seed(stream_seed(seed, *purpose))
 
 
 @contextmanager
 def seeded_layers(seed: int, *purpose: str | int) -> Iterator[None]:
-    """Context manager that seeds PyTorch's global generators with a named stream inside the block.
+    """Context manager that seeds PyTorch's global generators with a named stream inside a `with` statement.
 
-    Layers sample their initial weights and dropout masks from the global generators. The state of these generators
-    from before the block is restored afterwards.
+    PyTorch's layers sample their initial weights and dropout masks from the global generators. After the `with`
+    statement, these generators continue from the state that they had before.
 
     Args:
         seed: the seed of the run.
-        purpose: the name of the stream, as for `stream`.
+        purpose: the name of the stream, in one or more parts, as for `stream`.
     """
     with torch.random.fork_rng():
         torch.manual_seed(stream_seed(seed, *purpose))

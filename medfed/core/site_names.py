@@ -10,9 +10,12 @@ _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt
 
 
 def check(names: Iterable[str]) -> None:
-    """Raise ValueError unless all site names are safe as folder names, and different on every file system.
+    """Check that all site names are safe as folder names, and that they are different on every file system.
 
     A name has 1 to 64 characters: letters of any script, digits, spaces and most punctuation.
+
+    Args:
+        names: the names of the sites.
 
     Raises:
         ValueError: for the first name that is not allowed, that occurs twice, or that differs from another name only in

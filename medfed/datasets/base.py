@@ -24,7 +24,7 @@ Progress = Callable[[Iterable], Iterable]  # wraps an iterable to show a progres
 
 @dataclass(frozen=True)
 class Dataset:
-    """Base class of all datasets; its fields are the `data` block of a config.
+    """Base class of all datasets. Its fields are the keys of the block `data` in a config.
 
     Each dataset is one file in `medfed/datasets`. A subclass defines where its files are (`find_sites`, `find_cases`)
     and how they are read (`read_image`, `read_mask`); this class makes the checks that all datasets share.
@@ -75,74 +75,109 @@ class Dataset:
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset, with settings that fit the files, if a folder has its layout; otherwise None.
+        """Check whether a folder has the layout of folders and files that this dataset expects.
 
         `python -m medfed.data check FOLDER` calls this for every dataset, in the order of `generality`.
 
         Args:
             root: an existing folder.
+
+        Returns:
+            This dataset for the folder, with settings that fit the files; None if the folder has another layout. The
+            base class always returns None.
         """
         return None
 
     @property
     def channels(self) -> int:
-        """Number of image channels: 1 for MRI or grey images, 3 for colour images."""
+        """Number of image channels: 1 for MRI or grey images, 3 for colour images.
+
+        A subclass must override this property.
+        """
         raise TypeError(f"{type(self).__name__} must define the property channels")
 
     @property
     def structures(self) -> tuple[str, ...]:
-        """Names of the structures, in the order of the mask channels; empty for a classification dataset."""
+        """Names of the structures (organs or other regions that the masks show), in the order of the mask channels.
+
+        A classification dataset has none; the tuple is then empty.
+        """
         return ()
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the class numbers; empty for a segmentation dataset."""
+        """Names of the classes, in the order of the class numbers, which start at 0.
+
+        A segmentation dataset has none; the tuple is then empty.
+        """
         return ()
 
     @property
     def ratio_structures(self) -> tuple[str, str] | None:
-        """Names of the (inner, outer) structures whose ratio of vertical diameters is reported; None reports no ratio.
+        """Names of the (inner, outer) structures whose ratio of vertical diameters is reported.
 
-        For fundus images these are ("cup", "disc"), for the vertical cup-to-disc ratio.
+        None reports no ratio. For fundus images these are ("cup", "disc"), for the vertical cup-to-disc ratio. The base
+        class returns None.
         """
         return None
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
-        """Stored intensities (low, high) that are mapped to 0 and 1: (0, 255) for 2-D image files.
+        """Stored intensities (low, high) that are mapped to 0 and 1 for the network, or None.
 
-        None, as for MRI, maps the percentiles 0.5 and 99.5 of each volume to 0 and 1.
+        For 2-D image files these are (0, 255). None, as for MRI, maps the percentiles 0.5 and 99.5 of each volume to 0
+        and 1. The base class returns None.
         """
         return None
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic; every result states it."""
+        """Whether the images are synthetic.
+
+        If they are, every result of a run says so. The base class returns False.
+        """
         return False
 
     def find_sites(self) -> dict[str, Path]:
-        """Return the folder of every site in `root`, by the name of the site."""
+        """Find the sites in the folder `root`. A subclass must override this method.
+
+        Returns:
+            The folder of each site, by the name of the site.
+        """
         raise TypeError(f"{type(self).__name__} must define find_sites")
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
         """Find the cases of one site by the names of its files, without opening the files.
+
+        A subclass must override this method. A case is one image with its mask (segmentation) or its class
+        (classification).
 
         Args:
             site: name of the site.
             folder: folder of the site, from `find_sites`.
 
         Returns:
-            The cases in any order, and a problem (one sentence) for each file without an image or mask that belongs to
-            it and for each file that exists twice.
+            Two lists. The first contains the cases, in any order. The second contains the problems: one sentence for
+            each image without a mask, for each mask without an image, and for each file that exists twice.
         """
         raise TypeError(f"{type(self).__name__} must define find_cases")
 
     def has_cases(self) -> bool:
-        """Return whether at least one site in `root` has a case."""
+        """Return whether at least one site in `root` has a case.
+
+        A case is one image with its mask (segmentation) or its class (classification). No image file is opened.
+        """
         return any(self.find_cases(site, folder)[0] for site, folder in self.find_sites().items())
 
     def site_warnings(self, site: str) -> list[str]:
-        """Return warnings about a site, one sentence each: facts that are allowed but that the user should know."""
+        """Return warnings about one site. A warning is about something that is allowed but that the user should know.
+
+        Args:
+            site: name of the site.
+
+        Returns:
+            One sentence per warning. The base class returns an empty list.
+        """
         return []
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
@@ -153,7 +188,8 @@ class Dataset:
             notices: short descriptions of conversions and unusual properties are appended to this list.
 
         Returns:
-            (C, H, W, D) float32, as in `Volume.image`.
+            (C, H, W, D) float32, finite. Volumes keep their stored intensities; 2-D image files are scaled to [0, 255]
+            and have D = 1.
 
         Raises:
             UserError: if the file is missing, damaged or not as the dataset expects.
@@ -161,14 +197,14 @@ class Dataset:
         return reading.read_image(case.image, self.channels, notices)
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the reference mask of a case.
+        """Read the reference mask of a case. A subclass for segmentation must override this method.
 
         Args:
             case: a case of this dataset.
             notices: short descriptions of conversions and unusual properties are appended to this list.
 
         Returns:
-            (S, H, W, D) uint8 of 0 and 1, as in `Volume.mask`.
+            (S, H, W, D) uint8 of 0 and 1, one channel for each of the S `structures`.
 
         Raises:
             UserError: if the file is missing, damaged or not as the dataset expects.
@@ -176,10 +212,11 @@ class Dataset:
         raise TypeError(f"{type(self).__name__} must define read_mask")
 
     def phantom(self) -> Dataset:
-        """Return the synthetic phantom that replaces this dataset if its images are missing.
+        """Return the synthetic dataset ("phantom") that is used instead of this dataset if its images are missing.
 
-        The phantom of the dataset NAME is the dataset `NAME_phantom`, in the folder `ROOT_phantom`, with the same
-        settings. No image is created yet (`ensure_available`).
+        If this dataset is called NAME in a config and its folder is ROOT, the phantom is called `NAME_phantom` and its
+        folder is `ROOT_phantom`. All other settings are the same. This method creates no image; `ensure_available`
+        does.
 
         Raises:
             UserError: if this dataset has no phantom.
@@ -194,10 +231,13 @@ class Dataset:
         return registry.resolve("datasets", name)(**{**settings, "root": f"{Path(self.root)}_phantom"})
 
     def ensure_available(self, progress: Progress | None = None) -> Dataset:
-        """Return this dataset if its folder exists; otherwise create and return its phantom if `if_missing` allows it.
+        """Return this dataset if its folder exists; otherwise create and return a synthetic dataset, the phantom.
+
+        The phantom is created only if the field `if_missing` is "phantom".
 
         Args:
-            progress: wraps the phantom's cases while they are created, to show a progress bar; None shows none.
+            progress: function that wraps the iterable of the phantom's cases while they are created, to show a progress
+                bar, as tqdm does; None shows none.
 
         Raises:
             UserError: if `root` does not exist and `if_missing` is "error", or if this dataset has no phantom.
@@ -209,7 +249,9 @@ class Dataset:
         raise UserError(f"data.root: the folder '{self.root}' does not exist; expected {self._layout_and_help()}")
 
     def site_names(self) -> list[str]:
-        """Return the names of the sites in use, sorted: those in the field `sites`, or all sites found in `root`.
+        """Return the names of the sites in use, sorted.
+
+        These are the names in the field `sites`; if this field is empty, all sites in the folder `root`.
 
         Raises:
             UserError: if `root` contains no site or a site with an invalid name, or if a site in `sites` is missing.
@@ -221,15 +263,16 @@ class Dataset:
         return sorted(self.sites) or names
 
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
-        """Find the cases of one site and every problem with the names and locations of its files.
+        """Find the cases of one site, and every problem with the names and locations of its files. No file is opened.
 
-        Files are not opened.
+        A case is one image with its mask (segmentation) or its class (classification).
 
         Args:
             site: name of a site that `find_sites` finds.
 
         Returns:
-            The usable cases, sorted by `Case.patient`, and the problems, one sentence each.
+            Two lists. The first contains the usable cases, sorted by `Case.patient`, the name of the case. The second
+            contains the problems, one sentence each.
         """
         folder = self._site_folders()[site]
         cases, problems = self.find_cases(site, folder)
@@ -260,18 +303,34 @@ class Dataset:
         return sorted(usable, key=lambda case: case.patient), problems
 
     def cases(self, site: str) -> list[Case]:
-        """Return the cases of one site, sorted by `Case.patient`.
+        """Find the cases of one site. A case is one image with its mask (segmentation) or its class (classification).
+
+        Args:
+            site: name of the site.
+
+        Returns:
+            The cases, sorted by `Case.patient`.
 
         Raises:
-            UserError: one message with every problem with the names and locations of the site's files.
+            UserError: if there is a problem with the names or locations of the site's files. One message lists all
+                problems.
         """
         return self.cases_by_site([site])[site]
 
     def cases_by_site(self, sites: Iterable[str]) -> dict[str, list[Case]]:
-        """Return the cases of several sites, each list sorted by `Case.patient`, by the name of the site.
+        """Find the cases of several sites.
+
+        A case is one image with its mask (segmentation) or its class (classification).
+
+        Args:
+            sites: names of the sites.
+
+        Returns:
+            The cases of each site, sorted by `Case.patient`, by the name of the site.
 
         Raises:
-            UserError: one message with every problem with the names and locations of the files of all these sites.
+            UserError: if there is a problem with the names or locations of the files of these sites. One message lists
+                all problems.
         """
         by_site = {site: self.cases_and_problems(site) for site in sites}
         problems = [problem for _, site_problems in by_site.values() for problem in site_problems]
@@ -281,7 +340,14 @@ class Dataset:
         return {site: cases for site, (cases, _) in by_site.items()}
 
     def load(self, case: Case) -> Volume:
-        """Read the image and the mask of one case, and check that they have the same voxel grid.
+        """Read the image and the mask of one case, and check that both have the same voxel grid.
+
+        Args:
+            case: a case of this dataset, with a mask.
+
+        Returns:
+            The image (C, H, W, D), the mask (S, H, W, D), the voxel size, and notices about conversions and unusual
+            properties.
 
         Raises:
             UserError: if a file is missing or damaged, or if image and mask differ in shape or position.
@@ -294,7 +360,12 @@ class Dataset:
         return Volume(image, mask, reading.spacing_mm(case.image, image), tuple(notices))
 
     def missing_structures(self, mask: MetaTensor) -> list[str]:
-        """Return the names of the structures whose channel in a mask (S, H, W, D) is empty."""
+        """Return the names of the structures that a mask does not contain.
+
+        Args:
+            mask: (S, H, W, D), one channel for each of the dataset's S structures. A structure is missing if all values
+                of its channel are 0.
+        """
         return [name for name, channel in zip(self.structures, mask, strict=True) if not channel.any()]
 
     def _site_folders(self) -> dict[str, Path]:

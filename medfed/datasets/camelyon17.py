@@ -70,7 +70,14 @@ class Camelyon17(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset if metadata.csv is in `root` or in `root`/camelyon17_v1.0; otherwise None."""
+        """Return this dataset if metadata.csv is in the given folder or in its subfolder camelyon17_v1.0.
+
+        Args:
+            root: an existing folder.
+
+        Returns:
+            The dataset with default settings; None if metadata.csv is in neither folder.
+        """
         has_table = any((folder / TABLE).is_file() for folder in (root, root / FOLDER))
         return cls(root=str(root)) if has_table else None
 
@@ -86,16 +93,20 @@ class Camelyon17(Dataset):
 
     @property
     def intensity_range(self) -> tuple[float, float]:
-        """Stored intensities that are mapped to 0 and 1: (0, 255)."""
+        """Stored intensities (low, high) that are mapped to 0 and 1 for the network: (0, 255)."""
         return 0.0, 255.0
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic, which the file PHANTOM.json beside metadata.csv states."""
+        """Whether the images are synthetic. They are if the file PHANTOM.json is in the same folder as metadata.csv."""
         return (self._home() / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
-        """Return the sites that metadata.csv names, all with the folder that contains metadata.csv.
+        """Find the sites that metadata.csv lists.
+
+        Returns:
+            A folder for each site, by the name of the site ("hospital_1" to "hospital_5"). All sites have the same
+            folder, the one that contains metadata.csv.
 
         Raises:
             UserError: if metadata.csv is missing or invalid.
@@ -105,11 +116,17 @@ class Camelyon17(Dataset):
         return {f"hospital_{centre + 1}": home for centre in centres.tolist()}
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Return the patches of one site that exist on the disk, and a problem for each slide that lacks patches.
+        """Find the patches of one site that metadata.csv lists and that exist on the disk. The files are not opened.
+
+        If the field `max_per_site` is above 0, at most this number of patches is selected.
 
         Args:
             site: "hospital_1" to "hospital_5".
             folder: the folder that contains metadata.csv.
+
+        Returns:
+            Two lists. The first contains the patches, one `Case` each. The second contains the problems: one sentence
+            for each slide whose folder lacks patches or lies outside `root`.
         """
         table = self._table()
         rows = table[table[:, metadata.CENTRE] == int(site.removeprefix("hospital_")) - 1]
@@ -117,15 +134,26 @@ class Camelyon17(Dataset):
         return slides.existing_cases(cases, Path(self.root), self.follow_symlinks)
 
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
-        """Find the cases of one site and every problem with its files, as `Dataset.cases_and_problems` does."""
+        """Find the patches of one site, and every problem with the names and locations of its files.
+
+        The files are not opened. Each call lists the folders again, so it notices files that were added or removed
+        since the last call.
+
+        Args:
+            site: "hospital_1" to "hospital_5".
+
+        Returns:
+            Two lists. The first contains the usable patches, one `Case` each, sorted by `Case.patient`, the name of the
+            patch. The second contains the problems, one sentence each.
+        """
         slides.clear_listings()  # files may have been added or removed since the last call
         return super().cases_and_problems(site)
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read one patch.
+        """Read the image of one patch.
 
         Args:
-            case: a case of this dataset.
+            case: a patch of this dataset.
             notices: short descriptions of conversions and unusual properties are appended to this list.
 
         Returns:
@@ -141,7 +169,13 @@ class Camelyon17(Dataset):
         return image
 
     def load(self, case: Case) -> Volume:
-        """Raise TypeError: a patch has a class and no mask; `read_image` reads it."""
+        """Always raise an error: `load` returns an image with its mask, but a patch has a class instead of a mask.
+
+        Use `read_image` to read a patch.
+
+        Raises:
+            TypeError: always.
+        """
         raise TypeError(f"{case.image}: this case has a class and no mask; read it with read_image")
 
     def _is_inside(self, path: Path) -> bool:

@@ -24,17 +24,18 @@ _HELP = "copy the file again from its source"
 
 
 def read(path: Path, with_split: bool = False) -> np.ndarray:
-    """Read the table of patches and check its values.
+    """Read metadata.csv, the table of all patches of Camelyon17-WILDS, and check its values.
 
-    The result is cached in memory until the file changes.
+    The result stays in a cache in memory until the file changes.
 
     Args:
         path: metadata.csv.
-        with_split: also read the column `split`.
+        with_split: True also reads the column `split`, which says in which part of the published split a patch is.
 
     Returns:
-        (N, 8) int64, read-only, one row per patch: patient, node, x, y, tumour (0 or 1), centre (0 to 4), split
-        (0 training, 1 validation; -1 if `with_split` is False), and the line number in the file.
+        (N, 8) int64, read-only, one row per patch. The columns are: number of the patient, number of the lymph node
+        (the slide), x and y of the patch in its slide as in its file name, tumour (0 or 1), centre (the hospital, 0 to
+        4), split (0 training, 1 validation; -1 if `with_split` is False), and the line number in the file.
 
     Raises:
         UserError: if the file cannot be read, a column is missing, a value is invalid, a patch is listed twice, or a

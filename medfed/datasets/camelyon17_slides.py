@@ -20,16 +20,17 @@ class Listing(NamedTuple):
 
 
 def existing_cases(cases: Iterable[Case], root: Path, follow_symlinks: bool) -> tuple[list[Case], list[str]]:
-    """Select the cases whose image files exist; the files are not opened.
+    """Select the patches of Camelyon17 whose image files exist on the disk. The files are not opened.
 
     Args:
-        cases: cases with the paths at which their images should be.
+        cases: the patches to search for, each with the path at which its image file should be.
         root: folder of the dataset.
-        follow_symlinks: whether folders that lie outside `root`, behind a symbolic link, are accepted.
+        follow_symlinks: True accepts slide folders that lie outside `root`, behind a symbolic link. False leaves out
+            the patches in such a folder and reports a problem.
 
     Returns:
-        The cases whose files exist, and a problem (one sentence) for each folder that lacks files or lies outside
-        `root`.
+        Two lists. The first contains the cases whose files exist. The second contains the problems: one sentence for
+        each slide folder that lacks files, or that lies outside `root` and is not accepted.
     """
     folders: dict[Path, list[Case]] = defaultdict(list)
     for case in cases:
@@ -52,12 +53,22 @@ def existing_cases(cases: Iterable[Case], root: Path, follow_symlinks: bool) -> 
 
 
 def is_link(path: Path) -> bool:
-    """Return whether a file is a symbolic link, from the cached listing of its folder."""
+    """Return whether a file is a symbolic link; False if it does not exist.
+
+    The first call for a folder lists all its files. Later calls use this list from a cache, until `clear_listings`
+    clears the cache.
+
+    Args:
+        path: the file.
+    """
     return path.name in _listing(str(path.parent)).links
 
 
 def clear_listings() -> None:
-    """Clear the cache of folder listings, so that files added or removed since are noticed."""
+    """Clear the cache of file lists that `existing_cases` and `is_link` use.
+
+    After this call, both functions list the folders again and notice files that were added or removed.
+    """
     _listing.cache_clear()
 
 

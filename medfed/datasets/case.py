@@ -36,10 +36,10 @@ class Case:
 
     @property
     def mask_path(self) -> Path:
-        """Path of the reference segmentation.
+        """Path of the file with the reference segmentation.
 
         Raises:
-            TypeError: if the case has a class and no mask.
+            TypeError: if the case has no such file, because it belongs to a classification dataset.
         """
         if self.mask is None:
             raise TypeError(f"{self.image}: this case has a class and no mask; read it with read_image")

@@ -12,12 +12,27 @@ HEADER = ("site", "cases", "patients", "voxels", "spacing mm", "labels", "intens
 
 
 def to_json(report: DatasetReport) -> str:
-    """Return the whole report as JSON: the facts of every case (with its SHA-256), the problems and the warnings."""
+    """Return the whole report of a dataset check as JSON.
+
+    Args:
+        report: from `check_dataset`.
+
+    Returns:
+        JSON text with the properties of every case (such as its size, intensity range and SHA-256), the problems and
+        the warnings.
+    """
     return json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"
 
 
 def to_text(report: DatasetReport) -> str:
-    """Return the report as text: a table with one row per site, the warnings, the problems, and their numbers."""
+    """Return the report of a dataset check as text for the terminal.
+
+    Args:
+        report: from `check_dataset`.
+
+    Returns:
+        Lines of text: a table with one row per site, then the warnings, the problems, and the number of both.
+    """
     rows = [HEADER, *(_row(site) for site in report.sites)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]

@@ -50,7 +50,7 @@ class CaseFacts:
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """Properties of one site: the number of its cases, and the facts of those that can be read."""
+    """Properties of one site: the number of its cases, and the properties of each case that can be read."""
 
     name: str
     n_cases: int
@@ -79,14 +79,16 @@ class DatasetReport:
 def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Progress | None = None) -> DatasetReport:
     """Read every case of a dataset and collect its properties, problems and warnings.
 
+    A case is one image with its mask (segmentation) or its class (classification).
+
     Args:
         dataset: the dataset to check; its `root` must exist.
-        allow_duplicates: report images that exist more than once as warnings instead of problems, as the config key
-            `data.allow_duplicates` does.
-        progress: wraps the list of cases to show a progress bar; None shows none.
+        allow_duplicates: True reports images that exist more than once as warnings instead of problems. The field
+            `allow_duplicates` of the dataset does the same.
+        progress: function that wraps the list of cases to show a progress bar, as tqdm does; None shows none.
 
     Returns:
-        The report. A file that cannot be read is a problem in it, not an exception.
+        The report. A file that cannot be read is a problem in the report and raises no exception.
 
     Raises:
         UserError: if the sites of the dataset cannot be determined.
@@ -109,10 +111,14 @@ def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Pr
 
 
 def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
-    """Read one case and check its image, its mask, and that the two fit together.
+    """Read the files of one case, and check its image, its mask, and that the mask fits the image.
+
+    Args:
+        dataset: the dataset that reads the files.
+        case: a case of this dataset: one image with its mask (segmentation) or its class (classification).
 
     Returns:
-        The facts of the case, or None if there is a problem; and the problems, one sentence each.
+        The properties of the case, or None if there is a problem. And a list of problems, one sentence each.
     """
     notices: list[str] = []
     problems: list[str] = []
@@ -145,7 +151,13 @@ def _facts(case: Case, image: MetaTensor, labels: tuple, missing: tuple[str, ...
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of an image file, hexadecimal; for an MHD header, of the file that contains its voxels."""
+    """Return the SHA-256 of an image file as 64 hexadecimal digits.
+
+    For an MHD file, which contains only a header, this is the SHA-256 of the file that contains the voxels.
+
+    Args:
+        path: the image file.
+    """
     sha256 = hashlib.sha256()
     with open(volumes.data_file(path), "rb") as file:
         while chunk := file.read(1 << 20):  # hashlib.file_digest needs Python 3.11
@@ -156,7 +168,11 @@ def file_sha256(path: Path) -> str:
 def find_duplicates(cases: Iterable[Case]) -> list[str]:
     """Find images that exist more than once, in one site or in several.
 
-    With a duplicate, the test data may contain a training image. Only files of equal size are read and compared.
+    If an image exists twice, it may be in the training data and in the test data. Only files of equal size are read and
+    compared, by their SHA-256.
+
+    Args:
+        cases: cases of one or more sites. Their files may be missing or damaged; such files are skipped.
 
     Returns:
         One sentence per duplicated image, with the paths of its copies.

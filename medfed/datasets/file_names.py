@@ -21,7 +21,9 @@ _MASK = re.compile(r"(.+)_(mask|segmentation|seg)", re.IGNORECASE)
 
 
 def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
-    """Find the folders of a published collection's sites, ignoring upper and lower case.
+    """Find the folders of the sites of a published collection by their names.
+
+    Upper and lower case in the names are not distinguished.
 
     Args:
         root: an existing folder.
@@ -46,14 +48,19 @@ def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Pa
 
 
 def subfolders(folder: Path) -> dict[str, Path]:
-    """Return the folders inside a folder, by name, sorted; hidden folders are left out."""
+    """Return the folders directly inside a folder, by name, in alphabetical order. Hidden folders are left out."""
     return {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."}
 
 
 def check_patient_pattern(pattern: str | None) -> None:
-    """Raise ValueError unless `pattern` is None or a valid regular expression with at least one group.
+    """Check the regular expression that finds the patient's identifier in a file name (`extract_patient`).
 
-    The first group is the part of a file name that identifies the patient (`extract_patient`).
+    Args:
+        pattern: the regular expression. The part of the file name that its first group (pair of parentheses) matches
+            identifies the patient. None is always accepted.
+
+    Raises:
+        ValueError: if the regular expression is not valid or has no group.
     """
     if pattern is None:
         return
@@ -68,16 +75,17 @@ def check_patient_pattern(pattern: str | None) -> None:
 
 
 def extract_patient(name: str, pattern: str | None, path: Path, problems: list[str]) -> str:
-    """Extract the patient's identifier from the name of an image with the regular expression `data.patient_pattern`.
+    """Extract the patient's identifier from the name of an image with a regular expression (`data.patient_pattern`).
 
     Args:
         name: name of the image or of its case folder, without suffix.
-        pattern: regular expression; its first group is the identifier. None extracts nothing.
-        path: path of the image, for the problem.
-        problems: if the pattern does not match, one sentence is appended to this list.
+        pattern: the regular expression. Its first group (pair of parentheses) matches the identifier. None extracts
+            nothing.
+        path: path of the image, for the error sentence.
+        problems: if the pattern does not match, one sentence about this is appended to this list.
 
     Returns:
-        The identifier; "" without a pattern or without a match.
+        The identifier; "" if `pattern` is None or does not match.
     """
     if pattern is None:
         return ""
@@ -92,22 +100,32 @@ def extract_patient(name: str, pattern: str | None, path: Path, problems: list[s
 
 
 def find_subfolder(folder: Path, name: str) -> Path | None:
-    """Return the folder called `name` (lower case) inside a folder, ignoring case; None if there is none."""
+    """Find a folder directly inside another folder. Upper and lower case in folder names are not distinguished.
+
+    Args:
+        folder: the folder to search.
+        name: name of the folder to find, in lower case.
+
+    Returns:
+        The path of the folder; None if there is none.
+    """
     return next((path for path in sorted(folder.iterdir()) if path.name.casefold() == name and path.is_dir()), None)
 
 
 def pair_two_folders(images: Path, masks: Path) -> tuple[Pairs, Problems]:
-    """Pair `images/NAME.ext` with `masks/NAME.ext2`.
+    """Pair the images in one folder with the masks in another folder: `images/NAME.ext` with `masks/NAME.ext2`.
 
-    A mask may also be called NAME_mask, NAME_segmentation or NAME_seg. If no image has exactly the mask's name, a name
-    that differs only in upper and lower case is accepted.
+    Here NAME is any name, and ext and ext2 are supported suffixes. A mask may also be called NAME_mask,
+    NAME_segmentation or NAME_seg. If no image has exactly the mask's name, a name that differs only in upper and lower
+    case is accepted.
 
     Args:
         images: folder of the images.
         masks: folder of the masks.
 
     Returns:
-        The pairs, and a problem for each file that has no counterpart, exists twice or has an unsupported format.
+        The paths (image, mask) by NAME. And a list of problems: one sentence for each file that has no counterpart,
+        exists twice or has an unsupported format.
     """
     images_by_stem, problems = _by_stem(images.iterdir())
     masks_by_stem, mask_problems = _by_stem(masks.iterdir())
@@ -126,10 +144,17 @@ def pair_two_folders(images: Path, masks: Path) -> tuple[Pairs, Problems]:
 
 
 def pair_in_one_folder(folder: Path) -> tuple[Pairs, Problems]:
-    """Pair `NAME.ext` with `NAME_mask.ext2` (or `_segmentation`, `_seg`, ignoring case) in the same folder.
+    """Pair images and masks that are in the same folder: `NAME.ext` with `NAME_mask.ext2`.
+
+    Here NAME is any name, and ext and ext2 are supported suffixes. A mask may also be called NAME_segmentation or
+    NAME_seg. Upper and lower case in these endings are not distinguished.
+
+    Args:
+        folder: folder of the images and masks.
 
     Returns:
-        The pairs, and a problem for each file that has no counterpart, exists twice or has an unsupported format.
+        The paths (image, mask) by NAME. And a list of problems: one sentence for each file that has no counterpart,
+        exists twice or has an unsupported format.
     """
     by_stem, problems = _by_stem(folder.iterdir())
     images = {stem: path for stem, path in by_stem.items() if not _image_name(stem)}
@@ -138,19 +163,25 @@ def pair_in_one_folder(folder: Path) -> tuple[Pairs, Problems]:
 
 
 def find_case_files(folder: Path, image_name: str, mask_name: str) -> tuple[Path | None, Path | None]:
-    """Return the image and the mask in the folder of one case; None for a file that does not exist.
+    """Find the image and the mask in the folder of one case (one image of a patient with its mask).
 
     Args:
         folder: folder of the case.
         image_name: name of the image file, without suffix.
         mask_name: name of the mask file, without suffix.
+
+    Returns:
+        The paths (image, mask); None instead of the path of a file that does not exist.
     """
     by_stem, _ = _by_stem(folder.iterdir())
     return by_stem.get(image_name), by_stem.get(mask_name)
 
 
 def pair_case_folders(folder: Path, image_name: str, mask_name: str) -> tuple[Pairs, Problems]:
-    """Pair `CASE/image_name.ext` with `CASE/mask_name.ext2`, for every folder CASE in a site's folder.
+    """Find the image and the mask in each case folder of a site.
+
+    A site's folder contains one folder per case, such as `CASE1/t2.nii.gz` and `CASE1/segmentation.nii.gz`. The files
+    have the same names in every case folder.
 
     Args:
         folder: folder of the site.
@@ -158,7 +189,8 @@ def pair_case_folders(folder: Path, image_name: str, mask_name: str) -> tuple[Pa
         mask_name: name of the mask file in each case folder, without suffix.
 
     Returns:
-        The pairs by the name of the case folder, and a problem for each case folder without image or mask.
+        The paths (image, mask) by the name of the case folder. And a list of problems: one sentence for each case
+        folder without image or mask.
     """
     pairs, problems = {}, []
     for case in sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != "."):
@@ -174,10 +206,15 @@ def pair_case_folders(folder: Path, image_name: str, mask_name: str) -> tuple[Pa
 
 
 def guess_image_and_mask_names(folder: Path) -> tuple[str, str] | None:
-    """Guess from the file names in one case folder which file is the image and which is the mask.
+    """Guess from the file names in the folder of one case which file is the image and which is the mask.
+
+    Usual names of a mask, such as "segmentation" or "mask", are known.
+
+    Args:
+        folder: folder of the case.
 
     Returns:
-        The names of the image and the mask without suffixes; None if the folder does not contain exactly one file with
+        The names of the image and the mask without suffixes. None if the folder does not contain exactly one file with
         a usual name of a mask and one image.
     """
     endings = {path.name: suffix(path) for path in sorted(folder.iterdir()) if path.is_file()}

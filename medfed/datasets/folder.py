@@ -83,9 +83,13 @@ class Folder(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset:
-        """Return this dataset for any folder, with settings guessed from the first site and its first case.
+        """Return this dataset for any folder, with settings that are guessed from its files.
 
-        These are the names of the files in case folders, if there are any, and the number of image channels.
+        From the first site and its first case, it guesses whether each case has a folder of its own and which names the
+        image and the mask have in it. The number of image channels is that of the first 2-D image file, or 1.
+
+        Args:
+            root: an existing folder.
         """
         dataset = cls(root=str(root))
         first_site = next(iter(dataset.find_sites().values()), None)
@@ -100,20 +104,23 @@ class Folder(Dataset):
 
     @property
     def channels(self) -> int:
-        """Number of image channels, as `image_channels` sets it."""
+        """Number of image channels, such as 1 for grey and 3 for colour. The field `image_channels` sets it."""
         return self.image_channels
 
     @property
     def structures(self) -> tuple[str, ...]:
-        """Names of the structures in the order of the mask channels, as `structure_names` sets them."""
+        """Names of the structures (organs or other regions that the masks show), in the order of the mask channels.
+
+        The field `structure_names` sets them.
+        """
         return tuple(self.structure_names)
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
-        """Stored intensities (low, high) that are mapped to 0 and 1.
+        """Stored intensities (low, high) that are mapped to 0 and 1 for the network, or None.
 
-        (0, 255) for 2-D image files, (0, `intensity_max`) for volumes with this field. None for other volumes maps the
-        percentiles 0.5 and 99.5 of each volume to 0 and 1.
+        For 2-D image files these are (0, 255). For volumes they are (0, `intensity_max`). If `intensity_max` is not
+        set, None maps the percentiles 0.5 and 99.5 of each volume to 0 and 1.
 
         Raises:
             UserError: if the folder contains both 2-D image files and volumes.
@@ -133,11 +140,20 @@ class Folder(Dataset):
         return None if self.intensity_max is None else (0.0, self.intensity_max)
 
     def find_sites(self) -> dict[str, Path]:
-        """Return every folder in `root`, by name; each is a site."""
+        """Return every folder in `root` by its name. Each folder is a site; hidden folders are left out."""
         return file_names.subfolders(Path(self.root))
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the pairs of image and mask in the folder of one site, and the problems with the file names."""
+        """Find the pairs of image and mask of one site by the names of the files, without opening the files.
+
+        Args:
+            site: name of the site.
+            folder: folder of the site, from `find_sites`.
+
+        Returns:
+            Two lists. The first contains the pairs, one `Case` each. The second contains the problems, one sentence
+            each, such as an image without a mask, a mask without an image, or a file that exists twice.
+        """
         pairs, problems = self._pairs(folder)
         cases = []
         for name, (image, mask) in pairs.items():
@@ -146,17 +162,36 @@ class Folder(Dataset):
         return cases, problems
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the image of a case, (C, H, W, D) float32, as `Dataset.read_image` does."""
+        """Read the image of a case.
+
+        Args:
+            case: a case of this dataset: one image with its mask.
+            notices: short descriptions of conversions and unusual properties are appended to this list.
+
+        Returns:
+            (C, H, W, D) float32, finite, with C = `image_channels`. Volumes keep their stored intensities; 2-D image
+            files are scaled to [0, 255] and have D = 1.
+
+        Raises:
+            UserError: if the file is missing, damaged or not as the settings of the dataset say.
+        """
         return reading.read_image(
             case.image, self.channels, notices,
             intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb, suggest_keys=True,
         )  # fmt: skip
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the mask of a case, (S, H, W, D) uint8 of 0 and 1, as `Dataset.read_mask` does.
+        """Read the mask of a case.
+
+        Args:
+            case: a case of this dataset: one image with its mask.
+            notices: short descriptions of conversions and unusual properties are appended to this list.
+
+        Returns:
+            (S, H, W, D) uint8 of 0 and 1, one channel for each of the S `structures`.
 
         Raises:
-            UserError: if the file is damaged, or has values that belong to no structure.
+            UserError: if the file is missing or damaged, or has values that belong to no structure.
         """
         mask = reading.read_labels(case.mask_path, notices, self.mask_threshold)
         if self.mask_values or len(self.structures) > 1:

@@ -64,9 +64,18 @@ class FolderClasses(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset if every site contains only folders of 2-D image files; otherwise None.
+        """Return this dataset for a folder with the layout ROOT/SITE/CLASS/NAME.png.
 
-        There must be at least two different folder names, and none may be a usual name for a folder of images or masks.
+        Every site must contain only folders, the classes, and these must contain 2-D image files (PNG, JPEG, BMP, TIFF)
+        and no folders. There must be at least two different class names. No class folder may have a usual name of a
+        folder of images or masks, such as "images" or "masks", or look like the folder of one case with an image and a
+        mask.
+
+        Args:
+            root: an existing folder.
+
+        Returns:
+            The dataset with default settings; None if the folder has another layout.
         """
         inside = [path for site in file_names.subfolders(root).values() for path in sorted(site.iterdir())]
         inside = [path for path in inside if path.name[0] != "."]
@@ -81,12 +90,15 @@ class FolderClasses(Dataset):
 
     @property
     def channels(self) -> int:
-        """Number of image channels, as `image_channels` sets it."""
+        """Number of image channels: 1 for grey, 3 for colour. The field `image_channels` sets it."""
         return self.image_channels
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes in the order of the class numbers: `class_names`, or the names of all class folders.
+        """Names of the classes, in the order of the class numbers, which start at 0.
+
+        These are the names in the field `class_names`. If it is empty, they are the names of all class folders, in
+        alphabetical order.
 
         Raises:
             UserError: if a site has no folder for one of the classes, or if there are fewer than two classes.
@@ -108,15 +120,27 @@ class FolderClasses(Dataset):
 
     @property
     def intensity_range(self) -> tuple[float, float]:
-        """Intensities that are mapped to 0 and 1: (0, 255), the range to which all 2-D image files are scaled."""
+        """Intensities (low, high) that are mapped to 0 and 1 for the network: (0, 255).
+
+        All 2-D image files are scaled to [0, 255] when they are read.
+        """
         return 0.0, 255.0
 
     def find_sites(self) -> dict[str, Path]:
-        """Return every folder in `root`, by name; each is a site."""
+        """Return every folder in `root` by its name. Each folder is a site; hidden folders are left out."""
         return file_names.subfolders(Path(self.root))
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the images of all classes in the folder of one site, and the problems with the file names."""
+        """Find the images of all classes of one site by the names of the files, without opening the files.
+
+        Args:
+            site: name of the site.
+            folder: folder of the site, which contains one folder per class.
+
+        Returns:
+            Two lists. The first contains the images, one `Case` each, with their class numbers. The second contains the
+            problems, one sentence each, such as a file that is not a 2-D image file or that exists twice.
+        """
         cases, problems = [], []
         for label, name in enumerate(self.classes):
             by_stem, class_problems = _image_files(folder / name)
@@ -127,20 +151,44 @@ class FolderClasses(Dataset):
         return cases, problems
 
     def site_warnings(self, site: str) -> list[str]:
-        """Return a warning for every class of which the site has no image, which is allowed."""
+        """Return a warning for every class of which a site has no image. This is allowed, but may be a mistake.
+
+        Args:
+            site: name of the site.
+
+        Returns:
+            One sentence for each such class.
+        """
         folder = self._site_folders()[site]
         empty = [name for name in self.classes if not _image_files(folder / name)[0]]
         return [f"{site}: no images of the class '{name}'" for name in empty]
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the image of a case, (C, H, W, 1) float32 in [0, 255], as `Dataset.read_image` does."""
+        """Read the image of a case.
+
+        Args:
+            case: a case of this dataset: one image with its class.
+            notices: short descriptions of conversions and unusual properties are appended to this list.
+
+        Returns:
+            (C, H, W, 1) float32 in [0, 255], with C = `image_channels`.
+
+        Raises:
+            UserError: if the file is missing, damaged or not as the settings of the dataset say.
+        """
         return reading.read_image(
             case.image, self.channels, notices,
             intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb, suggest_keys=True,
         )  # fmt: skip
 
     def load(self, case: Case) -> Volume:
-        """Raise TypeError: an image of this dataset has a class and no mask; `read_image` reads it."""
+        """Always raise an error: `load` returns an image with its mask, but this dataset has classes and no masks.
+
+        Use `read_image` to read an image.
+
+        Raises:
+            TypeError: always.
+        """
         raise TypeError(f"{case.image}: this case has a class and no mask; read it with read_image")
 
 

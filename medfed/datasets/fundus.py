@@ -64,7 +64,14 @@ class Fundus(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset if `root` contains at least one case in its layout; otherwise None."""
+        """Return this dataset for a folder, if the folder contains at least one pair of image and mask in its layout.
+
+        Args:
+            root: an existing folder.
+
+        Returns:
+            The dataset with default settings; None if no pair is found.
+        """
         dataset = cls(root=str(root))
         return dataset if dataset.has_cases() else None
 
@@ -80,25 +87,46 @@ class Fundus(Dataset):
 
     @property
     def ratio_structures(self) -> tuple[str, str]:
-        """Structures whose ratio of vertical diameters is reported: ("cup", "disc"), the vertical cup-to-disc ratio."""
+        """Names of the (inner, outer) structures whose ratio of vertical diameters is reported: ("cup", "disc").
+
+        This ratio is known as the vertical cup-to-disc ratio.
+        """
         return ("cup", "disc")
 
     @property
     def intensity_range(self) -> tuple[float, float]:
-        """Stored intensities that are mapped to 0 and 1: (0, 255)."""
+        """Stored intensities (low, high) that are mapped to 0 and 1 for the network: (0, 255)."""
         return 0.0, 255.0
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic, which the file PHANTOM.json in `root` states."""
+        """Whether the images are synthetic. They are if the file PHANTOM.json is in the folder `root`."""
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
-        """Return the folders of the collection's sites that exist in `root`, by the name of the site."""
+        """Find the folders of the collection's four sites in `root`, such as Domain1 or DRISHTI-GS.
+
+        Returns:
+            The folder of each site that has one, by the name of the site.
+
+        Raises:
+            UserError: if two folders belong to the same site.
+        """
         return file_names.site_folders(Path(self.root), SITES)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the pairs of image and mask of one site, in both published parts, and problems with the file names."""
+        """Find the pairs of image and mask of one site by the names of the files, without opening the files.
+
+        The published folders `train` and `test` are both searched.
+
+        Args:
+            site: name of the site.
+            folder: folder of the site, from `find_sites`.
+
+        Returns:
+            Two lists. The first contains the pairs, one `Case` each. The second contains the problems, one sentence
+            each, such as an image without a mask, a mask without an image, or a missing folder.
+        """
         by_name: dict[str, Case] = {}
         problems = []
         for part, images, masks in self._folders(folder):
@@ -128,10 +156,17 @@ class Fundus(Dataset):
         return list(by_name.values()), problems
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the mask of a case, (2, H, W, 1) uint8 of 0 and 1: disc and cup. The disc includes the cup.
+        """Read the mask of a case: one channel for the disc and one for the cup. The disc includes the cup.
 
         In the file, 0 is the cup, 128 the rim of the disc, and 255 the background. Other grey values, as in smoothed
-        masks, are assigned by thresholds, with a notice.
+        masks, are assigned by thresholds: up to 50 is cup, up to 200 is rim. A notice then reports this.
+
+        Args:
+            case: a case of this dataset: one photograph with its mask.
+            notices: short descriptions of conversions and unusual properties are appended to this list.
+
+        Returns:
+            (2, H, W, 1) uint8 of 0 and 1; the channels are disc and cup.
 
         Raises:
             UserError: if the corners of the mask are not background, or a value is above 255.

@@ -33,10 +33,11 @@ def read_image_file(
 
     Args:
         path: the file.
-        white: the stored value that means white in images with more than 8 bits; it is scaled to 255. None refuses such
-            images.
+        white: the stored value that means white in images with more than 8 bits, such as 4095. The intensities of such
+            an image are multiplied by 255 / white. None raises an error for such an image.
         notices: a short description of every conversion is appended to this list.
-        hint: advice for images with more than 8 bits if `white` is None; the last clause of the error message.
+        hint: what the user can do about an image with more than 8 bits if `white` is None. The error message ends with
+            this text.
 
     Returns:
         (1, H, W) for grey or (3, H, W) for RGB, float32.
@@ -66,7 +67,10 @@ def read_image_file(
 
 
 def read_label_file(path: Path, notices: list[str]) -> np.ndarray:
-    """Read a mask from a 2-D image file as its stored values; with a palette, these are the palette indices.
+    """Read a mask from a 2-D image file as its stored values.
+
+    For an image with a palette, the values are the palette indices. An alpha channel is dropped, and the mask is
+    rotated as its EXIF data require.
 
     Args:
         path: the file.
@@ -95,9 +99,13 @@ def read_label_file(path: Path, notices: list[str]) -> np.ndarray:
 
 
 def count_channels(path: Path) -> int | None:
-    """Return the number of channels of an image file from its header: 1 for grey, 3 for colour.
+    """Return the number of channels of a 2-D image file: 1 for grey, 3 for colour. Only the header of the file is read.
 
-    None if the header cannot be read.
+    Args:
+        path: the file.
+
+    Returns:
+        1 or 3; None if the header cannot be read.
     """
     try:
         with Image.open(path, formats=FORMATS) as image:

@@ -10,18 +10,23 @@ from torch import Tensor
 
 
 def nesting_notices(mask: Tensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str]) -> list[str]:
-    """Describe the structures of which a connected piece fills all of its outer structure.
+    """Find structures that lie outside the structure that must contain them, such as a cup outside the disc.
 
-    A value of the inner structure in the mask also counts as the outer one. So a cup that was drawn far away from its
-    disc counts as a separate piece of disc, which the cup covers completely.
+    A structure is called inner, and another one outer, if all values of the inner structure in the mask file also
+    belong to the outer one, which has further values. Therefore the outer channel always contains the inner channel,
+    even if the inner structure was drawn in a wrong place. A cup that was drawn far from its disc is then a separate
+    connected piece of the disc's channel, and the cup covers this piece completely. This function searches for such
+    pieces.
 
     Args:
         mask: (S, H, W, D) of 0 and 1, one channel per structure.
-        labels: for each value in the mask file, the structures that it belongs to.
-        structures: names of the structures, in the order of the channels.
+        labels: for each value in the mask file, the names of the structures that it belongs to, such as {0: ("disc",
+            "cup"), 128: ("disc",), 255: ()}.
+        structures: names of the S structures, in the order of the channels.
 
     Returns:
-        One short description for each such pair of structures, such as "cup with no disc around it".
+        One short description for each inner and outer structure with such a piece, such as "cup with no disc around
+        it". The list is empty if there is none.
     """
     values = {name: {value for value, names in labels.items() if name in names} for name in structures}
     descriptions = []

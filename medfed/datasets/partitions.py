@@ -27,26 +27,32 @@ def partition(
 ) -> dict[str, Split]:  # fmt: skip
     """Divide the training and validation patients of the sites among simulated clients.
 
-    The result depends on the seed and on the patients, not on the order of the cases. Validation patients are assigned
-    by the same shares as training patients; a client may have no validation patient.
+    Some papers need more participants than there are sites; a client is such a simulated participant. The result
+    depends on the seed and on the patients, not on the order of the cases. All images of a patient go to the same
+    client. Validation patients are assigned by the same fractions as training patients; a client may have no validation
+    patient.
 
     Args:
-        splits: the split of each site, by the name of the site.
+        splits: training, validation and test cases of each site, by the name of the site.
         n_clients: number of clients, at most the number of training patients of all sites.
-        rule: "domains", "heterogeneous" (`heterogeneous_shares`) or "dirichlet" (`dirichlet_shares`; StableFDG,
-            "multi"). "domains" (StableFDG, "single"): every client holds images of one site, and every site has equally
-            many clients; if there are more sites than clients, a client holds several whole sites.
+        rule: "domains", "heterogeneous" or "dirichlet". "domains": every client holds images of one site, and every
+            site has equally many clients, as far as possible. If there are more sites than clients, a client holds
+            several whole sites. (The StableFDG paper calls this "single".) "heterogeneous": a mixture of the images of
+            one site and of all sites (`heterogeneous_shares`). "dirichlet": random fractions of each site
+            (`dirichlet_shares`; the StableFDG paper calls this "multi").
         seed: seed of the run; another seed gives another assignment.
-        mixing: lambda in [0, 1] of the rule "heterogeneous".
-        concentration: parameter of the Dirichlet distribution, above 0, of the rule "dirichlet".
-        min_images: smallest number of training images of each client, at least 1, of the rule "dirichlet".
+        mixing: only for the rule "heterogeneous": lambda in [0, 1]. 0 gives each client images of one site, 1 gives all
+            clients equal fractions of every site.
+        concentration: only for the rule "dirichlet": parameter of the Dirichlet distribution, above 0.
+        min_images: only for the rule "dirichlet": smallest number of training images of each client, at least 1.
 
     Returns:
-        The cases of each client, by the name of the client (`client_names`), with an empty test part: the test cases
-        stay with the sites.
+        The training and validation cases of each client, by the name of the client (`client_names`). The test part is
+        empty, because test images stay with the sites.
 
     Raises:
-        ValueError: if a client would have no training image, or, with "dirichlet", fewer than `min_images`.
+        ValueError: if there are more clients than training patients, if a client would have no training image, or, with
+            "dirichlet", if a client would have fewer than `min_images`.
     """
     training = {site: splits[site].train for site in sorted(splits)}
     n_patients = sum(len({case.subject for case in cases}) for cases in training.values())
@@ -75,26 +81,40 @@ def partition(
 
 
 def client_names(n: int) -> list[str]:
-    """Return the names of n clients, numbered with equally many digits: client_001 to client_100 for n = 100."""
+    """Return the names of n simulated clients, such as client_001 to client_100 for n = 100.
+
+    The numbers start at 1. All names have equally many digits.
+
+    Args:
+        n: number of clients.
+    """
     return [f"client_{number:0{len(str(n))}d}" for number in range(1, n + 1)]
 
 
 def heterogeneous_shares(
     sizes: Mapping[str, int], n_clients: int, mixing: float, patients: Mapping[str, int] | None = None
 ) -> Shares:
-    """Compute shares between two extremes: clients with images of one site only, and identical clients.
+    """Compute the fraction of each site's images that every simulated client gets.
 
-    Heterogeneous partitioning (Bai et al., "Benchmarking Algorithms for Federated Domain Generalization", ICLR 2024,
-    https://arxiv.org/abs/2307.04942). Every site d has m_d main clients. Of the N_d images of site d, client k gets
-    N_d [(1 - lambda) 1(k is a main client of d) / m_d + lambda / K].
+    The argument `mixing` sets how different the clients are.
+
+    This is heterogeneous partitioning (Bai et al., "Benchmarking Algorithms for Federated Domain Generalization", ICLR
+    2024, https://arxiv.org/abs/2307.04942). Each site has one or more main clients: a site with more images has more of
+    them, and if there are fewer clients than sites, a client is the main client of several sites. If site d has m_d
+    main clients, the fraction of its images that client k gets is (1 - mixing) * 1(k is a main client of d) / m_d +
+    mixing / K.
 
     Args:
-        sizes: number of training images of each site.
+        sizes: number of training images of each site, by the name of the site.
         n_clients: K, the number of clients.
-        mixing: lambda in [0, 1]. 0 gives a client only images of its own site; 1 gives all clients equal shares of
-            every site.
-        patients: number of training patients of each site. A site gets no more main clients than it has patients while
-            another site can take them. None takes `sizes`: one image per patient.
+        mixing: in [0, 1] (lambda in the paper). 0 gives the images of a site to its main clients only; 1 gives all
+            clients equal fractions of every site.
+        patients: number of training patients of each site. A site gets at most as many main clients as it has patients,
+            if the other sites have enough patients for all clients. None assumes that each image is a patient of its
+            own.
+
+    Returns:
+        For each site (K,), the fraction of its images that each client gets; the fractions of a site sum to 1.
     """
     shares = {}
     for site, clients in _main_clients(sizes, n_clients, patients or sizes).items():
@@ -107,20 +127,24 @@ def heterogeneous_shares(
 def dirichlet_shares(
     training: Mapping[str, Sequence[Case]], n_clients: int, concentration: float, min_images: int, seed: int
 ) -> Shares:
-    """Sample each site's shares from a Dirichlet distribution over the clients (StableFDG).
+    """Sample the fraction of each site's images that every simulated client gets, from a Dirichlet distribution.
 
-    The shares of all sites are sampled again until every client has at least `min_images` training images.
+    This is the partition of the StableFDG paper. The fractions of all sites are sampled again until every client has at
+    least `min_images` training images.
 
     Args:
-        training: training cases of each site.
-        n_clients: number of clients.
-        concentration: parameter of the symmetric Dirichlet distribution, above 0; a small value gives a client images
-            of few sites, a large one equal shares.
+        training: training cases of each site, by the name of the site.
+        n_clients: K, the number of clients.
+        concentration: parameter of the symmetric Dirichlet distribution, above 0. With a small value, a client gets
+            images of few sites; with a large value, all clients get almost equal fractions of every site.
         min_images: smallest number of training images of each client.
         seed: seed of the run.
 
+    Returns:
+        For each site (K,), the fraction of its images that each client gets; the fractions of a site sum to 1.
+
     Raises:
-        ValueError: if no sample of MAX_DRAWS gives every client `min_images` images.
+        ValueError: if none of 100,000 samples gives every client `min_images` images.
     """
     n_images = np.array([len(training[site]) for site in sorted(training)])
     patients_by_site = [_rank_patients(training[site], seed) for site in sorted(training)]
@@ -146,19 +170,19 @@ def dirichlet_shares(
 
 
 def assign_to_clients(cases: Mapping[str, Iterable[Case]], shares: Shares, seed: int) -> list[list[Case]]:
-    """Assign all patients of every site to clients by the given shares.
+    """Assign all patients of every site to simulated clients, so that each client gets about its share of the images.
 
-    The patients of a site are ordered by the SHA-256 of (seed, site, subject), and placed one after another on a line
+    The patients of a site are ordered by the SHA-256 of (seed, site, patient), and placed one after another on a line
     on which each image has length 1. The clients' shares divide this line into intervals. A patient goes to the client
-    in whose interval the middle of its images lies.
+    in whose interval the middle of the patient's images lies.
 
     Args:
-        cases: cases of each site.
-        shares: for each site (K,), the fractions of its images for the K clients.
+        cases: cases of each site, by the name of the site.
+        shares: for each site (K,), the fraction of its images that each of the K clients should get; they sum to 1.
         seed: seed of the run.
 
     Returns:
-        K lists, one per client, sorted by site and case name. Every case is in exactly one list.
+        K lists of cases, one per client, sorted by site and case name. Every case is in exactly one list.
     """
     by_client: list[list[Case]] = [[] for _ in range(len(next(iter(shares.values()))))]
     for index, site in enumerate(sorted(cases)):

@@ -30,12 +30,18 @@ _SET_WHITE = (
 
 
 def suffix(path: Path) -> str | None:
-    """Return the suffix of a file name in lower case, such as ".nii.gz"; None if the format is not supported."""
+    """Return the suffix of an image file's name in lower case, such as ".nii.gz".
+
+    None means that the format is not supported.
+    """
     return next((ending for ending in SUFFIXES if path.name.lower().endswith(ending)), None)
 
 
 def is_2d_image_file(path: Path) -> bool:
-    """Return whether a file name is that of a 2-D image file (PNG, JPEG, BMP, TIFF), which stores no size in mm."""
+    """Return whether a file is a 2-D image file (PNG, JPEG, BMP or TIFF) by the suffix of its name.
+
+    The file is not opened.
+    """
     return suffix(path) in image_files.SUFFIXES
 
 
@@ -48,14 +54,16 @@ def read_image(
     grey_to_rgb: bool = False,
     suggest_keys: bool = False,
 ) -> MetaTensor:
-    """Read an image file.
+    """Read an image file of any supported format.
 
     Args:
         path: file in NIfTI, MHA, MHD, NRRD, PNG, JPEG, BMP or TIFF format.
-        channels: expected number of channels; the channels of a volume are its fourth axis.
+        channels: C, the expected number of channels. In a volume, the fourth axis of the file contains the channels.
         notices: short descriptions of conversions and unusual properties are appended to this list.
-        intensity_max: the stored value that means white in 2-D images with more than 8 bits; None refuses such images.
-        grey_to_rgb: repeat the channel of a grey 2-D image three times if `channels` is 3.
+        intensity_max: the stored value that means white in 2-D images with more than 8 bits, such as 4095. None raises
+            an error for such images.
+        grey_to_rgb: True repeats the channel of a grey 2-D image three times if `channels` is 3; False raises an error
+            for it.
         suggest_keys: whether error messages may recommend the config keys data.image_channels, data.intensity_max and
             data.grey_to_rgb, which not every dataset has.
 
@@ -91,14 +99,16 @@ def read_image(
 def read_mask(
     path: Path, labels: Mapping[int, Sequence[str]], structures: Sequence[str], notices: list[str], hint: str = ""
 ) -> MetaTensor:
-    """Read a mask file as one binary channel per structure.
+    """Read a mask file and return one channel of 0 and 1 per structure.
 
     Args:
         path: file in any format that `read_image` supports.
-        labels: for every allowed value, the structures that it belongs to (`to_structures`).
-        structures: names of the structures, in the order of the channels.
+        labels: for every allowed value in the file, the names of the structures that it belongs to, such as {0: (), 1:
+            ("disc",), 2: ("disc", "cup")}. The background belongs to none.
+        structures: names of the S structures, in the order of the channels.
         notices: short descriptions of conversions and unusual properties are appended to this list.
-        hint: advice for a mask with other values; the last clause of the error message.
+        hint: what the user can do about a mask with other values. The error message ends with this text; "" gives a
+            general advice.
 
     Returns:
         (S, H, W, D) uint8 of 0 and 1.
@@ -115,13 +125,15 @@ def read_labels(path: Path, notices: list[str], threshold: float | None = None) 
     Args:
         path: file in any format that `read_image` supports.
         notices: short descriptions of conversions and unusual properties are appended to this list.
-        threshold: values above it become 1, all others 0, for masks with soft edges; None keeps the values.
+        threshold: for masks with soft edges: values above it become 1, all others 0. None keeps the stored values,
+            which must be whole numbers.
 
     Returns:
         (1, H, W, D) float32 of whole numbers.
 
     Raises:
-        UserError: if the file is missing or damaged, stores colours, or has fractional values (without `threshold`).
+        UserError: if the file is missing or damaged, stores colours, or has fractional values although `threshold` is
+            None.
     """
     _check_exists(path)
     if is_2d_image_file(path):
@@ -147,7 +159,11 @@ def read_labels(path: Path, notices: list[str], threshold: float | None = None) 
 
 
 def label_values(mask: Tensor) -> list[int]:
-    """Return the different values in a mask of whole numbers, of any shape, in ascending order."""
+    """Return the different values in a mask, in ascending order.
+
+    Args:
+        mask: whole numbers, of any shape and dtype.
+    """
     values = mask.as_tensor().flatten() if isinstance(mask, MetaTensor) else mask.flatten()
     if values.numel() and 0 <= values.min() and values.max() < 1 << 16:
         return torch.bincount(values.int()).nonzero().flatten().tolist()
@@ -157,18 +173,20 @@ def label_values(mask: Tensor) -> list[int]:
 def to_structures(
     path: Path, mask: MetaTensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str], hint: str = ""
 ) -> MetaTensor:
-    """Convert a mask of labels into one binary channel per structure.
+    """Convert a mask of labels into one channel of 0 and 1 per structure.
 
     Args:
         path: path of the mask, for the error message.
-        mask: (1, H, W, D) of whole numbers.
-        labels: for every allowed value, the structures that it belongs to: none for the background, several for
-            structures that lie inside each other.
-        structures: names of the structures, in the order of the channels.
-        hint: advice for a mask with other values; the last clause of the error message.
+        mask: (1, H, W, D) of whole numbers. It is not changed.
+        labels: for every allowed value, the names of the structures that it belongs to, such as {0: (), 1: ("disc",),
+            2: ("disc", "cup")}. The background belongs to none; a value belongs to several structures if they lie
+            inside each other.
+        structures: names of the S structures, in the order of the channels.
+        hint: what the user can do about a mask with other values. The error message ends with this text; "" gives a
+            general advice.
 
     Returns:
-        (S, H, W, D) uint8 of 0 and 1; `meta["label_values"]` lists the values in `mask`.
+        (S, H, W, D) uint8 of 0 and 1, with the affine of `mask`. `meta["label_values"]` lists the values in `mask`.
 
     Raises:
         UserError: if the mask has a value that `labels` does not contain.
@@ -187,7 +205,15 @@ def to_structures(
 
 
 def spacing_mm(path: Path, image: MetaTensor) -> tuple[float, float, float] | None:
-    """Return the voxel size along H, W, D in mm, from the affine of a volume; None for a 2-D image file."""
+    """Return the voxel size of an image in mm, from its affine matrix.
+
+    Args:
+        path: path of the image file. Its suffix says whether it is a 2-D image file, which stores no size in mm.
+        image: (C, H, W, D), read from this file, with its affine.
+
+    Returns:
+        The voxel size along H, W and D in mm; None for a 2-D image file.
+    """
     if is_2d_image_file(path):
         return None
     height, width, depth = torch.linalg.vector_norm(image.affine[:3, :3], dim=0).tolist()
@@ -195,14 +221,18 @@ def spacing_mm(path: Path, image: MetaTensor) -> tuple[float, float, float] | No
 
 
 def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor, ignore_geometry: bool) -> None:
-    """Raise UserError unless an image and its mask have the same shape, voxel size, orientation and position.
+    """Check that an image and its mask have the same shape, voxel size, orientation and position.
 
     Args:
         image_path: path of the image, for the error message.
         image: (C, H, W, D) with its affine.
         mask_path: path of the mask, for the error message.
         mask: (S, H, W, D) with its affine.
-        ignore_geometry: compare only the shapes.
+        ignore_geometry: True compares only the shapes (H, W, D).
+
+    Raises:
+        UserError: if they differ. A difference of the voxel size up to 0.001 mm, or of the position up to a tenth of a
+            voxel, is accepted.
     """
     if image.shape[1:] != mask.shape[1:]:
         raise UserError(
@@ -219,7 +249,11 @@ def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaT
 
 
 def format_values(values: Sequence[int]) -> str:
-    """Return values as text such as "0, 128, 255"; of more than eight values only the first eight, and their number."""
+    """Return whole numbers as text, such as "0, 128, 255".
+
+    If there are more than eight numbers, the text contains the first eight and the number of all, such as "0, 1, 2, 3,
+    4, 5, 6, 7, ... (256 values)".
+    """
     listed = ", ".join(map(str, values[:8]))
     return f"{listed}, ... ({len(values)} values)" if len(values) > 8 else listed
 

@@ -11,17 +11,20 @@ from medfed.datasets.base import Dataset
 
 
 def recognise(root: Path, name: str | None = None) -> Dataset:
-    """Return the dataset whose layout a folder has, with settings that fit its files.
+    """Return the dataset whose layout of folders and files a folder has, with settings that fit its files.
 
-    `Dataset.recognise` of every dataset is called, in the order of `Dataset.generality`. The first level at which a
-    dataset recognises the folder decides.
+    The method `Dataset.recognise` of every dataset decides whether the folder fits. Published collections are tried
+    first, then images in a particular layout, then any folder (`Dataset.generality`). The search ends as soon as a
+    dataset fits.
 
     Args:
         root: folder of the dataset.
-        name: name of a dataset as in a config (may be dotted); only this dataset is tried. None tries all.
+        name: name of the only dataset to try, as in a config: a known name or the dotted name of a class. If the folder
+            does not have the dataset's layout, the dataset with default settings is returned. None tries all datasets.
 
     Raises:
-        UserError: if there is no such folder or dataset, or if several datasets of one level recognise the folder.
+        UserError: if there is no such folder or dataset, if no dataset fits, or if several datasets of the same
+            generality fit.
     """
     if not root.is_dir():
         raise UserError(f"{root}: this is not a folder; expected a folder that contains one folder per site")

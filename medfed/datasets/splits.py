@@ -31,25 +31,28 @@ class Split:
 
 
 def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio: float) -> Split:
-    """Split one site's cases by `Case.subject`, the patient, into training, validation and test parts.
+    """Split one site's cases into training, validation and test parts. All cases of a patient are in the same part.
 
-    The patients are ordered by the SHA-256 of (seed, site, subject). The first are used for validation, the next for
-    test, the others for training. So the order of the cases and the other sites have no influence, and adding a patient
-    moves few others to another part.
+    The patients (`Case.subject`) are ordered by the SHA-256 of (seed, site, patient). The first ones are used for
+    validation, the next ones for test, and the others for training. So the order of the cases and the other sites have
+    no influence, and adding a patient moves few others to another part.
 
     The numbers of validation and test patients are the ratios times the number of patients, rounded. If its ratio is
     above 0, validation has at least one patient (of two or more), and test has at least one (of three or more).
     Training always has at least one patient: if necessary, the larger of the other two parts becomes smaller (test, if
     they are equal).
 
-    If the cases have the parts of a published split (`Case.part`), these are used. If the published split has no
-    validation part, it is taken from the training part as above.
+    If the dataset comes with a published split, the field `part` of the cases says the part, and these parts are used.
+    If the published split has no validation part, some training patients are used for validation, selected as above.
 
     Args:
         cases: cases of one site.
         seed: seed of the run; another seed gives another split.
         validation_ratio: fraction of the patients for validation, in [0, 1).
         test_ratio: fraction of the patients for test, in [0, 1).
+
+    Returns:
+        The cases of the three parts, each sorted by `Case.patient`, the name of the case.
 
     Raises:
         ValueError: if a ratio is negative or their sum is not below 1.

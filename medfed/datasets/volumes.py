@@ -41,8 +41,8 @@ def read_volume(path: Path) -> MetaTensor:
         path: file in NIfTI, MHA, MHD or NRRD format.
 
     Returns:
-        (C, H, W, D) float32 on the voxel grid of the file. C is the length of a fourth axis, otherwise 1; D is 1 for a
-        2-D image.
+        (C, H, W, D) float32 on the voxel grid of the file. C is the number of values per voxel or the length of a
+        fourth axis, and 1 for a file with neither. D is 1 for a 2-D image. `affine` maps voxel indices to millimetres.
 
     Raises:
         UserError: if the file is damaged, incomplete or too large, has another format, or if its affine is singular.
@@ -67,7 +67,15 @@ def read_volume(path: Path) -> MetaTensor:
 
 
 def check_affine(path: Path, affine: np.ndarray) -> None:
-    """Raise UserError unless the three axes of a (4, 4) affine have lengths above 0 and span a volume."""
+    """Check that the three axes of an affine matrix have lengths above 0 and span a volume.
+
+    Args:
+        path: path of the image file, for the error message.
+        affine: (4, 4), maps voxel indices to millimetres.
+
+    Raises:
+        UserError: if an axis has the length 0, if the axes lie in one plane, or if a value is NaN or infinite.
+    """
     spacing = np.linalg.norm(affine[:3, :3], axis=0)
     if not np.isfinite(affine).all() or spacing.min() == 0 or abs(np.linalg.det(affine[:3, :3] / spacing)) < 1e-3:
         raise UserError(
@@ -77,7 +85,17 @@ def check_affine(path: Path, affine: np.ndarray) -> None:
 
 
 def data_file(path: Path) -> Path:
-    """Return the file that contains the voxels of an image: for an MHD header the file it names, else `path` itself."""
+    """Return the file that contains the voxels of an image.
+
+    For an MHD file, which contains only a header, this is the file that the header names. For other formats it is the
+    image file itself.
+
+    Args:
+        path: the image file.
+
+    Raises:
+        UserError: if the header of an MHD file names no file, several files or a file in another folder.
+    """
     return _metaimage_header(path)[1] if path.name.lower().endswith(".mhd") else path
 
 

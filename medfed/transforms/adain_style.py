@@ -72,7 +72,7 @@ class AdaINStyle(Transform):
 
 
 class MomentMatch(Transform):
-    """Give each channel of an image another mean and standard deviation of intensity, clamped to [0, 1].
+    """Give each channel of an image a new mean and standard deviation of intensity. The result is clamped to [0, 1].
 
     Args:
         mean: (C,) or (1, C), mean intensities in [0, 1], as `medfed.functional.style.channel_mean_std` returns them.
@@ -110,10 +110,10 @@ class _RandStyle(RandFromBank):
 
 
 class RandAdaINStyle(_RandStyle):
-    """Randomly redraw an image in a style that is drawn from a bank.
+    """Randomly redraw an image in a style that is drawn from a bank, a list of styles of other images.
 
     Args:
-        codec: as in `AdaINStyle`.
+        codec: from `medfed.networks.load_codec`, as in `AdaINStyle`.
         bank: one or more entries (mean, std). Both are (codec.channels,) for one style, or (N, codec.channels) for N
             styles, as `codec.style(images)` returns them. Every style is drawn with the same probability.
         prob: probability of applying the transform.
@@ -130,12 +130,18 @@ class RandAdaINStyle(_RandStyle):
         self.codec = codec
 
     def transform(self, entry: tuple[Tensor, Tensor], amount: float) -> AdaINStyle:
-        """Return the transform that redraws an image in this style with strength `amount`."""
+        """Return the deterministic transform that redraws an image in one given style.
+
+        Args:
+            entry: the style (mean, std) that was drawn, both (codec.channels,): mean and standard deviation of each
+                feature channel.
+            amount: the strength that was drawn, in [0, 1]. 0 only encodes and decodes the image.
+        """
         return AdaINStyle(self.codec, *entry, amount)
 
 
 class RandMomentMatch(_RandStyle):
-    """Randomly give an image the mean and deviation of intensity of a style that is drawn from a bank.
+    """Randomly give an image the mean and standard deviation of intensity of a style that is drawn from a bank.
 
     Args:
         bank: one or more entries (mean, std), both (C,) for one style or (N, C) for N styles.
@@ -143,7 +149,7 @@ class RandMomentMatch(_RandStyle):
         alpha: strength in [0, 1], or (lowest, highest), drawn uniformly.
 
     Raises:
-        ValueError: if the bank is empty or uneven, or alpha is out of range.
+        ValueError: if the bank is empty, if its styles differ in the number of channels, or if alpha is out of range.
     """
 
     def __init__(
@@ -152,12 +158,17 @@ class RandMomentMatch(_RandStyle):
         super().__init__(bank, prob, alpha, None)
 
     def transform(self, entry: tuple[Tensor, Tensor], amount: float) -> MomentMatch:
-        """Return the transform that gives an image this mean and deviation with strength `amount`."""
+        """Return the deterministic transform that gives an image a new mean and standard deviation of its intensities.
+
+        Args:
+            entry: the (mean, std) that was drawn, both (C,), for the C channels of an image with intensities in [0, 1].
+            amount: the strength that was drawn, in [0, 1]. 0 keeps the intensities.
+        """
         return MomentMatch(*entry, amount)
 
 
 class RandAdaINStyled(RandFromBankd):
-    """Dictionary-based version of `RandAdaINStyle`; all keys get the same style and strength.
+    """Version of `RandAdaINStyle` for a dictionary of images. All images get the same style and strength.
 
     Args:
         keys: keys of the images; a missing one is an error unless allow_missing_keys.
@@ -187,7 +198,7 @@ class RandAdaINStyled(RandFromBankd):
 
 
 class RandMomentMatchd(RandFromBankd):
-    """Dictionary-based version of `RandMomentMatch`; all keys get the same style and strength.
+    """Version of `RandMomentMatch` for a dictionary of images. All images get the same style and strength.
 
     Args:
         keys: keys of the images; a missing one is an error unless allow_missing_keys.

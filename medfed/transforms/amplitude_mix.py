@@ -74,7 +74,7 @@ class AmplitudeMix(Transform):
 
 
 class RandAmplitudeMix(RandFromBank):
-    """Randomly move the low-frequency amplitude of an image towards one from a bank, and keep the phase.
+    """Move the low-frequency amplitude of an image towards one that is drawn from a bank, at random; keep the phase.
 
     Args:
         windows: the bank, (N, C, S, S[, S]) or a sequence of N windows (C, S, S[, S]), as
@@ -82,7 +82,7 @@ class RandAmplitudeMix(RandFromBank):
         prob: probability of applying the transform.
         alpha: half of the window's side as a fraction of the image's shortest side, in [0, 0.5).
         ratio_range: (lowest, highest) mixing ratio within [0, 1], drawn uniformly; a number x means (0, x). The paper
-            has (0, 1).
+            of ELCFS has (0, 1).
         clip: (lowest, highest) intensity to which the result is clipped; None does not clip.
 
     Raises:
@@ -108,12 +108,20 @@ class RandAmplitudeMix(RandFromBank):
         self.clip = clip
 
     def transform(self, entry: Tensor, amount: float) -> AmplitudeMix:
-        """Return the transform with the drawn window and mixing ratio."""
+        """Return the deterministic transform that moves an image's low-frequency amplitude to one given window.
+
+        A window contains the low-frequency amplitudes of another image (`fourier.low_frequency_window`).
+
+        Args:
+            entry: the window that was drawn, (C, S, S[, S]).
+            amount: the mixing ratio that was drawn, in [0, 1]. 0 returns the image unchanged; 1 replaces the
+                amplitudes.
+        """
         return AmplitudeMix(entry, amount, self.alpha, self.clip)
 
 
 class RandAmplitudeMixd(RandFromBankd):
-    """Dictionary-based version of `RandAmplitudeMix`; one draw for all keys.
+    """Version of `RandAmplitudeMix` for a dictionary of images. All images get the same random draw.
 
     Args:
         keys: keys of the images. A missing key is an error unless `allow_missing_keys`.

@@ -78,19 +78,21 @@ class BigAugRanges:
 def build_big_aug(
     ranges: BigAugRanges, size: int, probability: float, image_keys: Sequence[str] = (), mask_keys: Sequence[str] = ()
 ) -> Compose:
-    """Return BigAug's nine transforms as one transform of a dictionary with an "image" (C, size, size) in [0, 1].
+    """Return BigAug's nine random transforms as one transform of a dictionary of images.
 
-    Each transform is applied with the given probability. Blur, sharpening, noise, brightness, contrast and perturbation
-    change only the image, which is clipped to [0, 1] after each of them. Rotation, scaling and elastic deformation also
-    move the entries of the other keys. Beyond its borders the image continues with its border values. (MONAI's
-    Gaussian filters alone would see zeros there and darken the rim.)
+    The dictionary has an image (C, size, size) in [0, 1] under the key "image", and other images and masks under other
+    keys. Each of the nine transforms is applied with the given probability. Blur, sharpening, noise, brightness,
+    contrast and perturbation (a random linear change of the intensities) change only the entry "image", which is
+    clipped to [0, 1] after each of them. Rotation, scaling and elastic deformation move the entry "image" and the
+    entries of `image_keys` and `mask_keys` in the same way. Where a transform needs intensities outside the image, it
+    uses those at the image's border. (MONAI's Gaussian filters alone would use zeros there and darken the rim.)
 
     Args:
         ranges: the ranges of the transforms' parameters.
         size: side of the images in pixels.
         probability: probability in [0, 1] of applying each transform.
-        image_keys: keys of other images to move, with bilinear interpolation.
-        mask_keys: keys of masks to move, with nearest-neighbour interpolation.
+        image_keys: keys of other images (C, size, size) to move, with bilinear interpolation.
+        mask_keys: keys of masks (S, size, size) to move, with nearest-neighbour interpolation.
 
     Returns:
         A `Compose` whose random state is set as in MONAI (`set_random_state`).

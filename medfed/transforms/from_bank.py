@@ -15,12 +15,13 @@ from torch import Tensor
 
 
 class RandFromBank(RandomizableTransform):
-    """Base class of a random array transform; a subclass overrides `transform`.
+    """Base class of a random transform of one image. Each call draws an entry of a bank (a list) and a strength.
 
-    A call draws whether to act, which entry of the bank to use and how strongly, from MONAI's random state `self.R`.
+    A call draws whether to act, which entry of the bank to use and how strongly, from MONAI's random state `self.R`. A
+    subclass overrides `transform`.
 
     Args:
-        bank: one or more entries.
+        bank: one or more entries, such as styles of other images.
         prob: probability of applying the transform.
         amounts: (lowest, highest) strength, drawn uniformly.
     """
@@ -31,11 +32,26 @@ class RandFromBank(RandomizableTransform):
         self._donor, self._amount = 0, 0.0
 
     def transform(self, entry: Any, amount: float) -> Transform:
-        """Return the deterministic transform for a drawn entry of the bank and a drawn strength."""
+        """Return the deterministic transform for one entry of the bank and one strength.
+
+        The bank is the list of entries, such as styles, from which this random transform draws. A subclass must
+        override this method.
+
+        Args:
+            entry: the entry that was drawn from the bank.
+            amount: the strength that was drawn.
+        """
         raise TypeError(f"{type(self).__name__} must override transform(entry, amount)")
 
     def randomize(self, data: Any = None) -> None:
-        """Draw whether to act, and if so an entry of the bank and a strength; `data` is ignored."""
+        """Draw whether to apply the transform, and if so an entry of the bank and a strength.
+
+        The bank is the list of entries, such as styles, from which this random transform draws. The next call with
+        `randomize=False` uses the draw.
+
+        Args:
+            data: not used; MONAI's interface has this argument.
+        """
         super().randomize(None)
         if not self._do_transform:
             return
@@ -58,11 +74,11 @@ class RandFromBank(RandomizableTransform):
 
 
 class RandFromBankd(RandomizableTransform, MapTransform):
-    """Base class of the dictionary-based versions: one draw for all keys.
+    """Base class of random transforms of a dictionary of images. All images of a sample get the same random draw.
 
     Args:
         keys: keys of the images. A missing key is an error unless `allow_missing_keys`.
-        array_transform: the array transform, with probability 1.
+        array_transform: the transform of one image, with probability 1.
         prob: probability of applying the transform to a sample.
         allow_missing_keys: whether samples without some of the keys are allowed.
     """
@@ -77,7 +93,15 @@ class RandFromBankd(RandomizableTransform, MapTransform):
         self.array_transform = array_transform
 
     def set_random_state(self, seed: int | None = None, state: np.random.RandomState | None = None) -> RandFromBankd:
-        """Set the random state of this transform and of its array transform, by a seed or a NumPy random state."""
+        """Set the random state of this transform and of the transform of one image that it uses.
+
+        Args:
+            seed: seed of the new random state; None uses `state`.
+            state: the new NumPy random state. If `seed` and `state` are None, the new state is random.
+
+        Returns:
+            This transform.
+        """
         super().set_random_state(seed, state)
         self.array_transform.set_random_state(seed, state)
         return self

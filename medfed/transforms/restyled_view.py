@@ -12,9 +12,10 @@ from medfed.transforms.style_expansion import MAX_CACHE_BYTES, Samples, StyleExp
 
 
 class RestyledView:
-    """Samples whose batches carry a restyled version of each image in `Batch.views`.
+    """Training samples whose batches contain, besides each image, a restyled version of it: the image in another style.
 
-    An image is restyled when a batch first needs it, and stored as float16, so its values do not depend on the batch.
+    The restyled images are an entry of `Batch.views`. An image is restyled when a batch first needs it, and stored as
+    float16, so its values do not depend on the batch.
 
     Args:
         samples: the original samples, images (B, C, H, W) in [0, 1].
@@ -35,11 +36,19 @@ class RestyledView:
 
     @property
     def n_patients(self) -> int:
-        """Number of patients to whom the samples belong."""
+        """Number of patients to whom the images belong."""
         return self.samples.n_patients
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the samples with the given indices, with the restyled images (B, C, H, W) as an additional view."""
+        """Return a batch of samples, each with its image, its label and its restyled image.
+
+        Args:
+            indices: the numbers of the B samples, from 0.
+
+        Returns:
+            A batch with the original images and labels. Its `views` contain the restyled images, (B, C, H, W) in [0,
+            1], under the name that was given to the constructor.
+        """
         originals = self.samples.batch(indices)
         pairs = zip(indices, originals.image, strict=True)
         view = torch.stack([self._restyled.restyled_image(index, 0, image) for index, image in pairs])

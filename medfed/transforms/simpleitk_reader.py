@@ -27,18 +27,24 @@ class SimpleITKReader(ImageReader):
     """
 
     def verify_suffix(self, filename: Sequence[str | PathLike] | str | PathLike) -> bool:
-        """Return whether all file names have a suffix that this reader supports, in upper or lower case."""
+        """Return whether this reader supports all given files, by the suffixes of their names in upper or lower case.
+
+        The suffixes are .mha, .mhd, .nrrd, .nhdr, .nii and .nii.gz.
+
+        Args:
+            filename: the file's path, or a sequence of paths.
+        """
         return all(str(name).lower().endswith(SUFFIXES) for name in _as_list(filename))
 
     def read(self, data: Sequence[str | PathLike] | str | PathLike, **kwargs: Any) -> sitk.Image | list[sitk.Image]:
-        """Read one or several files.
+        """Read one or several image files with SimpleITK.
 
         Args:
             data: the file's path, or a sequence of paths.
             kwargs: further arguments of `SimpleITK.ReadImage`.
 
         Returns:
-            The SimpleITK image, or a list of images for several paths.
+            One SimpleITK image for one path; a list of images for two or more paths.
 
         Raises:
             RuntimeError: if a file cannot be read.
@@ -50,13 +56,16 @@ class SimpleITKReader(ImageReader):
         """Convert SimpleITK images to an array and MONAI's metadata.
 
         Args:
-            img: one image; or several images, which become the channels of one array.
+            img: one image; or a sequence of N images with one channel each, which become the channels of one array.
 
         Returns:
-            The array, (X, Y[, Z]) for one image, and a dict with the affine, the spatial shape and the channel axis.
+            The array and a dict with the affine, the spatial shape and the channel axis. The shape of the array is (X,
+            Y[, Z]) for one image with one channel, (X, Y[, Z], C) for one image with C channels, and (N, X, Y[, Z]) for
+            a sequence of N images.
 
         Raises:
-            ValueError: if several images differ in shape or affine, or have more than one channel.
+            ValueError: if the images of a sequence differ in shape or affine, or have more than one channel, as RGB
+                images have.
         """
         if isinstance(img, sitk.Image):  # checked first, because iterating over an sitk.Image yields its voxels
             return _array(img), _metadata(img, _channel_axis(img))
@@ -68,10 +77,13 @@ class SimpleITKReader(ImageReader):
 
 
 def affine_matrix(image: sitk.Image) -> np.ndarray:
-    """Return the affine matrix from voxel indices to patient coordinates in millimetres (RAS).
+    """Return the affine matrix that maps voxel indices to patient coordinates in millimetres.
+
+    The coordinates increase towards the patient's right, front and head (RAS, as in NIfTI). SimpleITK's own coordinates
+    increase towards left, back and head.
 
     Args:
-        image: a 2-D, 3-D or 4-D image; a 2-D image lies in the plane z = 0.
+        image: a 2-D, 3-D or 4-D image; a 2-D image lies in the plane z = 0. The fourth axis is ignored.
 
     Returns:
         (4, 4) float64.

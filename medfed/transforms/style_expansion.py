@@ -20,7 +20,7 @@ class Samples(Protocol):
 
     @property
     def n_patients(self) -> int:
-        """Number of patients to whom the samples belong."""
+        """Number of patients to whom the images belong."""
         ...
 
     def __len__(self) -> int:
@@ -28,15 +28,19 @@ class Samples(Protocol):
         ...
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the samples with the given indices."""
+        """Return the samples with the given numbers as one batch of images with their labels.
+
+        Args:
+            indices: the numbers of the samples, from 0.
+        """
         ...
 
 
 class StyleExpansion:
-    """Samples that contain each original sample K times, in its own or in other styles, with the same label.
+    """Training samples that contain each original sample K times, in its own or in other styles, with the same label.
 
     Sample i in its j-th style has the index i * K + j. Restyled images are rounded to float16 (steps of at most 0.0005
-    in [0, 1]), also where they are not kept in memory, so their values never depend on the memory.
+    in [0, 1]). They are rounded even if they are not kept in memory, so their values never depend on the memory.
 
     Args:
         samples: N original samples, images (B, C, H, W) in [0, 1].
@@ -68,11 +72,23 @@ class StyleExpansion:
 
     @property
     def n_patients(self) -> int:
-        """Number of patients to whom the samples belong; styles do not count."""
+        """Number of patients to whom the images belong.
+
+        A restyled image belongs to the patient of the original image.
+        """
         return self.samples.n_patients
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the samples with the given indices; sample i in its j-th style has the index i * K + j."""
+        """Return a batch of samples, each an original image in one of its K styles, with the label of the original.
+
+        Args:
+            indices: the numbers of the B samples. Original sample i in its j-th style has the number i * K + j, where i
+                and j start at 0.
+
+        Returns:
+            A batch with the images (B, C, H, W). Its `views`, which are other versions of the images, are those of the
+            original samples.
+        """
         places = [divmod(index, self.n_styles) for index in indices]
         originals = self.samples.batch([number for number, _ in places])
         images = [
@@ -82,15 +98,15 @@ class StyleExpansion:
         return Batch(torch.stack(images), originals.label, originals.views)
 
     def restyled_image(self, number: int, slot: int, image: Tensor) -> Tensor:
-        """Return one original sample in one of its styles.
+        """Return one original image in one of its K styles, from the cache if it has been computed before.
 
         Args:
-            number: i, the original sample's number.
-            slot: j, which of its K styles; `choices[i][j]` must not be None.
-            image: (C, H, W), the original image.
+            number: number of the original sample, from 0.
+            slot: which of its K styles to use, from 0. The entry `choices[number][slot]` must be a style, not None.
+            image: (C, H, W), the original image, in [0, 1].
 
         Returns:
-            (C, H, W) float32 on the CPU, rounded to float16.
+            (C, H, W) float32 on the CPU, with values that were rounded to float16.
         """
         styles = [style for style in self.choices[number] if style is not None]
         if number not in self._cache:
