@@ -223,7 +223,7 @@ def digest(*parts: bytes) -> str:
     """Return the SHA-256 checksum of bytes, as 64 hexadecimal characters.
 
     Args:
-        *parts: the bytes, in any number of parts. Only their concatenation counts, not where one part ends.
+        parts: the bytes, in any number of parts. Only their concatenation counts, not where one part ends.
     """
     checksum = hashlib.sha256()
     for part in parts:

@@ -31,8 +31,8 @@ def allow_list() -> dict[str, object]:
 def coordinator_permissions() -> dict[str, object]:
     """Return the content of a hospital's file `local/authorization.json`, in which FLARE looks up what others may do.
 
-    The coordinator may start and end jobs and see the status, and nothing else. FLARE's default would also let it send
-    code with a job, download files and run shell commands at the hospital.
+    The coordinator may submit, manage and view jobs. FLARE's default would also let it send code with a job, download
+    files and run shell commands at the hospital.
     """
     denied = ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr")
     return {"format_version": "1.0", "permissions": {

@@ -17,7 +17,7 @@ STOP_TIMEOUT_S = 20
 
 @dataclass
 class Kit:
-    """The startup kit of one participant: the folder that `nvflare provision` makes, with certificates and start scripts.
+    """The startup kit of one participant: the folder with certificates and scripts that `nvflare provision` makes.
 
     Args:
         path: the folder, with the subfolders `startup` and `local`.
@@ -33,7 +33,9 @@ class Kit:
     _process: subprocess.Popen | None = field(default=None, init=False)
 
     def check(self) -> None:
-        """Check that the folder is a startup kit, and that FLARE will apply the privacy filters in it, if there are any.
+        """Check that the folder is a startup kit, and that FLARE will apply its privacy filters.
+
+        A kit without the file `local/privacy.json` has no filters, which is allowed.
 
         Raises:
             UserError: if the file `startup/sub_start.sh` is missing, or FLARE would not apply the filters in
