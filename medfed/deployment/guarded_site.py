@@ -91,8 +91,8 @@ class GuardedSite:
         """Return the site's reply to a request, if the hospital agreed to both the request and the reply.
 
         A request of kind "end" contains the final model. The model is saved as `model.safetensors` in the hospital's
-        output folder, and the reply is empty. Every request and reply is recorded in the hospital's `ledger.csv` before
-        the reply is returned.
+        output folder, and the reply is empty. The request and the reply are recorded in the hospital's `ledger.csv`
+        before the reply is returned.
 
         Args:
             request: a request of the coordinator, of any kind.
