@@ -27,7 +27,7 @@ def export_codecs(config: Config, folder: Path) -> Config:
         folder: an existing folder.
 
     Returns:
-        A copy of the config in which the method's files have the names of the copies.
+        A copy of the config, in which the path of each copied codec is replaced by the name of its copy.
 
     Raises:
         UserError: if a codec is missing or damaged.
@@ -52,7 +52,7 @@ def resolve_codecs(config: Config, folder: Path) -> Config:
         folder: the folder of the plan.
 
     Returns:
-        A copy of the plan in which the method's files are the paths of the codecs.
+        A copy of the plan, in which the name of each codec is replaced by its path.
 
     Raises:
         UserError: if a file is missing or has another checksum.

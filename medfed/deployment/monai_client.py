@@ -91,15 +91,15 @@ class MedfedClient(ClientAlgo):
             )
 
     def get_data_stats(self, extra: dict | None = None) -> ExchangeObject:
-        """Return the statistics that the method shares before a round, and the number of training images.
+        """Return the statistics that the federated method shares before a round, and the number of training images.
 
         Args:
             extra: may hold the global weights under "weights", as a state dict. Without them, the present weights of
                 the site's network are used; before the first round, these depend only on the config.
 
         Returns:
-            An object whose `statistics` are the method's tensors by name, and the number of training images under
-            `FlStatistics.DATA_COUNT`.
+            An object whose `statistics` are the method's shared tensors by name, and the number of training images
+            under `FlStatistics.DATA_COUNT`.
         """
         weights = self._weights((extra or {}).get("weights") or self._site.network.state_dict())
         reply = self._site.reply(Message("share", weights, {}, {"round": self._round + 1}))
@@ -110,8 +110,8 @@ class MedfedClient(ClientAlgo):
         """Train on the site's images for one round; `get_weights` then returns the result.
 
         Args:
-            data: the complete global weights as `weights`, and the tensors that the method's coordinator sends as
-                `statistics`.
+            data: the complete global weights as `weights`. If the federated method sends other tensors to the sites,
+                these are in `statistics`, by name.
             extra: may hold the number of the round under "round", and the number of this site's last accepted round
                 under "last". Without them, the client counts the rounds.
 
@@ -134,13 +134,13 @@ class MedfedClient(ClientAlgo):
         self._round = number
 
     def get_weights(self, extra: dict | None = None) -> ExchangeObject:
-        """Return copies of the weights and of the method's tensors after the last call of `train`.
+        """Return copies of the weights after the last `train`, and of other tensors that the federated method sends.
 
         Args:
             extra: not used.
 
         Returns:
-            An object with the complete weights (not their change) as `weights`. Its `statistics` are the method's
+            An object with the complete weights (not their change) as `weights`. Its `statistics` are the method's other
             tensors by name, the number of training steps (`FlStatistics.NUM_EXECUTED_ITERATIONS`) and the number of
             training images (`FlStatistics.DATA_COUNT`).
 

@@ -32,8 +32,9 @@ def prepare_federation(args: argparse.Namespace) -> int:
 
     Args:
         args: the parsed arguments: `config` (path of a config), changes of its values, `out` (the folder to write; None
-            takes `federations/NAME`, where NAME is that of the config), `sites` (names of the hospitals; None takes
-            those of the dataset), `host` and `port` (where the hospitals reach the coordinator).
+            takes `federations/NAME`, where NAME is that of the config), `sites` (names of the hospitals; None takes all
+            sites of the dataset except the unseen site), `host` (host name or address of the coordinator) and `port`
+            (port of FLARE's server).
 
     Returns:
         The exit code 0.

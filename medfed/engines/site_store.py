@@ -46,8 +46,10 @@ class SiteStore:
     def begin_round(self, sites: Iterable[Site], training_sites: Collection[str], number: int) -> None:
         """Free RAM before a training round, and delete files of sites that are no longer needed.
 
-        A site that does not train in this round loses its memory (the tensors that it keeps between rounds,
-        `Site.memory`) in RAM, but not in its file. Files of earlier rounds are deleted for sites whose memory is empty.
+        The memory of a site (`Site.memory`) is the tensors that it keeps between rounds. The memory of a site that does
+        not train in this round is removed from RAM and stays in the site's file only. An exception is a site with
+        entries of the network that it never sends. Files of earlier rounds are deleted for sites whose memory was empty
+        after the round.
 
         Args:
             sites: all sites of this process.
@@ -70,7 +72,7 @@ class SiteStore:
 
         Args:
             site: the site. Before training, its memory (the tensors that it keeps between rounds) is set to that of its
-                last accepted round. After this call, its memory is that of the requested round.
+                last accepted round. After a successful call, its memory is that of the requested round.
             request: the bytes of the request.
             reply_to: function that trains and returns the bytes of the reply. It is called only if no stored reply to
                 this request exists.

@@ -95,8 +95,8 @@ def _sites(
 def participating_sites(source: list[str], wanted: int | None, seed: int, file: str) -> list[str]:
     """Choose at random which sites train, as many as the setting `federation.participating` says.
 
-    A site's place in the random order depends only on the seed and the site's name. The three sites that are chosen for
-    3 therefore include the two sites that are chosen for 2.
+    A site's place in the random order depends only on the seed and the site's name. With the same seed, the sites that
+    are chosen for `wanted` = 2 are therefore among those that are chosen for `wanted` = 3.
 
     Args:
         source: names of the sites that are neither the unseen site nor the validation site.

@@ -27,18 +27,20 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
     """Predict and score all test patients with the trained weights.
 
     These are the test patients of the sites that trained, and all patients of the unseen site and of the validation
-    site (sites that never train). A row of scores has the role of its site: "seen", "unseen" or "validation".
+    site (sites that never train). A row of scores has the role of its site: "seen" for a site that trained, "unseen" or
+    "validation".
 
     Args:
         experiment: the sites, the network and the task.
         weights: the global weights, as a state dict. If the sites keep entries of the network to themselves (such as
             BatchNorm), a site that trained is scored with its own entries. The other sites are scored with the average
-            of these entries, or as the method's setting `unseen_bn` says.
+            of these entries, or as the method's `unseen_bn` says.
         quiet: whether to draw no progress bar.
 
     Returns:
-        One object with the rows of scores, the rows of ratios (if the dataset has ratios of structures), and the
-        predicted masks of the unseen site.
+        One object with three parts: the rows of scores; the ratio of the vertical diameters of two structures for each
+        patient (only for a dataset that names two structures, otherwise empty); and the predicted masks of the unseen
+        site (for segmentation).
     """
     task, dataset, network = experiment.task, experiment.dataset, experiment.network
     source_sites, validation_site = experiment.sites, experiment.validation_site

@@ -86,7 +86,8 @@ class Grid:
     ) -> list[Fold]:
         """Return all runs of a comparison: each method and varied setting, with each unseen site and each seed.
 
-        The runs are sorted by seed first, so that a table with all methods and sites exists as early as possible.
+        The unseen site of a run does not train and is tested at the end. The runs are sorted by seed first, so that a
+        table with all methods and sites exists as early as possible.
 
         Args:
             out: folder of the comparison.
@@ -96,8 +97,8 @@ class Grid:
             sites: names of the sites that are the unseen site in turn; None takes all.
             validates: the validation site (a second site that does not train) for each unseen site, by the name of the
                 unseen site; empty if only one site is left out.
-            varied: for each varied setting, a list of its values. Every method has one row of the table for each
-                combination of them.
+            varied: for each varied setting, a list of its values. A method has one row of the table for each
+                combination of the values of those settings that it has.
 
         Returns:
             The runs. None of their folders is created.
@@ -133,13 +134,13 @@ class Grid:
         """Return the base config with another method, another unseen site and another seed.
 
         Args:
-            method: the name of a method; `name:key=value,...` also changes its settings; several of these, joined by
-                `+`, are used together. If the base config names the same method, the settings there are kept;
-                otherwise, they have their default values.
-            site: name of the unseen site; "" for none.
+            method: the method as text. `name` is a method, and `name:key=value,...` is a method with changed settings.
+                Several of these, joined by `+`, are used together. A method that the base config uses starts from the
+                settings there. Any other method starts from its default settings.
+            site: name of the unseen site, which does not train and is tested; "" for none.
             seed: the seed.
             validation: name of the validation site; None keeps that of the base config.
-            varied: one value of each varied setting.
+            varied: one new value for each setting that is varied.
 
         Raises:
             UserError: if the method or a setting is unknown, or a value is wrong.

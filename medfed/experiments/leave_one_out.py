@@ -46,9 +46,10 @@ def plan_comparison(
     vary: Sequence[str] = (), leave_two_out: bool = False, pairs: Sequence[str] | None = None, resume: bool = False,
     quiet: bool = True,
 ) -> ComparisonPlan:
-    """Plan all runs of a comparison of methods, in which each site is the unseen site in turn.
+    """Plan all runs of a comparison of methods, in which each site in turn is the unseen site.
 
-    Nothing is trained. Anything that could not be trained is refused here, before the first run starts.
+    The unseen site of a run does not train and is tested at the end. Nothing is trained by this function. Anything that
+    could not be trained is refused here, before the first run starts.
 
     Args:
         config: the base config; each run changes its method, its unseen site and its seed.
@@ -57,10 +58,11 @@ def plan_comparison(
             together are joined by `+`. `["all"]` takes every method that works on the task.
         n_seeds: number of runs for each method and unseen site, at least 1. They have the config's seed, seed + 1, ...
         sites: names of the sites that are the unseen site in turn; None takes every site.
-        vary: one text `KEY=V1,V2,...` for each setting that is varied. Every method is run with each of the values.
+        vary: one text `KEY=V1,V2,...` for each setting that is varied. Every method that has the setting is run with
+            each of the values.
         leave_two_out: whether each run also has a validation site, a second site that does not train.
-        pairs: texts `UNSEEN/VALIDATION` that name the two sites of a run, only with `leave_two_out`. None makes the
-            next site the validation site of each site.
+        pairs: texts `UNSEEN/VALIDATION` that name the two sites of a run, only with `leave_two_out`. With None, the
+            validation site of a run is the site that follows the unseen site in the list of sites.
         resume: whether to continue runs that exist in `out`. If false, they are refused.
         quiet: whether to draw no progress bar while a synthetic dataset is made.
 

@@ -63,9 +63,9 @@ class SiteImages:
         self.task.check_files(self.dataset, cases, self._notice, self.bar.update)
 
     def warn_of_notices(self, splits: Mapping[str, Split]) -> None:
-        """Warn about unusual properties of the images that were read, such as a conversion.
+        """Warn about what was converted or looks unusual in the images that were read.
 
-        There is one warning for each site and property, with the number of images that have it.
+        There is one warning for each site and notice, with the number of images that have this notice.
 
         Args:
             splits: the patients of each site, by the name of the site; they give the total number of images.

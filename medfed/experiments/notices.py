@@ -19,8 +19,8 @@ from medfed.outputs.run_folder import RunFolder
 def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
     """Print medfed's warnings as notes of one line, each text once, and collect them. A context manager.
 
-    If the folder has a `config.yaml` (so that it holds a run), the notes are also saved there in `notices.json`. A
-    resumed run starts with the saved notes.
+    If the run's folder has a `config.yaml`, so that it holds a run, the notes are also saved in its file
+    `notices.json`. A resumed run starts with the saved notes.
 
     Args:
         folder: the run's folder.

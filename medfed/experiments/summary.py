@@ -87,12 +87,14 @@ def _clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, 
 
 
 def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, object]:
-    """Return what the exported model bundle must know about the images. The export then needs no image.
+    """Return what the export of the trained model (as a MONAI bundle) must know about the images.
+
+    With this information in `summary.json`, the export needs no image.
 
     Args:
         task: segmentation or classification.
         dataset: the dataset of the run.
-        first: any case (an image with its mask or class) of the dataset; only the type of its image file is read.
+        first: any case (an image with its mask or class) of the dataset; only the name of its image file is used.
 
     Returns:
         JSON values by name: `channels` (number of image channels), `structures` and `classes` (names),

@@ -77,7 +77,7 @@ class Exchange:
             state: the coordinator's state. The checks compare the weights in the replies with its weights.
 
         Returns:
-            The accepted replies, by the name of the site.
+            An object with the accepted replies, by the name of the site, and the kind and round of the requests.
 
         Raises:
             UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer

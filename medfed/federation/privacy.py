@@ -77,15 +77,17 @@ def protect(
 ) -> Message:
     """Clip what a site sends and add Gaussian noise to it, as the `privacy` section of the config says.
 
-    The change of the weights since the request is scaled down to the L2 norm `privacy.clip` if it is longer. The other
-    tensors, all together, are scaled down to the L2 norm `privacy.statistics_clip`. Then noise is added to every
-    number: its standard deviation is 2 * `clip` * `noise` for weights and 2 * `statistics_clip` * `statistics_noise`
-    for the other tensors. Integer tensors and facts (named values without a shape, such as the loss) are not changed.
+    The change of the weights since the request is scaled down to the L2 norm `privacy.clip` if its norm is larger. All
+    other tensors together are scaled down to the L2 norm `privacy.statistics_clip` if their norm is larger. Then noise
+    is added to every number. Its standard deviation is 2 * `clip` * `noise` for weights and 2 * `statistics_clip` *
+    `statistics_noise` for the other tensors. Integer tensors and facts (named values without a shape, such as the loss)
+    are not changed.
 
     Args:
         reply: the site's reply. It is not changed in place.
         request: the request, with the weights from which the site started.
-        privacy: the settings. If `clip` or `statistics_clip` is 0, the weights or the other tensors are not changed.
+        privacy: the settings. The weights are not changed if `clip` is 0, and the other tensors are not changed if
+            `statistics_clip` is 0.
         key: at least 32 bytes from which the noise is derived. In a real federation it must be secret, because whoever
             knows it can remove the noise. It must differ for different replies, because the difference of two replies
             with equal noise contains no noise.

@@ -82,8 +82,9 @@ def federate(
 
     Raises:
         ValueError: if `state.parameters` is empty.
-        UserError: if the settings do not fit the number of sites, a reply fails a check and the settings say to stop,
-            too few sites reply, or the new weights are not finite.
+        UserError: if the settings do not fit the number of sites, a reply fails a check and the setting
+            `federation.on_bad_update` is "stop", fewer replies than the setting `federation.quorum` are accepted, or the
+            new weights are not finite.
     """
     if not state.parameters:
         raise ValueError("state.parameters is empty, so that no weight would be trained; start from State.of(network)")
@@ -124,7 +125,8 @@ def share(
         A new state with the method's new tensors in `memory`, and the names of the sites whose statistics were used.
 
     Raises:
-        UserError: if a reply fails a check and the settings say to stop, or too few sites reply.
+        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies than
+            the setting `federation.quorum` are accepted.
     """
     number = state.round + 1
     shared = exchange.ask(requests_with_last_round("share", state, sites, number), state)
@@ -148,7 +150,7 @@ def choose_sites(sites: Iterable[str], n: int, rng: torch.Generator) -> list[str
 
     Args:
         sites: the sorted names of all sites.
-        n: how many sites to choose. 0, or the number of sites or more, chooses all of them.
+        n: how many sites to choose. 0 chooses all sites, and so does a number that is not below the number of sites.
         rng: the random generator, on the CPU.
 
     Returns:
@@ -183,8 +185,9 @@ def training_requests(method: Method, state: State, sites: list[str]) -> dict[st
 def requests_with_last_round(kind: str, state: State, sites: Iterable[str], number: int) -> dict[str, Message]:
     """Return one request for each site, with the global weights and the number of the site's last accepted round.
 
-    A site keeps tensors between rounds, such as its optimiser's state. With the request it restores those of its last
-    accepted round, so that work of a rejected round is undone.
+    This is the last round in which the coordinator used the site's update. A site keeps tensors between rounds, such as
+    its optimiser's state. With the request it restores those of its last accepted round, so that work of a rejected
+    round is undone.
 
     Args:
         kind: the kind of the requests: "share", "train" or "validate".
@@ -270,7 +273,8 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
         the sites) and `NAME/SITE`.
 
     Raises:
-        UserError: if a reply fails a check and the settings say to stop, or too few sites reply.
+        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies than
+            the setting `federation.quorum` are accepted.
     """
     settings, row = exchange.settings, Row(validation_score=None)
     if state.round % settings.validate_every and state.round != settings.rounds:

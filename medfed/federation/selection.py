@@ -15,7 +15,8 @@ def last_round(history: Sequence[Mapping[str, Any]]) -> int:
     """Return the number of the last round: the rule "last" of the setting `federation.selection`.
 
     Args:
-        history: the rows of `history.csv`, one for each finished round; at least one.
+        history: the rows of `history.csv`: one dict for each finished round, with its number under "round"; at least
+            one.
     """
     return max(int(row["round"]) for row in history)
 
@@ -26,7 +27,8 @@ def best_source_round(history: Sequence[Mapping[str, Any]]) -> int:
     This is the rule "source_validation" of the setting `federation.selection`.
 
     Args:
-        history: the rows of `history.csv`, one for each finished round; at least one.
+        history: the rows of `history.csv`: one dict for each finished round, with its number under "round" and the mean
+            score under "validation_score"; at least one.
 
     Returns:
         The number of the round. If several rounds have the same score, it is the earliest of them. If no round has a
@@ -41,7 +43,8 @@ def best_validation_site_round(history: Sequence[Mapping[str, Any]]) -> int:
     This is the rule "validation_site" of the setting `federation.selection`.
 
     Args:
-        history: the rows of `history.csv`, one for each finished round; at least one.
+        history: the rows of `history.csv`: one dict for each finished round, with its number under "round" and the
+            score under "validation_site_score"; at least one.
 
     Returns:
         The number of the round. If several rounds have the same score, it is the earliest of them. If no round has a

@@ -53,15 +53,15 @@ class Training:
         bounds.check(self)
 
     def learning_rate_in(self, round_number: int, rounds: int) -> float:
-        """Return the learning rate of one round.
+        """Return the learning rate (step size) of one round.
 
         Args:
             round_number: the round, from 1 to `rounds`.
             rounds: the number of rounds of the run.
 
         Returns:
-            `learning_rate`, or with the schedule "cosine"
-            learning_rate * (1 + cos(pi * (round_number - 1) / rounds)) / 2.
+            The field `learning_rate` if the field `schedule` is "constant". If it is "cosine", learning_rate * (1 +
+            cos(pi * (round_number - 1) / rounds)) / 2.
         """
         if self.schedule == "constant":
             return self.learning_rate

@@ -46,7 +46,8 @@ def check_names(names: Sequence[str]) -> None:
         names: the names of the sites.
 
     Raises:
-        UserError: if a name has other characters than the letters A to Z and a to z, digits, "_", "." and "-".
+        UserError: if a name has other characters than the letters A to Z and a to z, digits, "_", "." and "-", or does
+            not begin with a letter or digit.
     """
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):

@@ -29,7 +29,7 @@ FILTER_ERRORS = {
 
 
 def register() -> None:
-    """Make FLARE able to send NumPy arrays, by registering its own conversion of arrays to bytes.
+    """Register FLARE's conversion of NumPy arrays to bytes, so that FLARE can send and receive arrays.
 
     Every process must call this function before it receives a task. Otherwise FLARE loses the arrays without an error.
     """
