@@ -83,8 +83,8 @@ def federate(
     Raises:
         ValueError: if `state.parameters` is empty.
         UserError: if the settings do not fit the number of sites, a reply fails a check and the setting
-            `federation.on_bad_update` is "stop", fewer replies than the setting `federation.quorum` are accepted, or the
-            new weights are not finite.
+            `federation.on_bad_update` is "stop", fewer replies than the setting `federation.quorum` are accepted, or
+            the new weights are not finite.
     """
     if not state.parameters:
         raise ValueError("state.parameters is empty, so that no weight would be trained; start from State.of(network)")
@@ -125,8 +125,8 @@ def share(
         A new state with the method's new tensors in `memory`, and the names of the sites whose statistics were used.
 
     Raises:
-        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies than
-            the setting `federation.quorum` are accepted.
+        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies
+            than the setting `federation.quorum` are accepted.
     """
     number = state.round + 1
     shared = exchange.ask(requests_with_last_round("share", state, sites, number), state)
@@ -273,8 +273,8 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
         the sites) and `NAME/SITE`.
 
     Raises:
-        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies than
-            the setting `federation.quorum` are accepted.
+        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies
+            than the setting `federation.quorum` are accepted.
     """
     settings, row = exchange.settings, Row(validation_score=None)
     if state.round % settings.validate_every and state.round != settings.rounds:
