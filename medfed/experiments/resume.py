@@ -131,7 +131,7 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
 
     `data.json` in the run's folder holds the SHA-256 of every image and mask of the sites that train and of the
     validation site, and of each codec file. For more than MAX_HASHED_CASES cases it holds the file sizes instead,
-    because hashing so many files at every start would take too long.
+    because hashing all files at every start would take too long.
 
     Args:
         folder: the run's folder.

@@ -102,9 +102,10 @@ class Exchange:
     ) -> tuple[Result, dict[str, Message]]:
         """Compute something from the sites' replies; leave out a site whose reply makes the computation fail.
 
-        A reply can pass every check and still lack something that the method needs. If `step` fails, it is called with
-        the reply of one site at a time. The sites with which it fails are rejected, and `step` is called again with the
-        others. If it fails with every site, the error is in the method and is raised.
+        A reply can pass every check and still lack something that the method needs. If `step` fails with an error that
+        is not a `UserError`, it is called with the reply of one site at a time. The sites with which it fails are
+        rejected, and `step` is called again with the others. If it fails with every site, the error is in the method
+        and is raised.
 
         Args:
             step: the computation, from the replies by the name of the site to a result of any type. It must not change
@@ -115,8 +116,8 @@ class Exchange:
             The result of `step`, and the replies from which it was computed, by the name of the site.
 
         Raises:
-            UserError: if a site is rejected and the setting `federation.on_bad_update` is "stop", or if fewer replies
-                than the setting `federation.quorum` are left.
+            UserError: if `step` raises it, if a site is rejected and the setting `federation.on_bad_update` is "stop",
+                or if fewer replies than the setting `federation.quorum` are left.
         """
         used = replies.by_site
         with self._timing("aggregate"):

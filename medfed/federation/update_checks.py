@@ -118,8 +118,8 @@ def find_failing_sites(
         number: the number of the round.
 
     Returns:
-        One rejection for each site with which `step` fails. The list is empty if `step` fails with every site, because
-        the error is then in the method and not in the replies.
+        One rejection for each site with which `step` fails. A `UserError` does not count as a failure. The list is
+        empty if `step` fails with every site, because the error is then in the method and not in the replies.
     """
     failing = []
     for site, reply in replies.items():
