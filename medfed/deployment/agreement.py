@@ -58,7 +58,12 @@ class Agreement:
         bounds.check(self)
 
     def allows(self, name: str) -> bool:
-        """Return whether a tensor of this name may leave the hospital in addition to weights."""
+        """Return whether a tensor of this name may leave the hospital. Weights may always leave.
+
+        Args:
+            name: the name of a tensor that is not an entry of the network, such as `mean`. It is compared with the
+                names in `sends`, in which `*` stands for any text.
+        """
         return any(fnmatchcase(name, pattern) for pattern in self.sends)
 
 
@@ -69,7 +74,7 @@ class Guard:
     Args:
         agreement: what the hospital agreed to.
         network: the site's own state dict, with the names, shapes and dtypes that weights must have.
-        local_keys: entries of it that never leave the site.
+        local_keys: names of the entries of `network` that never leave the site.
         kinds: the kinds of requests to which the site replies.
         shares: when the method shares statistics (`Method.shares`).
         n_replies: number of replies by kind and round, such as "train 3". The holder of the guard must store this and
@@ -88,16 +93,17 @@ class Guard:
     sent: dict[str, list[str]] = field(default_factory=dict)
 
     def check_request(self, request: Message) -> None:
-        """Check a request of the coordinator before any of it is used.
+        """Check a request of the coordinator before the site uses any of it.
 
         Args:
             request: the request, as it was received.
 
         Raises:
-            Refused: if the request is of another kind, has other facts, or repeats a request more often than agreed;
-                if its round is outside the agreed rounds or more than one round before the latest training; if the
-                method does not share in this round; or if weights or statistics do not fit the network, are not
-                finite or are too large.
+            Refused: if the kind of the request is not one of `kinds`; if it has other facts (named values without a
+                shape) than `round` and `last`; if it repeats a request more often than agreed; if its round is not an
+                agreed one, or is more than one round before the latest round in which the site trained; if the method
+                shares no statistics in this round; or if weights or statistics do not fit the network, are not finite
+                or are too large.
         """
         if request.kind not in self.kinds:
             raise Refused(f"was asked to '{request.kind}', but agreed to {', '.join(self.kinds)} only")
@@ -124,11 +130,12 @@ class Guard:
 
         Args:
             request: the request, which `check_request` has accepted.
-            reply: the reply.
+            reply: the site's reply to it.
 
         Raises:
-            Refused: if the reply holds an entry or a tensor that was not agreed to, or exceeds the agreed size. Then
-                nothing is counted, and the reply must not be sent.
+            Refused: if the reply holds an entry of the network that must stay at the site, or a tensor that the
+                hospital did not agree to send, or if the replies of this round become larger than agreed. Then nothing
+                is counted, and the reply must not be sent.
         """
         number = request.facts["round"]
         if unknown := sorted(set(reply.weights) - (set(self.network) - self.local_keys)):

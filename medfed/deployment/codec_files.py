@@ -18,14 +18,16 @@ from medfed.networks.adain import codec_path, load_codec
 
 
 def export_codecs(config: Config, folder: Path) -> Config:
-    """Copy the codecs of the config's method into a folder, named by their checksums.
+    """Copy the style codecs that a config's method uses into a folder, under names that contain their checksums.
+
+    A style codec is a pretrained encoder and decoder, stored in a file. A codec that is part of medfed is not copied.
 
     Args:
-        config: a config; a codec that is part of medfed is not copied.
+        config: the config.
         folder: an existing folder.
 
     Returns:
-        The config, with the names of the copied files.
+        A copy of the config, in which the path of each copied codec is replaced by the name of its copy.
 
     Raises:
         UserError: if a codec is missing or damaged.
@@ -40,14 +42,17 @@ def export_codecs(config: Config, folder: Path) -> Config:
 
 
 def resolve_codecs(config: Config, folder: Path) -> Config:
-    """Find the codecs of a plan in the plan's folder, and check them against their checksums.
+    """Find the style codecs that a plan names in the plan's folder, and compare them with their checksums.
+
+    The plan is the config of the federation, written by the coordinator. A style codec is a pretrained encoder and
+    decoder, stored in a file.
 
     Args:
-        config: the plan, with the names that `export_codecs` gave.
+        config: the plan, in which a codec has the name that `export_codecs` gave to its copy.
         folder: the folder of the plan.
 
     Returns:
-        The plan, with the paths of the codecs.
+        A copy of the plan, in which the name of each codec is replaced by its path.
 
     Raises:
         UserError: if a file is missing or has another checksum.

@@ -33,17 +33,22 @@ RUN = "run"
 
 
 def run_coordinator(args: argparse.Namespace) -> int:
-    """Run `python -m medfed.coordinator run`: train with the hospitals and write the run folder.
+    """Run `python -m medfed.coordinator run`: train with the hospitals and write the results.
+
+    The results are written to the folder `run` inside `args.folder`.
 
     Args:
-        args: the parsed arguments: `folder` (written by `prepare`), `kits`, `join_seconds`, `resume` and `quiet`.
+        args: the parsed arguments: `folder` (the folder that `prepare` wrote), `kits` (the folder with FLARE's startup
+            kits; None looks in `folder`), `join_seconds` (how long to wait for the hospitals to join), `resume` and
+            `quiet`.
 
     Returns:
         The exit code 0.
 
     Raises:
-        UserError: if FLARE is not installed, a file or a kit is missing, the plan changed since the run started, or the
-            training fails.
+        UserError: if FLARE is not installed; if a file or a startup kit is missing; if a run exists and `resume` is
+            false; if the plan (the config that `prepare` wrote) changed since the run started; or if the training
+            fails.
     """
     if importlib.util.find_spec("nvflare") is None:
         raise UserError("a federation over a network needs NVIDIA FLARE, which is not installed; run pip install -e "

@@ -48,18 +48,19 @@ class _FirstSamples:
 
 
 def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
-    """Run the first round of a site that trains, without sending anything.
+    """Compute what a site that trains would send in the first round, without sending anything.
 
-    The site shares statistics of all its images and validates as in a real round, but trains on two batches only. No
-    other site takes part, so that tensors whose number depends on the other sites may be missing.
+    The site shares statistics of all its images and validates as in a real round, but trains on at most two batches of
+    images. No other site takes part, so tensors whose number depends on the other sites may be missing.
 
     Args:
-        site: the site; its memory is not changed.
-        start: the coordinator's state before the first round.
+        site: the site; its memory (the tensors that it keeps between rounds) is not changed.
+        start: the coordinator's state before the first round, with the network's first weights.
         seed: the seed of the coordinator's random streams.
 
     Returns:
-        The rows of the ledger (`medfed.federation.ledger`) of all replies that would leave the site.
+        One row for each tensor or single value that would leave the site: a dict with the keys
+        `medfed.federation.ledger.COLUMNS`, such as `name`, `shape` and `bytes`.
     """
     short_site = replace(
         site, training=_FirstSamples(site.training, N_BATCHES * site.settings.batch_size), local_epochs=1, memory={}
@@ -81,10 +82,14 @@ def _validation_rows(site: Site | ValidationSite, state: State) -> Sequence[Row]
 
 
 def outgoing_rows(site: Site | ValidationSite) -> Sequence[Row]:
-    """Return the rows of the ledger of everything that would leave a site in one round.
+    """List everything that would leave a site in one round, without sending anything.
 
     Args:
-        site: a site that trains (`dry_run`), or a validation site, which sends its scores only.
+        site: a site that trains, or a validation site, which would send its scores only.
+
+    Returns:
+        One row for each tensor or single value: a dict with the keys `medfed.federation.ledger.COLUMNS`, such as
+        `name`, `shape` and `bytes`.
     """
     state = State.of(site.network)
     return _validation_rows(site, state) if isinstance(site, ValidationSite) else dry_run(site, state, site.seed)
@@ -95,12 +100,13 @@ def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement:
 
     Args:
         rows: what would leave, as `outgoing_rows` returns it.
-        site: the site.
+        site: the site. The tensors of its network are weights, all other tensors in `rows` are statistics.
         agreement: what the hospital agreed to.
-        file: the path of the hospital's file, for error messages.
+        file: the path of the hospital's YAML file, which contains the agreement; for error messages.
 
     Raises:
-        UserError: if a statistic is not in `agrees.sends`, or the total size exceeds `agrees.megabytes_per_round`.
+        UserError: if a statistic is not in the list `sends` of the agreement, or the total size is above its
+            `megabytes_per_round`.
     """
     tensors: set[str] = {row["name"] for row in rows if row["dtype"] != "fact"} - set(site.network.state_dict())
     if missing := sorted(name for name in tensors if not agreement.allows(name)):
@@ -115,13 +121,13 @@ def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement:
 
 
 def format_report(rows: Sequence[Row], site: Site | ValidationSite, method: str, n_rounds: int) -> str:
-    """Return the report of a dry run as text: a table of everything that would leave, and an explanation.
+    """Return a text that shows everything that would leave a site in a round: a table and an explanation.
 
     Args:
         rows: what would leave, as `outgoing_rows` returns it.
-        site: the site.
-        method: the name of the method.
-        n_rounds: the number of rounds of the plan.
+        site: the site. The tensors of its network are shown in one line for each kind of reply.
+        method: the name of the federated method.
+        n_rounds: the number of rounds of the federation.
     """
     network = set(site.network.state_dict())
     table = [["kind", "what", "shape", "type", "bytes"]]

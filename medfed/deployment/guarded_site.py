@@ -30,14 +30,15 @@ COUNTS, LEDGER, MODEL, SECRET = "answered.json", "ledger.csv", "model.safetensor
 
 
 def build_local_site(config: Config, name: str) -> Site | ValidationSite:
-    """Build a hospital's site from its own data only.
+    """Build a hospital's site from the images at this hospital only.
 
     Args:
-        config: the plan, with the hospital's own `data` block.
+        config: the config that the coordinator sent, with the hospital's own values in its `data` section.
         name: the name of the site.
 
     Returns:
-        A site that trains; or, if the plan names it as the validation site, one that only scores all its images.
+        A site that trains. If the config names this site as the validation site, it is a site that only scores weights,
+        on all its images.
 
     Raises:
         UserError: if the folder of the site or its images are missing or damaged.
@@ -58,15 +59,15 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
 
 @dataclass
 class GuardedSite:
-    """A site behind the guard of its hospital's agreement.
+    """A hospital's site that replies only to what the hospital agreed to.
 
-    Every request and every reply is checked (`Guard`) and recorded in the hospital's own ledger. What the guard has
-    counted is stored in the folder and kept after a restart.
+    Every request and every reply is checked (`Guard`) and recorded in the hospital's own list, `ledger.csv`. What the
+    guard has counted is stored in the folder and kept after a restart.
 
     Args:
         site: the site that replies.
-        folder: the hospital's folder, with its ledger, its counts, the site's files and the final model.
-        agreement: what may leave.
+        folder: the hospital's output folder, with its ledger, its counts, the site's files and the final model.
+        agreement: what may leave the hospital.
     """
 
     site: Site | ValidationSite
@@ -87,9 +88,11 @@ class GuardedSite:
         self._engine = InProcess([self.site], self.folder)
 
     def reply(self, request: Message) -> Message:
-        """Return the site's reply to a request, if both are within the agreement.
+        """Return the site's reply to a request, if the hospital agreed to both the request and the reply.
 
-        A request of kind "end" brings the final model, which is written into the folder; its reply is empty.
+        A request of kind "end" contains the final model. The model is saved as `model.safetensors` in the hospital's
+        output folder, and the reply is empty. The request and the reply are recorded in the hospital's `ledger.csv`
+        before the reply is returned.
 
         Args:
             request: a request of the coordinator, of any kind.
@@ -98,7 +101,7 @@ class GuardedSite:
             The reply, of the same kind as the request.
 
         Raises:
-            Refused: if the request or the reply is not within the agreement; then nothing leaves.
+            Refused: if the hospital did not agree to the request or the reply. Then nothing must be sent.
             UserError: if the site cannot do what is requested.
         """
         self.guard.check_request(request)

@@ -58,18 +58,21 @@ class SiteFile:
 
 
 def read_site_file(path: Path) -> tuple[SiteFile, Config]:
-    """Read a hospital's file and its plan.
+    """Read a hospital's YAML file, and the plan (the config of the federation, written by the coordinator).
+
+    The hospital's file says where its images are, what it agrees to send, and where the plan lies. Its sections `data`
+    and `device` replace those of the plan.
 
     Args:
-        path: the hospital's file.
+        path: the hospital's file, such as `HK.yaml`.
 
     Returns:
-        The content of the file, with paths relative to the working directory, and the plan with the hospital's own
-        `data` and `device`.
+        The content of the hospital's file, with paths relative to the working directory; and the plan with the
+        hospital's own `data` and `device`.
 
     Raises:
-        UserError: if a file is missing or wrong, if the plan names code from outside medfed, or if it has more rounds
-            than the hospital agreed to.
+        UserError: if a file is missing or wrong, if the plan names Python code from outside medfed, or if it has more
+            rounds than the hospital agreed to.
     """
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     if not isinstance(document, dict):
@@ -122,17 +125,20 @@ def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]
 
 
 def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: bool) -> None:
-    """Start FLARE's client with this hospital's kit, and wait until the federation is over.
+    """Connect this hospital to the coordinator through NVIDIA FLARE, and wait until the federation is over.
+
+    FLARE's client is started with the hospital's startup kit, the folder with certificates and scripts that the
+    coordinator sent. The function returns when the final model has been received.
 
     Args:
-        site_file: the content of the hospital's file, as `read_site_file` returns it.
-        config_yaml: the plan with this hospital's own values, as YAML.
-        file: the path of the hospital's file, for error messages.
+        site_file: the content of the hospital's YAML file, as `read_site_file` returns it.
+        config_yaml: the config of the federation with this hospital's own values, as YAML text.
+        file: the path of the hospital's YAML file, for error messages.
         quiet: whether to show no progress.
 
     Raises:
-        UserError: if the final model is already there, FLARE or the kit is missing, another process uses this kit, or
-            FLARE's client ends early.
+        UserError: if the hospital's output folder already contains a final model, if FLARE or the startup kit is
+            missing, if another process uses the startup kit, or if FLARE's client ends before the federation.
     """
     if importlib.util.find_spec("nvflare") is None:
         raise UserError("joining a federation needs NVIDIA FLARE, which is not installed; run pip install -e "
@@ -155,17 +161,17 @@ def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: boo
 
 
 def lock_kit(kit: Path) -> AbstractContextManager[int]:
-    """Lock a kit, so that a second program that uses the same kit is refused at once.
+    """Lock a startup kit of NVIDIA FLARE, so that no second program can use it at the same time.
 
     Args:
-        kit: the folder of the kit.
+        kit: the folder of the startup kit.
 
     Returns:
-        A context manager that gives the file descriptor of the lock. FLARE's client must inherit the descriptor,
-        because it may outlive this process.
+        A context manager that holds the lock and yields its file descriptor. FLARE's client must inherit the
+        descriptor, because it may run longer than this process.
 
     Raises:
-        UserError: on entering, if the kit is locked.
+        UserError: on entering the context, if another program holds the lock.
     """
     return exclusive_lock(kit / LOCK, lambda holder: UserError(
         f"{kit}: {holder}, or a FLARE client that it started, uses this kit already; wait until it ends, or end it "

@@ -58,15 +58,16 @@ class MedfedClient(ClientAlgo):
 
     @classmethod
     def from_config(cls, config: str | Path, site: str, overrides: Sequence[str] = ()) -> MedfedClient:
-        """Build the client of one site of a config.
+        """Create the client for one site of a config; the site's images are read.
 
         Args:
-            config: the path of the config.
+            config: the path of the config file.
             site: the name of the site.
             overrides: changes of the config, such as "training.batch_size=8".
 
         Raises:
-            UserError: if the config or the site's files are missing or wrong, or if the site is the validation site.
+            UserError: if the config or the site's files are missing or wrong, or if the site is the validation site,
+                which does not train.
         """
         set_deterministic()
         built = build_site(load(config, overrides), site)
@@ -75,10 +76,10 @@ class MedfedClient(ClientAlgo):
         return cls(built)
 
     def initialize(self, extra: dict | None = None) -> None:
-        """Check that the host uses the name of this site.
+        """Check that the host (the program that runs the federation) uses the name of this site.
 
         Args:
-            extra: may hold the name under `ExtraItems.CLIENT_NAME`.
+            extra: may hold the name under `ExtraItems.CLIENT_NAME`. Without it, nothing is checked.
 
         Raises:
             UserError: if the host calls this client by another name.
@@ -90,14 +91,15 @@ class MedfedClient(ClientAlgo):
             )
 
     def get_data_stats(self, extra: dict | None = None) -> ExchangeObject:
-        """Compute the statistics that the method shares, and the number of training images.
+        """Return the statistics that the federated method shares before a round, and the number of training images.
 
         Args:
-            extra: may hold the global weights under "weights"; without them the weights of the site's network are used,
-                which before the first round are those that the seed gives.
+            extra: may hold the global weights under "weights", as a state dict. Without them, the present weights of
+                the site's network are used; before the first round, these depend only on the config.
 
         Returns:
-            The statistics by name, and the number of images under `FlStatistics.DATA_COUNT`.
+            An object whose `statistics` are the method's shared tensors by name, and the number of training images
+            under `FlStatistics.DATA_COUNT`.
         """
         weights = self._weights((extra or {}).get("weights") or self._site.network.state_dict())
         reply = self._site.reply(Message("share", weights, {}, {"round": self._round + 1}))
@@ -105,15 +107,17 @@ class MedfedClient(ClientAlgo):
         return ExchangeObject(statistics={**copy.deepcopy(reply.tensors), FlStatistics.DATA_COUNT: n_images})
 
     def train(self, data: ExchangeObject, extra: dict | None = None) -> None:
-        """Train for one round; `get_weights` returns the result.
+        """Train on the site's images for one round; `get_weights` then returns the result.
 
         Args:
-            data: the global weights, and the method's tensors as `statistics`.
-            extra: may hold the round under "round" and this site's last accepted round under "last".
+            data: the complete global weights as `weights`. If the federated method sends other tensors to the sites,
+                these are in `statistics`, by name.
+            extra: may hold the number of the round under "round", and the number of this site's last accepted round
+                under "last". Without them, the client counts the rounds.
 
         Raises:
             ValueError: if `data` does not hold complete weights that fit the network.
-            Aborted: if the host called `abort` during the training.
+            Aborted: if the host (the program that runs the federation) called `abort` during the training.
         """
         extra, self._aborted = extra or {}, False
         number = int(extra.get(ROUND, self._round + 1))
@@ -130,13 +134,15 @@ class MedfedClient(ClientAlgo):
         self._round = number
 
     def get_weights(self, extra: dict | None = None) -> ExchangeObject:
-        """Return the weights after the last `train`.
+        """Return copies of the weights after the last `train`, and of other tensors that the federated method sends.
 
         Args:
             extra: not used.
 
         Returns:
-            The complete weights, the method's tensors, and the numbers of training steps and of images as statistics.
+            An object with the complete weights (not their change) as `weights`. Its `statistics` are the method's other
+            tensors by name, the number of training steps (`FlStatistics.NUM_EXECUTED_ITERATIONS`) and the number of
+            training images (`FlStatistics.DATA_COUNT`).
 
         Raises:
             ValueError: if `train` has not been called.
@@ -150,20 +156,24 @@ class MedfedClient(ClientAlgo):
         return ExchangeObject(weights=weights, weight_type=WeightType.WEIGHTS, statistics=statistics)
 
     def evaluate(self, data: ExchangeObject, extra: dict | None = None) -> ExchangeObject:
-        """Compute the validation scores of weights on the site's validation patients.
+        """Compute the scores of weights on the site's validation patients.
 
         Args:
-            data: complete weights.
+            data: the complete weights of the network as `weights`.
             extra: not used.
 
         Returns:
-            The scores as `metrics`, by name; empty if the site has no validation patients.
+            An object whose `metrics` are the scores by name, among them "score", where higher is better. `metrics` is
+            empty if the site has no validation patients.
+
+        Raises:
+            ValueError: if `data` does not hold complete weights that fit the network.
         """
         request = Message("validate", self._weights_of(data), {}, {"round": self._round})
         return ExchangeObject(metrics=dict(self._site.reply(request).facts))
 
     def abort(self, extra: dict | None = None) -> None:
-        """End a running training after its current step.
+        """Stop a running `train` after its present training step; it then raises `Aborted`.
 
         Args:
             extra: not used.
@@ -171,7 +181,7 @@ class MedfedClient(ClientAlgo):
         self._aborted = True
 
     def finalize(self, extra: dict | None = None) -> None:
-        """Release the weights of the last update.
+        """Free the memory that the result of the last `train` uses. `get_weights` cannot be called afterwards.
 
         Args:
             extra: not used.

@@ -25,13 +25,16 @@ PLAN, START, IMAGES = "plan.yaml", "start.state", "images.json"
 
 
 def prepare_federation(args: argparse.Namespace) -> int:
-    """Run `python -m medfed.coordinator prepare`: write the folder of a federation.
+    """Run `python -m medfed.coordinator prepare`: write the folder from which a federation is started.
 
-    The folder holds the plan, the network's first weights, the project file for `nvflare provision`, a README.md with
-    the commands for both sides, and one folder for each hospital.
+    The folder holds the plan (the config for all hospitals), the network's first weights, the project file for `nvflare
+    provision`, a README.md with the commands for both sides, and one folder for each hospital.
 
     Args:
-        args: the parsed arguments: `config`, the overrides of its keys, `out`, `sites`, `host` and `port`.
+        args: the parsed arguments: `config` (path of a config), changes of its values, `out` (the folder to write; None
+            takes `federations/NAME`, where NAME is that of the config), `sites` (names of the hospitals; None takes all
+            sites of the dataset except the unseen site), `host` (host name or address of the coordinator) and `port`
+            (port of FLARE's server).
 
     Returns:
         The exit code 0.

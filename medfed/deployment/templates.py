@@ -90,13 +90,14 @@ written before the filters run; `kit/JOB/audit.log` has a line for each time tha
 
 
 def site_file_text(site: str, n_rounds: int) -> str:
-    """Return the text of a hospital's own YAML file, for the hospital to complete.
+    """Return the text of a hospital's own YAML file, which the hospital then completes.
 
-    The list of statistics that may leave is empty, so that the hospital decides on it after a dry run.
+    The file says where the images are and what may leave the hospital. The list of statistics that may leave is empty,
+    because the hospital decides on it after a dry run.
 
     Args:
         site: the name of the site.
-        n_rounds: the number of rounds of the plan.
+        n_rounds: the number of rounds of the federation.
     """
     return SITE_FILE.format(site=site, rounds=n_rounds)
 
@@ -104,10 +105,15 @@ def site_file_text(site: str, n_rounds: int) -> str:
 def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:
     """Return the content of FLARE's project file, from which `nvflare provision` makes the startup kits.
 
+    A startup kit is a folder with the certificates and scripts of one participant.
+
     Args:
-        sites: the names of the sites.
-        host: the name or address under which the hospitals reach the coordinator.
-        port: the port of FLARE's server; the next port is for FLARE's admin console.
+        sites: the names of the hospitals' sites.
+        host: the host name or address under which the hospitals reach the coordinator.
+        port: the port of FLARE's server; FLARE's admin console uses port + 1.
+
+    Returns:
+        Nested dicts and lists, to be written as YAML.
     """
     server = {"name": host, "type": "server", "org": "coordinator", "fed_learn_port": port, "admin_port": port + 1,
               "connect_to": host, "default_host": host}  # fmt: skip

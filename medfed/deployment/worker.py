@@ -34,7 +34,7 @@ LOCK, LOCK_TIMEOUT_S = "site.lock", 60
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the worker; `SiteProcess` starts this program, users do not.
+    """Run the program for one site. `SiteProcess` starts it; users do not.
 
     Args:
         argv: one argument, the file descriptor of this process's end of the socket; None reads `sys.argv`.
@@ -53,12 +53,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def serve(connection: Connection) -> None:
-    """Build the site that the first frame describes, then reply to requests until the connection is closed.
+    """Build a site, then reply to requests until the parent process closes the connection.
 
-    The first frame is JSON with these entries: `config` (the config as YAML text), `source` (its name in error
-    messages), `site` (the name of the site), `folder` (the folder of the site's files), `threads` (the number of CPU
-    threads) and, at a hospital, `agreement`. Every later frame is a request. Each frame back begins with one byte that
-    says what it is (`medfed.engines.site_process`).
+    The first message on the connection is JSON that describes the site: `config` (the config as YAML text), `source`
+    (the name of the config in error messages), `site` (the name of the site), `folder` (the folder of the site's
+    files), `threads` (the number of CPU threads) and, only at a hospital, `agreement` (what may leave). Every later
+    message is the bytes of a request. Everything that is sent back begins with one byte that says what it is: a reply,
+    an error, a warning or a progress report.
 
     Args:
         connection: the connection to the parent process.

@@ -31,10 +31,10 @@ class InProcess:
 
     Args:
         local_sites: the sites that train.
-        folder: folder of the sites' files (`SiteStore`). None stores nothing; then a run cannot be resumed, and a site
-            continues from its work even if its reply was rejected.
+        folder: folder in which each site's reply and kept tensors are stored after each training round. None stores
+            nothing. Then a run cannot be resumed, and work of a rejected reply is not undone at the site.
         validation_site: the validation site; None if there is none. It is not among `sites`.
-        settings: the `federation` block of the config.
+        settings: the `federation` section of the config.
         config_yaml: the whole config as YAML text, for engines that build the sites in another process.
         source: the name of the config in error messages, for such engines.
         on_reply: function that is called after each reply (`OnReply`); None calls nothing.
@@ -60,15 +60,15 @@ class InProcess:
         return sorted(site.name for site in self.local_sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Let each site reply to its request, one after another in the order of their names.
+        """Let each site reply to its request; the sites work one after another, in the order of their names.
 
         Args:
-            kind: the kind of the requests.
+            kind: the kind of all these requests: "share", "train" or "validate".
             messages: the requests by the name of the site.
 
         Returns:
-            The replies by the name of the site. A site that raises a UserError has a reply of kind "failed" if
-            `federation.on_bad_update` is "drop".
+            The replies by the name of the site. If a site raises a UserError and the setting `federation.on_bad_update`
+            is "drop", its reply has the kind "failed".
 
         Raises:
             UserError: if a site raises it and `federation.on_bad_update` is "stop".
@@ -95,13 +95,16 @@ class InProcess:
         return replies
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """Give each site the memory that it had after its last accepted round, before a run is resumed.
+        """Give each site the tensors that it kept after its last accepted round. Called before a run is resumed.
+
+        Such tensors are, for example, the state of the site's optimiser. They are read from the site's file. Nothing
+        happens if the engine has no folder.
 
         Args:
-            took_part: the number of that round, by the name of the site (`State.took_part`).
+            took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
 
         Raises:
-            UserError: if the file of a site is missing.
+            UserError: if the file of a site is missing or damaged.
         """
         if self._store:
             self._store.restore(self.local_sites, took_part)

@@ -38,23 +38,26 @@ class NVFlare(Processes):
     _flare: FlareConnection | None = field(default=None, init=False)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Deliver the requests through FLARE and return the replies; starts the simulator with the first call.
+        """Deliver the requests through NVIDIA FLARE's simulator and return the replies.
+
+        The first call starts the simulator.
 
         Args:
-            kind: the kind of the requests.
+            kind: the kind of all these requests: "share", "train" or "validate".
             messages: the requests by the name of the site.
 
         Returns:
-            The replies by the name of the site; of kind "failed" where a site could not reply.
+            The replies, by the name of the site. If a site could not reply, its reply has the kind "failed".
 
         Raises:
-            UserError: if NVIDIA FLARE is not installed, or cannot run these sites.
+            UserError: if NVIDIA FLARE is not installed, there are more than 100 sites, or FLARE cannot use the name of
+                a site.
         """
         self._flare = self._flare or FlareConnection(self._simulator)
         return self._flare.exchange(kind, messages, self.settings.reply_timeout_s, self.on_reply)
 
     def close(self) -> None:
-        """Stop the simulator and the sites' processes."""
+        """End NVIDIA FLARE's simulator and the processes of the sites."""
         if self._flare:
             self._flare.close()
 

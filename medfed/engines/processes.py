@@ -25,15 +25,15 @@ from medfed.federation.message import Message, failed_reply
 class Processes(InProcess):
     """Engine that runs each site in a process of its own.
 
-    Each process builds its site from the config and stores the site's memory in `folder/SITE`. As many sites work at
-    the same time as the machine has cores for, each with as many threads as this process, so that the results are
-    bit-identical to those of `InProcess`.
+    Each process builds its site from the config and stores the site's replies and kept tensors in `folder/SITE`. As
+    many sites work at the same time as the machine has cores for, each with as many threads as this process, so that
+    the results are bit-identical to those of `InProcess`.
 
-    A site that crashes, raises an error or exceeds `federation.reply_timeout_s` has a reply of kind "failed". Its
-    process is started again with the next request, and continues from its files.
+    If a site crashes, raises an error or exceeds the setting `federation.reply_timeout_s`, its reply has the kind
+    "failed". Its process is started again with the next request, and continues from its files.
 
     The arguments are those of `InProcess`. The objects in `local_sites` never reply to requests; after the training
-    they receive the local entries of the sites, for the evaluation.
+    they receive the entries of the network that stay at the sites, for the evaluation.
     """
 
     _processes: dict[str, SiteProcess] = field(default_factory=dict, init=False)
@@ -41,14 +41,18 @@ class Processes(InProcess):
     _callback_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Let all sites reply to their requests at the same time, as far as the machine has cores for them.
+        """Let the sites reply to their requests, several at the same time.
+
+        The number of sites that work at the same time is the number of CPU cores divided by the number of threads of
+        this process, and at least 1.
 
         Args:
-            kind: the kind of the requests.
+            kind: the kind of all these requests: "share", "train" or "validate".
             messages: the requests by the name of the site.
 
         Returns:
-            The replies by the name of the site; of kind "failed" where a site could not reply.
+            The replies, by the name of the site, sorted by name. If a site could not reply, its reply has the kind
+            "failed".
         """
         replies = {}
         n_workers = max(1, (os.cpu_count() or 1) // torch.get_num_threads())
@@ -66,15 +70,16 @@ class Processes(InProcess):
         return dict(sorted(replies.items()))
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """Read the local entries of each site from its folder, for the evaluation.
+        """Load, into this process, the entries of the network that stay at each site. The evaluation needs them.
 
-        The sites' processes do not need this call: each request names the round from which they continue.
+        They are read from the folder of each site. The sites' own processes do not need this call, because each request
+        tells them from which round to continue.
 
         Args:
             took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
 
         Raises:
-            UserError: if the file of a site is missing.
+            UserError: if the file of a site is missing or damaged.
         """
         for site in self.local_sites:
             store = SiteStore(self.sites_folder / site.name)
@@ -82,17 +87,17 @@ class Processes(InProcess):
             site.memory = site.memory if site.local_keys else {}
 
     def close(self) -> None:
-        """Stop the sites' processes."""
+        """End the processes of all sites."""
         self._stopping = True
         for process in self._processes.values():
             process.close()
 
     @property
     def sites_folder(self) -> Path:
-        """Folder of the sites' files.
+        """The folder that contains one folder for each site, with the site's files.
 
         Raises:
-            ValueError: if the engine was built without a folder.
+            ValueError: if the engine was created without a folder.
         """
         if self.folder is None:
             raise ValueError("folder is None, but sites in processes of their own need a folder for their files")

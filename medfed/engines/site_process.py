@@ -50,19 +50,22 @@ class SiteProcess:
     def ask(
         self, request: bytes, timeout_s: float | None = None, stopped: Callable[[], bool] = lambda: False
     ) -> bytes:
-        """Send a request to the site and wait for its reply.
+        """Send a request to the site's process and wait for the reply.
+
+        If the process does not run, it is started first.
 
         Args:
             request: the bytes of the request (`Message.to_bytes`).
             timeout_s: seconds to wait, including the start of the process; None waits without limit.
-            stopped: function that returns true when waiting must end; it is called every `POLL_S` seconds.
+            stopped: function without arguments that returns True when waiting must end; it is called about every 0.2
+                seconds.
 
         Returns:
-            The bytes of the reply.
+            The bytes of the reply, for `Message.from_bytes`.
 
         Raises:
-            SiteFailed: if the process ended, was stopped, did not reply in time (the process is then ended), or the
-                site reported an error.
+            SiteFailed: if the process ended, if it did not reply in time or `stopped` returned True (the process is
+                then killed), or if the site reported an error.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
@@ -73,7 +76,7 @@ class SiteProcess:
             raise SiteFailed(self._how_it_ended(error)) from error
 
     def close(self) -> None:
-        """Kill the process, if there is one, and close the connection to it."""
+        """Kill the site's process, if it runs, and close the connection to it."""
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.kill()

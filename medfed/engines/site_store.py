@@ -27,12 +27,13 @@ ADVICE = "put back a copy, or start another run with --out"
 
 @dataclass
 class SiteStore:
-    """Reads and writes the files `folder/SITE/round_NNNNN.site`.
+    """Stores each site's reply and memory after each training round, in the files `folder/SITE/round_NNNNN.site`.
 
-    Each file holds the site's reply of one training round and the site's memory after that round. The memory of a site
-    that does not train in a round is released, and read from its file when it is needed again; except for a site with
-    local entries, which needs them for validation. A site without memory (for example if `training.optimizer_state` is
-    "reset") has a file only until its round is accepted, because until then the coordinator may repeat the request.
+    The memory of a site (`Site.memory`) is the tensors that it keeps between rounds, such as its optimiser's state.
+    If a site does not train in a round, its memory is removed from RAM and read from the file when it is needed again.
+    An exception is a site with entries of the network that it never sends (`Site.local_keys`), because it needs them
+    for validation. A site without memory (for example if `training.optimizer_state` is "reset") has a file only until
+    its round is accepted, because until then the coordinator may repeat the request.
 
     Args:
         folder: the folder that holds one folder for each site.
@@ -43,12 +44,17 @@ class SiteStore:
     _released: set[str] = field(default_factory=set)  # sites whose memory is only in their file
 
     def begin_round(self, sites: Iterable[Site], training_sites: Collection[str], number: int) -> None:
-        """Release the memory of sites that do not train, and delete files that are no longer needed.
+        """Free RAM before a training round, and delete files of sites that are no longer needed.
+
+        The memory of a site (`Site.memory`) is the tensors that it keeps between rounds. The memory of a site that does
+        not train in this round is removed from RAM and stays in the site's file only. An exception is a site with
+        entries of the network that it never sends. Files of earlier rounds are deleted for sites whose memory was empty
+        after the round.
 
         Args:
             sites: all sites of this process.
             training_sites: the names of the sites that train in this round.
-            number: the round that begins. Files of earlier rounds are deleted for sites without memory.
+            number: the number of the round that begins.
         """
         for site in sites:
             if site.name not in training_sites:
@@ -62,17 +68,19 @@ class SiteStore:
     def train(
         self, site: Site, request: bytes, reply_to: Callable[[Message], bytes]
     ) -> tuple[bytes, Callable[[], None] | None]:
-        """Return a site's reply to a training request, from its file if it has replied to the same request before.
+        """Return a site's reply to a training request; train only if no reply to the same request is stored.
 
         Args:
-            site: the site. Its memory is set to that of its last accepted round before, and to that of this round
-                after the training.
+            site: the site. Before training, its memory (the tensors that it keeps between rounds) is set to that of its
+                last accepted round. After a successful call, its memory is that of the requested round.
             request: the bytes of the request.
-            reply_to: computes the bytes of the reply; called only if there is no stored reply to this request.
+            reply_to: function that trains and returns the bytes of the reply. It is called only if no stored reply to
+                this request exists.
 
         Returns:
-            The bytes of the reply, and a function that moves the site's new file to its final place; None instead of
-            the function if the reply was stored before, or is of kind "failed".
+            The bytes of the reply, and a function without arguments that moves the site's new file to its final place.
+            The second value is None if the reply was stored before or has the kind "failed", because then there is no
+            new file.
 
         Raises:
             UserError: if the file of the last accepted round is missing or damaged.
@@ -95,13 +103,13 @@ class SiteStore:
         return reply, commit
 
     def end_round(self, trained: Iterable[Site], number: int) -> None:
-        """Record which of the sites that trained in this round have no memory after it.
+        """Record which of the sites that trained in this round keep no tensors after it.
 
         For those sites, a missing file is not an error when the run is resumed.
 
         Args:
             trained: the sites that trained in this round, sorted by name.
-            number: the round.
+            number: the number of the round.
         """
         old = self._without_memory()
         new = dict(old)
@@ -114,11 +122,13 @@ class SiteStore:
             write_atomically(self.folder / WITHOUT_MEMORY, json.dumps(new, sort_keys=True))
 
     def restore_memory(self, site: Site, last: int) -> None:
-        """Give a site the memory of its last accepted round, if it currently has the memory of another round.
+        """Set a site's memory to that of its last accepted round, if it is the memory of another round now.
+
+        The memory (`Site.memory`) is the tensors that a site keeps between rounds, such as its optimiser's state.
 
         Args:
-            site: the site.
-            last: the number of its last accepted round; 0 if it has none, which empties the memory.
+            site: the site; its memory is replaced.
+            last: the number of its last accepted round. 0 means that it has none, and empties the memory.
 
         Raises:
             UserError: if the file of that round is missing or damaged.
@@ -129,14 +139,17 @@ class SiteStore:
             self._released.discard(site.name)
 
     def restore(self, sites: Iterable[Site], took_part: Mapping[str, int]) -> None:
-        """Give each site the memory that it had after its last accepted round, before a run is resumed.
+        """Set the memory of each site to that of its last accepted round. Called before a run is resumed.
+
+        The memory (`Site.memory`) is the tensors that a site keeps between rounds, such as its optimiser's state. It is
+        read from the site's file.
 
         Args:
-            sites: all sites of this process.
-            took_part: the number of that round, by the name of the site (`State.took_part`).
+            sites: all sites of this process. A site that is missing in `took_part` is not changed.
+            took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
 
         Raises:
-            UserError: if the file of a site is missing or damaged; without it, the optimiser would start from zero.
+            UserError: if the file of a site is missing or damaged.
         """
         for site in sites:
             if number := took_part.get(site.name):

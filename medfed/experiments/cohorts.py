@@ -17,20 +17,28 @@ from medfed.federation.settings import Federation
 def assign_patients(
     dataset: Dataset, federation: Federation, seed: int, file: str
 ) -> tuple[dict[str, Split], dict[str, Split], dict[str, list[Case]]]:
-    """Assign every patient to a site's split, to a client, or to the unseen site.
+    """Decide for every patient at which site or client, and in which part, the images are used.
+
+    The parts are training, validation and test. The patients of the unseen site are kept for the final test. A client
+    is a simulated participant that holds patients of one or more sites.
 
     Args:
         dataset: the images of all sites.
-        federation: names the unseen site and the validation site, and says how patients are given to clients.
-        seed: decides the splits, the clients and which sites take part.
-        file: the config file, for error messages.
+        federation: the `federation` section of the config. It names the unseen site and the validation site, and says
+            how patients are divided among clients.
+        seed: decides the split of each site, the clients, and which sites take part.
+        file: the path of the config file, for error messages.
 
     Returns:
-        The splits of the source sites and, last, of the validation site; the clients by name, empty if each site is
-        one client; the cases of the unseen site by name, empty if there is no unseen site.
+        Three dicts. The first has the split (training, validation and test patients) of each site that trains, by its
+        name, and last that of the validation site, whose patients are all for validation. The second has the training
+        and validation patients of each client, by its name; it is empty if each site is one client. The third has the
+        cases (an image with its mask or class) of the unseen site, by its name; it is empty if there is no unseen site.
 
     Raises:
-        UserError: if a named site is missing, if no site is left to train on, or if an image occurs twice.
+        UserError: if a named site does not exist, if no site is left to train on, if a site has no training images, if
+            the patients cannot be divided among the clients, or if an image occurs twice and the config does not allow
+            it.
     """
     source, validating, unseen = _sites(dataset, federation, seed, file)
     cases = dataset.cases_by_site([*source, *validating, *unseen])
@@ -85,19 +93,22 @@ def _sites(
 
 
 def participating_sites(source: list[str], wanted: int | None, seed: int, file: str) -> list[str]:
-    """Return the source sites that train (`federation.participating`), in the given order.
+    """Choose at random which sites train, as many as the setting `federation.participating` says.
 
-    A site's rank in the random order depends only on the seed and the site's name. So the three sites of
-    `participating: 3` include the two of `participating: 2`, and leaving a site out does not change the others' order.
+    A site's place in the random order depends only on the seed and the site's name. With the same seed, the sites that
+    are chosen for `wanted` = 2 are therefore among those that are chosen for `wanted` = 3.
 
     Args:
         source: names of the sites that are neither the unseen site nor the validation site.
         wanted: number of sites that train; None takes all.
         seed: decides which sites train.
-        file: the config file, for error messages.
+        file: the path of the config file, for error messages.
+
+    Returns:
+        The names of the chosen sites, in the order of `source`.
 
     Raises:
-        UserError: if `wanted` is larger than the number of source sites.
+        UserError: if `wanted` is larger than the number of names in `source`.
     """
     if wanted is None:
         return source

@@ -24,17 +24,23 @@ from medfed.tasks.task import Task
 
 
 def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool) -> EvaluationResult:
-    """Score every test patient of the source sites ("seen") and every patient of the unseen and validation sites.
+    """Predict and score all test patients with the trained weights.
+
+    These are the test patients of the sites that trained, and all patients of the unseen site and of the validation
+    site (sites that never train). A row of scores has the role of its site: "seen" for a site that trained, "unseen" or
+    "validation".
 
     Args:
         experiment: the sites, the network and the task.
-        weights: the global state dict. A source site is scored with the entries that it keeps to itself, where the
-            method has such entries; the unseen and the validation site with their average (`unseen_weights`), or as
-            the method's `unseen_bn` says.
+        weights: the global weights, as a state dict. If the sites keep entries of the network to themselves (such as
+            BatchNorm), a site that trained is scored with its own entries. The other sites are scored with the average
+            of these entries, or as the method's `unseen_bn` says.
         quiet: whether to draw no progress bar.
 
     Returns:
-        Rows of scores, rows of ratios, and the predicted masks of the unseen site.
+        One object with three parts: the rows of scores; the ratio of the vertical diameters of two structures for each
+        patient (only for a dataset that names two structures, otherwise empty); and the predicted masks of the unseen
+        site (for segmentation).
     """
     task, dataset, network = experiment.task, experiment.dataset, experiment.network
     source_sites, validation_site = experiment.sites, experiment.validation_site
@@ -67,15 +73,18 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
 
 
 def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state dict for a site that did not train.
+    """Return the state dict with which a site that did not train is scored.
 
-    Entries that every source site keeps to itself (FedBN, or `federation.batch_norm: local`) are averaged over the
-    sites, weighted by their number of images, as the author of FedBN advises for external sites. In a real federation
-    the sites would have to agree to send these entries once.
+    Some methods keep entries of the network, such as BatchNorm, at each site. These entries are averaged over the
+    sites, weighted by the number of training images, as the author of the method FedBN advises for external sites. In a
+    real federation the sites would have to agree to send these entries once.
 
     Args:
         source_sites: the sites that trained.
-        weights: the global state dict.
+        weights: the global weights, as a state dict.
+
+    Returns:
+        A new dict with all entries of the network. If no entries stay at the sites, it equals `weights`.
     """
     sites = [site for site in source_sites if site.local_entries()]
     if not sites:
@@ -85,14 +94,18 @@ def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) 
 
 
 def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the boundary distance (`evaluation.boundary_distance`) at each site that did not train, by site.
+    """Compute, for each site that did not train, how well the features separate structures from the background.
 
-    Source sites report theirs when they validate. The result is empty if the config does not ask for the distance, or
-    if no image shows a boundary.
+    The boundary distance is the mean cosine distance, in [0, 2], between features along the outline of a structure and
+    features of the background around it (Figure 7 of ELCFS). Sites that train report it when they validate.
 
     Args:
         experiment: the sites, the network and the task.
-        weights: the global state dict.
+        weights: the global weights, as a state dict.
+
+    Returns:
+        The boundary distance, by the name of the site. The dict is empty if the setting `evaluation.boundary_distance`
+        is false. A site is missing if none of its images shows an outline.
     """
     task, validation_site = experiment.task, experiment.validation_site
     if not task.measures_boundary_distance:

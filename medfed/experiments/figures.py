@@ -70,15 +70,16 @@ def draw_all(
     experiment: Experiment, method: Method, state: State, result: EvaluationResult, folder: RunFolder,
     boundary_distances: Mapping[str, float],
 ) -> None:
-    """Draw all figures of a run into the folder `figures/`, as PNG files.
+    """Draw all figures of a run and save them as PNG files in its folder `figures`.
 
     Args:
         experiment: task, dataset, network and sites of the run.
-        method: the method.
-        state: the coordinator's state after the selected round.
-        result: scores of the test cases, and the masks that were scored.
+        method: the federated method.
+        state: the coordinator's state after the round whose weights are the result of the run.
+        result: scores of the test cases, and the predicted masks that were scored.
         folder: the run's folder.
-        boundary_distances: boundary distance at each site that did not train; empty if it was not measured.
+        boundary_distances: for each site that did not train, the distance that the function `boundary_distances`
+            returns; empty if it was not measured.
     """
     where = folder.path / FIGURES
     where.mkdir(exist_ok=True)

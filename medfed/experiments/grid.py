@@ -31,7 +31,7 @@ Varied = tuple[Override, ...]
 
 @dataclass(frozen=True)
 class Fold:
-    """One run of a comparison.
+    """One run of a comparison: one method, one unseen site and one seed.
 
     Args:
         row: the row of the table: a method with one value of each varied setting.
@@ -57,16 +57,18 @@ class Grid:
     base: Config
 
     def compatible_methods(self, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
-        """Return the methods that work on this task with their default settings, FedAvg first.
+        """Return the methods that work on a dataset's task with their default settings, FedAvg first.
 
         Args:
-            dataset: decides the task.
+            dataset: the dataset. It decides whether the task is segmentation or classification, and the size of the
+                images.
 
         Returns:
-            The names of these methods; and for each other method, the sentence that says why it does not work.
+            Two values: a list with the names of these methods; and a dict with, for each other method, the sentence
+            that says why it does not work. Stacks of several methods are not tried.
 
         Raises:
-            UserError: if the network does not fit the dataset, so that no method works.
+            UserError: if the network of the config is made for the other task, so that no method works.
         """
         build_task(self.base, dataset)
         refused: dict[str, str] = {}
@@ -82,19 +84,28 @@ class Grid:
         self, out: Path, methods: Sequence[str], n_seeds: int, names: Sequence[str], sites: Sequence[str] | None,
         validates: Mapping[str, str] = {}, varied: Sequence[Sequence[Override]] = (),
     ) -> list[Fold]:
-        """Return all runs of the comparison, seed by seed, so that a table is complete as early as possible.
+        """Return all runs of a comparison: each method and varied setting, with each unseen site and each seed.
+
+        The unseen site of a run does not train and is tested at the end. The runs are sorted by seed first, so that a
+        table with all methods and sites exists as early as possible.
 
         Args:
             out: folder of the comparison.
-            methods: methods as `--methods` names them.
-            n_seeds: number of seeds, starting with the base config's.
-            names: names of the dataset's sites.
-            sites: the sites to leave out in turn; None takes all.
-            validates: the validation site of each unseen site (`validation_sites`); empty if one site is left out.
-            varied: the values of each varied setting; every method has a row for each combination of them.
+            methods: the methods, as in `--methods` of `medfed.evaluate`, such as `ccst:k=1`.
+            n_seeds: number of seeds: the seed of the base config, and the numbers after it.
+            names: names of all sites of the dataset; at least two.
+            sites: names of the sites that are the unseen site in turn; None takes all.
+            validates: the validation site (a second site that does not train) for each unseen site, by the name of the
+                unseen site; empty if only one site is left out.
+            varied: for each varied setting, a list of its values. A method has one row of the table for each
+                combination of the values of those settings that it has.
+
+        Returns:
+            The runs. None of their folders is created.
 
         Raises:
-            UserError: if a site, a method or a setting is unknown, or two rows are the same.
+            UserError: if a site, a method or a setting is unknown, if there are fewer than two sites, if two rows would
+                share a folder, or if fewer sites are left to train than the setting `federation.participating` needs.
         """
         for site in sites or []:
             if site not in names:
@@ -120,15 +131,16 @@ class Grid:
     def config_of(
         self, method: str, site: str, seed: int, validation: str | None = None, varied: Sequence[Override] = ()
     ) -> Config:
-        """Return the base config with another method, unseen site and seed.
+        """Return the base config with another method, another unseen site and another seed.
 
         Args:
-            method: a name, `name:key=value,...` to change settings, or several of these joined by + to stack them. A
-                method that the base config names starts from the settings there, any other from its defaults.
-            site: name of the unseen site; "" for none.
+            method: the method as text. `name` is a method, and `name:key=value,...` is a method with changed settings.
+                Several of these, joined by `+`, are used together. A method that the base config uses starts from the
+                settings there. Any other method starts from its default settings.
+            site: name of the unseen site, which does not train and is tested; "" for none.
             seed: the seed.
             validation: name of the validation site; None keeps that of the base config.
-            varied: one value of each varied setting.
+            varied: one new value for each setting that is varied.
 
         Raises:
             UserError: if the method or a setting is unknown, or a value is wrong.
@@ -178,9 +190,16 @@ class Grid:
 
 
 def check_rows(folds: Sequence[Fold]) -> None:
-    """Build each row's method and network once; raise UserError for a row that could not train.
+    """Check that the method and the network of each row of a comparison table can be used with the dataset.
 
-    Without this check a wrong row would end the comparison when its first run starts, hours later.
+    Nothing is trained. Without this check, a wrong row would end the comparison only when its first run starts, hours
+    later.
+
+    Args:
+        folds: the runs of the comparison. For each row of the table, the first of them is checked.
+
+    Raises:
+        UserError: if a row could not train.
     """
     for fold in {fold.row: fold for fold in reversed(folds)}.values():
         try:
@@ -202,10 +221,17 @@ def _check_fits(config: Config, dataset: Dataset) -> None:
 
 
 def parse_varied(texts: Sequence[str]) -> list[list[Override]]:
-    """Return the values of each `--vary KEY=V1,V2`, one list per text.
+    """Convert the texts of `--vary`, such as `method.k=1,2`, to values of settings.
+
+    Args:
+        texts: one text `KEY=V1,V2,...` for each varied setting.
+
+    Returns:
+        For each text, a list with one entry for each of its values.
 
     Raises:
-        UserError: if a text is not of this form, or its setting cannot be varied.
+        UserError: if a text does not have this form, if its setting cannot be varied, or if two texts have the same
+            setting.
     """
     varied = [Override.parse_each(text, "--vary") for text in texts]
     keys = [values[0].key for values in varied]
@@ -218,16 +244,19 @@ def parse_varied(texts: Sequence[str]) -> list[list[Override]]:
 
 
 def validation_sites(names: Sequence[str], pairs: Sequence[str], root: str) -> dict[str, str]:
-    """Return the validation site of each unseen site.
+    """Choose, for each unseen site, the validation site: a second site that does not train and only scores.
 
     Args:
         names: names of the sites, sorted.
-        pairs: UNSEEN/VALIDATION texts. Without any, each site is the unseen site once, and the next site is its
-            validation site; the last site has the first one.
+        pairs: texts `UNSEEN/VALIDATION`, each with the names of two sites. If empty, each site is the unseen site once,
+            and the next site in `names` is its validation site. The first site follows the last one.
         root: folder of the dataset, for error messages.
 
+    Returns:
+        The name of the validation site, by the name of the unseen site.
+
     Raises:
-        UserError: if there are fewer than three sites, or a pair is wrong.
+        UserError: if there are fewer than three sites, or a text in `pairs` is wrong.
     """
     if len(names) < 3:
         raise UserError(f"{root}: leaving two sites out needs at least three sites, found {', '.join(names)}")

@@ -46,23 +46,32 @@ def plan_comparison(
     vary: Sequence[str] = (), leave_two_out: bool = False, pairs: Sequence[str] | None = None, resume: bool = False,
     quiet: bool = True,
 ) -> ComparisonPlan:
-    """Plan every run of a comparison, and refuse what could not be trained before the first run starts.
+    """Plan all runs of a comparison of methods, in which each site in turn is the unseen site.
+
+    The unseen site of a run does not train and is tested at the end. Nothing is trained by this function. Anything that
+    could not be trained is refused here, before the first run starts.
 
     Args:
         config: the base config; each run changes its method, its unseen site and its seed.
         out: folder of the tables and of all runs.
-        methods: names, with settings as in `ccst:k=1,style=single`, stacked by `+`; `["all"]` takes every method that
-            works on the task.
-        n_seeds: number of runs of each method and unseen site, with the config's seed, seed + 1, ...
-        sites: the sites to leave out in turn; None takes every site.
-        vary: `KEY=V1,V2,...` for each setting of which every method is run with each value.
-        leave_two_out: whether another site validates in each run and does not train either.
-        pairs: with `leave_two_out`, `UNSEEN/VALIDATION` for each pair; None pairs each site with the next one.
-        resume: whether runs that exist in `out` are continued; without it they are refused.
-        quiet: whether to draw no progress bar while a phantom is made.
+        methods: names of methods. Settings are written as in `ccst:k=1,style=single`, and several methods that are used
+            together are joined by `+`. `["all"]` takes every method that works on the task.
+        n_seeds: number of runs for each method and unseen site, at least 1. They have the config's seed, seed + 1, ...
+        sites: names of the sites that are the unseen site in turn; None takes every site.
+        vary: one text `KEY=V1,V2,...` for each setting that is varied. Every method that has the setting is run with
+            each of the values.
+        leave_two_out: whether each run also has a validation site, a second site that does not train.
+        pairs: texts `UNSEEN/VALIDATION` that name the two sites of a run, only with `leave_two_out`. With None, the
+            validation site of a run is the site that follows the unseen site in the list of sites.
+        resume: whether to continue runs that exist in `out`. If false, they are refused.
+        quiet: whether to draw no progress bar while a synthetic dataset is made.
+
+    Returns:
+        The runs, and the methods that were left out for `["all"]`, with the reasons.
 
     Raises:
-        UserError: if a method, site, pair or varied setting is unknown or does not work, or `out` holds runs.
+        UserError: if a method, site, pair or varied setting is unknown or cannot be used, or if `out` holds runs and
+            `resume` is false.
     """
     if pairs and (sites or not leave_two_out):
         raise UserError("--pairs is for --leave-two-sites-out, without --sites: each pair names its unseen site")
@@ -88,7 +97,18 @@ def plan_comparison(
 
 
 def run_folds(folds: Sequence[Fold], quiet: bool) -> list[Fold]:
-    """Run the folds that are not finished; return those that another process has locked, which are not run."""
+    """Train and score all runs of a comparison that are not finished.
+
+    Args:
+        folds: the runs. Runs that were started before are continued.
+        quiet: whether to draw no progress bars and print no notes.
+
+    Returns:
+        The runs whose folder is in use by another process. They were skipped.
+
+    Raises:
+        UserError: if a run cannot be done.
+    """
     busy, is_done = [], [fold.folder.is_finished() for fold in folds]
     with tqdm(total=len(folds), initial=sum(is_done), desc="folds", unit="fold", disable=quiet, dynamic_ncols=True,
               position=1) as bar:  # finished folds count as `initial`, so the time left is that of the others
@@ -108,12 +128,12 @@ def run_folds(folds: Sequence[Fold], quiet: bool) -> list[Fold]:
 
 @dataclass(frozen=True)
 class ComparisonTables:
-    """The tables of a comparison.
+    """The tables of a comparison of methods.
 
     Args:
         unseen: scores at the unseen sites.
         validation: scores at the validation sites; None where one site is left out.
-        costs: the mean cost of each row's runs, by the row's label.
+        costs: the mean cost (time and bytes) of each row's runs, by the row's label.
         published: Markdown with the numbers that papers published on the same data; "" without any.
     """
 
@@ -123,7 +143,13 @@ class ComparisonTables:
     published: str
 
     def to_text(self, bold: bool = False) -> str:
-        """Return the tables as aligned text; `bold` marks the best values for a terminal."""
+        """Return the tables as text with aligned columns: the scores at the unseen sites, and the cost of each method.
+
+        If each run has a validation site, the table of its scores follows that of the unseen sites.
+
+        Args:
+            bold: whether to mark the best values with the control characters of a terminal.
+        """
         text = to_text(self.unseen, isatty=bold)
         if self.validation:
             text = f"UNSEEN SITES\n{text}\n\nVALIDATION SITES\n{to_text(self.validation, isatty=bold)}"
@@ -131,9 +157,13 @@ class ComparisonTables:
         return f"{text}\n\ncost\n{costs}\nnote: {NOTE}"
 
     def write(self, out: Path) -> None:
-        """Write the tables to a folder: `table.md`, `.csv`, `.json` and `.tex`, and `cost.csv`.
+        """Write the tables to files: `table.md`, `table.csv`, `table.json`, `table.tex` and `cost.csv`.
 
-        If two sites are left out, `validation.csv` and `.json` have the scores of the validation sites.
+        If each run has a validation site, the scores there are also written to `validation.csv` and `validation.json`.
+        Existing files are replaced.
+
+        Args:
+            out: the folder, which must exist.
         """
         markdown = to_markdown(self.unseen)
         write_atomically(out / "table.csv", to_csv(self.unseen))
@@ -151,7 +181,14 @@ class ComparisonTables:
 
 
 def build_tables(plan: ComparisonPlan) -> ComparisonTables:
-    """Build the tables of a comparison from its finished runs."""
+    """Build the tables of a comparison from those of its runs that are finished.
+
+    Args:
+        plan: the runs of the comparison; at least one must be finished.
+
+    Returns:
+        The tables of scores and costs, and published numbers on the same data.
+    """
     finished = [fold for fold in plan.folds if fold.folder.is_finished()]
     unseen = _table(finished, "unseen")
     validation = _table(finished, "validation") if plan.leaves_two_out else None

@@ -17,7 +17,7 @@ from medfed.tasks.task import KEPT_BYTES, Task
 
 @dataclass
 class SiteImages:
-    """Read cases, advance a progress bar, and count what is unusual about the images of each site.
+    """Reads the images of the sites, advances a progress bar, and counts notices (unusual properties of images).
 
     Args:
         dataset: knows how to read a case.
@@ -34,17 +34,42 @@ class SiteImages:
     notices: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def samples(self, cases: Sequence[Case]) -> Any:
-        """Return the prepared samples of these cases, for training or validation; None without cases."""
+        """Read cases (images with their masks or classes) and return them as samples for training or validation.
+
+        Args:
+            cases: the cases, all of one site or client.
+
+        Returns:
+            Prepared samples with `len()` and `batch(indices)`; None if `cases` is empty.
+
+        Raises:
+            UserError: if a file cannot be read.
+        """
         if not cases:
             return None
         return self.task.load(self.dataset, cases, self._notice, self.bar.update, self.kept_bytes)
 
     def check_files(self, cases: Sequence[Case]) -> None:
-        """Read cases that the evaluation will read later, so that a damaged file is reported before training."""
+        """Read the cases that will be tested after the training, to find damaged files before the training starts.
+
+        The images are not kept in memory.
+
+        Args:
+            cases: the test cases (images with their masks or classes) of one site.
+
+        Raises:
+            UserError: if a file cannot be read.
+        """
         self.task.check_files(self.dataset, cases, self._notice, self.bar.update)
 
     def warn_of_notices(self, splits: Mapping[str, Split]) -> None:
-        """Warn about what was counted: one warning per site and notice, with the number of images."""
+        """Warn about what was converted or looks unusual in the images that were read.
+
+        There is one warning for each site and notice, with the number of images that have this notice.
+
+        Args:
+            splits: the patients of each site, by the name of the site; they give the total number of images.
+        """
         for (site, notice), n in sorted(self.notices.items(), key=lambda entry: entry[0][0]):
             warnings.warn(f"{site}: {n} of {len(splits[site].all())} images: {notice}", stacklevel=2)
 

@@ -17,17 +17,17 @@ from medfed.outputs.run_folder import RunFolder
 
 @contextmanager
 def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
-    """Print medfed's warnings as one-line notes, each text once, and collect them.
+    """Print medfed's warnings as notes of one line, each text once, and collect them. A context manager.
 
-    Once the run has a `config.yaml`, the notices are also saved in `notices.json`, so that a resumed run knows those
-    of earlier rounds.
+    If the run's folder has a `config.yaml`, so that it holds a run, the notes are also saved in its file
+    `notices.json`. A resumed run starts with the saved notes.
 
     Args:
         folder: the run's folder.
-        quiet: whether to print nothing; notices are still collected.
+        quiet: whether to print nothing; the notes are still collected.
 
     Yields:
-        The list of notices, to which new ones are added while the context is active.
+        The list of the notes, to which new ones are added while the context is active.
     """
     has_begun, has_notices = ((folder.path / name).is_file() for name in ("config.yaml", "notices.json"))
     notices: list[str] = folder.read_json("notices.json") if has_begun and has_notices else []
@@ -57,7 +57,14 @@ def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
 
 @contextmanager
 def name_folder_of_full_disk(folder: RunFolder) -> Iterator[None]:
-    """Add the run's folder to the error of a full disk, because the system's error may name no file."""
+    """Add the path of the run's folder to the error of a full disk. A context manager.
+
+    The operating system's error may not name a file. Only an OSError for a full disk or an exceeded quota is changed.
+    Every error is raised again.
+
+    Args:
+        folder: the run's folder.
+    """
     try:
         yield
     except OSError as error:

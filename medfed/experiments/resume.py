@@ -36,16 +36,18 @@ REMAINDERS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
 def check_run_folder(
     folder: RunFolder, settings: Mapping[str, Any], resume: bool, accept_change: bool = False
 ) -> None:
-    """Check that a run may start in this folder, or that the run in it may be resumed.
+    """Check that a new run may start in a folder, or that the run in it may be continued.
 
     Args:
         folder: the run's folder.
-        settings: every value of the config (`medfed.config.schema.resolved`).
-        resume: whether to continue the run in the folder.
-        accept_change: whether to continue although one of the settings in MAY_CHANGE has changed.
+        settings: all values of the config, as nested dicts (`medfed.config.schema.resolved`).
+        resume: true to continue the run in the folder, false to start a new one.
+        accept_change: whether to continue although settings have changed. Only the settings in MAY_CHANGE, such as the
+            number of rounds, may change.
 
     Raises:
-        UserError: if starting or continuing here could lose or mix results.
+        UserError: if there is no run to continue, if a new run would overwrite an existing one, or if the config
+            differs from that of the existing run and the difference is not accepted.
     """
     config_file = folder.path / "config.yaml"
     if resume and not config_file.is_file():
@@ -87,18 +89,29 @@ def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> Non
 
 
 def changed_settings(folder: RunFolder, settings: Mapping[str, Any]) -> list[str]:
-    """Return the settings that differ from those of the run in the folder, as lines such as `seed: 1 -> 2`.
+    """List the settings that differ from those of the run in a folder.
 
     Args:
         folder: the run's folder, which has a `config.yaml`.
-        settings: every value of the new config (`medfed.config.schema.resolved`).
+        settings: all values of the new config, as nested dicts (`medfed.config.schema.resolved`).
+
+    Returns:
+        One text for each changed setting, such as `seed: 1 -> 2` (old and new value).
     """
     file = folder.path / "config.yaml"
     return difference(strict_yaml.parse(strict_yaml.read(file), str(file)), settings)
 
 
 def load_resume_state(folder: RunFolder, start: State) -> State:
-    """Return the state of the last checkpoint, or `start` if there is none; UserError if it is of another network."""
+    """Return the coordinator's state after the last saved round of a run.
+
+    Args:
+        folder: the run's folder.
+        start: the state before the first round. It is returned if the folder has no saved round.
+
+    Raises:
+        UserError: if the saved weights have other names, shapes or dtypes than those of `start`.
+    """
     rounds = folder.rounds()
     if not rounds:
         return start
@@ -114,21 +127,21 @@ def load_resume_state(folder: RunFolder, start: State) -> State:
 
 
 def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split], codecs: Sequence[str]) -> None:
-    """Record in `data.json` which files a run is trained on, or refuse to resume it with other files.
+    """Record in `data.json` on which files a run is trained, or compare them with an existing record.
 
-    `data.json` holds the SHA-256 of every image and mask of the source sites and the validation site, and of each codec
-    file. For more than MAX_HASHED_CASES cases it holds the file sizes only, because hashing hundreds of thousands of
-    files at every start would take too long.
+    `data.json` in the run's folder holds the SHA-256 of every image and mask of the sites that train and of the
+    validation site, and of each codec file. For more than MAX_HASHED_CASES cases it holds the file sizes instead,
+    because hashing all files at every start would take too long.
 
     Args:
         folder: the run's folder.
         dataset: the dataset of the run.
-        splits: the patients of the source sites and of the validation site.
-        codecs: names or files of the style codecs that the method uses.
+        splits: the patients of each site that trains and of the validation site, by the name of the site.
+        codecs: names or paths of the style codecs (pretrained encoders and decoders) that the method uses.
 
     Raises:
-        UserError: if files changed, appeared or disappeared since the run was started, or if it was started on a
-            phantom and now finds real images, or the reverse.
+        UserError: if files changed, appeared or disappeared since the run was started; or if it was started on
+            synthetic images and now finds real ones, or the reverse.
     """
     cases = [case for patients in splits.values() for case in patients.all()]
     hashed = len(cases) <= MAX_HASHED_CASES

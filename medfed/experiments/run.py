@@ -27,7 +27,14 @@ from medfed.outputs.run_folder import RunFolder
 
 
 def default_folder(config: Config) -> Path:
-    """Return the folder of a run without `--out`: runs/CONFIG-METHOD-unseen_SITE[-validation_SITE]-seedN."""
+    """Return the folder of a run for which the user names no folder with `--out`.
+
+    It is `runs/CONFIG-METHOD-unseen_SITE-seedN`, with `-validation_SITE` before `-seedN` if there is a validation site.
+    CONFIG is the name of the config file without its ending. Without an unseen site, its name is "none".
+
+    Args:
+        config: the config of the run.
+    """
     unseen, validation = config.federation.unseen_site or "none", config.federation.validation_site
     sites = f"unseen_{unseen}" + (f"-validation_{validation}" if validation else "")
     return Path("runs") / f"{Path(config.source).stem}-{config.method_name}-{sites}-seed{config.seed}"
@@ -36,21 +43,24 @@ def default_folder(config: Config) -> Path:
 def start_or_resume(
     config: Config, folder: RunFolder, resume: bool = False, accept_config_change: bool = False, quiet: bool = False
 ) -> dict[str, object]:
-    """Lock a folder, check that this run may start or continue in it, and run it to the end.
+    """Train and evaluate one federation in a folder, or continue the run that is in the folder.
+
+    The folder is locked, so that no other process can use it at the same time.
 
     Args:
-        config: everything that decides the numbers of the run.
-        folder: where the results are written.
-        resume: whether to continue the run in the folder; without it, a folder that holds a run is refused.
-        accept_config_change: whether to continue although a setting that may change differs from the run's config.
+        config: the config of the run.
+        folder: the folder to which the results are written.
+        resume: whether to continue the run in the folder. If false, a folder that holds a run is refused.
+        accept_config_change: whether to continue although settings have changed. Only some settings, such as the number
+            of rounds, may change.
         quiet: whether to draw no progress bars and print no notes.
 
     Returns:
-        The content of `summary.json`.
+        The content of `summary.json`, with the scores of the run.
 
     Raises:
         UserError: if the config, the data or the folder do not allow the run.
-        KeyboardInterrupt: if the run is interrupted; the message says how to continue.
+        KeyboardInterrupt: if the user interrupts the run; the message says how to continue.
     """
     with folder.locked():
         check_run_folder(folder, resolved(config), resume, accept_config_change)
@@ -65,17 +75,21 @@ def start_or_resume(
 
 
 def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, object]:
-    """Do what is left of a run: train, score, draw figures and write the summary.
+    """Do the remaining steps of a run: train, score, draw figures and write the summary.
 
-    The caller has locked the folder and called `check_run_folder`. A run that is complete is not repeated.
+    The caller must have locked the folder and called `check_run_folder`. If the run is complete and its config is
+    unchanged, nothing is computed.
 
     Args:
-        config: everything that decides the numbers of the run.
-        folder: where the results are written.
+        config: the config of the run.
+        folder: the folder to which the results are written.
         quiet: whether to draw no progress bars and print no notes.
 
     Returns:
         The content of `summary.json`, which is the last file that a run writes.
+
+    Raises:
+        UserError: if the config, the data or the saved rounds do not allow the run.
     """
     is_complete = folder.is_finished() and (folder.path / "model.safetensors").is_file()
     if is_complete and not changed_settings(folder, resolved(config)):

@@ -68,16 +68,22 @@ class Experiment:
 
 
 def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> Experiment:
-    """Read the images of the source sites, and build the network, the sites and the engine.
+    """Prepare a simulated run: read the images of the sites that train; build the network, the sites and the engine.
+
+    Images of the unseen site are not read.
 
     Args:
         config: the config of the run.
-        sites_folder: where the sites keep their checkpoints; None keeps none.
+        sites_folder: folder in which the sites store their replies and the tensors that they keep between rounds; None
+            stores nothing.
         quiet: whether to draw no progress bars.
 
+    Returns:
+        An object with everything that the run needs.
+
     Raises:
-        UserError: if a file of the source sites cannot be used, if files of the unseen site are missing or misnamed, or
-            if settings do not fit the data.
+        UserError: if an image file of the sites that train cannot be used, if files of the unseen site are missing or
+            have wrong names, or if settings do not fit the data.
     """
     dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
@@ -105,14 +111,17 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
 
 
 def build_site(config: Config, name: str) -> Site | ValidationSite:
-    """Build one site or client exactly as a simulation does; images of other sites are not read.
+    """Build one site or client of a config, the same as in a simulation, without reading images of other sites.
 
     Args:
         config: the config of the federation.
-        name: name of the site or client.
+        name: name of the site, or of the client (a simulated participant that holds patients of one or more sites).
+
+    Returns:
+        A site that trains; or, if the config names it as the validation site, one that only scores weights.
 
     Raises:
-        UserError: as `build_experiment`, and if there is no such site.
+        UserError: if no site or client has this name, if its files cannot be used, or if settings do not fit the data.
     """
     dataset = config.data.ensure_available(None)
     splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)
@@ -136,8 +145,9 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     """Return the task of a dataset: segmentation of its structures, or classification into its classes.
 
     Args:
-        config: names the network and the metrics.
-        dataset: the dataset.
+        config: the config of the run. Its network must be made for this task; its `evaluation` section says how the
+            task is evaluated.
+        dataset: the dataset. It decides which task is returned.
 
     Raises:
         UserError: if the network is made for the other task.
@@ -155,13 +165,16 @@ def build_task(config: Config, dataset: Dataset) -> Task:
 def build_network(
     settings: NetworkSettings, method: Method, task: Task, seed: int
 ) -> nn.Module:
-    """Return the network with the layers that the method adds to it.
+    """Build the network with its first weights, and with the layers that the method adds to it.
 
     Args:
-        settings: settings of the network; its initial weights depend only on `seed` and `settings.weights`.
-        method: the method.
+        settings: the settings of the network, such as the file of pretrained weights.
+        method: the federated method.
         task: decides the numbers of input and output channels.
-        seed: the seed of the run.
+        seed: the seed of the run, from which random first weights are drawn.
+
+    Returns:
+        The network, on the CPU.
     """
     with seeded_layers(seed, "initial weights"):
         network = settings.build(task.channels, task.out_channels)
@@ -170,15 +183,20 @@ def build_network(
 
 
 def check_local_entries(method: Method, settings: Federation, source: str, network: nn.Module) -> None:
-    """Raise UserError if settings do not work for a method that keeps entries of the network at each site.
+    """Check that the settings work for a method that keeps entries of the network at each site, such as BatchNorm.
 
-    Such entries need clients that are whole sites, and they exist for the last round only.
+    With such a method, each client must be a whole site, and the weights of the last round must be the result of the
+    run, because the entries that stay at the sites are not saved for earlier rounds. For other methods, nothing is
+    checked.
 
     Args:
-        method: the method.
-        settings: the `federation` block of the config.
-        source: the config file, for error messages.
+        method: the federated method.
+        settings: the `federation` section of the config.
+        source: the path of the config file, for error messages.
         network: the network with the method's layers.
+
+    Raises:
+        UserError: if `federation.clients` is not 0 or `federation.selection` is not "last".
     """
     if not method.local_keys(network):
         return
@@ -210,12 +228,12 @@ class SiteBuilder:
     network: nn.Module
 
     def site(self, name: str, patients: Split, images: SiteImages, kept_bytes: int) -> Site:
-        """Return a site that trains with these patients.
+        """Build a site, or a simulated client, that trains with the given patients; their images are read.
 
         Args:
             name: name of the site or client.
             patients: its training and validation patients.
-            images: reads its images.
+            images: reads the images.
             kept_bytes: how many bytes of images that the method computes may stay in memory.
         """
         config, federation = self.config, self.config.federation
@@ -240,11 +258,24 @@ class SiteBuilder:
         )
 
     def validation_site(self, name: str, patients: Split, images: SiteImages) -> ValidationSite:
-        """Return a site that only computes validation scores, on the validation patients given."""
+        """Build a site that never trains and only computes validation scores; the images are read.
+
+        Args:
+            name: name of the site.
+            patients: the split of the site. Only its validation patients are used.
+            images: reads the images.
+        """
         return ValidationSite(name, images.samples(patients.validation), self.task, self.network)
 
     def warn_of_small_batches(self, sites: list[Site]) -> None:
-        """Warn about sites that have fewer training images than `training.batch_size`."""
+        """Warn if a site has fewer training images than `training.batch_size`, the number of images per training step.
+
+        If the sites are simulated clients, there is one warning for all of them. Otherwise there is one for each such
+        site.
+
+        Args:
+            sites: the sites that train.
+        """
         size = self.config.training.batch_size
         small = [site for site in sites if len(site.training) < size]
         if small and self.config.federation.clients:
@@ -285,5 +316,12 @@ def _read_sites(
 
 
 def progress_bar(text: str) -> Progress:
-    """Return a function that draws a progress bar with this text while an iterable is consumed."""
+    """Return a function that shows a progress bar while a program iterates over some items.
+
+    Args:
+        text: the text before the bar.
+
+    Returns:
+        A function that takes an iterable and returns an iterable with the same items.
+    """
     return lambda items: tqdm(items, desc=text, dynamic_ncols=True, leave=False)

@@ -22,14 +22,18 @@ from medfed.tasks.task import Task
 def summarise(
     config: Config, experiment: Experiment, final: State, rows: list, notices: list[str]
 ) -> dict[str, object]:
-    """Return the content of `summary.json`: scores with intervals, patients, sites, versions and notices.
+    """Return the content of `summary.json`: the scores of a run, and what a reader of the scores should know.
 
     Args:
         config: the config of the run.
-        experiment: its sites, clients and task.
-        final: the state after the round that the selection rule chose.
-        rows: scores of the test cases, as `medfed.experiments.evaluation.evaluate` returns them.
-        notices: the notices of the run.
+        experiment: the sites, clients and task of the run.
+        final: the coordinator's state after the round whose weights are the result of the run.
+        rows: scores of the test cases, as `EvaluationResult.rows` holds them.
+        notices: the notes that were printed during the run.
+
+    Returns:
+        JSON values by name: the scores with confidence intervals, the numbers of patients, the names of the sites, the
+        versions of the software, the notes, and more.
     """
     federation = config.federation
     transductive = transductive_by(experiment.task, experiment.sites)
@@ -83,16 +87,19 @@ def _clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, 
 
 
 def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, object]:
-    """Return what a bundle must know about the images, so that the export needs none of them.
+    """Return what the export of the trained model (as a MONAI bundle) must know about the images.
+
+    With this information in `summary.json`, the export needs no image.
 
     Args:
-        task: what the network learns.
+        task: segmentation or classification.
         dataset: the dataset of the run.
-        first: any case, for the type of its image file.
+        first: any case (an image with its mask or class) of the dataset; only the name of its image file is used.
 
     Returns:
-        Channels, names of structures and classes, the range of intensities (None for MRI), whether images are
-        standardised, and whether they are 2-D image files such as PNG.
+        JSON values by name: `channels` (number of image channels), `structures` and `classes` (names),
+        `intensity_range` (the lowest and highest intensity; None for MRI), `standardised` (whether the network receives
+        standardised images), and `pictures` (whether the images are 2-D image files such as PNG).
     """
     intensity_range = dataset.intensity_range
     return {

@@ -17,18 +17,21 @@ def train(
     config: Config, engine: Engine, folder: RunFolder, state: State, quiet: bool,
     finish: Callable[[State], None] = lambda last: None,
 ) -> State:
-    """Run the remaining rounds, save each one in the folder, and return the state after the last round.
+    """Run the remaining rounds of a federation, and save each round in the run's folder.
 
     Args:
-        config: method, settings of the federation and of the local training, and seed.
+        config: the config of the run.
         engine: delivers messages to the sites; it is closed at the end.
-        folder: the run's folder. Rows of rounds after `state.round` are removed from its tables first.
+        folder: the run's folder. Rows of its tables that belong to rounds after `state.round` are removed first.
         state: the coordinator's state from which training continues.
         quiet: whether to draw no progress bar.
-        finish: called with the last state while the engine is still open.
+        finish: function that is called with the state after the last round, while the engine is still open.
+
+    Returns:
+        The coordinator's state after the last round.
 
     Raises:
-        KeyboardInterrupt: if training is interrupted; the message says how to continue.
+        KeyboardInterrupt: if the user interrupts the training; the message says how to continue.
     """
     settings = config.federation
     if not folder.rounds():
@@ -58,12 +61,13 @@ def train(
 
 
 def selected_state(folder: RunFolder, last: State, rule: str) -> State:
-    """Return the coordinator's state after the round that a selection rule chooses.
+    """Return the coordinator's state after the round whose weights are the result of the run.
 
     Args:
-        folder: the run's folder, which has the scores of all rounds.
+        folder: the run's folder, which has the validation scores of all rounds and the saved states.
         last: the state after the last round.
-        rule: name of a rule in `medfed.federation.selection.RULES`.
+        rule: how the round is chosen, a value of the setting `federation.selection`: "last", "source_validation" or
+            "validation_site".
     """
     chosen = RULES[rule](folder.history())
     return last if chosen == last.round else folder.load_state(chosen)

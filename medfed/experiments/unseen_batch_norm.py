@@ -22,12 +22,29 @@ from medfed.tasks.task import Task
 
 
 def unseen_bn_of(source_sites: Sequence[Site]) -> str:
-    """Return the method's `unseen_bn`, or "" if the sites keep no entries of the network to themselves."""
+    """Return which BatchNorm entries a site that did not train gets, if each site keeps its own (as in FedBN).
+
+    Args:
+        source_sites: the sites that trained; at least one.
+
+    Returns:
+        "average" (the mean of the entries of the sites that trained), "batch_stats" (the same, but each batch of test
+        images is normalised by its own statistics) or "nearest" (the entries of the most similar site that trained), as
+        the method's `unseen_bn` says. It is "" if no entries of the network stay at the sites.
+    """
     return source_sites[0].method.unseen_bn if any(site.local_keys for site in source_sites) else ""
 
 
 def transductive_by(task: Task, source_sites: Sequence[Site]) -> list[str]:
-    """Return what makes a prediction depend on other test images: some of "tent", "batch_stats" and "nearest"."""
+    """Return the names of the techniques that make the prediction for one test image depend on other test images.
+
+    Args:
+        task: the task. Its evaluation settings say whether the network is adapted to the test images ("tent").
+        source_sites: the sites that trained. Their method's setting `unseen_bn` may be "batch_stats" or "nearest".
+
+    Returns:
+        A list with any of "tent", "batch_stats" and "nearest"; empty if each prediction depends on one image only.
+    """
     unseen_bn = unseen_bn_of(source_sites)
     return ["tent"] * task.evaluation.tent + [unseen_bn] * (unseen_bn in ("batch_stats", "nearest"))
 
@@ -36,19 +53,22 @@ def weights_of_nearest_site(
     source_sites: Sequence[Site], network: nn.Module, task: Task, weights: Mapping[str, Tensor], name: str,
     images: Iterable[Tensor],
 ) -> dict[str, Tensor]:
-    """Return the state dict with the local entries of the source site whose BatchNorm statistics are nearest.
+    """Return the weights for a site that did not train, with the BatchNorm entries of the most similar other site.
 
-    The mean and variance of all features that enter the first BatchNorm are compared with each source site's running
-    statistics there (`gaussian_distance`). These features depend on no entry that differs between the sites. Labels
-    are not used. A notice names the chosen site; of equally near sites it is the first in alphabetical order.
+    The images of the site pass through the network up to the first BatchNorm layer. The mean and variance of the
+    features there are compared with the running statistics of each site that trained (`gaussian_distance`). Labels are
+    not used. A warning names the chosen site. If several are equally near, it is the first in alphabetical order.
 
     Args:
-        source_sites: the sites that trained.
+        source_sites: the sites that trained; at least one must have entries of the network that it never sends.
         network: a network to compute with; its weights are overwritten.
         task: standardises the images.
-        weights: the global state dict.
-        name: name of the site that did not train, for the notice.
-        images: its prepared images, (B, C, S, S) each.
+        weights: the global weights, as a state dict.
+        name: name of the site that did not train, for the warning.
+        images: batches of its images, each (B, C, S, S), in [0, 1].
+
+    Returns:
+        A new state dict: `weights`, with the entries that stay at the chosen site.
     """
     sites = {site.name: site.local_entries() for site in source_sites if site.local_entries()}
     any_site = next(iter(sites.values()))
@@ -81,19 +101,21 @@ class _NormReached(Exception):
 
 @torch.no_grad()
 def first_norm_input(network: nn.Module, batches: Iterable[Tensor]) -> tuple[str, Tensor, Tensor]:
-    """Return the path of the first BatchNorm, and mean and variance of the features that enter it.
+    """Compute the mean and variance of the features that enter a network's first BatchNorm layer.
 
-    Sites whose networks differ only in BatchNorm entries compute the same features up to there, and none behind it.
+    The first layer is the one that runs first. Networks that differ only in BatchNorm entries compute the same features
+    up to this layer.
 
     Args:
-        network: a network with a BatchNorm, in evaluation mode.
-        batches: one or more batches (B, C, H, W), as the network takes them.
+        network: a network with a BatchNorm layer, in evaluation mode.
+        batches: one or more batches (B, C, H, W), in the form that the network receives.
 
     Returns:
-        The dotted path of the layer; mean (C,) and variance (C,) over all images and pixels, float64.
+        The dotted path of the layer, such as `encoder.norm1`; and the mean (D,) and the variance (D,) of each of its D
+        channels over all images and pixels, float64, on the CPU.
 
     Raises:
-        ValueError: if the network has no BatchNorm or there is no batch.
+        ValueError: if the network has no BatchNorm layer or there is no batch.
     """
     path, count = "", 0
     total, squares = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
@@ -120,24 +142,32 @@ def _stop_at(path: str) -> Callable[[nn.Module, tuple], None]:
 
 
 def gaussian_distance(mean: Tensor, variance: Tensor, other_mean: Tensor, other_variance: Tensor) -> float:
-    """Return the mean over channels of the squared 2-Wasserstein distance of two Gaussians, relative to the second.
+    """Return the squared 2-Wasserstein distance of two Gaussians, relative to the second one, averaged over channels.
 
-    For one channel with means m, m' and standard deviations s, s': ((m - m')^2 + (s - s')^2) / s'^2. If s' is 0, the
-    channel's distance is 0 for m = m' and s = 0, and infinite otherwise.
+    For a channel in which the Gaussians have the means m and m' and the standard deviations s and s', the distance is
+    ((m - m')^2 + (s - s')^2) / s'^2. If s' is 0, it is 0 for m = m' and s = 0, and infinite otherwise.
 
     Args:
-        mean, variance: (C,), of the first Gaussian.
-        other_mean, other_variance: (C,), of the second.
+        mean: (C,), the mean m of the first Gaussian in each channel.
+        variance: (C,), the variance s^2 of the first Gaussian, at least 0.
+        other_mean: (C,), the mean m' of the second Gaussian.
+        other_variance: (C,), the variance s'^2 of the second Gaussian, at least 0.
+
+    Returns:
+        The distance, at least 0.
     """
     gap = (mean - other_mean).square() + (variance.sqrt() - other_variance.sqrt()).square()
     return float(torch.where(gap == 0, 0.0, gap / other_variance).mean())
 
 
 def with_batch_statistics(network: nn.Module) -> nn.Module:
-    """Return a copy of the network in which every BatchNorm uses the statistics of the batch, in evaluation mode.
+    """Return a copy of a network in which every BatchNorm layer normalises with the statistics of the present batch.
 
-    The copy does not learn. It is transductive: the prediction for an image depends on the other images of the batch
-    (as in Tent, without its training step).
+    The copy is in evaluation mode and its parameters require no gradient. Its prediction for an image depends on the
+    other images of the batch.
+
+    Args:
+        network: the network; it is not changed.
     """
     adapted = copy.deepcopy(network).requires_grad_(False).eval()
     for module in batch_norm_layers(adapted).values():

@@ -29,33 +29,39 @@ class Engine(Protocol):
     on_step: OnStep | None
 
     def sites(self) -> list[str]:
-        """Return the sorted names of the sites that train.
+        """Return the names of the sites that train, sorted.
 
-        The validation site is not in this list, but `exchange` delivers "validate" requests to it.
+        The validation site, which never trains, is not in this list. `exchange` can still deliver "validate" requests
+        to it.
         """
         ...
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Deliver one request to each named site and return the replies.
+        """Deliver one request to each named site, wait, and return the replies.
 
         Args:
             kind: the kind of all these requests: "share", "train", "validate" or "end".
             messages: the requests, by the name of the site.
 
         Returns:
-            The replies, by the name of the site, sorted by name. A site that could not reply has a reply of kind
-            "failed", or is absent.
+            The replies, by the name of the site, sorted by name. If a site could not reply, its reply has the kind
+            "failed", or it is missing from the dict.
         """
         ...
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """Give each site the memory that it had after its last accepted round, before a run is resumed.
+        """Give each site the tensors that it kept after its last accepted round. Called before a run is resumed.
+
+        Such tensors are, for example, the state of the site's optimiser.
 
         Args:
-            took_part: the number of that round, by the name of the site (`State.took_part`).
+            took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
         """
         ...
 
     def close(self) -> None:
-        """Stop the processes and connections of the sites. `exchange` must not be called afterwards."""
+        """End the processes of the sites and the connections to them.
+
+        `exchange` must not be called afterwards.
+        """
         ...

@@ -49,12 +49,15 @@ class Exchange:
 
     Args:
         engine: carries the messages.
-        settings: the `federation` block of the config, with the quorum and the checks of replies.
+        settings: the `federation` section of the config, with the checks of replies and the quorum (how many accepted
+            replies a round needs).
 
     Attributes:
-        ledger: the rows of the ledger since the last call of `take_records`.
-        seconds: the measured seconds by kind of request, and of "aggregate", since then.
-        n_clients: how many sites were asked to train since then.
+        ledger: rows for `ledger.csv` since the last call of `take_records`: one for each tensor or single value that
+            was sent.
+        seconds: the measured seconds since that call, by the kind of request ("share", "train", "validate"), and of
+            "aggregate".
+        n_clients: how many sites were asked to train since that call.
     """
 
     def __init__(self, engine: Engine, settings: Federation) -> None:
@@ -67,15 +70,18 @@ class Exchange:
     def ask(self, messages: Mapping[str, Message], state: State) -> Replies:
         """Send one request to each site and return the replies that pass the checks.
 
-        A rejected reply leads to a warning that names the site.
+        For each rejected reply, a warning names the site.
 
         Args:
             messages: the requests by the name of the site, all of one kind and round; at least one.
-            state: the coordinator's state; the weights of the replies are compared with its weights.
+            state: the coordinator's state. The checks compare the weights in the replies with its weights.
+
+        Returns:
+            An object with the accepted replies, by the name of the site, and the kind and round of the requests.
 
         Raises:
-            UserError: if a reply fails a check and `federation.on_bad_update` is "stop", or if fewer replies than
-                `federation.quorum` are accepted.
+            UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer
+                replies than the setting `federation.quorum` are accepted.
         """
         first = next(iter(messages.values()))
         kind, number = first.kind, first.facts["round"]
@@ -94,21 +100,24 @@ class Exchange:
     def apply(
         self, step: Callable[[dict[str, Message]], Result], replies: Replies
     ) -> tuple[Result, dict[str, Message]]:
-        """Compute a step of the method from the replies; leave out a site whose reply alone makes the step fail.
+        """Compute something from the sites' replies; leave out a site whose reply makes the computation fail.
 
-        A reply can pass every check and still lack something that the method needs. If `step` fails, each reply is
-        tried alone, and those that fail are rejected as in `ask`. If every reply fails alone, the error is raised,
-        because then it is in the method.
+        A reply can pass every check and still lack something that the method needs. If `step` fails with an error that
+        is not a `UserError`, it is called with the reply of one site at a time. The sites with which it fails are
+        rejected, and `step` is called again with the others. If it fails with every site, the error is in the method
+        and is raised.
 
         Args:
-            step: computes a result from the replies by site; it must not change them.
+            step: the computation, from the replies by the name of the site to a result of any type. It must not change
+                the replies.
             replies: the accepted replies, as `ask` returns them.
 
         Returns:
-            The result of `step`, and the replies from which it was computed.
+            The result of `step`, and the replies from which it was computed, by the name of the site.
 
         Raises:
-            UserError: as `ask` does for rejected replies.
+            UserError: if `step` raises it, if a site is rejected and the setting `federation.on_bad_update` is "stop",
+                or if fewer replies than the setting `federation.quorum` are left.
         """
         used = replies.by_site
         with self._timing("aggregate"):
@@ -129,22 +138,24 @@ class Exchange:
         return result, used
 
     def take_records(self) -> tuple[list[Row], dict[str, float], int]:
-        """Return the records since the last call, and reset them.
+        """Return what was recorded since the last call of this method, and clear the records.
 
         Returns:
-            The rows of the ledger, the measured seconds by kind of request, and the number of clients that were asked
-            to train.
+            Three values. The first is a list of rows for `ledger.csv`, one for each tensor or single value that was
+            sent or received. The second is the measured seconds by kind of request ("share", "train", "validate"), and
+            of "aggregate". The third is the number of sites that were asked to train.
         """
         records = self.ledger, self.seconds, self.n_clients
         self.ledger, self.seconds, self.n_clients = [], {}, 0
         return records
 
     def check_settings(self) -> None:
-        """Check, before the first round, that the settings can be satisfied by the sites that take part.
+        """Check, before the first round, that enough sites exist for the settings.
 
         Raises:
-            UserError: if the quorum is larger than the number of sites in a round, or if `federation.largest_change`
-                is set and fewer than three sites take part in a round.
+            UserError: if `federation.quorum` (how many replies a round needs) is larger than the number of sites in a
+                round; or if `federation.largest_change` is set, which compares each site with the median, and fewer
+                than three sites take part in a round.
         """
         n_sites = len(self.engine.sites())
         n_asked = min(self.settings.clients_per_round or n_sites, n_sites)

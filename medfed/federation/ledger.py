@@ -14,18 +14,21 @@ COLUMNS = ("round", "site", "direction", "kind", "name", "shape", "dtype", "byte
 
 
 def message_rows(round_number: int, direction: str, messages: Mapping[str, Message]) -> list[dict[str, object]]:
-    """Return the ledger rows of some messages: one row for each tensor and each fact.
+    """Return rows of the ledger, the list of everything that was sent, for some messages.
+
+    A message contains tensors and facts (named values without a shape, such as a loss or a number of images). Each
+    tensor and each fact has one row.
 
     Args:
         round_number: the round that the messages belong to.
         direction: "up" for messages from the sites, "down" for messages to the sites.
-        messages: the messages by the name of the site. Replies that are later rejected are included, because they have
+        messages: the messages by the name of the site. Replies that are rejected later are included, because they have
             left their site.
 
     Returns:
-        Rows with the keys `COLUMNS`, sorted by site. `shape` is text such as "16x3x3" ("1" for a scalar and for a
-        fact), `dtype` is "float32" and so on, or "fact", and `bytes` is the size without the name; for a fact it is the
-        length of its JSON text.
+        One dict for each row, with the keys of `COLUMNS`, sorted by site. For a tensor, `shape` is a text such as
+        "16x3x3" ("1" for a scalar), `dtype` a text such as "float32", and `bytes` the size of its elements. For a fact,
+        `shape` is "1", `dtype` is "fact", and `bytes` is the number of characters of its JSON text.
     """
     rows = []
     for site in sorted(messages):

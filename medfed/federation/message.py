@@ -35,7 +35,7 @@ class Message:
             (score the weights) or "end" (the run is over). A reply has the kind of its request, or "failed".
         weights: entries of the network's state dict.
         tensors: other tensors that the method sends, by name.
-        facts: plain JSON values by name, such as the number of the round.
+        facts: named values without a shape (plain JSON values), such as the number of the round or a loss.
     """
 
     kind: str
@@ -44,7 +44,9 @@ class Message:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Return the message as safetensors bytes; equal messages give equal bytes.
+        """Return the message as bytes in the safetensors format; equal messages give equal bytes.
+
+        A fact is a named value of the message without a shape, such as the number of the round.
 
         Raises:
             ValueError: if a fact is NaN or infinite.
@@ -54,10 +56,13 @@ class Message:
 
     @staticmethod
     def from_bytes(data: bytes) -> Message:
-        """Return the message that `to_bytes` wrote.
+        """Return the message that `to_bytes` converted to bytes.
+
+        Args:
+            data: the bytes of one message, in the safetensors format.
 
         Raises:
-            ValueError: if `data` is not a message, or is a message of another format version.
+            ValueError: if `data` is not a message, or was written by a version of medfed with another message format.
         """
         groups, header = unpack(data)
         return Message(
@@ -66,7 +71,7 @@ class Message:
 
 
 def failed_reply(why: str) -> Message:
-    """Return the reply that takes the place of one that a site could not give.
+    """Return a reply of kind "failed", which says that a site did not do what was requested.
 
     Args:
         why: the reason, as a clause whose subject is the site, such as "did not reply within 60 s".
@@ -98,13 +103,20 @@ class State:
 
     @staticmethod
     def of(network: nn.Module) -> State:
-        """Return the state before the first round, with copies of the network's weights on the CPU."""
+        """Return the state before the first round of training.
+
+        Args:
+            network: the network with its first weights. They are copied to the CPU.
+        """
         weights = {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}
         parameters = dict(network.named_parameters(remove_duplicate=False))
         return State(0, weights, parameters=frozenset(parameters) & weights.keys())
 
     def to_bytes(self) -> bytes:
-        """Return the state, without `plan`, as safetensors bytes; equal states give equal bytes."""
+        """Return the state as bytes in the safetensors format; equal states give equal bytes.
+
+        All fields except `plan` (the sites, the number of rounds and the training settings) are included.
+        """
         header = {
             "checkpoint": CHECKPOINT_FORMAT,
             "round": self.round,
@@ -115,10 +127,17 @@ class State:
 
     @staticmethod
     def from_bytes(data: bytes) -> State:
-        """Return the state that `to_bytes` wrote, with an empty `plan`.
+        """Return the state that `to_bytes` converted to bytes.
+
+        The field `plan` (the sites, the number of rounds and the training settings) is not stored and has its default
+        value.
+
+        Args:
+            data: the bytes of one checkpoint, in the safetensors format.
 
         Raises:
-            ValueError: if `data` is not a checkpoint, or is a checkpoint of another format version.
+            ValueError: if `data` is not a checkpoint, or was written by a version of medfed with another checkpoint
+                format.
         """
         groups, header = unpack(data)
         _check_format("checkpoint", header.get("checkpoint", 1), CHECKPOINT_FORMAT)
@@ -132,10 +151,13 @@ class State:
 
 
 def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) -> bytes:
-    """Return groups of named tensors and a header as safetensors bytes; equal content gives equal bytes.
+    """Convert several groups of named tensors, and a header, to bytes in the safetensors format.
+
+    Equal content gives equal bytes. The tensors may be on any device and of any shape.
 
     Args:
-        groups: tensors by name, by the name of the group. Names of groups must not contain "/".
+        groups: for each name of a group, its tensors by name, such as {"weights": {"conv.bias": tensor}}. The name of a
+            group must not contain "/".
         header: JSON values by name.
 
     Raises:
@@ -157,10 +179,17 @@ def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) 
 
 
 def unpack(data: bytes) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Return the groups of tensors and the header that `pack` wrote, both in the same order.
+    """Convert the bytes that `pack` returned back to groups of tensors and a header.
+
+    Args:
+        data: the bytes, in the safetensors format.
+
+    Returns:
+        Two dicts. The first has, for each name of a group, its tensors by name, on the CPU and in the order in which
+        they were packed; a group without tensors is missing. The second is the header: JSON values by name.
 
     Raises:
-        ValueError: if `data` was not written by `pack`, or has another format version.
+        ValueError: if `data` was not written by `pack`, or was written by a version of medfed with another format.
     """
     try:
         named = safetensors.torch.load(data)
@@ -191,7 +220,11 @@ def _check_format(name: str, version: object, expected: int) -> None:
 
 
 def digest(*parts: bytes) -> str:
-    """Return the SHA-256 checksum of the concatenated parts, as 64 hexadecimal characters."""
+    """Return the SHA-256 checksum of bytes, as 64 hexadecimal characters.
+
+    Args:
+        parts: the bytes, in any number of parts. Only their concatenation counts, not where one part ends.
+    """
     checksum = hashlib.sha256()
     for part in parts:
         checksum.update(part)
@@ -199,5 +232,10 @@ def digest(*parts: bytes) -> str:
 
 
 def n_bytes(tensor: Tensor) -> int:
-    """Return the size of a tensor in bytes when it is sent; a broadcast tensor counts with its full shape."""
+    """Return how many bytes the elements of a tensor need when it is sent.
+
+    Args:
+        tensor: a tensor of any shape and dtype. If it is expanded (a view that repeats elements), all repeated elements
+            are counted, because all of them are sent.
+    """
     return tensor.numel() * torch.empty((), dtype=tensor.dtype).element_size()

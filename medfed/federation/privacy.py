@@ -75,27 +75,30 @@ class Privacy:
 def protect(
     reply: Message, request: Message, privacy: Privacy, key: bytes, variances: Collection[str] = ()
 ) -> Message:
-    """Clip a site's reply and add Gaussian noise to it, as the `privacy` block of the config says.
+    """Clip what a site sends and add Gaussian noise to it, as the `privacy` section of the config says.
 
-    The change of the weights since the request is clipped to the L2 norm `privacy.clip`, and the tensors to
-    `privacy.statistics_clip`. Every number then gets noise with standard deviation 2 * clip * noise. Entries that are
-    not floating point, and facts, are not changed.
+    The change of the weights since the request is scaled down to the L2 norm `privacy.clip` if its norm is larger. All
+    other tensors together are scaled down to the L2 norm `privacy.statistics_clip` if their norm is larger. Then noise
+    is added to every number. Its standard deviation is 2 * `clip` * `noise` for weights and 2 * `statistics_clip` *
+    `statistics_noise` for the other tensors. Integer tensors and facts (named values without a shape, such as the loss)
+    are not changed.
 
     Args:
-        reply: the site's reply.
+        reply: the site's reply. It is not changed in place.
         request: the request, with the weights from which the site started.
-        privacy: the settings; with 0 for both clips the reply is returned unchanged.
+        privacy: the settings. The weights are not changed if `clip` is 0, and the other tensors are not changed if
+            `statistics_clip` is 0.
         key: at least 32 bytes from which the noise is derived. In a real federation it must be secret, because whoever
-            knows it can remove the noise. It must differ for different replies: the difference of two replies with
-            equal noise contains no noise.
-        variances: names of the entries that are running variances (`weights.running_variances`). They are clipped at 0
-            after adding the noise, because BatchNorm divides by their square root.
+            knows it can remove the noise. It must differ for different replies, because the difference of two replies
+            with equal noise contains no noise.
+        variances: names of the entries that are running variances, such as `bn.running_var`. Negative values in them
+            are set to 0 after the noise is added, because BatchNorm divides by their square root.
 
     Returns:
         The reply that may leave the site, with the same names, shapes and dtypes.
 
     Raises:
-        UserError: if a number is NaN or infinite, as clipping cannot bound it.
+        UserError: if a number that must be clipped is NaN or infinite, because clipping cannot bound it.
     """
     if privacy.clip and reply.weights:
         names = [name for name, entry in reply.weights.items() if entry.is_floating_point()]
@@ -114,13 +117,13 @@ def protect(
 
 
 def standard_normal(key: bytes, n: int) -> Tensor:
-    """Return n samples of the standard normal distribution that are derived from a key with SHAKE-256.
+    """Return n samples of the standard normal distribution, derived from a secret key with the hash function SHAKE-256.
 
-    PyTorch's random generator is not used, because its CPU version has only 32 bits of seed: someone who knows roughly
-    what a reply should look like could try all seeds in a few hours and remove the noise.
+    PyTorch's random generator is not used, because its CPU version has a seed of only 32 bits. An attacker could try
+    all seeds in a few hours and remove the noise.
 
     Args:
-        key: the key; equal keys give equal samples.
+        key: the key, of any length; equal keys give equal samples.
         n: the number of samples.
 
     Returns:

@@ -27,11 +27,11 @@ EXTRA = (
 
 @dataclass(frozen=True)
 class Releases:
-    """Numbers of messages that left one site, for the privacy accounting.
+    """Numbers of messages that left one site, from which its privacy guarantee is computed.
 
     Attributes:
-        weights: messages with entries of the network.
-        statistics: messages with other tensors. A message with both counts in both numbers.
+        weights: number of messages with entries of the network.
+        statistics: number of messages with other tensors. A message with both is counted in both numbers.
     """
 
     weights: int = 0
@@ -39,16 +39,18 @@ class Releases:
 
 
 def count_releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) -> dict[str, Releases]:
-    """Count the messages with weights and with statistics that left each site.
+    """Count how many messages with weights, and how many with statistics, left each site.
 
-    A reply that was sent twice, for example because its first copy was lost, counts twice.
+    A statistic is any tensor that is not an entry of the network. A reply that was sent twice, for example because its
+    first copy was lost, counts twice.
 
     Args:
-        ledger: the rows of a ledger (`medfed.federation.ledger`).
-        entries: the names of the network's state dict; every other tensor is a statistic.
+        ledger: the rows of `ledger.csv`, which lists everything that was sent: one dict of texts for each tensor and
+            each single value, with the keys `medfed.federation.ledger.COLUMNS`.
+        entries: the names in the network's state dict.
 
     Returns:
-        The counts by the name of the site, for the sites that sent a tensor.
+        The two numbers for each site that sent a tensor, by the name of the site.
     """
     network = set(entries)
     rows: Counter[tuple[str, ...]] = Counter()
@@ -66,27 +68,33 @@ def count_releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) 
 
 
 def require_accountant(privacy: Privacy) -> None:
-    """Check, before training, that epsilon can be computed after it.
+    """Check, before training, that the package `dp-accounting` is installed if it will be needed.
+
+    The package computes epsilon, the number that says how strong the differential privacy of a run is, after the
+    training.
 
     Args:
-        privacy: the `privacy` block of the config; without noise nothing is needed.
+        privacy: the `privacy` section of the config. Without noise, the package is not needed and the check passes.
 
     Raises:
-        UserError: if the package dp-accounting is needed and not installed.
+        UserError: if the package is needed and not installed.
     """
     if (privacy.noise or privacy.statistics_noise) and importlib.util.find_spec("dp_accounting") is None:
         raise UserError(f"privacy: computing epsilon needs {EXTRA}")
 
 
 def epsilon(privacy: Privacy, released: Releases) -> float:
-    """Compute epsilon for everything that one site sent, with Google's Renyi accountant.
+    """Compute the epsilon of differential privacy for everything that one site sent in a run.
+
+    Smaller values mean a stronger guarantee. The computation is Google's accountant for Renyi differential privacy.
 
     Args:
-        privacy: the `privacy` block of the config, with the noise and delta.
+        privacy: the `privacy` section of the config, with the standard deviations of the noise and with delta.
         released: how many messages left the site.
 
     Returns:
-        Epsilon at `privacy.delta`; infinity if any weights or statistics left the site without noise.
+        Epsilon for delta = `privacy.delta`, at least 0. It is infinite if any weights or statistics left the site
+        without noise.
     """
     has_unprotected = (released.weights and not privacy.noise) or (released.statistics and not privacy.statistics_noise)
     if has_unprotected:
@@ -102,15 +110,16 @@ def epsilon(privacy: Privacy, released: Releases) -> float:
 
 
 def format_budget(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str, object] | None:
-    """Return the `privacy` entry of `summary.json`.
+    """Return the differential-privacy guarantee of a run, as it is written under `privacy` in `summary.json`.
 
     Args:
-        privacy: the `privacy` block of the config.
-        by_site: how many messages left each site, as `count_releases` returns it.
+        privacy: the `privacy` section of the config.
+        by_site: how many messages left each site, by the name of the site, as `count_releases` returns it.
 
     Returns:
-        A dict with `epsilon` (the largest of all sites, or "none" if it is unbounded), `delta`, and two texts: `of`
-        (what the guarantee covers) and `not_covered`. None if the config has no privacy block.
+        A dict with four entries: `epsilon` (the largest of all sites, or the text "none" if it is infinite), `delta`,
+        `of` (a text that says what the guarantee covers) and `not_covered` (a text that says what it does not cover).
+        None if the config neither clips nor adds noise.
     """
     if privacy == Privacy():
         return None

@@ -37,17 +37,18 @@ class InvalidReply(ValueError):
 
 @dataclass(frozen=True)
 class Expected:
-    """The values that the replies to one request are compared with.
+    """What the replies to one request are compared with.
 
     Attributes:
-        kind: the kind of the request.
+        kind: the kind of the request: "share", "train" or "validate".
         round: the round of the request.
         weights: the global weights that were sent.
         examples: the number of images that each site reported in earlier rounds, by the name of the site; a site that
             is missing here is not compared.
-        parameters: the entries of `weights` that are parameters. The others are buffers, such as running statistics.
-        largest_change: `federation.largest_change`: the largest allowed norm of an update's change, as a multiple of
-            the median over the sites; None allows any.
+        parameters: the names of the entries of `weights` that are parameters. The others are buffers, such as running
+            statistics.
+        largest_change: the setting `federation.largest_change`: how long a site's change of the weights (its L2 norm)
+            may be, as a multiple of the median over the sites. None allows any change.
     """
 
     kind: str
@@ -59,17 +60,18 @@ class Expected:
 
 
 def check_reply(site: str, reply: Message, expected: Expected) -> None:
-    """Check one site's reply without looking at the replies of other sites.
+    """Check one site's reply on its own, without the replies of other sites.
 
     Args:
-        site: the name of the site, for its earlier number of images.
+        site: the name of the site. If it reported a number of images in an earlier round, the number must be the same.
         reply: the reply.
-        expected: what was requested.
+        expected: the kind and round of the request, the global weights, and the earlier numbers of images.
 
     Raises:
-        InvalidReply: if the reply has another kind or round than the request, is too large, holds NaN, infinity or a
-            magnitude above `MAX_NUMBER`, holds weights or tensors that were not requested, or lacks a valid number of
-            examples, number of steps or loss.
+        InvalidReply: if the reply has another kind or round than the request, is too large, holds NaN, infinity or an
+            absolute value above 1e18, or holds weights or tensors that were not requested; for a "train" request, also
+            if it has no valid number of images, number of steps or loss; for a "validate" request, also if a score is
+            not a finite number.
     """
     if reply.kind != expected.kind:
         raise InvalidReply(f"is of kind {reprlib.repr(reply.kind)}, but '{expected.kind}' was requested")

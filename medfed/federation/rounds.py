@@ -50,7 +50,7 @@ class Round:
     Attributes:
         state: the coordinator's state after the round.
         history: one row of `history.csv`, with the training losses and the validation scores.
-        ledger: the rows of the ledger of this round (`medfed.federation.ledger`).
+        ledger: the rows of `ledger.csv` for this round: one dict for each tensor or single value that was sent.
         seconds: the measured seconds of "share", "train" and "validate" (all clients together) and of "aggregate" (at
             the coordinator). They differ from run to run and are not part of the state.
         n_clients: how many clients were asked to train.
@@ -73,16 +73,18 @@ def federate(
 
     Args:
         method: the federated method.
-        engine: carries the messages to the sites.
+        engine: carries the messages to the sites and back.
         state: the state to start from: `State.of(network)`, or the state of an earlier round.
-        settings: the `federation` block of the config.
-        seed: the seed of all random streams.
-        training: how each site trains, for methods that read it from `State.plan`; None is the default `Training()`.
+        settings: the `federation` section of the config, such as the number of rounds.
+        seed: the seed of all random streams at the coordinator.
+        training: the settings of the local training, for methods that read them from `State.plan`; None is the default
+            `Training()`.
 
     Raises:
         ValueError: if `state.parameters` is empty.
-        UserError: if the settings cannot be satisfied, a reply is bad, too few sites reply, or the new weights are not
-            finite.
+        UserError: if the settings do not fit the number of sites, a reply fails a check and the setting
+            `federation.on_bad_update` is "stop", fewer replies than the setting `federation.quorum` are accepted, or
+            the new weights are not finite.
     """
     if not state.parameters:
         raise ValueError("state.parameters is empty, so that no weight would be trained; start from State.of(network)")
@@ -109,17 +111,22 @@ def federate(
 def share(
     method: Method, exchange: Exchange, state: State, sites: list[str], seed: int
 ) -> tuple[State, list[str]]:
-    """Ask sites for their shared statistics and let the method combine them.
+    """Ask sites for the statistics that the method shares, and combine them at the coordinator.
 
     Args:
-        method: the method, whose `combine` turns the statistics into its memory at the coordinator.
-        exchange: sends the requests.
-        state: the state before this step.
+        method: the method. Its hook `combine` turns the sites' statistics into the tensors that the coordinator keeps
+            (`state.memory`).
+        exchange: sends the requests and checks the replies.
+        state: the coordinator's state before this step; it is not changed.
         sites: the names of the sites to ask.
         seed: the seed of the random streams.
 
     Returns:
-        The state with the method's new memory, and the names of the sites whose statistics were used.
+        A new state with the method's new tensors in `memory`, and the names of the sites whose statistics were used.
+
+    Raises:
+        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies
+            than the setting `federation.quorum` are accepted.
     """
     number = state.round + 1
     shared = exchange.ask(requests_with_last_round("share", state, sites, number), state)
@@ -139,15 +146,15 @@ def _exclude(state: State, sites: Iterable[str]) -> State:
 
 
 def choose_sites(sites: Iterable[str], n: int, rng: torch.Generator) -> list[str]:
-    """Sample the sites of a round without replacement.
+    """Choose at random, without replacement, the sites that take part in a round.
 
     Args:
         sites: the sorted names of all sites.
-        n: how many to sample; 0, or a number not below the number of sites, takes all.
-        rng: the random generator.
+        n: how many sites to choose. 0 chooses all sites, and so does a number that is not below the number of sites.
+        rng: the random generator, on the CPU.
 
     Returns:
-        The sorted names of the sampled sites.
+        The sorted names of the chosen sites.
     """
     sites = list(sites)
     if n == 0 or n >= len(sites):
@@ -156,12 +163,17 @@ def choose_sites(sites: Iterable[str], n: int, rng: torch.Generator) -> list[str
 
 
 def training_requests(method: Method, state: State, sites: list[str]) -> dict[str, Message]:
-    """Return the training request of each site: the global weights, and the tensors that the method broadcasts to it.
+    """Return the message that asks each site to train for one round.
+
+    A message contains the global weights and the tensors that the method sends to this site.
 
     Args:
-        method: the method, whose `broadcast` returns the tensors.
-        state: the coordinator's state before the round.
+        method: the method. Its hook `broadcast` returns the tensors for a site.
+        state: the coordinator's state before the round, with the global weights.
         sites: the names of the sites that train in this round.
+
+    Returns:
+        The messages, by the name of the site.
     """
     requests = requests_with_last_round("train", state, sites, state.round + 1)
     for site, request in requests.items():
@@ -171,20 +183,22 @@ def training_requests(method: Method, state: State, sites: list[str]) -> dict[st
 
 
 def requests_with_last_round(kind: str, state: State, sites: Iterable[str], number: int) -> dict[str, Message]:
-    """Return a request for each site, with the global weights and the number of the site's last accepted round.
+    """Return one request for each site, with the global weights and the number of the site's last accepted round.
 
-    The site restores its memory from its last accepted round (the fact `last`; 0 if it has none) and discards work of
-    rejected rounds.
+    This is the last round in which the coordinator used the site's update. A site keeps tensors between rounds, such as
+    its optimiser's state. With the request it restores those of its last accepted round, so that work of a rejected
+    round is undone.
 
     Args:
-        kind: the kind of the requests.
-        state: the coordinator's state.
+        kind: the kind of the requests: "share", "train" or "validate".
+        state: the coordinator's state, with the weights and the last accepted round of each site.
         sites: the names of the sites.
         number: the round of the requests.
 
     Returns:
-        The requests by the name of the site. Sites with equal requests share one object, so that an engine encodes it
-        once.
+        The requests by the name of the site. Each has two facts (named values without a shape): `round` is `number`,
+        and `last` is the site's last accepted round, or 0 if it has none. Sites with equal requests share one object,
+        which an engine then has to convert to bytes only once.
     """
     common: dict[int, Message] = {}
     lasts = {site: state.took_part.get(site, 0) for site in sites}
@@ -197,20 +211,21 @@ def requests_with_last_round(kind: str, state: State, sites: Iterable[str], numb
 def aggregate(
     method: Method, exchange: Exchange, state: State, updates: Replies, seed: int
 ) -> tuple[State, dict[str, Message]]:
-    """Aggregate the accepted updates into the state after the round.
+    """Compute the coordinator's state after a round from the sites' updates (their weights after local training).
 
     Args:
-        method: the method, whose `remember` and `aggregate` compute the new memory and the new weights.
-        exchange: leaves out a site whose update the method cannot use.
-        state: the state before the round.
-        updates: the accepted updates.
+        method: the method. Its hooks compute the new global weights (`aggregate`) and the tensors that the coordinator
+            keeps between rounds (`remember`).
+        exchange: calls the hooks, and leaves out a site whose update makes them fail.
+        state: the state before the round; it is not changed.
+        updates: the accepted replies to the training requests.
         seed: the seed of the random streams.
 
     Returns:
         The state after the round, and the updates from which it was computed, by the name of the site.
 
     Raises:
-        UserError: if the new weights or memory are not finite, or too few updates can be used.
+        UserError: if the new weights or kept tensors are not finite, or too few updates can be used.
     """
 
     def server_step(replies: dict[str, Message]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -239,18 +254,27 @@ def _check_finite(state: State, updates: Mapping[str, Message], computed: Mappin
 
 
 def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -> Row:
-    """Validate the new global weights at the sites, in the rounds that `federation.validate_every` selects.
+    """Score the new global weights on the validation patients of the sites; return columns for `history.csv`.
+
+    The scores are computed in every `federation.validate_every`-th round and in the last round. In other rounds nothing
+    is sent.
 
     Args:
         exchange: sends the requests.
         state: the state after the round.
-        updates: the updates of the round. If they lack entries of the network (which then stay at the sites), the
-            validation site is not asked, because no whole model exists for it.
+        updates: the updates of the round, by the name of the site. If they lack entries of the network (because these
+            entries stay at the sites), the validation site, which never trains, is not asked: no complete model exists
+            for it.
 
     Returns:
-        Columns of the history: `validation_score` (mean over the sites that train; None if nothing was validated),
-        `validation_score/SITE` for each of these sites, `validation_site_score` if there is a validation site, and the
-        mean and the values by site of every other fact that the sites report.
+        `validation_score` is the mean over the sites that train, or None if there are no scores.
+        `validation_score/SITE` is the score of one of these sites. `validation_site_score` is the score of the
+        validation site, if it was asked. Every other value NAME that the sites report has the columns NAME (mean over
+        the sites) and `NAME/SITE`.
+
+    Raises:
+        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies
+            than the setting `federation.quorum` are accepted.
     """
     settings, row = exchange.settings, Row(validation_score=None)
     if state.round % settings.validate_every and state.round != settings.rounds:

@@ -12,36 +12,43 @@ VALIDATION_SITE = "validation_site_score"  # a column of the history
 
 
 def last_round(history: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of the last round.
+    """Return the number of the last round: the rule "last" of the setting `federation.selection`.
 
     Args:
-        history: the rows of `history.csv`, one for each round; at least one.
+        history: the rows of `history.csv`: one dict for each finished round, with its number under "round"; at least
+            one.
     """
     return max(int(row["round"]) for row in history)
 
 
 def best_source_round(history: Sequence[Mapping[str, Any]]) -> int:
-    """Return the round with the highest mean validation score over the sites that train.
+    """Return the number of the round with the highest mean validation score over the sites that train.
+
+    This is the rule "source_validation" of the setting `federation.selection`.
 
     Args:
-        history: the rows of `history.csv`, one for each round; at least one.
+        history: the rows of `history.csv`: one dict for each finished round, with its number under "round" and the mean
+            score under "validation_score"; at least one.
 
     Returns:
-        The number of the round; the earliest one if several have the same score, and the last round if none has a
-        score.
+        The number of the round. If several rounds have the same score, it is the earliest of them. If no round has a
+        score, it is the last round.
     """
     return _best_round(history, "validation_score")
 
 
 def best_validation_site_round(history: Sequence[Mapping[str, Any]]) -> int:
-    """Return the round with the highest score on the validation site, which never trains.
+    """Return the number of the round with the highest score at the validation site, a site that never trains.
+
+    This is the rule "validation_site" of the setting `federation.selection`.
 
     Args:
-        history: the rows of `history.csv`, one for each round; at least one.
+        history: the rows of `history.csv`: one dict for each finished round, with its number under "round" and the
+            score under "validation_site_score"; at least one.
 
     Returns:
-        The number of the round; the earliest one if several have the same score, and the last round if none has a
-        score.
+        The number of the round. If several rounds have the same score, it is the earliest of them. If no round has a
+        score, it is the last round.
     """
     return _best_round(history, VALIDATION_SITE)
 

@@ -53,15 +53,15 @@ class Training:
         bounds.check(self)
 
     def learning_rate_in(self, round_number: int, rounds: int) -> float:
-        """Return the learning rate of one round.
+        """Return the learning rate (step size) of one round.
 
         Args:
             round_number: the round, from 1 to `rounds`.
             rounds: the number of rounds of the run.
 
         Returns:
-            `learning_rate`, or with the schedule "cosine"
-            learning_rate * (1 + cos(pi * (round_number - 1) / rounds)) / 2.
+            The field `learning_rate` if the field `schedule` is "constant". If it is "cosine", learning_rate * (1 +
+            cos(pi * (round_number - 1) / rounds)) / 2.
         """
         if self.schedule == "constant":
             return self.learning_rate
@@ -140,7 +140,11 @@ class Federation:
         bounds.check(self, self._conflicts)
 
     def partition_label(self) -> str:
-        """Return the name of the partition and its parameter, such as "dirichlet 0.5" or "domains"."""
+        """Return how the training patients are divided among simulated clients, as a short text.
+
+        The text is the setting `partition` with its parameter, such as "dirichlet 0.5", "heterogeneous 0.1" or
+        "domains".
+        """
         parameter = {"heterogeneous": f" {self.mixing:g}", "dirichlet": f" {self.concentration:g}"}
         return self.partition + parameter.get(self.partition, "")
 
@@ -181,7 +185,7 @@ class Plan:
     """What a method's hooks at the coordinator may know about the federation.
 
     Args:
-        sites: the sites that train, sorted by name. In one round fewer may take part. Empty if it is not known, as
+        sites: the names of the sites that train, sorted. In one round fewer may take part. Empty if it is not known, as
             when a hook is called outside of a federation.
         rounds: number of communication rounds; 0 if it is not known.
         training: how each site trains for one round.

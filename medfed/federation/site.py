@@ -30,7 +30,9 @@ OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes of names in a site's memor
 
 @dataclass
 class Site:
-    """A site that trains. It keeps `memory` between rounds; everything else comes with each request.
+    """A site that trains: a hospital with its own images, which replies to the coordinator's requests.
+
+    The site keeps `memory` between rounds. Everything else that changes comes with each request.
 
     Args:
         name: the name of the site.
@@ -40,13 +42,13 @@ class Site:
         method: the federated method.
         network: the network; several sites of one process may share it, because each request loads its own weights.
         architecture: the names of the network's layers that methods use.
-        settings: the `training` block of the config.
-        local_keys: entries of the state dict that stay at this site and are never sent.
+        settings: the settings of the local training, which are the `training` section of the config.
+        local_keys: names of the entries of the network's state dict that stay at this site and are never sent.
         local_epochs: passes over the training images in a round.
         seed: the seed of all random streams.
         rounds: number of rounds of the whole training, for learning rate schedules.
         max_cache_bytes: how many bytes of images that the method computes may be cached in memory.
-        privacy: the `privacy` block of the config: clipping and noise of every reply.
+        privacy: clipping and noise of every reply, which are the `privacy` section of the config.
         noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
         progress: function that is called after each training step, see `OnStep`; None calls nothing.
         memory: the tensors that the site keeps between rounds, by name: the optimiser's state ("optimizer/..."), its
@@ -73,28 +75,35 @@ class Site:
     _expanded: tuple[str, Samples] | None = None
 
     def reply_key(self) -> str:
-        """Return a cache key: all settings that affect this site's reply, apart from the request and the images.
+        """Return a text that contains all settings of this site that affect its replies.
 
-        A stored reply is used again only if this key and the request are equal.
+        The text is part of a cache key. A stored reply is used again only if this text and the request are both the
+        same as before. The images are not part of the text.
         """
         rounds = None if self.settings.schedule == "constant" else self.rounds
         local_keys = sorted(self.local_keys)
         return repr((self.settings, self.method, self.local_epochs, rounds, self.seed, local_keys, self.privacy))
 
     def reply(self, request: Message) -> Message:
-        """Return the site's reply to a request of the coordinator, with the privacy noise of its config.
+        """Return the site's reply to one request of the coordinator.
+
+        If the config has a `privacy` section, the weights and tensors of the reply are clipped and noise is added to
+        them.
 
         Args:
-            request: of kind "share", "train" or "validate", with the global weights and the fact `round`.
+            request: a message of kind "share", "train" or "validate". It holds the global weights and the number of the
+                round, from 1, as the fact `round`. (A fact is a named value without a shape.)
 
         Returns:
-            A message of the same kind. "share": the method's statistics (`Method.share`). "train": the weights after
-            local training, the tensors of `Method.on_round_end`, and the facts `examples` (number of training images),
-            `steps` and `loss` (mean over the steps). "validate": the validation scores, as facts.
+            A message of the same kind. A "share" reply holds the statistics that the method computes from the site's
+            images (`Method.share`), and no weights. A "train" reply holds the weights after local training, the tensors
+            that the method sends with them (`Method.on_round_end`), and three facts: `examples` (number of training
+            images), `steps` (number of training steps) and `loss` (mean over the steps). A "validate" reply holds the
+            validation scores as facts. It is empty if the site has no validation patients.
 
         Raises:
             ValueError: if the kind is unknown, or the weights do not fit the network.
-            UserError: if the loss is not finite.
+            UserError: if the training loss, or a number that must be clipped, is NaN or infinite.
         """
         handlers = {"share": self._share, "train": self._train, "validate": self._validate}
         if request.kind not in handlers:
@@ -109,10 +118,13 @@ class Site:
         return protect(reply, request, self.privacy, secret + bytes.fromhex(key), running_variances(self.network))
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Load the global weights into the network, with the site's own values for its local entries.
+        """Load the global weights into the site's network, in place.
+
+        Entries that stay at this site (`local_keys`) get the values that the site itself trained last.
 
         Args:
-            weights: entries of the state dict; those that the site keeps for itself may be missing.
+            weights: entries of the network's state dict, by name. An entry that stays at this site may be missing if
+                the site has already trained.
 
         Raises:
             ValueError: if names, shapes or dtypes do not fit the network.
@@ -122,10 +134,10 @@ class Site:
         self.network.load_state_dict(merged)
 
     def local_entries(self) -> dict[str, Tensor]:
-        """Return the site's own values of its local entries, by name in the state dict.
+        """Return the values of the network's entries that stay at this site, by their names in the state dict.
 
-        Local entries (`local_keys`) are never sent, such as BatchNorm entries in FedBN. The dict is empty before the
-        site's first training round.
+        These entries (`local_keys`) are never sent, such as the BatchNorm entries in the method FedBN. The dict is
+        empty if there are no such entries, and before the site's first training round.
         """
         return {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
 

@@ -39,10 +39,10 @@ class Rejection:
     Attributes:
         site: the name of the site.
         round: the round of the request.
-        kind: the kind of the request.
+        kind: the kind of the request: "share", "train" or "validate".
         reason: a clause whose subject is the reply, such as "was not received".
         advice: what the user can do.
-        is_bad: whether a reply was received and failed a check; false if no reply was received.
+        is_bad: true if a reply was received and failed a check; false if no usable reply to this request was received.
     """
 
     site: str
@@ -61,18 +61,25 @@ def validate_replies(
 ) -> tuple[RepliesBySite, list[Rejection]]:
     """Separate the replies that can be used from those that are rejected.
 
-    First each reply is checked on its own, then tensors are compared across sites, then updates with an outlying norm
-    are found. A method's tensors may have different names and different first dimensions (classes, images) at each
-    site, but must agree in dtype and in the other dimensions. A tensor that is named after an entry of the network,
-    such as `control/ENTRY`, must have the shape of that entry.
+    There are three checks. A reply that fails one of them is rejected.
+    First, each reply is checked on its own, for example for its kind, its size, and numbers that are not finite.
+    Second, names, dtypes and shapes are compared. Weights must have the entries that at least half of the sites sent.
+    Other tensors of the same name must have the same dtype at the sites, and the same dimensions except the first (for
+    example the number of classes). A tensor that is named after an entry of the network, such as `control/ENTRY`, must
+    have the shape of that entry.
+    Third, if `expected.largest_change` is set and at least three sites are left, the L2 norm of each site's weight
+    change is compared with the median over the sites. A site whose norm is more than `largest_change` times the median
+    is rejected.
 
     Args:
         requests: what was sent, by the name of the site. A reply of any other site is rejected.
         replies: what was received, by the name of the site.
-        expected: the values that the replies are compared with.
+        expected: what a valid reply must fit: the kind and round of the request, the global weights, the earlier
+            numbers of images, and `largest_change`.
 
     Returns:
-        The accepted replies by site, and the rejections; both sorted by the names of the sites.
+        The accepted replies by the name of the site, and a list with one rejection for each other site. Both are sorted
+        by the names of the sites.
     """
     missing = [site for site in requests if site not in replies]
     rejected = [_rejection(site, expected, "was not received", is_bad=False) for site in missing]
@@ -99,19 +106,20 @@ def validate_replies(
 def find_failing_sites(
     step: Callable[[RepliesBySite], Any], replies: RepliesBySite, kind: str, number: int
 ) -> list[Rejection]:
-    """Return the sites whose reply alone makes a computation fail, although the reply passed the checks.
+    """Find the sites whose replies make a computation at the coordinator fail, although they passed all checks.
 
-    Call it only after `step(replies)` raised an error that is not a `UserError`.
+    Call this function only after `step(replies)` raised an error that is not a `UserError`. It calls `step` again, with
+    the reply of one site at a time.
 
     Args:
         step: the computation, such as a method's aggregation; it is called once for each site.
         replies: the accepted replies, by the name of the site.
-        kind: the kind of the request.
-        number: the round of the request.
+        kind: the kind of the request that the sites replied to.
+        number: the number of the round.
 
     Returns:
-        One rejection for each such site. The list is empty if every reply alone makes `step` fail: then the error is
-        in the method, not in the replies.
+        One rejection for each site with which `step` fails. A `UserError` does not count as a failure. The list is
+        empty if `step` fails with every site, because the error is then in the method and not in the replies.
     """
     failing = []
     for site, reply in replies.items():

@@ -15,7 +15,7 @@ from medfed.federation.message import Message
 
 @dataclass
 class ValidationSite:
-    """The site that `federation.validation_site` names. It replies to validation requests only.
+    """A site that never trains and only scores weights on its own images (setting `federation.validation_site`).
 
     Args:
         name: the name of the site.
@@ -30,16 +30,16 @@ class ValidationSite:
     network: nn.Module
 
     def reply(self, request: Message) -> Message:
-        """Return the validation scores of the request's weights on all images of this site.
+        """Compute the validation scores of the weights in a request, on all images of this site.
 
         Args:
-            request: of kind "validate", with all entries of the network.
+            request: a message of kind "validate" with all entries of the network's state dict as `weights`.
 
         Returns:
-            A message of kind "validate", with the scores as facts.
+            A message of kind "validate". Its `facts` are the scores by name, such as `score`.
 
         Raises:
-            ValueError: if the request is of another kind, as this site neither trains nor shares.
+            ValueError: if the request has another kind, because this site neither trains nor shares.
         """
         if request.kind != "validate":
             raise ValueError(

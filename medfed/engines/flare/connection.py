@@ -35,11 +35,11 @@ class Job(Protocol):
     """Interface of a FLARE job that runs."""
 
     def end_reason(self) -> str | None:
-        """Return why the job ended, as a clause; None while it runs."""
+        """Return why the FLARE job ended, as a clause such as "FLARE says FINISHED"; None while it runs."""
         ...
 
     def stop(self) -> None:
-        """End the job; called after the connection to it was closed."""
+        """End the FLARE job. Called after the connection to the job was closed."""
         ...
 
 
@@ -51,8 +51,8 @@ class FlareConnection:
         start: function that starts a job. Its argument is a dict with `address` and `key`, which must be stored in the
             local folder of the job's server, where `FlareController` reads it.
         join_timeout_s: seconds until the job's `FlareController` must have connected.
-        grace_s: seconds after a timeout until the `FlareController` must have reported it, and seconds without
-            progress after which a transfer is given up.
+        grace_s: seconds after a request's timeout until the `FlareController` must have reported it, and seconds
+            without progress after which a transfer is given up.
     """
 
     start: Callable[[dict[str, str]], Job]
@@ -69,17 +69,17 @@ class FlareConnection:
     ) -> dict[str, Message]:
         """Send one request to each site and return the replies.
 
-        If the job ends, another one is started for the sites without a reply, up to `MAX_JOBS` jobs. A reply that is
-        received late or twice is not returned; a warning names the site.
+        If the FLARE job fails, another job is started for the sites without a reply. The exchange is given up when
+        three jobs have failed. A reply that is received late or twice is not returned; a warning names the site.
 
         Args:
-            kind: the kind of the requests.
+            kind: the kind of all these requests: "share", "train", "validate" or "end".
             messages: the requests by the name of the site.
             timeout_s: seconds until a site must have replied; 0 waits as long as the job runs.
             on_reply: function that is called after each reply (`OnReply`); None calls nothing.
 
         Returns:
-            One reply for each site, sorted by name; of kind "failed" where a site did not reply.
+            One reply for each site, sorted by name. If a site did not reply, its reply has the kind "failed".
         """
         replies: dict[str, Message] = {}
         self._n_failed_jobs = 0
@@ -103,7 +103,7 @@ class FlareConnection:
                 self._handle_failed_job(left, replies, str(error))
 
     def close(self) -> None:
-        """Close the connection and end the job."""
+        """Close the connection to the FLARE job, end the job, and show the warnings that were received."""
         if self._connection:
             with suppress(EOFError, OSError):
                 while self._is_idle and self._connection.poll():

@@ -48,13 +48,14 @@ class FlareController(Controller):
         self._late_replies = LateReplies()
 
     def set_communicator(self, communicator: WFCommSpec) -> None:
-        """Set FLARE's communicator, and make it record the replies to tasks that are over.
+        """Set the object through which FLARE exchanges messages with the sites, and record replies that are too late.
 
-        Before a site sends a reply, it asks FLARE whether its task is still open, and sends nothing if it is not. That
-        question is the only trace of such a late reply.
+        FLARE calls this method. Before a site sends a reply, it asks FLARE whether its task is still open, and sends
+        nothing if it is not. This method adds a function to the communicator that records such a question as a late
+        reply.
 
         Args:
-            communicator: FLARE's communicator.
+            communicator: FLARE's communicator; its method `process_task_check` is replaced.
         """
         super().set_communicator(communicator)
         check = communicator.process_task_check
@@ -68,25 +69,28 @@ class FlareController(Controller):
         communicator.process_task_check = check_and_record
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Do nothing; FLARE calls this method when the job starts.
+        """Do nothing. FLARE calls this method when the job starts.
 
         Args:
-            fl_ctx: FLARE's context.
+            fl_ctx: FLARE's context; not used.
         """
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Do nothing; FLARE calls this method when the job ends.
+        """Do nothing. FLARE calls this method when the job ends.
 
         Args:
-            fl_ctx: FLARE's context.
+            fl_ctx: FLARE's context; not used.
         """
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Carry requests and replies until the coordinator's program closes the connection, or FLARE stops the job.
+        """Pass requests from the coordinator's program to the sites and their replies back, until the job ends.
+
+        FLARE calls this method after the start of the job. It returns when the coordinator's program closes the
+        connection, or when FLARE stops the job.
 
         Args:
             abort_signal: FLARE's signal that the job must stop.
-            fl_ctx: FLARE's context.
+            fl_ctx: FLARE's context, which gives the path of the server's local folder.
         """
         path = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / CONNECTION_FILE
         settings = json.loads(path.read_text())
@@ -164,11 +168,13 @@ class FlareController(Controller):
                 for site, index in header["sites"].items() if site in connected}  # fmt: skip
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Record every reply that a site sends, also those that FLARE then drops because their task is over.
+        """Record every reply that a site sends, even if FLARE then drops it because it is too late.
+
+        FLARE calls this method for each of its events.
 
         Args:
-            event_type: FLARE's name of the event.
-            fl_ctx: FLARE's context.
+            event_type: FLARE's name of the event. Only `BEFORE_PROCESS_SUBMISSION` (a reply was received) is used.
+            fl_ctx: FLARE's context, which holds the reply and the name of the site.
         """
         if event_type == EventType.BEFORE_PROCESS_SUBMISSION:
             key, result = fl_ctx.get_prop(FLContextKey.TASK_ID), fl_ctx.get_prop(FLContextKey.TASK_RESULT)
@@ -184,14 +190,16 @@ class FlareController(Controller):
     def process_result_of_unknown_task(
         self, client: Site, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """Log a reply to a request that this job did not send; the reply is not used.
+        """Write a warning to FLARE's log about a reply to a request that this job did not send.
+
+        FLARE calls this method. The reply is not used.
 
         Args:
-            client: the site that sent it.
-            task_name: FLARE's name of the task.
-            client_task_id: FLARE's identifier of the task.
-            result: the reply.
-            fl_ctx: FLARE's context.
+            client: the site that sent the reply.
+            task_name: FLARE's name of the task; not used.
+            client_task_id: FLARE's identifier of the task; not used.
+            result: the reply; not used.
+            fl_ctx: FLARE's context, for the log.
         """
         self.log_warning(fl_ctx, f"{client.name}: sent a reply to a request that this job did not send; it is not used")
 

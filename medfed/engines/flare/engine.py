@@ -38,10 +38,11 @@ class FlareEngine:
 
     Args:
         names: the names of the expected sites, including the validation site if there is one.
-        server: the startup kit of FLARE's server, which runs on this machine.
+        server: the startup kit (the folder that `nvflare provision` makes) of FLARE's server, which runs on this
+            machine.
         admin: the folder of the startup kit of FLARE's admin console.
         folder: the folder for the job's files; FLARE's log is `server.log` in it.
-        settings: the `federation` block of the plan.
+        settings: the `federation` section of the config.
         join_timeout_s: seconds to wait for the sites to join before the first requests.
         on_reply: function that is called after each reply (`OnReply`); set it after the creation.
     """
@@ -62,24 +63,25 @@ class FlareEngine:
         self._waited = False
 
     def sites(self) -> list[str]:
-        """Return the sorted names of the sites that train, without the validation site."""
+        """Return the names of the sites that train, sorted, without the validation site (which never trains)."""
         return sorted(set(self.names) - {self.settings.validation_site})
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Deliver the requests to the hospitals and return their replies.
+        """Deliver the requests to the hospitals over the network and return their replies.
 
-        The first call waits until the sites have joined, at most `join_timeout_s` seconds.
+        The first call waits until all hospitals have joined, for at most `join_timeout_s` seconds. A warning names the
+        hospitals that have not joined by then.
 
         Args:
-            kind: the kind of the requests.
+            kind: the kind of all these requests: "share", "train", "validate" or "end".
             messages: the requests by the name of the site.
 
         Returns:
-            The replies by the name of the site; of kind "failed" where a site did not reply within
-            `federation.reply_timeout_s` or is not connected.
+            The replies, by the name of the site. If a site is not connected, or did not reply within the setting
+            `federation.reply_timeout_s`, its reply has the kind "failed".
 
         Raises:
-            UserError: if FLARE's server ended, or no site joined.
+            UserError: if FLARE's server ended or does not reply, or no hospital joined.
         """
         if self.server.has_ended():
             raise UserError(f"the FLARE server ended; see {self.folder / 'server.log'}")
@@ -94,14 +96,14 @@ class FlareEngine:
         return replies
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """Do nothing: each request names the round from which a site continues.
+        """Do nothing: each request tells a site from which round to continue, and the site reads its own files.
 
         Args:
             took_part: not used.
         """
 
     def close(self) -> None:
-        """End the FLARE job. The server keeps running until the caller stops it."""
+        """End the FLARE job that carries the messages. FLARE's server keeps running until the caller stops it."""
         self._flare.close()
 
     def _wait_for_sites(self) -> None:

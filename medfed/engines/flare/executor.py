@@ -34,8 +34,10 @@ class SiteExecutor(Executor):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Stop the site's process when FLARE ends the job.
 
+        FLARE calls this method for each of its events.
+
         Args:
-            event_type: FLARE's name of the event.
+            event_type: FLARE's name of the event. Only `END_RUN` stops the process.
             fl_ctx: FLARE's context.
         """
         if event_type == EventType.END_RUN and self._process:
@@ -43,16 +45,19 @@ class SiteExecutor(Executor):
         super().handle_event(event_type, fl_ctx)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """Return the site's reply to a request. This method never raises; an error becomes a failed reply.
+        """Return the site's reply to a request that FLARE has received.
+
+        This method never raises an exception. If the site fails, the reply is a message of kind "failed" with the
+        reason.
 
         Args:
-            task_name: FLARE's name of the task, which is the kind of the request.
-            shareable: the request, as `to_shareable` writes it.
+            task_name: FLARE's name of the task, which is the kind of the request; not used.
+            shareable: the request as a FLARE message, as `to_shareable` returns it.
             fl_ctx: FLARE's context.
-            abort_signal: FLARE's signal that the task was cancelled.
+            abort_signal: FLARE's signal that the task was cancelled. It stops the site's work.
 
         Returns:
-            The reply, as `to_shareable` writes it.
+            The reply as a FLARE message.
         """
         try:
             request = to_message(shareable).to_bytes()

@@ -21,15 +21,18 @@ TASK_REQUEST_INTERVAL_S = 0.1  # how often a site asks for work; FLARE's 2 s wou
 
 
 def allow_list() -> dict[str, object]:
-    """Return the content of a participant's `local/resources.json`, with the classes that a job may use."""
+    """Return the content of FLARE's file `local/resources.json` for the simulator.
+
+    It lists the classes that a FLARE job may use: those of FLARE, and medfed's controller and executor.
+    """
     return {"format_version": 2, "class_allow_list": ["nvflare.", CONTROLLER, EXECUTOR]}
 
 
 def coordinator_permissions() -> dict[str, object]:
-    """Return the content of a hospital's `local/authorization.json`: the coordinator may start and end jobs only.
+    """Return the content of a hospital's file `local/authorization.json`, in which FLARE looks up what others may do.
 
-    FLARE's default would also let the coordinator send code with a job (which is not restricted by the list of allowed
-    classes), download files and run shell commands.
+    The coordinator may submit, manage and view jobs. FLARE's default would also let it send code with a job, download
+    files and run shell commands at the hospital.
     """
     denied = ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr")
     return {"format_version": "1.0", "permissions": {
@@ -43,7 +46,8 @@ def check_names(names: Sequence[str]) -> None:
         names: the names of the sites.
 
     Raises:
-        UserError: if a name has other characters than the letters A to Z and a to z, digits, "_", "." and "-".
+        UserError: if a name has other characters than the letters A to Z and a to z, digits, "_", "." and "-", or does
+            not begin with a letter or digit.
     """
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
@@ -52,15 +56,17 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
-    """Write the FLARE job of a federation; apart from the sites it is the same for all federations.
+    """Write the files of the FLARE job that connects the coordinator and the sites.
+
+    The job is the same for all federations, except for the names of the sites. It contains no code.
 
     Args:
-        folder: the folder of the job, which is created.
+        folder: the folder of the job, which is created if it does not exist.
         sites: the names of the sites.
-        min_sites: FLARE does not start the job if fewer sites are connected.
+        min_sites: number of sites that must be connected before FLARE starts the job, at least 1.
 
     Returns:
-        The folder.
+        `folder`.
     """
     server = {"format_version": 2, "server": {"task_request_interval": TASK_REQUEST_INTERVAL_S},
               "workflows": [{"id": "relay", "path": CONTROLLER, "args": {}}], **_empty_lists()}  # fmt: skip

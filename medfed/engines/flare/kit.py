@@ -17,10 +17,10 @@ STOP_TIMEOUT_S = 20
 
 @dataclass
 class Kit:
-    """The startup kit of one participant: a folder with the subfolders `startup` and `local`.
+    """The startup kit of one participant: the folder with certificates and scripts that `nvflare provision` makes.
 
     Args:
-        path: the folder.
+        path: the folder, with the subfolders `startup` and `local`.
         allowed: names of the classes that a FLARE job may use at this participant; all others are refused, whatever the
             kit's own list allows.
         permissions: the content of FLARE's `authorization.json`, which says what others may do at this participant;
@@ -33,10 +33,13 @@ class Kit:
     _process: subprocess.Popen | None = field(default=None, init=False)
 
     def check(self) -> None:
-        """Check that the folder is a startup kit, and that FLARE will apply its privacy filters, if there are any.
+        """Check that the folder is a startup kit, and that FLARE will apply its privacy filters.
+
+        A kit without the file `local/privacy.json` has no filters, which is allowed.
 
         Raises:
-            UserError: if it is not a startup kit, or its `local/privacy.json` would not be applied as written.
+            UserError: if the file `startup/sub_start.sh` is missing, or FLARE would not apply the filters in
+                `local/privacy.json` as they are written.
         """
         if not (self.path / "startup" / "sub_start.sh").is_file():
             raise UserError(f"{self.path}: is not a startup kit of NVIDIA FLARE, as startup/sub_start.sh is missing; "
@@ -47,7 +50,9 @@ class Kit:
             check_filters(privacy_file)
 
     def write(self, name: str, content: object) -> None:
-        """Write a JSON file into the kit's `local` folder, readable by its owner only; FLARE never sends that folder.
+        """Write a JSON file into the kit's subfolder `local`, which FLARE never sends to anyone.
+
+        A new file can be read by its owner only. An existing file is replaced.
 
         Args:
             name: the name of the file.
@@ -58,12 +63,14 @@ class Kit:
         path.write_text(json.dumps(content))
 
     def start(self, log: Path, lock: int | None = None) -> None:
-        """Start the participant's FLARE processes.
+        """Start the participant's FLARE processes in the background.
 
-        Before, the list of allowed classes is written into `local/resources.json`; its other entries are kept.
+        Before that, the list of allowed classes is written into `local/resources.json`, and sending of the
+        participant's error log is switched off. Other entries of that file are kept. If `permissions` is not empty, it
+        is written to `local/authorization.json`.
 
         Args:
-            log: the file to which the processes' output is appended.
+            log: the file to which the output of the processes is appended.
             lock: file descriptor of a lock, which all processes of the participant inherit, so that the lock is held
                 until the last of them ends; None for no lock.
         """
@@ -88,11 +95,17 @@ class Kit:
             )
 
     def has_ended(self) -> bool:
-        """Return whether the participant was started and its process has ended by itself."""
+        """Return whether the participant's FLARE process was started and has ended by itself.
+
+        The result is False before `start` and after `stop`.
+        """
         return self._process is not None and self._process.poll() is not None
 
     def stop(self) -> None:
-        """End the participant's FLARE processes; kill them if they do not end within `STOP_TIMEOUT_S` seconds."""
+        """End the participant's FLARE processes. They are killed if they do not end within 20 seconds.
+
+        Nothing happens if they were not started.
+        """
         if self._process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):

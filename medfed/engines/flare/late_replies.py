@@ -28,10 +28,10 @@ class _Request:
 
 @dataclass
 class LateReplies:
-    """Record of open requests and their replies. All methods may be called by different threads.
+    """Records requests and their replies, and produces a warning for a reply that is received too late or twice.
 
-    A request is open from `record_request` until `close_requests`. The first reply to an open request causes no
-    warning; any other reply does, with at most one warning for each request.
+    All methods may be called by different threads. A request is open from `record_request` until `close_requests`. The
+    first reply to an open request causes no warning; any other reply does, with at most one warning for each request.
     """
 
     _requests: dict[str, _Request] = field(default_factory=dict, init=False)
@@ -39,12 +39,14 @@ class LateReplies:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def record_request(self, key: str, site: str, kind: str, number: int) -> None:
-        """Record that a request is sent to a site; sending the same request again changes nothing.
+        """Record that a request is sent to a site, so that a late reply to it can be recognised.
+
+        Recording a request with the same key again changes nothing.
 
         Args:
             key: FLARE's identifier of the task, which is unique for each request.
             site: the name of the site.
-            kind: the kind of the request.
+            kind: the kind of the request: "share", "train", "validate" or "end".
             number: the round of the request.
         """
         with self._lock:
@@ -53,12 +55,14 @@ class LateReplies:
                 del self._requests[next(iter(self._requests))]
 
     def record_reply(self, key: str, site: str, failure: str = "") -> None:
-        """Record that a reply was received; ignored if this request was not sent to this site.
+        """Record that a reply was received. If it is late, or the second one to its request, a warning is produced.
+
+        The call is ignored if no request with this key was recorded for this site.
 
         Args:
-            key: FLARE's identifier of the task.
+            key: FLARE's identifier of the task, as in `record_request`.
             site: the name of the site that replied.
-            failure: the reason that the site gave, if it could not do what was requested.
+            failure: the reason that the site gave for not doing what was requested; "" if it did it.
         """
         with self._lock:
             request = self._requests.get(key)
@@ -71,10 +75,11 @@ class LateReplies:
                 self._warn(key, "twice" if not is_first else _delay(request))
 
     def close_requests(self, unused: Collection[str]) -> None:
-        """Record that the controller no longer waits for the replies to the requests sent so far.
+        """Record that the replies to all requests so far are no longer waited for. Replies from now on are late.
 
         Args:
-            unused: names of the sites whose replies were not used, also if they have been received by now.
+            unused: names of the sites whose replies were not used. If such a reply was received before this call, a
+                warning is produced for it as well.
         """
         with self._lock:
             for key, request in list(self._requests.items()):
@@ -83,7 +88,10 @@ class LateReplies:
                 request.is_open = False
 
     def take_warnings(self) -> list[str]:
-        """Return the warnings since the last call, each as a sentence."""
+        """Return the warnings about late or repeated replies since the last call, one sentence each.
+
+        The returned warnings are removed from this object.
+        """
         return [self._warnings.get() for _ in range(self._warnings.qsize())]
 
     def _warn(self, key: str, how: str) -> None:

@@ -29,20 +29,23 @@ FILTER_ERRORS = {
 
 
 def register() -> None:
-    """Register FLARE's conversion of NumPy arrays to bytes.
+    """Register FLARE's conversion of NumPy arrays to bytes, so that FLARE can send and receive arrays.
 
-    Every process must call this before it receives a task; otherwise FLARE loses the arrays without an error.
+    Every process must call this function before it receives a task. Otherwise FLARE loses the arrays without an error.
     """
     numpy_decomposers.register()
 
 
 def to_shareable(message: Message) -> Shareable:
-    """Convert a message to a FLARE message.
+    """Convert a message of medfed to a FLARE message.
+
+    Args:
+        message: a request or a reply.
 
     Returns:
-        A DXO of kind COLLECTION with two parts: the weights as a DXO of kind WEIGHTS and the other tensors as one of
-        kind STATISTICS, both as NumPy arrays by name. A message of kind "failed" becomes a reply with FLARE's error
-        code EXECUTION_EXCEPTION and the reason in a header.
+        A FLARE message with two parts. The weights are a part of FLARE's kind WEIGHTS, and all other tensors a part of
+        kind STATISTICS; both are NumPy arrays by name. A part without tensors is left out. A message of kind "failed"
+        becomes a FLARE reply with the error code EXECUTION_EXCEPTION and the reason in a header.
     """
     if message.kind == "failed":
         reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
@@ -57,13 +60,19 @@ def to_shareable(message: Message) -> Shareable:
 
 
 def to_message(shareable: Shareable) -> Message:
-    """Convert a FLARE message back to a message.
+    """Convert a FLARE message back to a message of medfed.
 
-    Tensors that a privacy filter removed are missing; tensors that it changed have the changed values. A FLARE message
-    with an error code becomes a message of kind "failed".
+    A hospital's privacy filters may have changed the FLARE message. Tensors that a filter removed are missing in the
+    result, and tensors that it changed have the changed values.
+
+    Args:
+        shareable: a FLARE message that `to_shareable` returned, or a FLARE reply with an error code.
+
+    Returns:
+        The message. A FLARE reply with an error code becomes a message of kind "failed" with the reason.
 
     Raises:
-        ValueError: if it is not a message of medfed, or a filter packed or encrypted its tensors.
+        ValueError: if the FLARE message was not made by `to_shareable`, or a filter packed or encrypted its tensors.
     """
     if (code := shareable.get_return_code()) != ReturnCode.OK:
         return failed_reply(str(shareable.get_header(REASON_HEADER) or FILTER_ERRORS.get(code) or f"FLARE says {code}"))
