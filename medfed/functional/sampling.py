@@ -113,8 +113,8 @@ def draw_other_class(labels: Tensor, candidates: Tensor, rng: torch.Generator) -
         rng: a CPU generator.
 
     Returns:
-        A pair: (A,) int64, the index of the drawn candidate for each sample, and (A,) bool, False where no candidate has
-        a different class. Where it is False, the index has no meaning.
+        A pair: (A,) int64, the index of the drawn candidate for each sample, and (A,) bool, False where no candidate
+        has a different class. Where it is False, the index has no meaning.
     """
     return _draw_column_per_row(labels[:, None] != candidates[None, :], rng)
 
