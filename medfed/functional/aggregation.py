@@ -23,22 +23,22 @@ from medfed.functional.weights import Weights, add_scaled, average, check_same_e
 
 
 def sign_agreement(changes: Sequence[Tensor], votes: Tensor) -> Tensor:
-    """Return, element by element, how far the signs of several tensors agree.
+    """Return, element by element, how far the signs of K tensors agree.
 
         A = |sum_k v_k sign(change_k)| / sum_k v_k
 
-    This is the agreement score of FedGMA (Tenison et al., "Gradient Masked Averaging for Federated Learning", TMLR
+    This is the agreement score A of FedGMA (Tenison et al., "Gradient Masked Averaging for Federated Learning", TMLR
     2023, https://arxiv.org/abs/2201.11986).
 
     Args:
-        changes: K tensors of one shape, the changes of one weight tensor at K sites. The sign of 0 is 0, so an
-            unchanged element agrees with neither sign.
-        votes: (K,), v_k, the sites' votes, above 0. With whole numbers the result has no rounding error before the
-            division.
+        changes: K tensors of one shape: how local training changed one weight tensor at each of K sites. The sign of 0
+            is 0, so an unchanged element agrees with neither sign.
+        votes: (K,), v_k: how much the sign of each site counts, above 0. With whole numbers the result has no rounding
+            error before the division.
 
     Returns:
-        float64 in [0, 1], in the shape of one change. 1: all signs agree. With three equal votes, 1/3: one sign
-        differs from the two others.
+        A, float64 in [0, 1], in the shape of one change. 1 means that all signs agree. With three equal votes, 1/3
+        means that one sign differs from the other two.
     """
     total = torch.zeros(changes[0].shape, dtype=torch.float64)
     for change, vote in zip(changes, votes.tolist(), strict=True):
@@ -54,18 +54,21 @@ def gradient_masked_average(
 
         w + step * mask * sum_k p_k (w_k - w),   mask = 1 where A >= threshold, else A
 
-    A is `sign_agreement`. Implements FedGMA (Tenison et al., "Gradient Masked Averaging for Federated Learning", TMLR
-    2023, https://arxiv.org/abs/2201.11986). Where step * mask is 1, the result is bit-identical to the plain weighted
+    A in [0, 1] is the agreement of the signs of w_k - w, as `sign_agreement` computes it for each element. Implements
+    FedGMA (Tenison et al., "Gradient Masked Averaging for Federated Learning", TMLR 2023,
+    https://arxiv.org/abs/2201.11986). Where step * mask is 1, the result is bit-identical to the plain weighted
     average.
 
     Args:
-        start: w, the weights from which all sites started; may have more entries than the local weights.
-        local_weights: w_k, K state dicts with the same entries.
-        fractions: (K,), p_k, at least 0, with sum 1.
-        votes: (K,), v_k, above 0, the sites' votes on the sign.
-        parameters: names of the learned parameters. All other entries are averaged without a mask.
-        threshold: tau in [0, 1]. 0 masks nothing.
-        step: the coordinator's step size.
+        start: w, the weights from which all sites started their local training. It may have more entries than the
+            local weights.
+        local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries.
+        fractions: (K,), p_k: the weight of each site in the average, at least 0, with sum 1.
+        votes: (K,), v_k: how much the sign of each site counts in A, above 0.
+        parameters: names of the learned parameters. All other entries (buffers such as running statistics) are
+            averaged without a mask.
+        threshold: the agreement in [0, 1] from which on an element is not shrunk (tau in the paper). 0 shrinks nothing.
+        step: factor of the averaged change. 1 makes the full step.
 
     Returns:
         A new state dict with the entries, shapes and dtypes of the local weights.
@@ -88,20 +91,20 @@ def gradient_masked_average(
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """Return how far SGD with momentum moves for equal gradients, in units of one step without momentum.
+    """Return how far SGD with momentum moves if all gradients are equal, in units of one step without momentum.
 
         l = (t - m (1 - m^t) / (1 - m)) / (1 - m)
 
-    The momentum buffer starts at 0. This is the norm of the accumulation vector in FedNova (Wang et al., "Tackling the
+    The momentum buffer starts at 0. FedNova calls l the norm of the accumulation vector (Wang et al., "Tackling the
     Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020,
     https://arxiv.org/abs/2007.07481).
 
     Args:
         steps: t, number of optimiser steps, at least 0.
-        momentum: m in [0, 1). 0 returns t.
+        momentum: m, the momentum of SGD, in [0, 1). With 0 the result is t.
 
     Returns:
-        l, at least t.
+        The distance l, at least t.
     """
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
@@ -113,17 +116,20 @@ def normalized_average(
 
         w + L sum_k p_k (w_k - w) / l_k,   L = sum_k p_k l_k
 
-    A site with more local steps therefore does not pull the weights further towards its own optimum. Implements Wang
-    et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020,
+    The influence of a site is therefore p_k, however many local steps the site makes. Implements Wang et al., "Tackling
+    the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020,
     https://arxiv.org/abs/2007.07481. If all lengths are equal, the result is bit-identical to the plain weighted
     average.
 
     Args:
-        start: w, the weights from which all sites started; may have more entries than the local weights.
-        local_weights: w_k, K state dicts with the same entries.
-        fractions: (K,), p_k, at least 0, with sum 1.
-        lengths: (K,), l_k, above 0: each site's number of local steps, as `effective_steps` computes it.
-        parameters: names of the learned parameters. All other entries are averaged as they are.
+        start: w, the weights from which all sites started their local training. It may have more entries than the
+            local weights.
+        local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries.
+        fractions: (K,), p_k: the weight of each site in the average, at least 0, with sum 1.
+        lengths: (K,), l_k, above 0: the number of local steps of each site, with the effect of momentum included as
+            `effective_steps` computes it.
+        parameters: names of the learned parameters. For all other entries (buffers such as running statistics) the
+            result is the plain weighted average.
 
     Returns:
         A new state dict with the entries, shapes and dtypes of the local weights.
@@ -146,11 +152,12 @@ def normalized_average(
 
 
 def coordinate_median(weights: Sequence[Weights]) -> dict[str, Tensor]:
-    """Return the element-wise median of K state dicts; every site counts the same.
+    """Return the element-wise median of K state dicts, one per site. All sites have equal influence.
 
-    For an even K it is the mean of the two middle values, so for K = 1 or 2 it is the mean. Integer entries (counters)
-    take the maximum. See Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML
-    2018, https://arxiv.org/abs/1803.01498, algorithm 1, option I (there for gradients).
+    For an even K the median is the mean of the two middle values, so for K = 1 or 2 it is the mean. Integer entries
+    (counters) have no median: the largest value is taken. See Yin et al., "Byzantine-Robust Distributed Learning:
+    Towards Optimal Statistical Rates", ICML 2018, https://arxiv.org/abs/1803.01498, algorithm 1, option I. The paper
+    takes the median of gradients, this function the median of weights.
 
     Args:
         weights: K state dicts with the same entries, K at least 1.
@@ -168,13 +175,14 @@ def coordinate_median(weights: Sequence[Weights]) -> dict[str, Tensor]:
 def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
     """Return the element-wise mean of K state dicts without the `cut` smallest and the `cut` largest values.
 
-    Integer entries (counters) take the maximum. See Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal
-    Statistical Rates", ICML 2018, https://arxiv.org/abs/1803.01498 (there for gradients).
+    For integer entries (counters) the largest value is taken. See Yin et al., "Byzantine-Robust Distributed Learning:
+    Towards Optimal Statistical Rates", ICML 2018, https://arxiv.org/abs/1803.01498. The paper takes the mean of
+    gradients, this function the mean of weights.
 
     Args:
         weights: K state dicts with the same entries.
-        cut: how many values are removed at each end, at least 0 and below K / 2. 0 is bit-identical to `average` with
-            equal fractions.
+        cut: how many of the K values of an element are removed at each end, at least 0 and below K / 2. With 0 the
+            result is bit-identical to the plain average in which all state dicts have the weight 1 / K.
 
     Returns:
         A new state dict with the shapes and dtypes of the first one, computed in float64. Each element lies between
@@ -198,17 +206,20 @@ def clipped_average(
 
         w + sum_k p_k c_k (w_k - w),   c_k = min(1, limit / |w_k - w|)
 
-    See Sun et al., "Can You Really Backdoor Federated Learning?", 2019, https://arxiv.org/abs/1911.07963. Buffers such
-    as running statistics are clipped separately, because their unit differs from the parameters'; their limit is always
-    `times` the median norm. Integer entries (counters) take the maximum. If no change exceeds the limit, the result is
-    bit-identical to the plain weighted average.
+    See Sun et al., "Can You Really Backdoor Federated Learning?", 2019, https://arxiv.org/abs/1911.07963. Learned
+    parameters and buffers (such as running statistics) are scaled separately, because they have different units. The
+    limit for the buffers is always `times` the median norm of the sites' buffer changes. For integer entries (counters)
+    the largest value is taken. If no change exceeds the limit, the result is bit-identical to the plain weighted
+    average.
 
     Args:
-        start: w, the weights from which all sites started; may have more entries than the local weights.
-        local_weights: w_k, K state dicts with the same entries.
-        fractions: (K,), p_k, at least 0, with sum 1.
+        start: w, the weights from which all sites started their local training. It may have more entries than the
+            local weights.
+        local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries.
+        fractions: (K,), p_k: the weight of each site in the average, at least 0, with sum 1.
         parameters: names of the learned parameters. Floating-point entries that are not among them are buffers.
-        bound: limit for the norm of a change of the parameters, at least 0. None: `times` the median of the K norms.
+        bound: limit for the norm of a site's change of all parameters together, at least 0. None sets the limit to
+            `times` the median of the K norms.
         times: factor of the median norm, at least 0.
 
     Returns:
@@ -252,8 +263,8 @@ def change_norm(start: Weights, end: Weights) -> float:
     """Return the Euclidean norm of `end` - `start` over all floating-point entries together.
 
     Args:
-        start: the weights before; may have more entries than `end`.
-        end: the weights after, by entry name. Integer entries are ignored.
+        start: the weights before training, by entry name. It may have more entries than `end`.
+        end: the weights after training, by entry name. Integer entries are ignored.
 
     Returns:
         |end - start|, at least 0, computed in float64.
@@ -287,14 +298,18 @@ def _mean_without_extremes(entries: Tensor, cut: int) -> Tensor:
 
 
 def add_new_sites(weights: Mapping[str, float], sites: Iterable[str]) -> dict[str, float]:
-    """Give new sites the mean aggregation weight of the known sites, then scale all weights to sum 1.
+    """Return aggregation weights that include new sites: each new site gets the mean weight of the known sites.
+
+    An aggregation weight is the factor of a site's network weights in the average over the sites. All aggregation
+    weights are then scaled to sum 1.
 
     Args:
-        weights: the known sites' aggregation weights, at least 0. If empty, all sites get the same weight.
-        sites: names of the sites to include; names that are already known are ignored.
+        weights: aggregation weight by name of a known site, at least 0; not changed. If it is empty, all `sites` get
+            the same weight.
+        sites: names of the sites to include. Names that are already known are ignored.
 
     Returns:
-        Aggregation weight by site name, with sum 1, sorted by name.
+        A new dict: aggregation weight by site name, with sum 1, sorted by name.
     """
     mean = sum(weights.values()) / len(weights) if weights else 1.0
     extended = {**weights, **{site: mean for site in sites if site not in weights}}
@@ -305,23 +320,24 @@ def add_new_sites(weights: Mapping[str, float], sites: Iterable[str]) -> dict[st
 def adjust_site_weights(
     weights: Mapping[str, float], present: Sequence[str], gaps: Mapping[str, float], step: float
 ) -> dict[str, float]:
-    """Increase the aggregation weight of sites with a large generalisation gap (FedDG-GA).
+    """Increase the aggregation weights of sites with a large generalisation gap and decrease the others (FedDG-GA).
 
-        a_k <- max(0, a_k + step (G_k - mean G) / max |G - mean G|), then scaled to the former sum
+        a_k <- max(0, a_k + step (G_k - mean G) / max |G - mean G|)
 
-    Implements the adjustment of Zhang et al., "Federated Domain Generalization with Generalization Adjustment", CVPR
-    2023. Only the weights of the sites in `present` change, and their sum stays the same. With equal gaps, fewer than
-    two gaps, or step 0, nothing changes.
+    The aggregation weight a_k is the factor of site k's network weights in the average over the sites. The new weights
+    of the sites in `present` are then scaled so that their sum stays the same. All other weights stay as they are. With
+    equal gaps, fewer than two gaps, or step 0, nothing changes. Implements the adjustment of Zhang et al., "Federated
+    Domain Generalization with Generalization Adjustment", CVPR 2023.
 
     Args:
-        weights: a_k, aggregation weight by site, at least 0, with sum 1.
-        present: the sites whose weights may change.
-        gaps: G_k by site, loss of the global model minus loss of the site's own model. A present site without a gap is
-            treated as having the mean gap.
-        step: d_t, the largest change of a weight before scaling, at least 0.
+        weights: a_k, aggregation weight by site name, at least 0, with sum 1; not changed.
+        present: names of the sites whose weights may change, all of them in `weights`.
+        gaps: G_k, the generalisation gap by site name: the loss of the global model minus the loss of the site's own
+            model, both on the site's data. A present site without a gap is treated as having the mean gap.
+        step: the largest change of a weight before scaling, at least 0 (d in the paper).
 
     Returns:
-        Aggregation weight by site, at least 0, for all sites of `weights`.
+        A new dict: aggregation weight by site name, at least 0, for all sites of `weights`.
     """
     if len(gaps) < 2:
         return dict(weights)

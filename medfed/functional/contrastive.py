@@ -16,12 +16,12 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030).
 
     Args:
-        features: (B, D, H, W), floating point.
+        features: (B, D, H, W), floating point: D feature channels for each pixel of B images.
         mask: (B, H, W), any dtype: 0 and 1, or weights of at least 0.
 
     Returns:
-        A pair. `vectors`: (B, D), in the dtype of `features` but at least float32. `present`: (B,) bool, False where
-        the mask is empty; the vector is then 0 and has no meaning, so leave it out.
+        A pair. `vectors`: (B, D), the mean vectors, in the dtype of `features` but at least float32. `present`: (B,)
+        bool, False where the mask is empty. The vector of such an image is 0 and has no meaning.
 
     Raises:
         ValueError: if the shapes do not fit each other.
@@ -38,17 +38,17 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pool_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
-    """Return the mean features inside a region, concatenated over several decoder levels.
+    """Return the mean feature vector inside a region, concatenated over several feature maps of a network.
 
-    Each level is enlarged bilinearly to the region's size and averaged on its own. This equals the average of the
-    concatenated levels (ELCFS, eq. 5) and needs less memory.
+    Each feature map is resized bilinearly to (H, W) and then averaged over the region. This gives the same vectors as
+    concatenating the resized maps first, which ELCFS describes (eq. 5), and needs less memory.
 
     Args:
-        levels: feature maps (B, D_i, H_i, W_i) of one batch.
-        region: (B, H, W) of 0 and 1.
+        levels: feature maps (B, D_i, H_i, W_i) of one batch, for example the outputs of a U-Net's decoder levels.
+        region: (B, H, W), 1 inside the region and 0 outside.
 
     Returns:
-        (n, sum of D_i), one row for each of the n images whose region is not empty.
+        (n, sum of D_i), one row for each of the n images whose region is not empty, in the order of the batch.
     """
     pooled = []
     for level in levels:
@@ -67,7 +67,7 @@ def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         A pair: the mean vectors (B * R, D), sorted by image and then by region, and (B * R,) bool, False where the
-        mask is empty (the vector is then 0).
+        mask is empty. The vector of an empty mask is 0.
     """
     means = [masked_mean(features, masks[:, region]) for region in range(masks.shape[1])]
     vectors, present = (torch.stack(parts, dim=1).flatten(0, 1) for parts in zip(*means, strict=True))
@@ -103,15 +103,17 @@ def info_nce(
 ) -> Tensor:
     """Return the supervised InfoNCE loss with cosine similarity, averaged over all ordered pairs of equal labels.
 
-    For anchor i and positive j, with s = cosine similarity / temperature and n over all vectors of other labels:
+    For a pair of vectors i (the anchor) and j (the positive) with equal labels, s_ij is their cosine similarity divided
+    by the temperature, and the index n runs over all vectors with another label (the negatives). The loss of the pair
+    is, for each value of `denominator`:
 
         positive_and_negatives: -log( e^s_ij / (e^s_ij + sum_n e^s_in) )       at least 0; the authors' released code
         negatives:              -log( e^s_ij / sum_n e^s_in )                  eq. 6 as printed
 
     Implements eq. 6-7 of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
     Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030). As printed, eq. 6
-    leaves the positive pair out of the denominator, so the loss has no lower bound and falls below -1 / temperature
-    when the vectors separate. The released code includes it; so does the default here. The anchor's other positives are
+    leaves the positive pair out of the denominator, so its loss may be negative, even below -1 / temperature. The
+    released code includes the positive pair, and so does the default here. Other vectors with the anchor's label are
     in neither denominator. The loss of (i, j) differs from that of (j, i), so both orders count.
 
     MONAI's `ContrastiveLoss` computes something else: its only positive pairs are row i with row i of two inputs, and
@@ -119,12 +121,12 @@ def info_nce(
 
     Args:
         vectors: (N, D), floating point, no row zero.
-        labels: (N,), integers.
-        temperature: above 0.
-        denominator: "positive_and_negatives" or "negatives".
+        labels: (N,), integers, the label of each vector.
+        temperature: divisor of the cosine similarities, above 0.
+        denominator: "positive_and_negatives" or "negatives": which of the two formulas is used.
 
     Returns:
-        Scalar. If there is no pair of equal labels, or only one label: 0 with gradient 0.
+        Scalar. It is 0 with gradient 0 if no two vectors have the same label, or if all have the same label.
 
     Raises:
         ValueError: if the shapes do not fit, the temperature is not above 0, or `denominator` is another word.

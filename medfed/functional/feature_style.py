@@ -46,13 +46,14 @@ class SiteStyle(NamedTuple):
 
 
 def feature_mean_std(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and standard deviation of every channel of every feature map, sqrt(variance + 1e-6).
+    """Return the mean and standard deviation over the pixels of every channel of every feature map.
 
     Args:
         features: (B, C, H, W), floating point.
 
     Returns:
-        mean and std, each (B, C), float32 (float64 for float64 features).
+        mean and std, each (B, C), float32 (float64 for float64 features). std is sqrt(variance + 1e-6), so it is never
+        0.
 
     Raises:
         ValueError: if the features are not floating-point maps (B, C, H, W).
@@ -61,12 +62,12 @@ def feature_mean_std(features: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def restyle_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Replace the mean and standard deviation of every channel of every feature map.
+    """Return feature maps whose channels have been normalised and then given another mean and standard deviation.
 
-    The removed statistics are constants to the gradient.
+    No gradient passes through the old means and standard deviations: they are treated as constants.
 
     Args:
-        features: (B, C, H, W), floating point.
+        features: (B, C, H, W), floating point; not changed.
         mean: (B, C), the new means.
         std: (B, C), the new standard deviations.
 
@@ -84,17 +85,19 @@ def restyle_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def compute_site_style(means: Tensor, stds: Tensor) -> SiteStyle:
-    """Summarise the styles of a site's images as the style that StableFDG shares: 4 C numbers for any N.
+    """Summarise the styles of a site's N images as one site style of 4 C numbers, which StableFDG sends to other sites.
 
-    Implements eq. 2-3 of StableFDG. As in the released code, the spread is sqrt(variance + 1e-6); the paper's text has
-    the variance. The variance is unbiased (divided by N - 1), and 0 for a single image.
+    The style of an image is the mean and the standard deviation of each of C feature channels. The site style consists
+    of the averages of both over the images, and of their spreads over the images. Implements eq. 2-3 of StableFDG (Park
+    et al., NeurIPS 2023, https://arxiv.org/abs/2311.00227). A spread is sqrt(variance + 1e-6), as in the released code;
+    the paper uses the variance itself. The variance is unbiased (divided by N - 1), and 0 for a single image.
 
     Args:
         means: (N, C), the channel means of N images, N at least 1, as `feature_mean_std` returns them.
-        stds: (N, C), their channel standard deviations.
+        stds: (N, C), the channel standard deviations of the same images.
 
     Returns:
-        Four float32 tensors (C,); computed in float64.
+        The site style: `mean`, `std`, `mean_spread` and `std_spread`, each (C,), float32, computed in float64.
 
     Raises:
         ValueError: if means and stds are not both (N, C) with N at least 1.
@@ -107,23 +110,25 @@ def compute_site_style(means: Tensor, stds: Tensor) -> SiteStyle:
 
 
 def shift_style(features: Tensor, received: SiteStyle, rng: torch.Generator, n_kept: int | None = None) -> Tensor:
-    """Give a part of the batch the style of another site; the samples with the most distant styles keep their own.
+    """Give some samples of a batch a random style near another site's style; the other samples keep their own style.
 
         mean = mean' + e * mean_spread',  std = max(0, std' + e * std_spread'),  e ~ N(0, 1) per sample and channel
 
-    This is step 2 (selective style shifting) of StableFDG. As in the paper, k-means++ on (mean, std) selects
-    the samples that keep their style; the released code keeps cluster centres instead of samples.
+    The style of a sample is the mean and the standard deviation of each channel of its feature map. A prime marks the
+    received style. The samples that keep their style are selected with the seeding of k-means++ on (mean, std), so
+    their styles differ much from each other. This is step 2 (selective style shifting) of StableFDG (Park et al.,
+    NeurIPS 2023, https://arxiv.org/abs/2311.00227). The released code keeps cluster centres instead of samples.
 
     Args:
-        features: (B, C, H, W). If a mean or standard deviation is not finite (training diverged), the features are
-            returned unchanged.
-        received: the other site's style, four tensors (C,); or the styles of R sites, four tensors (R, C), one of which
-            is drawn for each shifted sample.
+        features: (B, C, H, W), floating point. If a mean or standard deviation is not finite (training diverged), the
+            features are returned unchanged.
+        received: the style of another site, four tensors (C,), as `compute_site_style` returns it. Or the styles of R
+            sites, four tensors (R, C), one of which is drawn at random for each changed sample.
         rng: a CPU generator.
-        n_kept: number of samples that keep their style, 0..B. None: B // 2.
+        n_kept: number of samples that keep their style, 0..B. None keeps B // 2.
 
     Returns:
-        (B, C, H, W) in the dtype and order of `features`; samples that keep their style are bit-identical.
+        (B, C, H, W) in the dtype and order of `features`. Samples that keep their style are bit-identical.
 
     Raises:
         ValueError: if `n_kept` is outside 0..B, or the style has another number of channels.
@@ -145,21 +150,23 @@ def shift_style(features: Tensor, received: SiteStyle, rng: torch.Generator, n_k
 
 
 def explore_styles(features: Tensor, added: Tensor, level: float = 3.0, clamp: bool = True) -> Tensor:
-    """Extrapolate the styles of some samples away from the average style of the batch.
+    """Return copies of some samples whose styles are moved further away from the average style of the batch.
 
-        mean_new = mean + a (mean - average mean of the batch),  std_new likewise
+        mean_new = mean + level * (mean - average mean of the batch),  std_new likewise
 
-    Implements eq. 4-5 (style exploration) of StableFDG.
+    The style of a sample is the mean and the standard deviation of each channel of its feature map. Implements eq. 4-5
+    (style exploration) of StableFDG (Park et al., NeurIPS 2023, https://arxiv.org/abs/2311.00227).
 
     Args:
-        features: (B, C, H, W), the batch whose average style is the centre.
-        added: (A,) int64, indices of the samples to change, as `draw_oversampled` returns them; repeats are allowed.
-        level: a, the exploration level. 0 keeps the style; the paper uses 3.
-        clamp: whether negative new standard deviations are set to 0. The released code does not, so that such a channel
-            is mirrored: with a = 3 wherever the standard deviation is below 0.75 of the batch's average.
+        features: (B, C, H, W), floating point: the batch over which styles are averaged.
+        added: (A,) int64, indices of the samples to copy, as `draw_oversampled` returns them; repeats are allowed.
+        level: how far the styles are moved, in multiples of their distance from the average. 0 keeps the styles; the
+            paper uses 3.
+        clamp: True sets negative new standard deviations to 0. False keeps them, as the released code does; the channel
+            is then mirrored. At level 3 this affects standard deviations below 0.75 of the batch's average.
 
     Returns:
-        (A, C, H, W), the changed samples only, in the dtype of `features`.
+        (A, C, H, W), the changed copies only, in the dtype of `features`.
     """
     own = _style(features)
     return replace_mean_std(features[added], own[:, added], _extrapolate(own, added, level, clamp)).to(features.dtype)
@@ -170,11 +177,13 @@ def mix_styles(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
 
         mean = ratio * own mean + (1 - ratio) * partner's mean,  std likewise
 
+    The style of a sample is the mean and the standard deviation of each channel of its feature map.
+
     Args:
-        features: (B, C, H, W).
+        features: (B, C, H, W), floating point.
         ratio: (B,) in [0, 1], the weight of a sample's own style. 1 returns the sample, up to rounding; 0 gives it the
-            partner's style. See `draw_mixing_partners`.
-        partners: (B,) int64, a permutation of 0..B-1.
+            partner's style. `draw_mixing_partners` draws ratios and partners.
+        partners: (B,) int64, a permutation of 0..B-1: the index of each sample's partner.
 
     Returns:
         (B, C, H, W) in the dtype of `features`.
@@ -189,21 +198,29 @@ def mix_styles(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
 def explore_and_mix_styles(
     features: Tensor, added: Tensor, ratio: Tensor, partners: Tensor, level: float = 3.0, clamp: bool = True
 ) -> Tensor:
-    """Append samples with extrapolated styles to the batch, then mix the styles of all samples (StableFDG, steps 3-5).
+    """Append copies of samples with extrapolated styles to a batch, then mix the styles of all samples.
 
-    The result is that of `explore_styles` followed by `mix_styles`, but the feature maps are normalised once, as in the
-    released code. Normalising twice would lose the content of a channel whose extrapolated standard deviation is 0.
+    The style of a sample is the mean and the standard deviation of each channel of its feature map. The copies get
+    styles that lie further away from the average style of the batch (`explore_styles`). Then every sample gets a
+    mixture of its own and its partner's style (`mix_styles`). The feature maps are normalised only once for both.
+    Normalising twice would lose the content of a channel whose extrapolated standard deviation is 0.
+
+    These are steps 3-5 (oversampling, exploration and mixing) of StableFDG (Park et al., NeurIPS 2023,
+    https://arxiv.org/abs/2311.00227).
 
     Args:
-        features: (B, C, H, W), the batch.
-        added: (A,) int64, indices of the samples to append, as `draw_oversampled` returns them.
-        ratio: (B + A,) in [0, 1], the weight of a sample's own style in the mixture, batch first.
-        partners: (B + A,) int64, a permutation of 0..B+A-1.
-        level: a, the exploration level of the appended samples. 0 keeps their style.
-        clamp: whether negative extrapolated standard deviations are set to 0.
+        features: (B, C, H, W), floating point: the feature maps of the batch.
+        added: (A,) int64, indices of the samples to copy and append, as `draw_oversampled` returns them.
+        ratio: (B + A,) in [0, 1], the weight of each sample's own style in the mixture. The first B numbers belong to
+            the batch, the last A to the appended copies.
+        partners: (B + A,) int64, a permutation of 0..B+A-1: the index of each sample's partner.
+        level: how far the styles of the copies are moved away from the average style, in multiples of their distance
+            from it. 0 keeps their styles.
+        clamp: True sets negative extrapolated standard deviations to 0; False keeps them, which mirrors the channel.
 
     Returns:
-        (B + A, C, H, W) in the dtype of `features`. Its labels are the batch's labels followed by `labels[added]`.
+        (B + A, C, H, W) in the dtype of `features`: the batch, followed by the copies. The labels that belong to it are
+        the batch's labels, followed by `labels[added]`.
 
     Raises:
         ValueError: if ratio or partners is not (B + A,), or a ratio is outside [0, 1].
@@ -250,16 +267,17 @@ def _interpolate(style: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
 
 
 def add_style_noise(features: Tensor, rng: torch.Generator, factor: float = 1.0) -> Tensor:
-    """Replace the style of each feature map by a random style around its own (DSU).
+    """Replace the style of each feature map by a random style around its own style (DSU).
 
         mean = mu + e_mu * S_mu,  std = sigma + e_sigma * S_sigma,  e ~ N(0, 1) per sample and channel
 
-    S_mu and S_sigma measure how far mu and sigma vary over the batch: sqrt(variance + 1e-6) of each channel. As in the
-    released code, a drawn standard deviation may be negative, which mirrors the channel, and gradients flow through all
-    statistics.
+    mu and sigma are the mean and the standard deviation of a channel of one feature map. S_mu and S_sigma, their
+    spreads over the batch, are sqrt(variance + 1e-6) for each channel. As in the released code of DSU (Li et al., ICLR
+    2022, https://arxiv.org/abs/2202.03958), a drawn standard deviation may be negative, which mirrors the channel, and
+    gradients flow through all statistics.
 
     Args:
-        features: (B, C, H, W). A batch of one image has no spread and is returned unchanged.
+        features: (B, C, H, W), floating point. A batch of one image has no spread and is returned unchanged.
         rng: a CPU generator.
         factor: multiplies S_mu and S_sigma, at least 0. 0 returns the features unchanged.
 

@@ -35,7 +35,8 @@ from torch import Tensor
 class LowFrequencySpectrum:
     """The low-frequency part of the Fourier transform of a batch of real images.
 
-    Compute it once with `low_frequency_spectrum`; `mix_amplitude` then makes any number of views from it.
+    Compute it once with `low_frequency_spectrum`; `mix_amplitude` then makes any number of changed copies of the images
+    from it.
 
     Args:
         spectrum: (B, C, S, [S,] half_width + 1), complex, in the unit of the images. Frequencies run from -half_width
@@ -49,24 +50,31 @@ class LowFrequencySpectrum:
     shape: tuple[int, ...]
 
     def window(self) -> Tensor:
-        """Return the amplitudes of the whole window, (B, C, S, S[, S]), with frequency 0 in the middle."""
+        """Return the amplitudes (absolute values) of all frequencies from -half_width to half_width along each axis.
+
+        Returns:
+            (B, C, S, S), or (B, C, S, S, S) for volumes, with S = 2 * half_width + 1, at least 0, in the unit of the
+            images. Frequency 0 is in the middle.
+        """
         half = self.spectrum.abs()
         spatial = tuple(range(2, half.ndim))
         return torch.cat([half[..., 1:].flip(spatial), half], dim=-1)                    # A(-u) = A(u)
 
 
 def window_half_width(shape: tuple[int, ...], alpha: float) -> int:
-    """Return the highest frequency that is exchanged: floor(alpha * min(shape)), in cycles per field of view.
+    """Return the highest frequency of the window of low frequencies, floor(alpha * min(shape)).
 
-    A product that misses a whole number by rounding only (such as 0.29 * 100) counts as that number.
+    The window is the square (or cube) of low frequencies whose amplitudes are exchanged between images. It reaches from
+    -half_width to half_width along each axis. A product alpha * min(shape) that is below a whole number only by a
+    rounding error (such as 0.29 * 100) counts as that number.
 
     Args:
-        shape: the spatial size of the image in pixels.
-        alpha: half of the window's side as a fraction of the shortest spatial side, in [0, 0.5). 0 exchanges only the
-            mean.
+        shape: the spatial size of the image in pixels, (H, W) or (H, W, D).
+        alpha: half of the window's side as a fraction of the shortest spatial side, in [0, 0.5). 0 gives a window with
+            frequency 0 only, which is the mean of the image.
 
     Returns:
-        The half width, at least 0.
+        The half width, in cycles per field of view, at least 0.
 
     Raises:
         ValueError: if alpha is outside [0, 0.5).
@@ -81,10 +89,12 @@ def low_frequency_spectrum(images: Tensor, alpha: float) -> LowFrequencySpectrum
 
     Args:
         images: (B, C, H, W[, D]), non-negative, floating point, in any intensity unit.
-        alpha: half of the window's side as a fraction of the shortest spatial side, in [0, 0.5).
+        alpha: the highest frequency to compute, in cycles per field of view, as a fraction of the shortest spatial side
+            in pixels, in [0, 0.5). It is rounded down to a whole number of cycles.
 
     Returns:
-        The spectrum, complex64 (complex128 for float64 images).
+        An object with the complex spectrum for all frequencies up to this one along each axis, divided by the number of
+        pixels: complex64, or complex128 for float64 images.
 
     Raises:
         ValueError: if the images are not a batch of floating-point 2-D or 3-D images, or alpha is outside [0, 0.5).
@@ -102,16 +112,21 @@ def low_frequency_spectrum(images: Tensor, alpha: float) -> LowFrequencySpectrum
 
 
 def mix_amplitude(images: Tensor, low_frequencies: LowFrequencySpectrum, window: Tensor, ratio: Tensor) -> Tensor:
-    """Move the low-frequency amplitude of images towards another image's amplitude; keep the phase (ELCFS, eq. 2-3).
+    """Mix the low-frequency amplitudes of images with given amplitudes; keep the phase (ELCFS, eq. 2-3).
 
-    Use this function instead of `exchange_amplitude` to make several views of the same images: their spectrum is then
-    computed only once.
+        new amplitude = (1 - ratio) * own amplitude + ratio * given amplitude      for the low frequencies
+
+    The result is the same as that of `exchange_amplitude`. Use this function to make several changed copies of the same
+    images, because the spectrum of the images is then computed only once. ELCFS is the method of Liu et al. (CVPR 2021,
+    https://arxiv.org/abs/2103.06030).
 
     Args:
-        images: (B, C, H, W[, D]), non-negative, the images whose spectrum was computed.
+        images: (B, C, H, W[, D]), non-negative, the images whose spectrum was computed; not changed.
         low_frequencies: the spectrum of these images, from `low_frequency_spectrum`.
-        window: (B, C, S, S[, S]), the amplitudes to move to, as `low_frequency_window` returns them.
-        ratio: (B,) in [0, 1]. 0 returns the image up to rounding; 1 replaces the amplitude inside the window.
+        window: (B, C, S, S[, S]), the given amplitudes, usually of other images, as `low_frequency_window` returns them
+            for the same alpha.
+        ratio: (B,) in [0, 1], the weight of the given amplitudes. 0 returns the image up to rounding; 1 replaces all
+            amplitudes of the low frequencies.
 
     Returns:
         (B, C, H, W[, D]), real, in the dtype and unit of `images`, not clipped to any range.
@@ -137,14 +152,22 @@ def mix_amplitude(images: Tensor, low_frequencies: LowFrequencySpectrum, window:
 
 
 def exchange_amplitude(images: Tensor, window: Tensor, ratio: Tensor, alpha: float) -> Tensor:
-    """Move the low-frequency amplitude of images towards another image's amplitude; keep the phase (ELCFS, eq. 2-3).
+    """Mix the low-frequency amplitudes of images with those of other images; keep the phase (ELCFS, eq. 2-3).
+
+        new amplitude = (1 - ratio) * own amplitude + ratio * other amplitude      for the low frequencies
+
+    ELCFS is the method of Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
+    Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030.
 
     Args:
-        images: (B, C, H, W[, D]), non-negative, floating point, in any intensity unit.
-        window: (B, C, S, S[, S]), the amplitudes to move to, as `low_frequency_window` returns them for this alpha.
-        ratio: (B,) in [0, 1]. 0 returns the image up to rounding; 1 replaces the amplitude inside the window.
-        alpha: half of the window's side as a fraction of the shortest spatial side, in [0, 0.5). 0 exchanges only the
-            mean. The paper uses 0.01. (The authors' released loader uses alpha = 0 and ratio = 1.)
+        images: (B, C, H, W[, D]), non-negative, floating point, in any intensity unit; not changed.
+        window: (B, C, S, S[, S]), the amplitudes of the other images, one for each image of the batch, as
+            `low_frequency_window` returns them for the same alpha. S = 2 * floor(alpha * min(H, W[, D])) + 1.
+        ratio: (B,) in [0, 1], the weight of the other amplitudes. 0 returns the image up to rounding; 1 replaces all
+            amplitudes of the low frequencies.
+        alpha: the highest frequency that counts as low, in cycles per field of view, as a fraction of the shortest
+            spatial side in pixels, in [0, 0.5). 0 changes only the mean of each channel. ELCFS uses 0.01. (The authors'
+            released loader uses alpha = 0 and ratio = 1.)
 
     Returns:
         (B, C, H, W[, D]), real, in the dtype and unit of `images`, not clipped to any range.
@@ -164,15 +187,19 @@ def exchange_amplitude(images: Tensor, window: Tensor, ratio: Tensor, alpha: flo
 
 
 def low_frequency_window(images: Tensor, alpha: float) -> Tensor:
-    """Return the amplitudes of the lowest frequencies of images: all that a site needs to share for the exchange.
+    """Return the amplitudes of the lowest frequencies of images.
+
+    A site sends these numbers to other sites, which mix them into the spectra of their own images with
+    `exchange_amplitude`.
 
     Args:
         images: (B, C, H, W[, D]), non-negative, floating point, in any intensity unit.
-        alpha: half of the window's side as a fraction of the shortest spatial side, in [0, 0.5).
+        alpha: the highest frequency to return, in cycles per field of view, as a fraction of the shortest spatial side
+            in pixels, in [0, 0.5).
 
     Returns:
-        (B, C, S, S[, S]), at least 0, in the unit of the images, with frequency 0 in the middle;
-        S = 2 * floor(alpha * min(H, W[, D])) + 1.
+        (B, C, S, S), or (B, C, S, S, S) for volumes, with S = 2 * floor(alpha * min(H, W[, D])) + 1. The amplitudes are
+        at least 0, in the unit of the images, with frequency 0 in the middle.
 
     Raises:
         ValueError: if the images are not a batch of floating-point 2-D or 3-D images, or alpha is outside [0, 0.5).
@@ -181,31 +208,31 @@ def low_frequency_window(images: Tensor, alpha: float) -> Tensor:
 
 
 def pack_window(window: Tensor, spatial_dims: int = 2) -> Tensor:
-    """Keep only the unique numbers of amplitude windows, about half of them.
+    """Return the first half of each window of low-frequency amplitudes; the second half repeats the same numbers.
 
-    The amplitudes of a real image are point-symmetric. A 7 x 7 window has 25 unique numbers: 300 bytes for an RGB image
-    in float32.
+    The amplitudes of a real image are point-symmetric around frequency 0. A window of 7 x 7 frequencies therefore has
+    25 different numbers, which are 300 bytes for an RGB image in float32. `unpack_window` restores the window.
 
     Args:
-        window: (..., S, S[, S]), as `low_frequency_window` returns it.
-        spatial_dims: number of spatial axes, 2 or 3.
+        window: (..., S, S) or (..., S, S, S), as `low_frequency_window` returns it.
+        spatial_dims: number of spatial axes at the end of the shape, 2 or 3.
 
     Returns:
-        (..., (n + 1) / 2) with n = S^spatial_dims.
+        (..., (n + 1) / 2) with n = S^spatial_dims, frequency 0 last.
     """
     flat = window.flatten(-spatial_dims)
     return flat[..., : (flat.shape[-1] + 1) // 2]
 
 
 def unpack_window(packed: Tensor, spatial_dims: int = 2) -> Tensor:
-    """Restore the amplitude windows that `pack_window` packed.
+    """Restore windows of low-frequency amplitudes from their first halves, which `pack_window` returned.
 
     Args:
-        packed: (..., (n + 1) / 2) with n = S^spatial_dims.
-        spatial_dims: number of spatial axes, 2 or 3.
+        packed: (..., (n + 1) / 2), where n = S^spatial_dims is the number of frequencies of a window.
+        spatial_dims: number of spatial axes of the windows, 2 or 3.
 
     Returns:
-        (..., S, S[, S]).
+        (..., S, S), or (..., S, S, S) for three axes, with frequency 0 in the middle.
 
     Raises:
         ValueError: if no odd side S fits the number of values.

@@ -12,15 +12,18 @@ from torch import Tensor
 
 
 def match_histograms(features: Tensor, style: Tensor) -> Tensor:
-    """Replace the values of each channel by the style's values in the same rank order (exact histogram matching).
+    """Give each channel of feature maps exactly the histogram of the same channel of other feature maps.
+
+    The r-th smallest value of a channel is replaced by the r-th smallest value of the style's channel (exact feature
+    distribution matching, Zhang et al., CVPR 2022, https://arxiv.org/abs/2203.07740).
 
     Args:
-        features: (B, C, H, W), whose rank order (content) stays.
-        style: (B, C, H, W), whose values are taken.
+        features: (B, C, H, W), the content: the rank order of the values of each channel stays.
+        style: (B, C, H, W), the feature maps whose values are used, one for each map of `features`.
 
     Returns:
-        (B, C, H, W). Each channel has the histogram of the style's channel. Equal values are ranked in the order of
-        their positions. The gradient passes to `features` unchanged, and to `style` at the positions of the values.
+        (B, C, H, W). Equal values are ranked in the order of their positions. The gradient of the result passes
+        unchanged to `features`. It also passes to `style`, to each value that was used.
 
     Raises:
         ValueError: if the shapes differ.
@@ -33,14 +36,17 @@ def mix_histograms(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
 
         ratio * features + (1 - ratio) * (features matched to the partner's histograms)
 
+    Matching replaces the r-th smallest value of a channel by the r-th smallest value of the partner's channel.
+
     Args:
-        features: (B, C, H, W).
-        ratio: (B,) in [0, 1], the weight of a sample's own histogram. 1 returns the sample unchanged. See
-            `draw_mixing_partners`.
-        partners: (B,) int64, a permutation of 0..B-1.
+        features: (B, C, H, W), floating point.
+        ratio: (B,) in [0, 1], the weight of a sample's own histogram. 1 returns the sample unchanged.
+            `draw_mixing_partners` draws ratios and partners.
+        partners: (B,) int64, a permutation of 0..B-1: the index of each sample's partner.
 
     Returns:
-        (B, C, H, W) in the dtype of `features`, with gradients as `match_histograms` describes.
+        (B, C, H, W) in the dtype of `features`. Gradients pass to the sample and to its partner, as
+        `match_histograms` describes.
 
     Raises:
         ValueError: if ratio or partners is not (B,), or a ratio is outside [0, 1].

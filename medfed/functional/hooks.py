@@ -15,14 +15,16 @@ from torch import Tensor, nn
 def capture_features(network: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
     """Collect the outputs of named submodules during the forward passes inside the `with` block.
 
-    Also works with `torch.func.functional_call`. A second forward pass overwrites the outputs of the first.
+    This also works if the network is called by `torch.func.functional_call`. A second forward pass overwrites the
+    outputs of the first one.
 
     Args:
-        network: the network that will be called inside the block.
-        names: dotted paths of submodules.
+        network: the network that will be called inside the `with` block.
+        names: dotted paths of submodules, as for `nn.Module.get_submodule`.
 
     Yields:
-        A dict that is filled during the forward pass: output tensor by submodule path, with its graph.
+        A dict that is filled during the forward pass: output tensor by submodule path, not detached from the autograd
+        graph.
 
     Raises:
         AttributeError: if the network has no submodule of a given path.
@@ -51,15 +53,15 @@ def capture_features(network: nn.Module, names: Sequence[str]) -> Iterator[dict[
 
 
 def features_at(network: nn.Module, name: str, image: Tensor) -> Tensor:
-    """Return the output of a named submodule for a batch; the layers after it are not computed.
+    """Return the output of a named submodule for a batch, without computing the layers after the submodule.
 
     Args:
-        network: the network to run, in its present mode.
-        name: dotted path of the submodule.
+        network: the network to run. Its mode (training or evaluation) is not changed.
+        name: dotted path of the submodule, as for `nn.Module.get_submodule`.
         image: (B, C, H, W), the network's input.
 
     Returns:
-        The submodule's output, with its graph.
+        The submodule's output, not detached from the autograd graph.
 
     Raises:
         AttributeError: if the network has no such submodule.
@@ -83,16 +85,13 @@ def features_at(network: nn.Module, name: str, image: Tensor) -> Tensor:
 def replace_output(
     network: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]], first: bool = False
 ) -> Iterator[None]:
-    """Pass the outputs of named submodules through functions during the forward passes inside the `with` block.
-
-    A function may change the number of images in the batch (oversampling); the following layers then get as many.
+    """Replace the outputs of named submodules during the forward passes inside the `with` block.
 
     Args:
-        network: the network that will be called inside the block.
-        changes: function by dotted path of a submodule. A function takes the submodule's output and returns the tensor
-            to continue with.
-        first: True applies the functions before all hooks that the submodules already have (for example a layer that
-            reads the feature map), False after them.
+        network: the network that will be called inside the `with` block.
+        changes: one function for each dotted path of a submodule. A function takes the submodule's output and returns
+            the tensor that the following layers get instead. It may return another number of images.
+        first: True applies the functions before all forward hooks that the submodules already have, False after them.
 
     Raises:
         AttributeError: if the network has no submodule of a given path.
@@ -109,10 +108,11 @@ def replace_output(
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Set a network to evaluation mode inside the `with` block; then restore the mode of each of its modules.
+    """Set a network to evaluation mode inside the `with` block, and restore the mode of each module at its end.
 
     Args:
-        network: the network; modules may be in different modes, for example with frozen BatchNorm.
+        network: the network; changed in place inside the `with` block. Its modules may be in different modes before,
+            for example if only BatchNorm is in evaluation mode.
     """
     modes = {module: module.training for module in network.modules()}
     network.eval()
@@ -127,14 +127,14 @@ def insert_layer(network: nn.Module, path: str, layer: nn.Module, name: str) -> 
     """Insert a layer after a submodule: from now on the submodule's output passes through the layer.
 
     The layer becomes the submodule `name` of the network. Its entries are added to the state dict, and no other entry
-    is renamed. (Inserting into an `nn.Sequential` would renumber the following layers, so that no saved weights would
-    load any more.) A deep copy of the network uses its own copy of the layer.
+    is renamed, so the entry names in saved weights stay valid. A deep copy of the network uses its own copy of the
+    layer.
 
     Args:
         network: changed in place.
         path: dotted path of the submodule after which to insert the layer.
-        layer: a module from one tensor to one tensor.
-        name: attribute name for the layer, which must be free.
+        layer: a module that maps one tensor to one tensor.
+        name: name for the layer in the network, which must not be the name of an existing attribute.
 
     Raises:
         AttributeError: if the network has no submodule `path`.
@@ -149,9 +149,9 @@ def add_submodule(network: nn.Module, layer: nn.Module, name: str) -> None:
     """Register a layer as the submodule `name` of a network, without calling it in the forward pass.
 
     Args:
-        network: changed in place; the layer's entries join its state dict.
+        network: changed in place. The layer's entries are added to its state dict.
         layer: the layer to add.
-        name: attribute name for the layer, which must be free.
+        name: name for the layer in the network, which must not be the name of an existing attribute.
 
     Raises:
         ValueError: if the network already has an attribute `name`, or is an `nn.Sequential`, which would run the layer
@@ -167,6 +167,12 @@ def add_submodule(network: nn.Module, layer: nn.Module, name: str) -> None:
 def input_output_widths(layer: nn.Module) -> tuple[int, int]:
     """Return the numbers of input and output features of a linear layer, or of channels of a 2-D convolution.
 
+    Args:
+        layer: an `nn.Linear` or `nn.Conv2d`.
+
+    Returns:
+        A pair: the number of inputs and the number of outputs.
+
     Raises:
         ValueError: if the layer is neither `nn.Linear` nor `nn.Conv2d`.
     """
@@ -178,10 +184,13 @@ def input_output_widths(layer: nn.Module) -> tuple[int, int]:
 
 
 def output_channels(stage: nn.Module) -> int:
-    """Return the number of channels that a stage of a network outputs: those of its last 2-D convolution.
+    """Return the number of channels that a part of a network outputs.
 
     Args:
-        stage: a module that contains at least one `nn.Conv2d`.
+        stage: the part of the network, a module that contains at least one `nn.Conv2d`.
+
+    Returns:
+        The number of output channels of the last `nn.Conv2d` in `stage.modules()`.
     """
     return [part for part in stage.modules() if isinstance(part, nn.Conv2d)][-1].out_channels
 

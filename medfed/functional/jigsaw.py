@@ -21,10 +21,10 @@ LUMA_WEIGHTS = (0.299, 0.587, 0.114)  # of red, green and blue in the brightness
 def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
     """Return n permutations of side * side tiles that differ from each other in as many places as possible.
 
-    The first one is the identity. Each further one is chosen greedily: it has the largest minimum Hamming distance to
-    the permutations before it; ties are broken by the largest sum of distances, then by lexicographic order. The result
-    is therefore the same on every machine, and a smaller n gives the first n of the same sequence. All permutations (9!
-    for 3 x 3 tiles) are compared in one table.
+    The first permutation is the identity. Each further permutation is the one whose smallest Hamming distance to the
+    permutations before it is largest. Ties are broken by the largest sum of the distances, then by lexicographic order.
+    The result is therefore the same on every machine, and a smaller n gives the first n of the same sequence. All
+    permutations (9! for 3 x 3 tiles) are compared in one table.
 
     Args:
         side: tiles along each side of the image, 2 or 3.
@@ -53,18 +53,20 @@ def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
 
 
 def shuffle_tiles(image: Tensor, order: Tensor) -> Tensor:
-    """Permute the tiles of each image.
+    """Cut each image into side x side tiles and put them together in another order.
 
-    If a side of the image is not a multiple of the number of tiles, the image is cropped to one, as evenly on both
-    sides as possible, and the cropped margin is filled by repeating the edge after the permutation. So no pixel is
-    interpolated, the size stays, and the margin does not reveal the original order.
+    If H or W is not a multiple of `side`, the image is first cropped to the next smaller multiple, as evenly on both
+    sides as possible. After the permutation, the cropped margin is filled by repeating the pixels at the edge. No pixel
+    is interpolated, the size stays, and the margin does not reveal the original order.
 
     Args:
-        image: (B, C, H, W), at least one pixel per tile.
-        order: (B, side * side) int64, a permutation of the tiles for each image, as `tile_permutations` returns them.
+        image: (B, C, H, W), H and W at least `side`; not changed.
+        order: (B, side * side) int64: one permutation for each image, as in the rows of `tile_permutations`. Entry j is
+            the number of the tile that moves to place j, row by row.
 
     Returns:
-        (B, C, H, W) in the dtype of `image`. The identity returns an image whose sides fit unchanged.
+        (B, C, H, W) in the dtype of `image`. With the identity as order, an image without a cropped margin is returned
+        unchanged.
 
     Raises:
         ValueError: if the shapes do not fit each other.
@@ -83,14 +85,15 @@ def shuffle_tiles(image: Tensor, order: Tensor) -> Tensor:
 
 
 def turn_tiles_grey(image: Tensor, grey: Tensor) -> Tensor:
-    """Remove the colour of marked tiles, so that a network cannot solve the puzzle by colour alone.
+    """Turn marked tiles of each image grey, so that a network cannot solve a jigsaw puzzle by colour alone.
 
-    Each pixel becomes 0.299 R + 0.587 G + 0.114 B in all three channels.
+    Each pixel of a marked tile becomes 0.299 R + 0.587 G + 0.114 B in all three channels.
 
     Args:
-        image: (B, C, H, W). Images without exactly three channels are returned unchanged.
-        grey: (B, side * side) bool, True for the tiles to change, counted row by row as in `shuffle_tiles`. A margin
-            that `shuffle_tiles` would crop belongs to the nearest tile.
+        image: (B, C, H, W), cut into side x side tiles; not changed. Images without exactly three channels are returned
+            as they are.
+        grey: (B, side * side) bool, True for the tiles to turn grey, row by row. If H or W is not a multiple of `side`,
+            the pixels of the margin belong to the nearest tile.
 
     Returns:
         (B, C, H, W) in the dtype of `image`.
@@ -131,19 +134,19 @@ def _join_tiles(tiles: Tensor, side: int) -> Tensor:
 def draw_puzzles(
     image: Tensor, side: int, n_orders: int, ordered_ratio: float, grey_ratio: float, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Turn each image into a jigsaw puzzle: permute its tiles at random and remove the colour of some of them.
+    """Turn each image into a jigsaw puzzle: permute its tiles at random and turn some of the tiles grey.
 
     Args:
-        image: (B, C, H, W).
-        side: tiles along each side of the image, 2 or 3.
-        n_orders: number of permutations to draw from, including the identity (see `tile_permutations`), at least 2.
-        ordered_ratio: probability in [0, 1] that an image keeps its order (label 0).
-        grey_ratio: probability in [0, 1] that a tile loses its colour.
+        image: (B, C, H, W); not changed.
+        side: number of tiles along each side of the image, 2 or 3.
+        n_orders: number of permutations from `tile_permutations` to draw from, including the identity, at least 2.
+        ordered_ratio: probability in [0, 1] that the tiles of an image stay in their places.
+        grey_ratio: probability in [0, 1] that a tile of an RGB image turns grey.
         rng: a CPU generator.
 
     Returns:
-        The puzzles, (B, C, H, W), and the number of each image's permutation, (B,) int64 in 0..n_orders-1, on the
-        device of `image`.
+        A pair: the puzzles, (B, C, H, W), and the number of each image's permutation, (B,) int64 in 0..n_orders-1, on
+        the device of `image`. Number 0 is the identity.
     """
     n = len(image)
     is_ordered = torch.rand(n, generator=rng) < ordered_ratio

@@ -21,17 +21,17 @@ def sharpness_ascent(loss: Tensor, parameters: Mapping[str, Tensor], distance: f
     This is the weight perturbation of HarmoFL (Jiang et al., "HarmoFL: Harmonizing Local and Global Drifts in Federated
     Learning on Heterogeneous Medical Images", AAAI 2022, https://arxiv.org/abs/2112.10775), after Foret et al.,
     "Sharpness-Aware Minimization for Efficiently Improving Generalization", ICLR 2021,
-    https://arxiv.org/abs/2010.01412. delta is a constant to the gradient: the gradient of a loss at w + delta is passed
-    to w unchanged, without second derivatives, so an optimiser steps at w.
+    https://arxiv.org/abs/2010.01412. delta is treated as a constant: backpropagation passes the gradient of a loss at
+    w + delta to w unchanged, without second derivatives, so an optimiser changes w itself.
 
     Args:
-        loss: scalar, computed from `parameters`. Its graph is kept.
-        parameters: the weights w by name, as `named_parameters` returns them. Entries that do not require a gradient
-            stay as they are.
+        loss: scalar, computed from `parameters`. Its autograd graph is kept.
+        parameters: the weights w by name, as `named_parameters` returns them; not changed. Entries that do not require
+            a gradient are returned as they are.
         distance: |delta|, the Euclidean norm over all weights together, at least 0.
 
     Returns:
-        The moved weights by name, for `torch.func.functional_call`. If the gradient is 0, the weights are unchanged.
+        The weights w + delta by name, for `torch.func.functional_call`. If the gradient is 0, they equal w.
     """
     trained = {name: entry for name, entry in parameters.items() if entry.requires_grad}
     gradients = torch.autograd.grad(loss, list(trained.values()), retain_graph=True, allow_unused=True)
@@ -46,22 +46,23 @@ def sharpness_ascent(loss: Tensor, parameters: Mapping[str, Tensor], distance: f
 def inner_step(
     loss: Tensor, parameters: Mapping[str, Tensor], step_size: float, clamp: float, second_order: bool = False
 ) -> dict[str, Tensor]:
-    """Return the weights after one gradient descent step, as the inner step of meta-learning.
+    """Return the weights after one gradient descent step on a loss, as the inner step of meta-learning.
 
         theta' = theta - beta * clamp(dL/dtheta)
 
+    In meta-learning, a second (outer) loss is then computed with the new weights theta' and minimised over theta.
     Implements eq. 4 of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
-    Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030). The clamp is the
-    released code's; the paper does not mention it.
+    Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030). The clamp is in the
+    released code only; the paper does not mention it.
 
     Args:
-        loss: scalar, computed from `parameters`. Its graph is kept for the outer backward pass.
-        parameters: the weights theta by name, as `named_parameters` returns them. Entries that do not require a
-            gradient stay as they are.
-        step_size: beta, at least 0. 0 returns the weights.
+        loss: the inner loss L, a scalar computed from `parameters`. Its autograd graph is kept for the outer loss.
+        parameters: the weights theta by name, as `named_parameters` returns them; not changed. Entries that do not
+            require a gradient are returned as they are.
+        step_size: the learning rate beta of this step, at least 0. 0 returns equal weights.
         clamp: each element of the gradient is limited to [-clamp, clamp].
-        second_order: whether the outer gradient passes through this step. False treats d theta' / d theta as the
-            identity: the outer loss then adds its gradient at theta' to the gradient of the inner loss at theta.
+        second_order: True differentiates the outer loss through this step, with second derivatives. False treats
+            d theta' / d theta as the identity, so the gradient of the outer loss at theta' is passed to theta.
 
     Returns:
         The new weights by name, for `torch.func.functional_call`.
@@ -85,10 +86,11 @@ def adam_step(
     """Do one step of Adam on plain tensors, in place (betas 0.9 and 0.999, epsilon 1e-8, no weight decay).
 
     Args:
-        values: the weights; changed in place.
-        gradients: their gradients, of the same shapes.
-        first: the first moments of the gradients, 0 at the start; changed in place.
-        second: the second moments of the gradients, 0 at the start; changed in place.
+        values: the weights to train; changed in place.
+        gradients: the gradient of each weight, in the same shape.
+        first: Adam's running mean of each gradient, in the same shape, 0 before the first step; changed in place.
+        second: Adam's running mean of each squared gradient, in the same shape, 0 before the first step; changed in
+            place.
         steps: scalar tensor on the CPU, the number of steps before this one; not changed.
         learning_rate: above 0.
 

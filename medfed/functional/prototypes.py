@@ -18,16 +18,16 @@ from medfed.functional.regions import background_ring
 
 
 def region_embeddings(features: Tensor, label: Tensor, ring_width: int) -> tuple[Tensor, Tensor]:
-    """Return the mean feature of each structure and of the background around the structures, for each image.
+    """Return the mean feature vector of each structure and of the background around the structures, for each image.
 
     Args:
-        features: (B, D, H, W), in the height and width of the masks.
+        features: (B, D, H, W), feature maps with the height and width of the masks.
         label: (B, S, H, W), masks of S structures, 0 outside; structures may overlap.
-        ring_width: width in pixels of the ring around all structures together that counts as background.
+        ring_width: width in pixels, at least 1, of the ring around all structures together that counts as background.
 
     Returns:
-        A pair: the embeddings (R, D) of all regions that are not empty, and (R,) int64, what each embedding shows:
-        0..S-1 the structure, S the background. R may be 0.
+        A pair: the mean vectors (R, D) of the R regions of all images that are not empty, and their classes (R,) int64:
+        0..S-1 for a structure, S for the background. R may be 0.
     """
     inside = label.bool()
     around = background_ring(inside.any(dim=1, keepdim=True), ring_width)
@@ -45,23 +45,25 @@ def class_sums(vectors: Tensor, classes: Tensor) -> dict[int, tuple[Tensor, int]
         classes: (N,), integers, the class of each vector.
 
     Returns:
-        By class number: the sum (D,) in float64 without a gradient, and the number of vectors. Classes without a vector
-        are missing.
+        A dict from the class number to a pair: the sum of the class's vectors, (D,) float64 without a gradient, and
+        their number. Classes without a vector are missing.
     """
     vectors = vectors.detach().double()
     return {k: (vectors[classes == k].sum(dim=0), int((classes == k).sum())) for k in classes.unique().tolist()}
 
 
 def cluster_prototypes(prototypes: Sequence[Tensor]) -> Tensor | None:
-    """Cluster the sites' prototypes of one class, and return the mean of each cluster (FPL, eq. 3-4).
+    """Cluster the sites' prototypes of one class, and return the mean of each cluster.
 
-    The clusters are the coarsest partition of FINCH. Up to three sites always form one cluster.
+    A site's prototype of a class is the mean embedding (feature vector) of the class at this site. The clusters are the
+    coarsest partition that FINCH clustering finds. Up to three sites always form one cluster. Implements eq. 3-4 of FPL
+    (Huang et al., "Rethinking Federated Learning with Domain Shift: A Prototype View", CVPR 2023).
 
     Args:
         prototypes: one tensor (D,) per site. Prototypes of exactly zero have no direction and are left out.
 
     Returns:
-        (M, D), the cluster prototypes; None if all prototypes are zero or none is given.
+        (M, D), the means of the M clusters, called cluster prototypes. None if no prototype differs from zero.
     """
     nonzero = [prototype for prototype in prototypes if bool(prototype.any())]
     if not nonzero:
@@ -73,22 +75,25 @@ def cluster_prototypes(prototypes: Sequence[Tensor]) -> Tensor | None:
 def prototype_contrastive_loss(
     vectors: Tensor, classes: Tensor, prototypes: Tensor, prototype_classes: Tensor, temperature: float
 ) -> Tensor:
-    """Return the InfoNCE loss of embeddings against cluster prototypes (FPL, eq. 7).
+    """Return an InfoNCE loss that pulls each embedding towards the cluster prototypes of its own class.
 
-        L_i = -log( sum_{c of the own class} e^s_ic / sum_{all c} e^s_ic ),   s = cosine similarity / temperature
+        L_i = -log( sum_{c of the own class} e^s_ic / sum_{all c} e^s_ic )
 
-    All clusters of the own class form one positive term, so an embedding has to be close to only one of them.
+    s_ic is the cosine similarity of embedding i and prototype c, divided by the temperature. All prototypes of the own
+    class form one positive term, so an embedding has to be close to only one of them. Implements eq. 7 of FPL (Huang et
+    al., "Rethinking Federated Learning with Domain Shift: A Prototype View", CVPR 2023).
 
     Args:
         vectors: (N, D), the embeddings.
         classes: (N,), integers, the class of each embedding.
-        prototypes: (M, D), the cluster prototypes of all classes.
+        prototypes: (M, D), the cluster prototypes of all classes: means of clusters of the sites' mean embeddings, as
+            `cluster_prototypes` returns them for one class.
         prototype_classes: (M,), integers, the class of each prototype.
-        temperature: above 0.
+        temperature: divisor of the cosine similarities, above 0.
 
     Returns:
-        Scalar, at least 0: the mean over the embeddings whose class has a prototype. 0 with gradient 0 if there is no
-        such embedding; 0 if all prototypes belong to that class.
+        Scalar, at least 0: the mean of L_i over the embeddings whose class has a prototype. It is 0 with gradient 0 if
+        there is no such embedding. L_i is 0 if all prototypes belong to the class of embedding i.
 
     Raises:
         ValueError: if the temperature is not above 0.
@@ -107,20 +112,22 @@ def prototype_contrastive_loss(
 def prototype_distance_loss(
     vectors: Tensor, classes: Tensor, prototypes: Tensor, prototype_classes: Tensor
 ) -> Tensor:
-    """Return the mean squared distance of embeddings to the unbiased prototype of their class (FPL, eq. 9-10).
+    """Return the mean squared difference between embeddings and the unbiased prototype of their class.
 
-    The unbiased prototype is the mean over the class's cluster prototypes, so a cluster of many sites counts as much as
-    a cluster of one site.
+    The unbiased prototype of a class is the mean of the cluster prototypes of the class. A cluster of many sites
+    therefore counts as much as a cluster of one site. Implements eq. 9-10 of FPL (Huang et al., "Rethinking Federated
+    Learning with Domain Shift: A Prototype View", CVPR 2023).
 
     Args:
         vectors: (N, D), the embeddings.
         classes: (N,), integers, the class of each embedding.
-        prototypes: (M, D), the cluster prototypes of all classes.
+        prototypes: (M, D), the cluster prototypes of all classes: means of clusters of the sites' mean embeddings, as
+            `cluster_prototypes` returns them for one class.
         prototype_classes: (M,), integers, the class of each prototype.
 
     Returns:
-        Scalar, at least 0: the mean squared difference over the D features and the embeddings whose class has a
-        prototype. 0 with gradient 0 if there is no such embedding.
+        Scalar, at least 0: the mean over the D features and over the embeddings whose class has a prototype. It is 0
+        with gradient 0 if there is no such embedding.
     """
     own = (classes[:, None] == prototype_classes[None, :]).to(vectors)
     n_clusters = own.sum(dim=1, keepdim=True)

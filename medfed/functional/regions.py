@@ -17,7 +17,10 @@ from torch import Tensor
 
 
 def boundary(mask: Tensor) -> Tensor:
-    """Return the inner boundary of structures, one pixel wide: the mask minus its erosion.
+    """Return the inner boundary of structures: the pixels of a mask that touch a pixel outside of the mask.
+
+    Pixels touch along rows and columns, not along diagonals. Everything outside of the image counts as outside of the
+    mask.
 
     Args:
         mask: (B, S, H, W), one structure per channel, any dtype. A pixel belongs to the structure if its value exceeds
@@ -35,15 +38,16 @@ def boundary(mask: Tensor) -> Tensor:
 
 
 def background_ring(mask: Tensor, width: int = 5) -> Tensor:
-    """Return the background within `width` pixels of structures: the mask dilated `width` times, minus the mask.
+    """Return the ring of background around structures: the mask dilated `width` times, without the mask itself.
 
     Args:
         mask: (B, S, H, W), one structure per channel, any dtype. A pixel belongs to the structure if its value exceeds
             0.5.
-        width: L1 distance in pixels, at least 1.
+        width: width of the ring in pixels, at least 1. Distances are counted along rows and columns (L1 distance).
 
     Returns:
-        (B, S, H, W) of 0 and 1 in the dtype of `mask`, cut off at the image border; 0 everywhere for an empty mask.
+        (B, S, H, W) in the dtype of `mask`: 1 in the ring of each structure, else 0. It is 0 everywhere for an empty
+        mask.
 
     Raises:
         ValueError: if the mask does not have four axes, or the width is below 1.
@@ -76,18 +80,19 @@ def _dilate_once(region: Tensor, outside: bool) -> Tensor:
 def edge_agreement(before: Tensor, after: Tensor, mask: Tensor, width: int = 2) -> float | None:
     """Measure how well the image edges near the outlines of structures stay in place when images are changed.
 
-    For each image, the correlation of the gradient magnitudes (mean over channels) before and after the change, over
-    the pixels of the structures' inner boundary and of the ring of `width` pixels around it.
+    For each image, this is the Pearson correlation between the gradient magnitudes (mean over channels) of the original
+    and of the changed image. It is computed over the pixels near an outline: the inner boundary of each structure, and
+    the background in a ring of `width` pixels around each structure.
 
     Args:
         before: (B, C, H, W), the original images.
         after: (B, C, H, W), the changed images.
-        mask: (B, S, H, W), above 0.5 inside the structures.
+        mask: (B, S, H, W), above 0.5 inside each of S structures.
         width: width of the ring in pixels, at least 1.
 
     Returns:
-        Mean correlation over the images, in [-1, 1]: 1 for any change of brightness or contrast, near 0 if the edges
-        moved. None if no image has an outline with edges.
+        Mean correlation over the images, in [-1, 1]. It is 1 if only brightness or contrast changed, and near 0 if the
+        edges moved. Images without a structure, or with constant gradients near it, are left out. None if none is left.
     """
     near = ((boundary(mask) > 0.5) | (background_ring(mask, width) > 0.5)).any(dim=1)
     correlations = []

@@ -8,16 +8,16 @@ from torch import Tensor
 
 
 def draw_oversampled(labels: Tensor, n: int, rng: torch.Generator) -> Tensor:
-    """Draw n samples to repeat so that the class counts become as equal as possible.
+    """Draw n samples of a batch to repeat, so that the class counts of the longer batch are as equal as possible.
 
     One sample after another is drawn from the class that is rarest at that moment; ties between classes are broken at
     random. Class counts 3, 2, 1 become 3, 2, 2 with one added sample, 3, 3, 3 with three and 4, 4, 4 with six. Within a
-    class no sample is added a second time before all others were added once. This is step 3 (feature-level
+    class, no sample is drawn a second time before all others were drawn once. This is step 3 (feature-level
     oversampling) of StableFDG (Park et al., "StableFDG: Style and Attention Based Learning for Federated Domain
     Generalization", NeurIPS 2023, https://arxiv.org/abs/2311.00227).
 
     Args:
-        labels: (B,), integers, the class of each sample. Classes that do not occur are not added.
+        labels: (B,), integers, the class of each sample. Classes that do not occur in the batch are ignored.
         n: number of samples to add, at least 0.
         rng: a CPU generator.
 
@@ -46,14 +46,15 @@ def draw_oversampled(labels: Tensor, n: int, rng: torch.Generator) -> Tensor:
 
 
 def draw_mixing_partners(n: int, concentration: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw a mixing ratio and a partner for each sample of a batch, as MixStyle and EFDMix need them.
+    """Draw a mixing ratio and a partner for each sample of a batch, for `mix_styles` and `mix_histograms`.
 
-    The ratios follow Beta(c, c). They are computed as quantiles of uniform numbers, because PyTorch's own Beta
-    distribution takes no generator.
+    The ratios follow the distribution Beta(c, c). They are computed as quantiles of uniform numbers, because PyTorch's
+    own Beta distribution takes no generator.
 
     Args:
         n: number of samples in the batch.
-        concentration: c, above 0. Small values, such as 0.1 in both papers, put most ratios near 0 or 1.
+        concentration: the parameter c of the Beta distribution, above 0. Small values put most ratios near 0 or 1. The
+            papers of MixStyle and EFDMix use 0.1.
         rng: a CPU generator.
 
     Returns:
@@ -70,14 +71,16 @@ def draw_mixing_partners(n: int, concentration: float, rng: torch.Generator) -> 
 
 
 def class_ids(label: Tensor) -> Tensor:
-    """Return one class number per sample, also for masks: the number of the set of structures that a mask contains.
+    """Return one class number for each image of a batch, from class numbers or from segmentation masks.
+
+    With masks, images that show the same set of structures form one class: bit s of the number is set if structure s
+    has at least one pixel.
 
     Args:
-        label: (B,), class numbers, returned unchanged; or masks (B, S, H, W) of S structures, above 0 inside.
+        label: (B,), class numbers, which are returned unchanged; or (B, S, H, W), masks of S structures, 0 outside.
 
     Returns:
-        (B,) int64. Two images with masks have the same number if they show the same structures: bit s of the number is
-        set if structure s has at least one pixel.
+        (B,), integers; int64 in 0..2^S-1 for masks.
     """
     if label.ndim == 1:
         return label
@@ -110,8 +113,8 @@ def draw_other_class(labels: Tensor, candidates: Tensor, rng: torch.Generator) -
         rng: a CPU generator.
 
     Returns:
-        A pair: (A,) int64, an index into the candidates, and (A,) bool, False where no candidate has a different class
-        (the index then has no meaning).
+        A pair: (A,) int64, the index of the drawn candidate for each sample, and (A,) bool, False where no candidate
+        has a different class. Where it is False, the index has no meaning.
     """
     return _draw_column_per_row(labels[:, None] != candidates[None, :], rng)
 

@@ -12,14 +12,17 @@ from torch import Tensor
 
 
 def position_mask(features: Tensor, gradient: Tensor, fraction: float) -> Tensor:
-    """Mask the positions of a feature map that contribute most to the target's score, as Grad-CAM weights them.
+    """Return a mask of the positions of a feature map that contribute most to a score, as in Grad-CAM.
 
-    The contribution of position x is sum_c z_c(x) * mean over positions of g_c.
+    The contribution of a position is the weighted sum of its feature channels. The weight of a channel is the mean of
+    its gradient over all positions.
 
     Args:
-        features: z, (B, C, H, W).
-        gradient: g, (B, C, H, W), the gradient of the target's score with respect to the features.
-        fraction: in [0, 1]; ceil(fraction * H * W) positions are masked, but never all.
+        features: (B, C, H, W), the feature maps.
+        gradient: (B, C, H, W), the gradient of the score with respect to the features. The score is usually the logit
+            of the true class.
+        fraction: part of the positions to mask, in [0, 1]: ceil(fraction * H * W) positions of each image, but never
+            all.
 
     Returns:
         (B, 1, H, W) in the dtype of `features`, without a gradient: 0 at the masked positions, else 1.
@@ -33,11 +36,12 @@ def position_mask(features: Tensor, gradient: Tensor, fraction: float) -> Tensor
 
 
 def channel_mask(gradient: Tensor, fraction: float) -> Tensor:
-    """Mask the channels of a feature map whose gradient is highest on average over all positions.
+    """Return a mask of the channels of a feature map whose mean gradient over all positions is highest.
 
     Args:
-        gradient: (B, C, H, W), the gradient of the target's score with respect to the features.
-        fraction: in [0, 1]; ceil(fraction * C) channels are masked, but never all.
+        gradient: (B, C, H, W), the gradient of a score with respect to the features. The score is usually the logit of
+            the true class.
+        fraction: part of the channels to mask, in [0, 1]: ceil(fraction * C) channels of each image, but never all.
 
     Returns:
         (B, C, 1, 1) in the dtype of `gradient`, without a gradient: 0 for the masked channels, else 1.
@@ -50,11 +54,11 @@ def channel_mask(gradient: Tensor, fraction: float) -> Tensor:
 
 
 def select_largest_drops(drop: Tensor, n: int) -> Tensor:
-    """Select the n samples whose confidence dropped most.
+    """Select the samples of a batch whose confidence dropped most when their features were masked.
 
     Args:
-        drop: (B,), confidence before minus confidence after the features were masked.
-        n: maximum number of samples.
+        drop: (B,), the network's confidence before minus its confidence after the masking.
+        n: maximum number of samples to select.
 
     Returns:
         (B,) bool, True for the selected samples. Samples whose confidence did not drop are never selected.

@@ -22,10 +22,10 @@ EPSILON = 1e-5  # added to variances under the square root
 
 
 def channel_mean_std(features: Tensor, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
-    """Return the mean and standard deviation of every channel of every image.
+    """Return the mean and standard deviation over the pixels of every channel of every image or feature map.
 
     Args:
-        features: (B, C, H, W), floating point.
+        features: (B, C, H, W), floating point: images or feature maps.
         epsilon: added to the variance under the square root, above 0.
 
     Returns:
@@ -45,13 +45,18 @@ def channel_mean_std(features: Tensor, epsilon: float = EPSILON) -> tuple[Tensor
 def replace_mean_std(
     features: Tensor, own: Sequence[Tensor] | Tensor, style: Sequence[Tensor] | Tensor
 ) -> Tensor:
-    """Normalise every channel by one mean and standard deviation, then scale and shift it to another (AdaIN, eq. 8).
+    """Normalise every channel with its own mean and standard deviation, then give it a new mean and standard deviation.
+
+        std * (features - own mean) / own std + mean
+
+    This is eq. 8 of AdaIN (Huang & Belongie, ICCV 2017, https://arxiv.org/abs/1703.06868).
 
     Args:
         features: (B, C, H, W), floating point.
-        own: mean and standard deviation to remove: a pair of (B, C), or one tensor (2, B, C). Detach them if no
-            gradient should pass through them.
-        style: mean and standard deviation to apply: a pair of (B, C), or one tensor (2, B, C).
+        own: mean and standard deviation of the features, as `channel_mean_std` returns them: a pair of tensors (B, C),
+            or one tensor (2, B, C). Detach them if no gradient should pass through them. Standard deviations must not
+            be 0.
+        style: mean and standard deviation to apply: a pair of tensors (B, C), or one tensor (2, B, C).
 
     Returns:
         (B, C, H, W), in the wider dtype of features and statistics.
@@ -67,10 +72,11 @@ def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1
     Normalization", ICCV 2017, https://arxiv.org/abs/1703.06868.
 
     Args:
-        features: (B, C, H, W), the content.
-        mean: (C,), the style's channel means, one style for all images; or (B, C), one style per image.
-        std: the style's channel standard deviations, in the shape of `mean`.
-        alpha: strength in [0, 1], a number or (B,). 0 returns the features, 1 applies the style fully; linear between.
+        features: (B, C, H, W), floating point: feature maps or images, whose content is kept.
+        mean: the mean of each channel in the new style: (C,), one style for all images, or (B, C), one style per image.
+        std: the standard deviation of each channel in the new style, in the shape of `mean`.
+        alpha: strength in [0, 1], one number for all images or (B,). 0 returns the features, 1 applies the style fully,
+            and numbers between interpolate linearly between these two results.
 
     Returns:
         (B, C, H, W) in the dtype of `features`; computed in float32 or float64. At alpha = 1 a constant channel becomes
@@ -88,16 +94,17 @@ def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1
 
 
 def moment_match(image: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1.0) -> Tensor:
-    """Give every channel of an image another mean and standard deviation of its intensities, clamped to [0, 1].
+    """Give the intensities of every channel of an image another mean and standard deviation, clamped to [0, 1].
 
-    This is AdaIN on intensities instead of features: it changes brightness, contrast and colour only. A linear map of
-    intensities cannot move an edge, so segmentation masks stay valid, whereas a decoder may redraw small structures.
+    This changes only brightness, contrast and colour. A linear map of intensities cannot move an edge, so segmentation
+    masks stay valid. (A decoder network, as in AdaIN, may redraw small structures.)
 
     Args:
-        image: (B, C, H, W) in [0, 1].
-        mean: (C,) or (B, C), the means of intensities to apply, in [0, 1].
-        std: the standard deviations of intensities to apply, in the shape of `mean`.
-        alpha: strength in [0, 1], a number or (B,). 0 returns the image, clamped.
+        image: (B, C, H, W) in [0, 1], floating point.
+        mean: the mean intensity of each channel to apply, in [0, 1]: (C,) for all images, or (B, C), one per image.
+        std: the standard deviation of the intensities of each channel to apply, in the shape of `mean`.
+        alpha: strength in [0, 1], one number for all images or (B,). 0 returns the image, clamped; 1 applies mean and
+            std fully.
 
     Returns:
         (B, C, H, W) in [0, 1], in the dtype of `image`. Where values were clamped, mean and standard deviation differ
@@ -137,10 +144,13 @@ class PixelMoments:
 
     @classmethod
     def from_features(cls, features: Tensor) -> PixelMoments:
-        """Compute the moments of one batch.
+        """Compute the mean and the sum of squared deviations of each channel over all pixels of one batch.
 
         Args:
-            features: (B, C, H, W), floating point, at least one pixel.
+            features: (B, C, H, W), floating point, with at least one pixel: images or feature maps.
+
+        Returns:
+            A new object, with `count` = B * H * W.
 
         Raises:
             ValueError: if the features are not floating-point maps, or hold no pixel.
@@ -153,11 +163,27 @@ class PixelMoments:
         return cls(pixels.shape[1], mean, (pixels - mean[:, None]).square().sum(dim=1))
 
     def add(self, features: Tensor) -> PixelMoments:
-        """Return the moments of all pixels so far and of one more batch (B, C, H, W) together."""
+        """Return the moments of all pixels so far and of the pixels of one more batch together.
+
+        Args:
+            features: (B, C, H, W), floating point, with at least one pixel and as many channels as before.
+
+        Returns:
+            A new object; this one is not changed.
+
+        Raises:
+            ValueError: if the features are not floating-point maps, hold no pixel, or have another number of channels.
+        """
         return self.merge(PixelMoments.from_features(features))
 
     def merge(self, other: PixelMoments) -> PixelMoments:
-        """Return the moments of the pixels of both objects together.
+        """Return the moments of the pixels of this and another object together.
+
+        Args:
+            other: the moments of other pixels with the same number of channels.
+
+        Returns:
+            A new object; the two objects are not changed.
 
         Raises:
             ValueError: if the objects have different numbers of channels.
@@ -172,7 +198,10 @@ class PixelMoments:
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation of each channel, (C,) float64: sqrt(M / n + 1e-5)."""
+        """Standard deviation of each channel over all pixels, (C,) float64.
+
+        It is sqrt(deviations / count + 1e-5), so it is never 0.
+        """
         return (self.deviations / self.count + EPSILON).sqrt()
 
 

@@ -22,23 +22,27 @@ Median = Literal["middle", "lower"]
 def clustered_site_style(
     mean: Tensor, std: Tensor, partition: Partition = "last", spread: Spread = "mixture"
 ) -> tuple[Tensor, Tensor, int]:
-    """Return the average over the style clusters of a site's images, so that rare styles count as much as common ones.
+    """Summarise the styles of a site's images as one style in which rare kinds of images count as much as common ones.
 
-    FINCH clusters the images by their styles (FISC, eq. 1). A cluster's style is the mean and standard deviation over
-    all pixels of its images' features (eq. 2); the site's style is the average over its clusters. A plain average of
-    standard deviations ignores how far apart the means of the clusters are; "mixture", as in the released code,
-    includes it. For one cluster "mixture" is the style over all pixels (the overall style of CCST), up to the factor
-    n / (n - 1) in the variances of the single images.
+    A style is the mean and the standard deviation of each of C feature channels. FINCH clustering groups the images by
+    their styles. The style of a cluster is the mean and the standard deviation over all pixels of its images. The
+    style of the site is the average over its clusters. Implements eq. 1-2 of FISC (Nguyen et al., 2024,
+    https://arxiv.org/abs/2410.22622).
+
+    For one cluster and `spread` "mixture", the result is the mean and the standard deviation over all pixels of the
+    site (the overall style of CCST), up to the factor n / (n - 1) in the variances of the single images with n pixels.
 
     Args:
         mean: (N, C), the channel means of N images.
-        std: (N, C), their channel standard deviations.
-        partition: "first" (finest) or "last" (coarsest) partition of FINCH; "none" treats all images as one cluster.
-        spread: how the clusters' standard deviations are combined: "mixture" (standard deviation of the equal mixture
-            of the clusters) or "mean".
+        std: (N, C), the channel standard deviations of the same images.
+        partition: which of FINCH's partitions to use: "first" (the finest), "last" (the coarsest), or "none" to treat
+            all images as one cluster.
+        spread: how the clusters' standard deviations are combined. "mixture", as in the released code, takes the
+            standard deviation of the equal mixture of the clusters, which grows with the distance between their means.
+            "mean" averages the standard deviations.
 
     Returns:
-        mean (C,) and std (C,), float64, and the number of clusters.
+        mean (C,) and std (C,), both float64, and the number of clusters.
 
     Raises:
         ValueError: if `partition` is another word.
@@ -53,14 +57,15 @@ def clustered_site_style(
 
 
 def mixture_mean_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and standard deviation of an equal mixture of N distributions, for each channel.
+    """Return the mean and standard deviation of an equal mixture of N distributions, for each of C channels.
 
     Args:
         mean: (N, C), the means of the distributions.
-        std: (N, C), their standard deviations.
+        std: (N, C), the standard deviations of the distributions.
 
     Returns:
-        mean (C,) and std (C,); the variance is the mean of the variances plus the variance of the means.
+        mean (C,) and std (C,) of the mixture. std is the square root of (mean of the N variances + variance of the N
+        means).
     """
     within, between = std.square().mean(dim=0), mean.var(dim=0, correction=0)
     return mean.mean(dim=0), (within + between).sqrt()
@@ -69,20 +74,23 @@ def mixture_mean_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
 def interpolation_style(
     mean: Tensor, std: Tensor, partition: Partition = "last", median: Median = "middle"
 ) -> tuple[Tensor, Tensor, int]:
-    """Return FISC's interpolation style: the element-wise median over style clusters of the sites.
+    """Combine the styles of all sites into one common style, which FISC calls the interpolation style.
 
-    FINCH clusters the sites by their styles (FISC, eq. 3); each cluster is represented by the mean of its styles. For
-    three sites or fewer FINCH always finds one cluster, so the result is the mean style of the sites.
+    A style is the mean and the standard deviation of each of C feature channels. FINCH clustering groups the sites by
+    their styles, and each cluster is represented by the mean of its styles. The result is the element-wise median over
+    the clusters. For three sites or fewer FINCH always finds one cluster, so the result is the mean style of the sites.
+    Implements eq. 3 of FISC (Nguyen et al., 2024, https://arxiv.org/abs/2410.22622).
 
     Args:
-        mean: (N, C), the channel means of N sites' styles.
-        std: (N, C), their channel standard deviations.
-        partition: "first" (finest) or "last" (coarsest) partition of FINCH; "none" treats all sites as one cluster.
-        median: for an even number of clusters, "middle" is the mean of the two middle values and "lower" the lower one
-            (as `torch.median` and the released code).
+        mean: (N, C), the channel means of the styles of N sites.
+        std: (N, C), the channel standard deviations of the styles of N sites.
+        partition: which of FINCH's partitions to use: "first" (the finest), "last" (the coarsest), or "none" to treat
+            all sites as one cluster.
+        median: the median of an even number of values. "middle" is the mean of the two middle values. "lower" is the
+            smaller of the two, as in `torch.median` and in the released code.
 
     Returns:
-        mean (C,) and std (C,), float64, and the number of clusters.
+        mean (C,) and std (C,), both float64, and the number of clusters.
 
     Raises:
         ValueError: if `partition` is another word.

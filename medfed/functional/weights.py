@@ -16,10 +16,11 @@ Weights = Mapping[str, Tensor]
 
 
 def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
-    """Return the weighted average of state dicts; integer entries take the maximum.
+    """Return the weighted average of state dicts.
 
     Implements the aggregation of FedAvg (McMahan et al., "Communication-Efficient Learning of Deep Networks from
-    Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629).
+    Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629). Integer entries, such as BatchNorm's counters
+    of batches, are not averaged: the largest value is taken.
 
     Args:
         weights: K state dicts with the same entries.
@@ -53,12 +54,12 @@ def _average_entry(entries: list[Tensor], fractions: Tensor) -> Tensor:
 
 
 def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]) -> Tensor:
-    """Return start + sum_k scale_k * change_k.
+    """Return the sum of a tensor and K scaled tensors: start + sum_k scale_k * change_k.
 
     Args:
-        start: any shape; not changed.
-        changes: K tensors of that shape.
-        scales: K factors.
+        start: a tensor of any shape; not changed.
+        changes: K tensors of the same shape as `start`.
+        scales: K factors, one for each tensor of `changes`.
 
     Returns:
         A new tensor in the shape and dtype of `start`. The sum runs in float64, in the given order.
@@ -96,14 +97,14 @@ def add_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
 
 
 def squared_distance(entries: Weights, start: Weights) -> Tensor:
-    """Return the squared Euclidean distance sum |w - w_start|^2 over all given entries.
+    """Return the squared Euclidean distance between two sets of weights: the sum of squared differences.
 
     Args:
-        entries: w, floating-point tensors by name.
-        start: w_start, tensors of the same shapes by name; may have more entries.
+        entries: floating-point tensors by name.
+        start: tensors by name, with at least the names of `entries` and the same shapes. Further entries are ignored.
 
     Returns:
-        Scalar, at least 0; the gradient flows to `entries`. 0 without entries.
+        Scalar, at least 0. Gradients flow to `entries`. It is 0 if `entries` is empty.
     """
     terms = ((entry - start[name]).square().sum() for name, entry in entries.items())
     return sum(terms, torch.zeros(()))
@@ -113,11 +114,12 @@ def check_same_entries(expected: Weights, given: Weights) -> None:
     """Check that two state dicts have the same entry names, shapes and dtypes.
 
     Args:
-        expected: the reference state dict.
+        expected: the state dict with the right names, shapes and dtypes.
         given: the state dict to check.
 
     Raises:
-        ValueError: with the first entry that is missing, unknown, or of another shape or dtype.
+        ValueError: if they differ. The message names the first entry that is missing, unknown, or of another shape or
+            dtype.
     """
     if missing := sorted(set(expected) - set(given)):
         raise ValueError(f"{len(missing)} entries are missing, the first is '{missing[0]}'")
@@ -144,10 +146,14 @@ def first_non_finite(weights: Weights) -> str | None:
 
 
 def batch_norm_layers(network: nn.Module) -> dict[str, nn.Module]:
-    """Return all BatchNorm layers of a network (1-D, 2-D, 3-D, synchronised).
+    """Return all BatchNorm layers of a network: 1-D, 2-D, 3-D and synchronised ones.
+
+    Args:
+        network: any network.
 
     Returns:
-        Layer by its dotted path in `network.named_modules()`; empty for a network without BatchNorm.
+        A dict from the dotted path in `network.named_modules()` to the layer. It is empty for a network without
+        BatchNorm.
     """
     return {path: module for path, module in network.named_modules() if isinstance(module, _BatchNorm)}
 
@@ -155,8 +161,14 @@ def batch_norm_layers(network: nn.Module) -> dict[str, nn.Module]:
 def batch_norm_entries(network: nn.Module) -> frozenset[str]:
     """Return the state-dict names of all weights and buffers that belong to a BatchNorm layer.
 
-    Layers are recognised by their type. A search for "bn" in the names would miss `downsample.1` in a ResNet and
-    `norm` in a DenseNet.
+    Layers are recognised by their type. (A search for "bn" in the names would miss `downsample.1` in a ResNet and
+    `norm` in a DenseNet.)
+
+    Args:
+        network: any network.
+
+    Returns:
+        Names such as "bn1.weight" and "bn1.running_mean". The set is empty for a network without BatchNorm.
     """
     names = set()
     for path, module in batch_norm_layers(network).items():
@@ -165,7 +177,14 @@ def batch_norm_entries(network: nn.Module) -> frozenset[str]:
 
 
 def running_variances(network: nn.Module) -> frozenset[str]:
-    """Return the state-dict names of the running variances of all BatchNorm and InstanceNorm layers that track them."""
+    """Return the state-dict names of the running variances of all BatchNorm and InstanceNorm layers that track them.
+
+    Args:
+        network: any network.
+
+    Returns:
+        Names such as "bn1.running_var". The set is empty if no layer tracks running statistics.
+    """
     return frozenset(
         f"{path}.running_var" if path else "running_var"
         for path, module in network.named_modules()
@@ -176,11 +195,14 @@ def running_variances(network: nn.Module) -> frozenset[str]:
 def trainable_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that require a gradient and are part of the network's state dict.
 
-    Frozen parameters and buffers are left out. So are parameters that a layer keeps out of the state dict: they never
-    leave a site (for example the class Gaussians of FedSR).
+    Frozen parameters and buffers are left out. Parameters that a layer keeps out of the state dict (for example the
+    class Gaussians of FedSR) are also left out, because they stay at their site and are not aggregated.
+
+    Args:
+        network: any network.
 
     Returns:
-        Parameter by its name in the state dict, not copied.
+        A dict from the name in the state dict to the parameter itself, not a copy.
     """
     known = network.state_dict().keys()
     return {name: entry for name, entry in network.named_parameters() if entry.requires_grad and name in known}

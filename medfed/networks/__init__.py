@@ -54,15 +54,20 @@ __getattr__, __dir__ = lazy_names(__name__, {
 
 
 def build(name: str, in_channels: int, out_channels: int, **settings: object) -> nn.Module:
-    """Return a freshly initialised network that maps images (B, in_channels, H, W) to logits.
+    """Return a new network that maps images (B, in_channels, H, W) to logits.
 
     Args:
-        name: name of a network in a config, such as "unet", or `package.module.Class` for settings of your own.
+        name: name of a network: "unet", "elcfs_unet", "densenet", "resnet", "efficientnet_lite" or "bundle". For a
+            class of your own, derived from `NetworkSettings`, it is the path `package.module.Class`.
         in_channels: number of image channels.
-        out_channels: number of structures or classes. A segmentation network returns (B, out_channels, H, W), a
-            classification network (B, out_channels).
-        **settings: fields of the network's settings, as in the `network` block of a config: `features=(8, 8, ...)`.
-            `weights` names a file of pretrained weights to start from.
+        out_channels: number of structures (segmentation) or classes (classification).
+        **settings: settings of the network, such as `features=(8, 8, 16, 16, 32, 8)` for "unet". `weights` names a file
+            of pretrained weights to start from; without it, weights are random unless the network has its own
+            pretrained weights ("bundle" and "efficientnet_lite").
+
+    Returns:
+        A module in training mode. A segmentation network returns logits (B, out_channels, H, W), a classification
+        network (B, out_channels).
 
     Raises:
         UserError: if there is no such network or the file of weights does not fit.

@@ -66,21 +66,28 @@ class StyleCodec(nn.Module):
 
     @property
     def channels(self) -> int:
-        """Number C of feature channels that carry the style; a style is 2 C numbers."""
+        """Number C of feature channels that `encode` returns. A style has 2 C numbers: a mean and a std per channel."""
         return self.encoder.channels[-1]
 
     @property
     def downsampling(self) -> int:
-        """How many pixels along a side one position of the feature map stands for."""
+        """Side in pixels of the image area that one position of the feature map stands for, for example 4."""
         return self.encoder.downsampling
 
     @property
     def min_side(self) -> int:
-        """Smallest height and width in pixels of an image that the codec can process (for reflection padding)."""
+        """Smallest height and width in pixels of an image that the codec can process; smaller ones cannot be padded."""
         return (1 + self.encoder.margin) * self.downsampling + 1
 
     def train(self, mode: bool = True) -> StyleCodec:
-        """Stay in evaluation mode whatever `mode` is: the codec is frozen."""
+        """Override `nn.Module.train`: the codec is frozen, so it always stays in evaluation mode.
+
+        Args:
+            mode: ignored.
+
+        Returns:
+            The codec itself.
+        """
         return super().train(False)
 
     def encoder_levels(self, images: Tensor) -> list[Tensor]:
@@ -90,10 +97,11 @@ class StyleCodec(nn.Module):
             images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels.
 
         Returns:
-            Four maps, the finest first; the last one is what `encode` returns.
+            Four feature maps (B, C_i, H_i, W_i), the finest first. The last one is what `encode` returns.
 
         Raises:
-            ValueError: if the images have another number of channels, or sides below `min_side`.
+            ValueError: if the images are not floating point, have another number of channels, or sides below
+                `min_side`.
         """
         self._check(images)
         weight = next(self.encoder.parameters())
@@ -102,29 +110,30 @@ class StyleCodec(nn.Module):
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
-        """Return the feature map that carries the style, without gradients.
+        """Encode images to the feature map whose channel means and standard deviations are the style; no gradients.
 
         Args:
-            images: (B, 3, H, W), or (B, 1, H, W), which is repeated to three channels; in [0, 1], sides of at least
-                `min_side` pixels.
+            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels. One channel is repeated
+                to three. The images are padded by reflection at the bottom and on the right.
 
         Returns:
-            (B, channels, ceil(H / downsampling), ceil(W / downsampling)), float32; for the small codec height and width
-            are larger by one. Images are padded by reflection at the bottom and on the right.
+            (B, channels, h, w), float32. For VGG codecs h is ceil(H / downsampling); for the small codec h is larger by
+            one. w follows from W in the same way.
 
         Raises:
-            ValueError: if the images have another number of channels, or sides below `min_side`.
+            ValueError: if the images are not floating point, have another number of channels, or sides below
+                `min_side`.
         """
         return self.encoder_levels(images)[-1]
 
     @torch.no_grad()
     def decode(self, features: Tensor, size: Sequence[int], channels: int = 3) -> Tensor:
-        """Decode features to images, without gradients.
+        """Decode a feature map to images, without gradients.
 
         Args:
-            features: (B, channels, h, w), as `encode` returns them, or with another style from `adain`.
-            size: (H, W) of the images that were encoded; the padding is cut off.
-            channels: 3 for RGB, 1 for grey (the mean of RGB).
+            features: (B, C, h, w), as `encode` returns them, possibly changed to another style by `adain`.
+            size: (H, W) of the images that were encoded. It cuts off the padding that `encode` added.
+            channels: number of image channels: 3 for RGB, 1 for grey (the mean of RGB).
 
         Returns:
             (B, channels, H, W), float32, clamped to [0, 1].
@@ -135,8 +144,8 @@ class StyleCodec(nn.Module):
     def style(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the style of each image: the mean and the standard deviation of each feature channel.
 
-        This is what a site shares in CCST, 4 bytes per number. The result is an entry of a transform's bank:
-        `RandAdaINStyle(codec, bank=[codec.style(images)])` draws from the B styles.
+        Sites send such styles to each other in the method CCST, 4 bytes per number. A transform can draw from the B
+        styles of the result: `RandAdaINStyle(codec, bank=[codec.style(images)])`.
 
         Args:
             images: (B, 3, H, W) or (B, 1, H, W) in [0, 1].
@@ -145,7 +154,8 @@ class StyleCodec(nn.Module):
             mean (B, channels) and std (B, channels), float32.
 
         Raises:
-            ValueError: for another number of channels, or sides below `min_side`.
+            ValueError: if the images are not floating point, have another number of channels, or sides below
+                `min_side`.
         """
         return channel_mean_std(self.encode(images))
 
@@ -153,11 +163,12 @@ class StyleCodec(nn.Module):
         """Redraw images in another style.
 
         Args:
-            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels; grey images stay grey.
-            mean: (C,), the style's channel means, one style for all images; or (B, C), one style per image.
-            std: the style's channel standard deviations, in the shape of `mean`.
-            alpha: strength in [0, 1], a number or (B,). 0 encodes and decodes without a new style, which does not
-                return exactly the image.
+            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels. Grey images stay grey.
+            mean: the mean of each of the C feature channels in the new style, as `style` returns it: (C,), one style
+                for all images, or (B, C), one style per image.
+            std: the standard deviation of each feature channel in the new style, in the shape of `mean`.
+            alpha: strength of the new style in [0, 1], one number for all images or (B,). At 0 the images are only
+                encoded and decoded, which changes them slightly.
 
         Returns:
             Images in [0, 1], in the shape and dtype and on the device of `images`.
@@ -169,13 +180,18 @@ class StyleCodec(nn.Module):
         return self.decode(styled, images.shape[2:], images.shape[1]).to(images)
 
     def reconstruction_error(self, images: Tensor) -> dict[str, float]:
-        """Measure how much encoding and decoding change images when the style stays the same (alpha = 0).
+        """Measure how much encoding and decoding change images when the style stays the same.
 
         Args:
             images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels.
 
         Returns:
-            `mean_absolute_error` and `rmse` (root mean square error) over all pixels, in units of intensity.
+            A dict with `mean_absolute_error` and `rmse` (root mean square error) over all pixels, in [0, 1]: 0.01 is
+            one percent of the intensity range.
+
+        Raises:
+            ValueError: if the images are not floating point, have another number of channels, or sides below
+                `min_side`.
         """
         decoded = self.decode(self.encode(images), images.shape[2:], images.shape[1])
         difference = decoded.double() - images.to(decoded).double()
@@ -199,14 +215,17 @@ class StyleCodec(nn.Module):
 
 
 def build_codec(settings: Mapping[str, Any]) -> StyleCodec:
-    """Build a codec with random weights.
+    """Build a style codec (an encoder and a decoder that redraw images in another style) with random weights.
 
     Args:
-        settings: `architecture` is "small", "vgg19" or "vgg16"; `channels` (for "small" only) is the list of the
-            encoder's four numbers of channels, by default [16, 32, 96, 128].
+        settings: a dict. `architecture` is "small", "vgg19" or "vgg16". `channels` is for "small" only: the numbers of
+            channels of the encoder's four feature maps, by default [16, 32, 96, 128].
+
+    Returns:
+        The codec, frozen and in evaluation mode.
 
     Raises:
-        ValueError: if `architecture` is another word.
+        ValueError: if `architecture` is missing or another word.
     """
     architecture = settings.get("architecture")
     if architecture == "small":
@@ -218,11 +237,15 @@ def build_codec(settings: Mapping[str, Any]) -> StyleCodec:
 
 
 def serialise_codec(codec: StyleCodec, settings: Mapping[str, Any]) -> bytes:
-    """Return a codec as the bytes of a safetensors file; equal codecs give equal bytes.
+    """Return a codec as the bytes of a safetensors file, which `load_codec` can read. Equal codecs give equal bytes.
 
     Args:
         codec: the codec to save.
-        settings: its settings, as `build_codec` takes them; they and `codec.facts` go into the file's header.
+        settings: the settings with which `build_codec` built the codec. The file's header contains these settings and
+            `codec.facts`, the information on the codec's training.
+
+    Returns:
+        The content of the file.
     """
     entries = {name: entry.detach().cpu().contiguous() for name, entry in codec.state_dict().items()}
     header = json.dumps({**settings, "facts": codec.facts}, sort_keys=True)
@@ -230,21 +253,25 @@ def serialise_codec(codec: StyleCodec, settings: Mapping[str, Any]) -> bytes:
 
 
 def codec_path(name_or_path: str | Path) -> Path:
-    """Return the path of a codec's file.
+    """Return the path of the file that contains a style codec. It does not check that the file exists.
 
     Args:
-        name_or_path: "small" for the codec that is part of medfed, or a codec's file, or the folder that contains it.
+        name_or_path: "small" for the codec that is part of medfed, or the path of a codec's file, or the path of a
+            folder that contains the file `codec.safetensors`.
+
+    Returns:
+        The path of the file.
     """
     path = SMALL_CODEC_FILE if str(name_or_path) == "small" else Path(name_or_path)
     return path / CODEC_FILE_NAME if path.is_dir() else path
 
 
 def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
-    """Load a trained codec.
+    """Load a trained style codec: an encoder and a decoder that redraw images in another style.
 
     Args:
-        name_or_path: "small" for the codec that is part of medfed (trained on synthetic images only), or the file or
-            folder that `python -m medfed.codec train` wrote.
+        name_or_path: "small" for the codec that is part of medfed (trained on synthetic images only), or the path of a
+            file or folder that `python -m medfed.codec train` wrote.
 
     Returns:
         The codec, frozen, in evaluation mode, on the CPU.

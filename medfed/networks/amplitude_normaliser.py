@@ -39,11 +39,14 @@ class AmplitudeNormaliser(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Return images with the common low-frequency amplitudes, clipped to [0, 1].
 
+        The common amplitudes are the buffer `window`, (C, S, S) with S = 2 * half_width + 1. They replace each image's
+        own amplitudes for all frequencies up to half_width cycles per field of view; the phase is kept.
+
         Args:
             image: (B, C, H, W) in [0, 1], at least S pixels along each side.
 
         Returns:
-            (B, C, H, W) in [0, 1]; the image itself while the window is 0.
+            (B, C, H, W) in [0, 1]. As long as `window` is 0 everywhere (its initial value), the image itself.
 
         Raises:
             ValueError: if an image is smaller than the window.
@@ -56,10 +59,13 @@ class AmplitudeNormaliser(nn.Module):
 
 
 def alpha_for_half_width(half_width: int, side: int) -> float:
-    """Return the window size `alpha` (see `medfed.functional.fourier`) that gives a wanted half width.
+    """Return the fraction of the shortest image side for which the window of low frequencies ends at `half_width`.
+
+    The functions in `medfed.functional.fourier` take this fraction, alpha, in place of the highest frequency. They
+    round alpha * side down to a whole number, which is then `half_width`.
 
     Args:
-        half_width: highest frequency of the window, in cycles per field of view, at least 0.
+        half_width: the wanted highest frequency of the window, a whole number of cycles per field of view, at least 0.
         side: shortest side of the images in pixels.
 
     Returns:
@@ -75,12 +81,15 @@ def alpha_for_half_width(half_width: int, side: int) -> float:
 
 
 def prepend_normaliser(network: nn.Module, half_width: int) -> None:
-    """Insert an `AmplitudeNormaliser` before the first layer of a network, in place; no entry is renamed.
+    """Insert an `AmplitudeNormaliser` before the first layer of a network, in place.
+
+    The new layer gives all images the same low-frequency amplitudes of their Fourier transforms. It becomes the
+    submodule "amplitude"; no existing entry of the state dict is renamed.
 
     Args:
-        network: a network whose first convolution has as many input channels as the images; it gets the submodule
-            "amplitude".
-        half_width: highest frequency of the window, in cycles per field of view.
+        network: changed in place. Its first convolution has as many input channels as the images.
+        half_width: the highest frequency whose amplitude is replaced, in cycles per field of view, at least 0. 0
+            replaces only the mean brightness of each channel.
 
     Raises:
         ValueError: if the network has an amplitude normaliser already.

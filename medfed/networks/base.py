@@ -40,27 +40,39 @@ class NetworkSettings:
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
-        """Paths of the decoder's levels, from the finest (full resolution) to the coarsest; () for classification."""
+        """Dotted paths of the submodules that are the decoder's levels of a segmentation network, such as "upcat_1".
+
+        The finest level (full resolution) is first. A classification network has no decoder: ().
+        """
         return ()
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """Paths of the modules that end the encoder's stages, the first stage first; methods add layers after them."""
+        """Dotted paths of the submodules that end the encoder's stages, such as "layer1", the first stage first.
+
+        A stage is a part of the encoder with one resolution. Methods such as MixStyle insert layers after stages.
+        """
         return ()
 
     @property
     def last_features(self) -> str:
-        """Path of the module that outputs the last feature map (B, C, H, W): before pooling or the last layer."""
+        """Dotted path of the submodule that outputs the network's last feature map, (B, C, H, W).
+
+        In a classification network it comes before pooling, in a segmentation network before the last layer.
+        """
         return ""
 
     @property
     def embedding(self) -> str:
-        """Path of the module whose flattened output enters the last layer (classification); "" for segmentation."""
+        """Dotted path of the submodule whose output, flattened to (B, d), enters a classification network's last layer.
+
+        It is "" for a segmentation network.
+        """
         return ""
 
     @property
     def head(self) -> str:
-        """Path of the last layer, which computes the logits from the last features."""
+        """Dotted path of the network's last layer, which computes the logits, such as "fc"."""
         return ""
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
@@ -77,29 +89,31 @@ class NetworkSettings:
         raise TypeError(f"{type(self).__name__} must override build() to return its network")
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """Return the `network_def` of a MONAI bundle: a config from which MONAI builds the same network.
+        """Return the entry `network_def` of a MONAI bundle's config, from which MONAI builds the same network.
 
         Args:
-            in_channels: channels of the images.
-            out_channels: number of structures or classes.
+            in_channels: number of image channels.
+            out_channels: number of structures (segmentation) or classes (classification).
 
         Returns:
-            A dict with `_target_` (a class of `monai`) and its arguments; the network has the same state-dict keys as
-            the one of `build`. None if MONAI has no such network; its bundle then contains TorchScript.
+            A dict with `_target_` (a class of `monai`) and the arguments of this class. MONAI's network has the same
+            state-dict keys as the network that `build` returns. None if MONAI has no such network. The exported bundle
+            then contains the network as TorchScript.
         """
         return None
 
     def weights_file(self) -> Path | None:
-        """Return the path of the file of pretrained weights; None if training starts from random weights."""
+        """Return the path of the file of pretrained weights, or None if training starts from random weights."""
         return Path(self.weights) if self.weights else None
 
     def load_pretrained(self, network: nn.Module) -> None:
-        """Load the pretrained weights into a network; does nothing without `weights`.
+        """Load the file of pretrained weights that the setting `weights` names into a network.
 
-        Warns if the last layer keeps its random weights, or if weights for colour images are converted for grey images.
+        It does nothing if `weights` is "". A Python warning says if the last layer keeps its random weights, or if
+        weights for colour images are converted for grey images.
 
         Args:
-            network: a network from `build` that no method has changed; changed in place.
+            network: a network from `build`, before a federated method adds layers to it; changed in place.
 
         Raises:
             UserError: if the file is missing or damaged, could run code, or belongs to another network.
@@ -111,14 +125,17 @@ class NetworkSettings:
                 warnings.warn(notice, stacklevel=2)
 
     def without_weights(self) -> NetworkSettings:
-        """Return these settings without pretrained weights, as a site needs them: it receives the first weights."""
+        """Return a copy of these settings that builds the same network without pretrained weights.
+
+        Sites get this copy: they need no weights file, because the coordinator sends them the first weights.
+        """
         return replace(self, weights="")
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate the name of an entry in a file of pretrained weights to the network's own name of that entry.
+        """Translate the name of an entry in a file of pretrained weights to the name of this entry in the network.
 
         Args:
-            name: state-dict name in the file, for example torchvision's.
+            name: state-dict name in the file, for example the name that torchvision uses.
 
         Returns:
             State-dict name in the network that `build` returns.
@@ -126,18 +143,22 @@ class NetworkSettings:
         return name
 
     def optional_modules(self) -> tuple[str, ...]:
-        """Return the paths of modules that keep their random weights if the pretrained weights do not fit them."""
+        """Return the dotted paths of submodules whose pretrained weights may be missing or have another shape.
+
+        Such a submodule keeps its random weights. By default it is only the network's last layer, because the weights
+        may come from a task with other classes.
+        """
         return (self.head,)
 
     def check_image_size(self, size: int) -> None:
         """Check that the network can process square images of this size.
 
         Args:
-            size: side of the images in pixels. Each stage but the first halves it, and the last must have more than one
-                pixel for normalisation.
+            size: side of the images in pixels. Each stage of the encoder after the first one must halve it evenly, and
+                at least 2 pixels must be left in the last stage.
 
         Raises:
-            UserError: with a size that would fit, if this one does not.
+            UserError: if the size does not fit. The message names a size that fits.
         """
         factor = 2 ** (len(self.encoder_stages) - 1)
         if size % factor or size < 2 * factor:

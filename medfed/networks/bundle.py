@@ -83,7 +83,9 @@ class Bundle(NetworkSettings):
 
     @cached_property
     def network_settings(self) -> NetworkSettings:
-        """Settings of the bundle's network, in medfed's own classes.
+        """Settings of the bundle's network as an object of medfed's own class for this network, such as `UNet`.
+
+        They build exactly the network that `network_def` in the bundle's config describes.
 
         Raises:
             UserError: if the bundle has no config with a `network_def`, or its network is not supported.
@@ -114,67 +116,90 @@ class Bundle(NetworkSettings):
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
-        """Paths of the decoder's levels, from the finest to the coarsest; () for classification."""
+        """Dotted paths of the submodules that are the decoder's levels of a segmentation network, such as "upcat_1".
+
+        The finest level (full resolution) is first. A classification network has no decoder: ().
+        """
         return self.network_settings.decoder_levels
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """Paths of the modules that end the encoder's stages, the first stage first."""
+        """Dotted paths of the submodules that end the encoder's stages, such as "layer1", the first stage first.
+
+        A stage is a part of the encoder with one resolution. Methods such as MixStyle insert layers after stages.
+        """
         return self.network_settings.encoder_stages
 
     @property
     def last_features(self) -> str:
-        """Path of the module that outputs the last feature map, before pooling or the last layer."""
+        """Dotted path of the submodule that outputs the network's last feature map, (B, C, H, W).
+
+        In a classification network it comes before pooling, in a segmentation network before the last layer.
+        """
         return self.network_settings.last_features
 
     @property
     def embedding(self) -> str:
-        """Path of the module whose flattened output enters the last layer (classification); "" for segmentation."""
+        """Dotted path of the submodule whose output, flattened to (B, d), enters a classification network's last layer.
+
+        It is "" for a segmentation network.
+        """
         return self.network_settings.embedding
 
     @property
     def head(self) -> str:
-        """Path of the last layer, which computes the logits."""
+        """Dotted path of the network's last layer, which computes the logits, such as "fc"."""
         return self.network_settings.head
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the bundle's network with random weights.
+        """Build the network that the MONAI bundle describes, with random weights.
+
+        The numbers of channels may differ from those in the bundle.
 
         Args:
-            in_channels: channels of the images, which may differ from the bundle's.
-            out_channels: number of structures or classes, which may differ from the bundle's.
+            in_channels: number of image channels.
+            out_channels: number of structures (segmentation) or classes (classification).
 
         Returns:
-            A module from images (B, in_channels, H, W) to logits.
+            A module from images (B, in_channels, H, W) to logits: (B, out_channels, H, W) for segmentation, (B,
+            out_channels) for classification.
         """
         return self.network_settings.build(in_channels, out_channels)
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """Return the `network_def` of a MONAI bundle: a config from which MONAI builds the same network.
+        """Return the entry `network_def` of a MONAI bundle's config, from which MONAI builds the same network.
 
         Args:
-            in_channels: channels of the images.
-            out_channels: number of structures or classes.
+            in_channels: number of image channels.
+            out_channels: number of structures (segmentation) or classes (classification).
 
         Returns:
-            A dict with `_target_` (a class of `monai`) and its arguments; None if MONAI has no such network.
+            A dict with `_target_` (a class of `monai`) and the arguments of this class. None if MONAI has no such
+            network.
         """
         return self.network_settings.network_def(in_channels, out_channels)
 
     def weights_file(self) -> Path | None:
-        """Return the path of the weights: `weights`, else the bundle's file; None if the bundle has none."""
+        """Return the path of the file of pretrained weights.
+
+        Returns:
+            The file that the setting `weights` names. If `weights` is "", models/model.safetensors or models/model.pt
+            in the bundle's folder; None if the bundle has neither.
+        """
         if self.weights:
             return Path(self.weights)
         return next((file for name in WEIGHT_FILES if (file := Path(self.path) / "models" / name).is_file()), None)
 
     def load_pretrained(self, network: nn.Module) -> None:
-        """Load the bundle's weights (or those of `weights`) into a network.
+        """Load the pretrained weights of the MONAI bundle into a network.
+
+        If the setting `weights` names another file, this file is loaded instead.
 
         Args:
             network: a network from `build`; changed in place.
 
         Raises:
-            UserError: if there is no weights file, it is damaged, or it belongs to another network.
+            UserError: if there is no file of weights, it is damaged, or it belongs to another network.
         """
         file = self.weights_file()
         if file is None:
@@ -183,14 +208,17 @@ class Bundle(NetworkSettings):
         replace(self.network_settings, weights=str(file)).load_pretrained(network)
 
     def without_weights(self) -> NetworkSettings:
-        """Return the settings of the bundle's network: a site needs neither the bundle nor its weights."""
+        """Return settings that build the same network without the bundle's files, with random weights.
+
+        Sites get these settings: they need no copy of the bundle, because the coordinator sends them the first weights.
+        """
         return self.network_settings
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate the name of an entry in a file of pretrained weights to the network's own name of that entry.
+        """Translate the name of an entry in a file of pretrained weights to the name of this entry in the network.
 
         Args:
-            name: state-dict name in the file, for example torchvision's.
+            name: state-dict name in the file, for example the name that torchvision uses.
 
         Returns:
             State-dict name in the network that `build` returns.
@@ -198,14 +226,21 @@ class Bundle(NetworkSettings):
         return self.network_settings.translate_weight_name(name)
 
     def optional_modules(self) -> tuple[str, ...]:
-        """Return the paths of modules that keep their random weights if the pretrained weights do not fit them."""
+        """Return the dotted paths of submodules whose pretrained weights may be missing or have another shape.
+
+        Such a submodule keeps its random weights. It is usually the network's last layer, because the bundle may have
+        been trained for other classes.
+        """
         return self.network_settings.optional_modules()
 
     def check_image_size(self, size: int) -> None:
-        """Check that the bundle's network can process square images of `size` pixels.
+        """Check that the bundle's network can process square images of this size.
+
+        Args:
+            size: side of the images in pixels.
 
         Raises:
-            UserError: if it cannot; the message names a size that fits.
+            UserError: if the size does not fit. The message names a size that fits.
         """
         self.network_settings.check_image_size(size)
 

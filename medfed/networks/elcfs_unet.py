@@ -39,8 +39,8 @@ class ElcfsUNet(NetworkSettings):
         """Build the U-Net with random weights (He initialisation, fan-out).
 
         Args:
-            in_channels: channels of the images.
-            out_channels: number of structures.
+            in_channels: number of image channels.
+            out_channels: number of structures to segment.
 
         Returns:
             A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W); H and W are multiples of 16.

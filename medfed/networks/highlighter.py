@@ -50,13 +50,17 @@ class Highlighter(nn.Module):
         self.partners: Tensor | None = None
 
     def scores(self, features: Tensor) -> Tensor:
-        """Return the attention of each position.
+        """Return how much attention each position of the feature maps gets.
+
+        The features are projected to queries and keys by learned 1x1 convolutions. A position gets much attention if
+        its key is similar to the mean query of the image. Inside `use_partners`, the mean query of the image is
+        averaged with the mean query of its partner image.
 
         Args:
-            features: z, (B, C, H, W).
+            features: (B, C, H, W), the network's last feature maps.
 
         Returns:
-            a, (B, H, W), at least 0, with sum 1 per image.
+            (B, H, W), at least 0, with sum 1 for each image.
         """
         query = F.normalize(self.query(features).flatten(2), dim=1).mean(dim=2)
         if self.partners is not None:
@@ -65,22 +69,26 @@ class Highlighter(nn.Module):
         return torch.einsum("bd,bdx->bx", query, key).softmax(dim=1).unflatten(1, features.shape[2:])
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return what the attended features A(z) add to the logits.
+        """Return the part of the logits that comes from the attention, to be added to the network's own logits.
+
+        The features are averaged over all positions, weighted by their attention, and then enter a linear layer.
 
         Args:
-            features: z, (B, C, H, W).
+            features: (B, C, H, W), the network's last feature maps.
 
         Returns:
-            (B, K).
+            (B, K), for K classes.
         """
         return self.classifier(torch.einsum("bhw,bchw->bc", self.scores(features), features))  # eq. 7
 
     @contextmanager
     def use_partners(self, partners: Tensor) -> Iterator[None]:
-        """Compare each image with a partner inside the `with` block; outside of it with itself (self-attention).
+        """Compute each image's attention together with a partner image inside the `with` block.
+
+        Outside of the block, the attention depends on the image alone (self-attention).
 
         Args:
-            partners: (B,) int64, index of each image's partner in the batch, usually of the same class.
+            partners: (B,) int64: the index in the batch of each image's partner, usually an image of the same class.
         """
         self.partners = partners
         try:
@@ -90,13 +98,16 @@ class Highlighter(nn.Module):
 
 
 def attach_highlighter(network: nn.Module, features: str, head: str, highlighter: Highlighter) -> None:
-    """Add a highlighter to a network, in place: it reads the last feature map and adds to the logits.
+    """Connect a highlighter (an attention layer) with a network, in place.
+
+    From then on, the highlighter gets the network's last feature map in each forward pass, and its output is added to
+    the network's logits.
 
     Args:
-        network: changed in place; it gets the submodule "highlighter".
-        features: path of the module that outputs the last feature map (B, C, H, W).
-        head: path of the last layer, which outputs the logits (B, K).
-        highlighter: built for C channels and K classes.
+        network: changed in place; the highlighter becomes its submodule "highlighter".
+        features: dotted path of the submodule that outputs the last feature map (B, C, H, W).
+        head: dotted path of the last layer, which outputs the logits (B, K).
+        highlighter: the layer to add, built for C channels and K classes.
 
     Raises:
         ValueError: if the network has a highlighter already.

@@ -29,13 +29,14 @@ OPPONENT = torch.tensor([[1.0, 1, 1], [1, 0, -1], [1, -2, 1]])
 
 @torch.no_grad()
 def init_identity(encoder: SmallEncoder, decoder: SmallDecoder) -> None:
-    """Set the weights of a small encoder and decoder so that the decoder reproduces the encoded image.
+    """Set the weights of a small encoder and decoder so that the decoder reproduces the encoded image before training.
 
-    The colour directions and unused filters are random, from PyTorch's global generator.
+    The encoder computes a wavelet transform and the decoder its inverse, which is exact except at the bottom and right
+    border. The weights that this leaves free are random, from PyTorch's global generator.
 
     Args:
-        encoder: changed in place; needs at least 12, 24, 96 and 96 channels.
-        decoder: the decoder of the same numbers of channels; changed in place.
+        encoder: changed in place. Its four feature maps must have at least 12, 24, 96 and 96 channels.
+        decoder: a decoder with the same numbers of channels; changed in place.
 
     Raises:
         ValueError: if the encoder has too few channels.

@@ -17,24 +17,28 @@ MAX_LISTED_MISMATCHES = 3
 def load_matching_weights(
     network: nn.Module, path: Path, optional_modules: Sequence[str], rename: Callable[[str], str]
 ) -> list[str]:
-    """Load a file of pretrained weights into a network, in place; the network stays unchanged if this raises an error.
+    """Load a file of pretrained weights into a network, in place. If this raises an error, the network is unchanged.
 
     If the network takes grey images and the file belongs to a network for colour images, the weights of the first
     convolution are summed over red, green and blue. The network then computes for a grey image what the colour network
     computes for the same image in three channels. (The mean over the colours would give a third of that, and the
-    following normalisation's statistics would no longer fit.)
+    statistics of the next normalisation layer would no longer fit.)
 
     Args:
         network: the network to change.
-        path: a `.safetensors` file, or a `.pt` or `.pth` file with tensors only. `num_batches_tracked` may be missing.
-        optional_modules: paths of modules that keep the network's weights if the file does not fit them.
-        rename: function from an entry's name in the file to the network's own name.
+        path: a `.safetensors` file, or a `.pt` or `.pth` file with tensors only. The counters `num_batches_tracked` of
+            BatchNorm may be missing in it.
+        optional_modules: dotted paths of submodules, such as the last layer, that keep the network's own weights if
+            those in the file are missing or have another shape.
+        rename: function that takes an entry's name in the file and returns the name of this entry in the network.
 
     Returns:
-        One sentence for everything that was not loaded as it is in the file.
+        One sentence for each layer whose weights were changed on loading or not loaded. The list is empty if
+        everything was loaded as it is in the file.
 
     Raises:
-        UserError: with the first entries that are missing, unknown, of another shape or not finite.
+        UserError: if there is no such file, it cannot be read, or it does not fit. The message names the first entries
+            that are missing, unknown, of another shape or not finite.
     """
     if not path.is_file():
         raise UserError(f"network.weights: {path} is not a file; name a state dict as .safetensors, .pt or .pth, "

@@ -51,12 +51,18 @@ class ResidualNetwork(NetworkSettings):
 
     @property
     def embedding(self) -> str:
-        """Path of the module that outputs the embedding: the extra linear layer, or else the pooling."""
+        """Dotted path of the submodule whose output, flattened to (B, d), enters the network's last layer.
+
+        It is "fc.embedding" if `embedding_size` adds a linear layer before the last one, else the pooling "avgpool".
+        """
         return "fc.embedding" if self.embedding_size else "avgpool"
 
     @property
     def head(self) -> str:
-        """Path of the last linear layer, which computes the logits."""
+        """Dotted path of the network's last linear layer, which computes the logits: "fc.head" or "fc".
+
+        It is "fc.head" if `embedding_size` adds a linear layer before it.
+        """
         return "fc.head" if self.embedding_size else "fc"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
@@ -79,21 +85,28 @@ class ResidualNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """Return the `network_def` of a MONAI bundle; None with an `embedding_size`, which MONAI cannot build.
+        """Return the entry `network_def` of a MONAI bundle's config, from which MONAI builds the same network.
 
         Args:
-            in_channels: channels of the images.
-            out_channels: number of structures or classes.
+            in_channels: number of image channels.
+            out_channels: number of classes.
+
+        Returns:
+            A dict with `_target_` ("monai.networks.nets.ResNet") and the arguments of this class. None if
+            `embedding_size` adds a linear layer, because MONAI has no such ResNet.
         """
         if self.embedding_size:
             return None
         return {"_target_": "monai.networks.nets.ResNet", **self._arguments(in_channels, out_channels)}
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate torchvision's entry names: only `fc` differs, if there is an extra linear layer.
+        """Translate a state-dict name of torchvision's ResNet to the name of this entry in the network.
+
+        All names are equal, with one exception: if `embedding_size` adds a linear layer before the last one,
+        torchvision's last layer "fc" is called "fc.head" in the network.
 
         Args:
-            name: state-dict name in the file.
+            name: state-dict name in a file of pretrained weights.
 
         Returns:
             State-dict name in the network that `build` returns.
@@ -101,14 +114,20 @@ class ResidualNetwork(NetworkSettings):
         return re.sub(r"^fc\.(weight|bias)$", rf"{self.head}.\1", name)
 
     def optional_modules(self) -> tuple[str, ...]:
-        """Return the path of the last layer with the extra linear layer, which no published file contains."""
+        """Return the dotted paths of submodules whose pretrained weights may be missing or have another shape.
+
+        Such a submodule keeps its random weights. Here it is "fc": the last layer, and the linear layer that
+        `embedding_size` adds before it, which published files do not contain.
+        """
         return ("fc",)
 
     def check_image_size(self, size: int) -> None:
-        """Check that square images of this size leave more than one pixel, which BatchNorm needs for a batch of one.
+        """Check that square images of this size leave more than one pixel in the network's last feature map.
+
+        BatchNorm needs more than one pixel to train with a batch of one image.
 
         Args:
-            size: side of the images in pixels; the network divides it by 32.
+            size: side of the images in pixels, at least 33. The network divides it by 32 and rounds up.
 
         Raises:
             UserError: if the size is too small.

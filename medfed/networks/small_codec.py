@@ -37,7 +37,7 @@ class SmallEncoder(nn.Module):
         self.channels = tuple(channels)
 
     def convolutions(self) -> list[nn.Conv2d]:
-        """Return the four convolutions, one for each feature map."""
+        """Return the encoder's four convolutions in order. Each one, followed by a ReLU, gives one feature map."""
         return [layer for layer in self.layers if isinstance(layer, nn.Conv2d)]
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -47,7 +47,8 @@ class SmallEncoder(nn.Module):
             images: (B, 3, H, W) in [0, 1], H and W multiples of 4.
 
         Returns:
-            Four maps, the finest first; the last one is (B, C, H / 4, W / 4).
+            Four maps: (B, C_1, H, W), (B, C_2, H / 2, W / 2), (B, C_3, H / 4, W / 4) and (B, C_4, H / 4, W / 4). C_i
+            are the numbers of channels with which the encoder was built.
         """
         levels = []
         for layer in self.layers:
@@ -57,17 +58,17 @@ class SmallEncoder(nn.Module):
 
     @torch.no_grad()
     def normalise_activations(self, images: Tensor) -> list[Tensor]:
-        """Scale the weights so that every channel's root mean square over these images is 1.
+        """Scale the weights so that every channel of the four feature maps has a root mean square of 1 over images.
 
-        The next convolution undoes the factor, because ReLU commutes with a positive factor, so the maps keep their
-        meaning. A channel that is never active stays as it is. (The published VGG was scaled to a mean of 1, which here
-        would enlarge channels that are rarely active.)
+        The weights are changed in place. Every channel of a map is multiplied by a positive factor, and the next
+        convolution divides by the same factor, so the maps are only scaled. A channel that is never active stays as it
+        is.
 
         Args:
-            images: (B, 3, H, W) in [0, 1], H and W multiples of 4.
+            images: (B, 3, H, W) in [0, 1], H and W multiples of 4: the images over which the mean is taken.
 
         Returns:
-            The factors of the channels of each of the four maps, a tensor (C,) each.
+            Four tensors (C_i,): the factors of the channels of each map.
         """
         factors: list[Tensor] = []
         for layer, level in zip(self.convolutions(), self(images), strict=True):
@@ -102,21 +103,38 @@ class SmallDecoder(nn.Module):
         )  # fmt: skip
 
     def forward(self, features: Tensor) -> Tensor:
-        """Decode features (B, C, h, w) to RGB images (B, 3, 4h, 4w), about in [0, 1]."""
+        """Decode feature maps to RGB images.
+
+        Args:
+            features: (B, C, h, w), the encoder's last feature maps, possibly with another style.
+
+        Returns:
+            (B, 3, 4h, 4w), about in [0, 1] but not clamped.
+        """
         return self.layers(features)
 
     @torch.no_grad()
     def rescale_inputs(self, factors: Tensor) -> None:
-        """Adapt the first layer to features that the encoder now scales.
+        """Divide the weights of the first layer by factors with which the encoder now multiplies its last feature map.
+
+        The decoder then returns the same images as before `SmallEncoder.normalise_activations`. The weights are changed
+        in place.
 
         Args:
-            factors: (C,), the last tensor that `SmallEncoder.normalise_activations` returned.
+            factors: (C,), one factor per channel: the last tensor that `normalise_activations` returned.
         """
         self.layers[0].get_parameter("weight").div_(factors[None, :, None, None])
 
 
 def get_bias(layer: nn.Conv2d) -> nn.Parameter:
-    """Return the bias (C,) of a convolution; an AttributeError says that it has none."""
+    """Return the bias of a convolution, the parameter itself, (output channels,).
+
+    Args:
+        layer: a 2-D convolution that has a bias.
+
+    Raises:
+        AttributeError: if the convolution has no bias.
+    """
     return layer.get_parameter("bias")
 
 

@@ -43,29 +43,36 @@ class StochasticEmbedding(nn.Module):
         self.register_buffer("draws", draws, persistent=False)
 
     def forward(self, source: Tensor, embedding: Tensor) -> Tensor:
-        """Draw the random embedding z.
+        """Return a random embedding: the given embedding plus Gaussian noise of a learned size.
+
+        The standard deviation of the noise is softplus(rho) + 1e-8, where rho is the output of the linear layer
+        `spread`. The noise comes from PyTorch's global generator on the CPU.
 
         Args:
-            source: (B, width_in), from which rho is computed.
-            embedding: (B, d, ...), mu, with d * ... equal to `width`.
+            source: (B, width_in), the input of the linear layer `spread`.
+            embedding: the network's own embedding, which is the mean: (B, width), or a map such as (B, width, 1, 1)
+                with `width` numbers per image.
 
         Returns:
-            z, in the shape of `embedding`.
+            The random embedding, in the shape of `embedding`.
         """
         mean, std = self.mean(embedding.flatten(1)), spread_to_std(self.spread(source))
         noise = torch.randn(mean.shape).to(mean)
         return (mean + std * noise).view_as(embedding)
 
     def predict(self, mean: Tensor, source: Tensor, head: nn.Linear) -> Tensor:
-        """Return the logarithm of the mean class probabilities over the fixed draws of the embedding.
+        """Return the logarithm of the mean class probabilities over several draws of the random embedding.
+
+        There are `n_samples` draws (the class's argument, at least 1 here), which are fixed and the same for all
+        images. The class probabilities of one draw are the softmax of the last layer's logits.
 
         Args:
-            mean: mu, (B, d).
-            source: (B, width_in), from which rho is computed.
-            head: the network's last layer, with K outputs.
+            mean: (B, d), the network's own embeddings, which are the means of the random embeddings.
+            source: (B, width_in), the input of the linear layer that computes the standard deviations.
+            head: the network's last layer, from d inputs to K classes.
 
         Returns:
-            (B, K); their softmax is the mean probability.
+            (B, K), for K classes. Used as logits, their softmax is the mean probability.
         """
         std = spread_to_std(self.spread(source))
         z = mean[:, None] + std[:, None] * self.draws                          # (B, n_samples, d)
@@ -74,26 +81,34 @@ class StochasticEmbedding(nn.Module):
 
 
 def spread_to_std(rho: Tensor) -> Tensor:
-    """Return the standard deviation softplus(rho) + 1e-8, which is above 0 even where softplus underflows in float32.
+    """Turn the output of a linear layer, rho, into standard deviations: softplus(rho) + 1e-8.
+
+    The constant keeps the result above 0 where softplus underflows in float32.
 
     Args:
-        rho: any shape.
+        rho: any shape, any real numbers.
+
+    Returns:
+        Standard deviations above 0, in the shape of `rho`.
     """
     return F.softplus(rho) + 1e-8
 
 
 def make_stochastic(network: nn.Module, embedding: str, head: str, n_samples: int) -> None:
-    """Make the embedding of a classification network stochastic, in place.
+    """Make the embedding of a classification network stochastic, in place (FedSR).
 
-    If the embedding is computed by a linear layer, rho is computed by a second linear layer from the same input;
-    together they are the paper's last layer of twice the width. Otherwise rho is computed from the embedding itself
-    (the pooled features).
+    The embedding is the input of the last layer. In training it becomes a draw from a normal distribution. The mean of
+    the distribution is the old embedding. Its standard deviation is softplus(rho), where rho is the output of a new
+    linear layer. If a linear layer computes the embedding, the new layer has the same input as this layer. Otherwise
+    the input of the new layer is the embedding itself (the pooled features). In evaluation, the network returns the
+    logarithm of the mean class probabilities over fixed draws. See Nguyen et al., "FedSR: A Simple and Effective Domain
+    Generalization Method for Federated Learning", NeurIPS 2022.
 
     Args:
         network: changed in place; it gets the submodule "stochastic".
-        embedding: path of the module whose flattened output is the embedding.
-        head: path of the last layer, which must be linear.
-        n_samples: number of draws in evaluation; 0 predicts from the mean embedding alone.
+        embedding: dotted path of the submodule whose flattened output is the embedding.
+        head: dotted path of the last layer, which must be linear.
+        n_samples: number of draws in evaluation. With 0, the prediction uses the mean embedding alone.
 
     Raises:
         ValueError: if the last layer is not linear, or the network has a stochastic embedding already.
@@ -152,32 +167,41 @@ class ClassGaussians(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def divergence(self, mean: Tensor, std: Tensor, label: Tensor) -> Tensor:
-        """Return the Kullback-Leibler divergence of embeddings from their classes' Gaussians.
+        """Return the Kullback-Leibler divergence of random embeddings from the learned Gaussians of their classes.
 
-            KL( N(C mean, C std) || N(r_mu[y], softplus(r_sigma[y])) ), summed over the d features
+            KL( N(scale * mean, |scale| * std) || N(class mean, class std) ), summed over the d features
+
+        The scale and, for each class, the mean and the standard deviation of each feature are learned parameters of
+        this module.
 
         Args:
             mean: (B, d), means of the embeddings.
             std: (B, d), standard deviations of the embeddings, above 0.
-            label: (B,), class numbers y.
+            label: (B,), integers, the class of each embedding.
 
         Returns:
-            (B,), at least 0.
+            (B,), one divergence per embedding, at least 0.
         """
         own = torch.distributions.Normal(self.scale * mean, self.scale.abs() * std, validate_args=False)
         of_class = torch.distributions.Normal(self.mean[label], spread_to_std(self.spread[label]), validate_args=False)
         return torch.distributions.kl_divergence(own, of_class).sum(dim=1)
 
     def copy_parameters(self) -> dict[str, Tensor]:
-        """Return copies of the parameters `mean`, `spread` and `scale` by name, on the CPU."""
+        """Return copies of the parameters by name, on the CPU.
+
+        Returns:
+            `mean`, (n_classes, d), the class means; `spread`, (n_classes, d), from which softplus gives the class
+            standard deviations; and `scale`, a scalar.
+        """
         return {name: entry.detach().cpu().clone() for name, entry in self.named_parameters()}
 
     @torch.no_grad()
     def set_parameters(self, values: Mapping[str, Tensor]) -> None:
-        """Set the parameters, in place.
+        """Set the parameters `mean`, `spread` and `scale`, in place.
 
         Args:
-            values: tensors by name, as `copy_parameters` returns them; {} sets the initial values (0, 1 and 1).
+            values: tensors by name, as `copy_parameters` returns them. {} sets the initial values: 0 for `mean`, 1 for
+                `spread` and `scale`.
         """
         for name, entry in self.named_parameters():
             entry.copy_(values[name] if values else torch.full_like(entry, 0.0 if name == "mean" else 1.0))
