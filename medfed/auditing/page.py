@@ -51,13 +51,16 @@ class Attempt:
 
 
 def build_page(result: Mapping[str, Any], reconstructions: Sequence[Reconstruction], axes: str | None) -> str:
-    """Return the page as HTML text. The same audit gives the same text.
+    """Return the report of a privacy audit as the text of one HTML page. Equal arguments give an equal text.
+
+    The page shows what the site would send, how much it reveals, and the images that an attacker could reconstruct.
 
     Args:
-        result: the content of `audit.json`.
-        reconstructions: the images that were tried.
-        axes: the directions in the patient in which the images' axes increase, such as "RA", as in
-            `to_display_orientation`; None for images that are not from a scanner.
+        result: the results of the audit, which are the content of the file `audit.json`.
+        reconstructions: the attacked images, each with its original and the images that were reconstructed from
+            statistics.
+        axes: two letters for the directions in the patient in which the first and the second image axis increase, such
+            as "RA" for right and anterior; None for images that are not from a scanner.
     """
     is_phantom = result["data"] == "phantom"
     label = PHANTOM if is_phantom else "Real data"

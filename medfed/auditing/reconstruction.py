@@ -56,15 +56,19 @@ class Reconstruction:
 def reconstruct(
     shared: SharedStatistics, n_images: int, n_steps: int = 4000, tick: Callable[[], object] = lambda: None
 ) -> list[Reconstruction]:
-    """Attack the middle image of several patients, who are spread evenly over the site's training set.
+    """Try to reconstruct images of a site from the statistics that it would share, and score the results.
 
-    Images for which the method shares nothing are left out.
+    One image of each of several patients is attacked: the middle image of the patient. The patients are spread evenly
+    over the site's training set. Images for which the method shares nothing are left out.
 
     Args:
-        shared: the audited site.
+        shared: the audited site and the statistics that it shares.
         n_images: number of patients whose image is attacked.
         n_steps: largest number of phase retrieval steps of each random start.
-        tick: called after each image.
+        tick: function without arguments that is called after each image.
+
+    Returns:
+        For each attacked image: the original, the reconstructions, and their scores.
     """
     results = []
     for index, others in _choose_images(shared, n_images):
@@ -78,7 +82,14 @@ def reconstruct(
 
 
 def scored_channel(image: Tensor) -> int:
-    """Return the index of the channel that is reconstructed: 1 (green) for RGB images (..., 3, H, W), otherwise 0."""
+    """Return the index of the image channel that the attack reconstructs and scores.
+
+    Args:
+        image: (..., C, H, W).
+
+    Returns:
+        1 (green) for images with three channels, otherwise 0.
+    """
     return 1 if image.shape[-3] == 3 else 0
 
 
@@ -135,14 +146,18 @@ def _from_full_spectrum(original: Tensor, rng: torch.Generator, n_steps: int) ->
 
 
 def reconstruct_from_window(window: Tensor, shape: Sequence[int], rng: torch.Generator, n_steps: int) -> ImageEstimate:
-    """Reconstruct an image from the amplitudes of its lowest frequencies.
+    """Reconstruct an image from the amplitudes of its lowest frequencies, by phase retrieval.
 
     Args:
-        window: (S, S), amplitudes with the zero frequency in the centre, divided by the number of pixels, as
-            `medfed.functional.fourier.low_frequency_window` returns them for one channel.
-        shape: (H, W) of the reconstructed image.
-        rng: source of the random starts.
+        window: (S, S), amplitudes of the S x S lowest frequencies of one channel, with the zero frequency in the
+            centre, divided by the number of pixels. `medfed.functional.fourier.low_frequency_window` returns such
+            amplitudes.
+        shape: (H, W), height and width of the reconstructed image in pixels.
+        rng: CPU random generator for the random starts.
         n_steps: largest number of phase retrieval steps of each start.
+
+    Returns:
+        The image, (H, W) in [0, 1], and the relative error of its amplitudes from the given ones (`residual`).
     """
     half = len(window) // 2
     amplitude = window.new_zeros(shape[0], shape[1] // 2 + 1)
