@@ -108,13 +108,13 @@ def load_config(
 class Run:
     """A finished run: its scores, its network and its folder. `medfed.run` and `medfed.load_run` return it.
 
-    `print(run)` shows the table that closes `medfed.train`.
+    `print(run)` shows the table of scores that `medfed.train` prints at the end.
 
     Args:
         folder: folder of a finished run.
 
     Attributes:
-        folder: where all files of the run are. A temporary folder exists as long as the object does.
+        folder: folder that contains all files of the run. A temporary folder is deleted together with this object.
     """
 
     def __init__(self, folder: str | Path, *, _keep: _TemporaryFolder | None = None) -> None:
@@ -163,12 +163,15 @@ class Run:
 
     @property
     def notices(self) -> list[str]:
-        """Return the notices of this run: sentences about unusual images and settings."""
+        """Return the notices of this run, a list of sentences about unusual images and settings. It may be empty."""
         return list(self.summary["notices"])
 
     @cached_property
     def task(self) -> Task:
-        """Return the task of this run; `task.standardise(image)` prepares images in [0, 1] for the network."""
+        """Return the task of this run: segmentation or classification, with the names of its structures or classes.
+
+        `run.task.standardise(image)` prepares images (B, C, H, W) in [0, 1] for the network.
+        """
         return task_of_images(self.summary["images"], self.config.data.image_size, self.config.evaluation)
 
     @cached_property
@@ -240,9 +243,10 @@ class Comparison:
     `print(comparison)` shows the tables that `medfed.evaluate` prints.
 
     Attributes:
-        folder: folder of the tables (`table.md`, `.csv`, `.json`, `.tex`, `cost.csv`) and of all runs.
+        folder: folder that contains the tables (`table.md`, `table.csv`, `table.json`, `table.tex`, `cost.csv`) and all
+            runs.
         n_locked: number of runs that were left out because another process has locked them.
-        incompatible: for `methods="all"`, each method that does not work on the task, with the reason.
+        incompatible: for `methods="all"`, the methods that do not work on the task, each with the reason.
     """
 
     def __init__(

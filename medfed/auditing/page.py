@@ -27,7 +27,7 @@ REAL = "REAL data: the images below show patients. Protect this page as you prot
 
 @dataclass(frozen=True)
 class Leaving:
-    """What would leave the site: (name, value) of general facts, and the tensors."""
+    """Content of the section about what would be sent: (name, value) pairs of general facts, and a table of tensors."""
 
     facts: list[tuple[str, str]]
     tensors: Table
@@ -35,7 +35,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Measures:
-    """What the statistics reveal: the measures, and a warning about their meaning."""
+    """Content of the section about what the statistics reveal: a table of measures, and a caution about them."""
 
     table: Table
     caution: str
@@ -43,7 +43,7 @@ class Measures:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An image of the site, and the images that an attacker could reconstruct; each with a text below it."""
+    """An image of the site and the images that were reconstructed from its statistics, each with a text below it."""
 
     caption: str
     data_label: str

@@ -31,8 +31,9 @@ class ImageEstimate(NamedTuple):
     """A reconstructed image.
 
     Args:
-        image: (H, W) in [0, 1], 0 outside the support.
-        residual: relative error of the image's amplitudes (or statistics) from the known ones; 0 is a perfect fit.
+        image: (H, W) in [0, 1], 0 outside the support, the region in which the image may be different from 0.
+        residual: relative error of the amplitudes (or other statistics) of this image from the known ones; 0 is a
+            perfect fit.
     """
 
     image: Tensor
@@ -112,14 +113,14 @@ def align(estimate: Tensor, original: Tensor) -> Tensor:
 
 
 def image_detail(image: Tensor, sigma_px: float) -> Tensor:
-    """Compute the fine detail of an image: the image minus its Gaussian blur.
+    """Return the fine details of an image, such as edges and texture: the image minus its Gaussian blur.
 
     Args:
-        image: (H, W). The border is extended by repeating the edge pixels.
-        sigma_px: standard deviation of the Gaussian in pixels.
+        image: (H, W), in any intensity unit. The border is extended by repeating the edge pixels.
+        sigma_px: standard deviation of the Gaussian blur in pixels.
 
     Returns:
-        (H, W), edges, vessels and texture.
+        (H, W), in the unit of the image, with positive and negative values.
     """
     reach = max(1, math.ceil(3 * sigma_px))
     places = torch.arange(-reach, reach + 1, dtype=image.dtype)

@@ -38,14 +38,18 @@ KINDS = ("full", "window", "fitted", "mean")
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """One image of the site with its reconstructions.
+    """One image of the site, and the images that were reconstructed from its statistics in different ways.
+
+    The ways are: "full", from all amplitudes of the image's spectrum, which shows that the attack works; "window", from
+    the shared amplitudes of low frequencies; "fitted", by fitting an image to the shared statistics; and "mean", the
+    mean image of the site's other patients, which needs no attack.
 
     Args:
-        original: (S, S), one channel in [0, 1], on the scoring grid.
-        images: the reconstructions by kind, each (S, S) and aligned with the original.
-        scores: by kind, {"correlation", "detail_correlation", "misfit"}: Pearson's correlation with the original inside
-            the part that is not empty, the same of the fine details, and the relative error of the known amplitudes or
-            statistics. The kind "mean" has no misfit.
+        original: (H, W), one channel in [0, 1], reduced to at most 96 x 96 pixels.
+        images: the reconstructions by way, each (H, W) and aligned with the original.
+        scores: by way, {"correlation", "detail_correlation", "misfit"}. The first two are Pearson's correlation with
+            the original inside the part that is not empty, of the intensities and of the fine details. "misfit" is the
+            relative error of the known amplitudes or statistics; "mean" has none.
     """
 
     original: Tensor

@@ -89,7 +89,7 @@ def to_text(result: Mapping[str, Any]) -> str:
 
 
 def describe_sent(result: Mapping[str, Any]) -> str:
-    """Describe in one sentence how many bytes and which tensors the site would send before training.
+    """Return a sentence that says how many bytes and which tensors the site would send before training.
 
     Args:
         result: the result of `medfed.auditing.audit.audit`.

@@ -160,7 +160,7 @@ class SharedStatistics:
 class ForceGradients(TorchFunctionMode):
     """Context manager in which `torch.no_grad` and `Tensor.detach` do not stop gradients.
 
-    With it the audit can differentiate a method's own `share` without changing the method.
+    With it the audit can compute gradients through the function with which a method computes its shared statistics.
     """
 
     def __torch_function__(
@@ -192,14 +192,14 @@ def images_by_patient(samples: Samples) -> list[list[int]]:
 
 
 def evenly_spaced(items: Sequence, n: int) -> list:
-    """Choose `n` items at equal distances from a sequence.
+    """Choose `n` items that are spread evenly over a sequence.
 
     Args:
         items: items to choose from.
         n: number of items to choose.
 
     Returns:
-        The chosen items in their order; all items if there are at most `n`.
+        The chosen items in their original order; all items if there are at most `n`.
     """
     return [items[(2 * k + 1) * len(items) // (2 * n)] for k in range(n)] if n < len(items) else list(items)
 

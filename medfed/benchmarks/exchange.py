@@ -153,13 +153,13 @@ def _relative_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
 
 
 def exchange_table(result: dict[str, float | int]) -> str:
-    """Format the result of `time_exchange` as a text table for the terminal.
+    """Format the times of three implementations of the amplitude exchange as a text table for the terminal.
 
     Args:
-        result: what `time_exchange` returned.
+        result: the result of `time_exchange`.
 
     Returns:
-        Several lines of text.
+        Several lines of text, without a line break at the end.
     """
     rows = [
         ("numpy fft2, image by image", result["numpy_ms"], result["times_faster_than_numpy"]),

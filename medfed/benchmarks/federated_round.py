@@ -115,13 +115,13 @@ def _time_call(work: Callable[[], None]) -> float:
 
 
 def round_table(result: dict[str, float | int]) -> str:
-    """Format the result of `time_round` as a text table for the terminal.
+    """Format the times of one round with and without the federation as a text table for the terminal.
 
     Args:
-        result: what `time_round` returned.
+        result: the result of `time_round`.
 
     Returns:
-        Several lines of text.
+        Several lines of text, without a line break at the end.
     """
     overhead = 100 * (result["federated_over_bare"] - 1)
     return "\n".join([

@@ -49,11 +49,11 @@ PUBLISHED = {"ccst, k = 2": 9.03 / 4.57, "elcfs": 22.44 / 4.57, "stable_fdg": 7.
 
 @dataclass(frozen=True)
 class NoiseSamples:
-    """Random images with class labels, as training samples.
+    """Random images with class labels, as the training data of a site.
 
     Args:
         images: (N, 3, S, S) in [0, 1].
-        labels: (N,), class numbers.
+        labels: (N,), class numbers from 0.
     """
 
     images: Tensor
@@ -61,7 +61,7 @@ class NoiseSamples:
 
     @property
     def n_patients(self) -> int:
-        """Number of patients; each image counts as one."""
+        """Number of patients, which is the number of images, because each image counts as one patient."""
         return len(self.images)
 
     def __len__(self) -> int:
@@ -162,13 +162,13 @@ def _noise_samples(name: str, n_images: int, size: int) -> NoiseSamples:
 
 
 def methods_table(result: dict) -> str:
-    """Format the result of `time_methods` as a text table for the terminal.
+    """Format the times of the local training with each method as a text table for the terminal.
 
     Args:
-        result: what `time_methods` returned.
+        result: the result of `time_methods`.
 
     Returns:
-        Several lines of text.
+        Several lines of text, without a line break at the end.
     """
     rows = [
         f"  {name:<30}{seconds:>9.2f}{result['over_fedavg'][name]:>10.2f}x"

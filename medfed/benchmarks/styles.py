@@ -95,13 +95,13 @@ def encode_once(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[T
 
 
 def styles_table(result: dict[str, float | int | str]) -> str:
-    """Format the result of `time_styles` as a text table for the terminal.
+    """Format the times of the two ways to redraw images in several styles as a text table for the terminal.
 
     Args:
-        result: what `time_styles` returned.
+        result: the result of `time_styles`.
 
     Returns:
-        Several lines of text.
+        Several lines of text, without a line break at the end.
     """
     rows = [
         ("encoded for every style", result["again_ms"], result["times_faster"]),

@@ -20,7 +20,7 @@ from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 @dataclass(frozen=True)
 class Camelyon17Phantom(SyntheticDataset, Camelyon17):
-    """Phantom of the dataset `Camelyon17`: synthetic patches in the same file layout.
+    """Phantom of the dataset `Camelyon17`: synthetic patches of lymph nodes in the same file layout.
 
     The images are generated if the folder `root` is missing or was created with other settings.
 

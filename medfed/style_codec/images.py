@@ -29,11 +29,11 @@ MAX_POOL_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  
 
 @dataclass(frozen=True)
 class ImagePool:
-    """Images in memory, and random crops of them.
+    """Images in memory from which the training of a style codec draws random crops.
 
     Args:
         images: tensors (3, H, W) uint8, both sides at least as long as a crop's.
-        description: what the images are, for result files.
+        description: text that says what the images are, for result files.
     """
 
     images: tuple[Tensor, ...]
@@ -137,11 +137,11 @@ def folder_pool(folders: Sequence[Path], size: int, progress: Progress) -> Image
 
 
 def read_image(path: Path, side: int | None = None) -> np.ndarray:
-    """Read an image file as RGB, scaled to a given length of its shorter side.
+    """Read an image file as RGB, and resize it to a given length of its shorter side.
 
     Args:
         path: a PNG, JPEG, BMP or TIFF file.
-        side: shorter side of the result in pixels; None keeps the size.
+        side: length of the shorter side of the result in pixels; None keeps the size.
 
     Returns:
         (3, H, W) in [0, 1]; a grey image is repeated to three channels.

@@ -41,7 +41,10 @@ N_NORMALISATION_CROPS = 256  # from which the scale of the small encoder's chann
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of a codec's training. The defaults are the paper's for VGG; `SMALL_RECIPE` is ours for the small codec.
+    """Settings of a style codec's training. A style codec redraws an image in another image's style.
+
+    The defaults are those of the AdaIN paper for an encoder of VGG layers. `SMALL_RECIPE` has the settings for the
+    small encoder.
 
     Args:
         encoder: "small", or the path of VGG weights.
@@ -106,13 +109,13 @@ SMALL_RECIPE = Recipe(
 
 
 class CodecTraining:
-    """A style codec during its training.
+    """The training of a style codec: an encoder and a decoder that redraw an image in the style of another image.
 
     Args:
         recipe: the settings.
-        content: the images to redraw.
-        style: the images whose style is taken.
-        device: device of the networks; the images are drawn on the CPU.
+        content: the images that are redrawn.
+        style: the images whose style is used.
+        device: device of the networks; the crops of the images are drawn on the CPU.
 
     Raises:
         UserError: if the weights of the encoder or the decoder cannot be read.

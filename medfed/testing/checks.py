@@ -47,7 +47,7 @@ Check = Callable[[], None]
 
 
 class ContractError(AssertionError):
-    """A method breaks a rule of `medfed.federation.method.Method`; the message says which rule and how."""
+    """A method breaks a rule of the base class `Method`. The message says which rule and how."""
 
 
 def check_method(
@@ -117,12 +117,12 @@ def method_checks(
 
 @dataclass
 class Trial:
-    """One method in one toy federation, and the training run that its checks share.
+    """One method in one small simulated federation, with a training run whose result several checks use.
 
     Args:
         definition: the method, or its class, which is used with default settings.
         toy: the federation.
-        is_stacked: whether the method runs inside a stack.
+        is_stacked: whether the method runs inside a stack, which is a method that combines several methods.
     """
 
     definition: Method | type[Method]
@@ -170,12 +170,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class CompleteRun:
-    """The result of a training run.
+    """The result of a training run that was not interrupted.
 
     Args:
-        rounds: its rounds.
+        rounds: result of each round.
         settings: the attributes of the method before the run, as text.
-        batch_before, batch_after: all images of one site before and after the run.
+        batch_before, batch_after: all training images and labels of one site, before and after the run.
     """
 
     rounds: list[Round]

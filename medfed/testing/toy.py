@@ -104,7 +104,7 @@ class DiscImages:
 
 
 class ToyFederation:
-    """Base class of the toy federations; use `ToySegmentation` or `ToyClassification`.
+    """Base class of small simulated federations of three sites; use `ToySegmentation` or `ToyClassification`.
 
     Attributes:
         architecture: settings of the network.
@@ -168,11 +168,11 @@ class ToyFederation:
 
 
 class ToySegmentation(ToyFederation):
-    """A toy federation that segments discs in grey images with a small U-Net.
+    """A small simulated federation that learns to segment discs in grey images with a small U-Net.
 
     Args:
-        architecture: settings of the network; None takes a U-Net with 4 to 8 channels.
-        training: optimiser, learning rate and batch size; None takes batches of four images.
+        architecture: settings of the network; None uses a U-Net with 4 to 8 channels.
+        training: optimiser, learning rate and batch size; None uses batches of four images.
     """
 
     architecture: NetworkSettings = UNet(features=(4, 4, 4, 8, 8, 4))
@@ -186,10 +186,11 @@ class ToySegmentation(ToyFederation):
 
 
 class ToyClassification(ToyFederation):
-    """A toy federation that distinguishes large discs from small ones with a small DenseNet, which has BatchNorm.
+    """A small simulated federation that learns to distinguish large discs from small ones in RGB images.
 
     Args:
-        architecture, training: as for `ToySegmentation`; None takes a DenseNet with two blocks.
+        architecture: settings of the network; None uses a DenseNet with two dense blocks, which has BatchNorm layers.
+        training: optimiser, learning rate and batch size; None uses batches of four images.
     """
 
     architecture: NetworkSettings = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))

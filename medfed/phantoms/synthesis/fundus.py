@@ -33,7 +33,7 @@ class FundusCase:
 
     Args:
         image: (Y, X, 3) uint8, RGB.
-        mask: (Y, X) uint8 with the values `CUP`, `RIM` and `OUTSIDE`.
+        mask: (Y, X) uint8: 0 for the optic cup, 128 for the rest of the optic disc, 255 elsewhere.
         eye: parameters of the simulated eye.
     """
 

@@ -36,7 +36,7 @@ class Site:
 
     @property
     def numbers(self) -> range:
-        """Return the case numbers of the site, from 1 to the number of published images."""
+        """Return the case numbers of the site, from 1 to the number of its images in the published dataset."""
         return range(1, self.train + self.test + 1)
 
     def published_part(self, number: int) -> str:

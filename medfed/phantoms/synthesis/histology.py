@@ -33,15 +33,15 @@ _VALIDATION_SHARE = 0.1  # fraction of the patches in the published validation s
 
 @dataclass(frozen=True)
 class PatchRow:
-    """One line of `metadata.csv`, without its index.
+    """One line of `metadata.csv`, the table of all patches, without the line's number.
 
     Args:
-        patient: number of the patient; each site has 20 consecutive numbers.
+        patient: number of the patient, 0 to 99; each site has 20 consecutive numbers.
         node: number of the lymph node, 0 to 4.
         x: column of the patch in the slide, in pixels.
         y: row of the patch in the slide, in pixels.
         tumour: 1 if the middle of the patch shows tumour, else 0.
-        slide: number of the slide.
+        slide: number of the slide, from 0.
         centre: number of the hospital, 0 to 4.
         split: 1 for the published validation split, else 0.
     """
@@ -57,7 +57,7 @@ class PatchRow:
 
     @property
     def file(self) -> Path:
-        """Return the path of the patch's PNG file relative to the folder `patches`."""
+        """Return the path of the patch's PNG file, relative to the folder `patches` of the dataset."""
         slide = f"patient_{self.patient:03d}_node_{self.node}"
         return Path(slide) / f"patch_{slide}_x_{self.x}_y_{self.y}.png"
 

@@ -46,13 +46,13 @@ def fibre_texture(rng: np.random.Generator, side: int, period: float, angle: flo
 
 @lru_cache(maxsize=8)
 def centred_grid(side: int) -> tuple[ndarray, ndarray]:
-    """Return pixel coordinates relative to the centre of a square image.
+    """Return the row and column coordinates of the pixels of a square image, relative to its centre.
 
     Args:
-        side: height and width in pixels.
+        side: height and width of the image in pixels.
 
     Returns:
-        Row coordinates (side, 1) and column coordinates (1, side), float32, in pixels.
+        Row coordinates (side, 1) and column coordinates (1, side), float32, in pixels; 0 is the centre of the image.
     """
     axis = np.arange(side, dtype=np.float32) - np.float32((side - 1) / 2)
     return axis[:, None], axis[None]

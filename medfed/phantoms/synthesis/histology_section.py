@@ -28,7 +28,8 @@ class Section:
     """One stained section.
 
     Args:
-        stain: (side, side, 3) float32, amounts of haematoxylin, eosin and blood.
+        stain: (side, side, 3) float32, amounts of haematoxylin, eosin and blood. The amount 1 gives an optical density
+            (natural logarithm) of norm 1 over red, green and blue.
         tumour: (side, side) bool, the tumour region as a pathologist would outline it.
     """
 

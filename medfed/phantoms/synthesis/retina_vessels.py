@@ -25,8 +25,8 @@ class Vessel:
     """One vessel segment without branches.
 
     Args:
-        artery: whether it is an artery; otherwise it is a vein.
-        points: (N, 3), x, y and radius in mm along the centre line, at most `STEP_MM` apart.
+        artery: True for an artery, False for a vein.
+        points: (N, 3), x, y and radius in mm along the centre line; neighbouring points are 0.03 mm apart.
     """
 
     artery: bool

@@ -207,8 +207,8 @@ def coverage(distance_mm: ndarray, edge_mm: float) -> ndarray:
     """Convert a signed distance to the fraction of each voxel that the shape fills.
 
     Args:
-        distance_mm: signed distance to the shape's surface in mm, negative inside; any shape.
-        edge_mm: width of the linear transition from 1 (inside) to 0 (outside) in mm.
+        distance_mm: signed distance of each voxel to the shape's surface in mm, negative inside; an array of any shape.
+        edge_mm: width in mm of the linear transition from 1 (inside) to 0 (outside), which is centred on the surface.
 
     Returns:
         Array of the same shape as `distance_mm`, in [0, 1].
