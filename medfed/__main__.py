@@ -13,15 +13,24 @@ from medfed.core.registry import KINDS, known_names, suggestion
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a program, or print the list; return the program's exit code, or 2 for an unknown program."""
+    """Run the medfed program that the first argument names, or print the list of programs.
+
+    Args:
+        argv: name of a program, such as `train`, and the program's own arguments; None reads `sys.argv`. No argument,
+            `-h` or `--help` prints the list; `--version` prints the version.
+
+    Returns:
+        The exit code: 0 after the list, otherwise that of the program; 2 if there is no such program.
+    """
     arguments = sys.argv[1:] if argv is None else argv
     return run_program("medfed", lambda: _dispatch(arguments))
 
 
 def listing() -> str:
-    """Return the version and the names of all programs, methods, datasets, networks, engines and metrics as text.
+    """Return a text with medfed's version and all programs, methods, datasets, networks, engines and metrics.
 
-    Each name has the first line of its file's docstring. No file is imported.
+    Each name stands on one line with a short description, which is the first line of the docstring in its file. No file
+    is imported.
     """
     groups = {"programs": programs(), **{kind: known_names(kind) for kind in KINDS}}
     width = max(len(name) for names in groups.values() for name in names)

@@ -45,11 +45,11 @@ def find_config(path_or_name: str | Path) -> Path:
     """Return the path of a config file, given its path or the name of a config that comes with medfed.
 
     Args:
-        path_or_name: a path such as `configs/prostate.yaml`, or a name such as `prostate`. A file with exactly this
-            path comes first.
+        path_or_name: a path such as `configs/prostate.yaml`, or a name such as `prostate`. If a file with exactly this
+            path exists, this file is used, even if a config of medfed has the same name.
 
     Returns:
-        The path; one with a suffix or a folder is returned as it is, and may not exist.
+        The path of the config. A path that has a suffix or a folder is returned unchanged, and the file may be missing.
 
     Raises:
         UserError: for a name without a suffix that is neither a file nor the name of a config.
@@ -69,13 +69,15 @@ def load_config(
 ) -> Config:
     """Read and check a config, and change some of its settings.
 
-    Two forms of changes can be mixed; `blocks` apply after `changes`. Changing `method.name`, `method.preset`,
-    `data.name` or `network.name` resets the other settings of that block to their defaults.
+    A config consists of top-level settings, such as `seed`, and of blocks: groups of settings, such as `federation`.
+    Settings can be changed in two forms, which can be mixed; `blocks` apply after `changes`. Changing `method.name`,
+    `method.preset`, `data.name` or `network.name` resets the other settings of that block to their defaults.
 
     Args:
         config: path of a YAML file, name of a config that comes with medfed (`"prostate"`), a dictionary with the same
-            keys as a file, or a `Config`.
-        changes: values by dotted key, as for `--set`: `{"federation.rounds": 2}`.
+            keys as a file, or a `Config`. A `Config` is not modified.
+        changes: new values by dotted key, such as `{"federation.rounds": 2}` for the setting `rounds` of the block
+            `federation`. None changes nothing.
         **blocks: top-level settings (`seed=3`), and blocks as dictionaries (`federation={"rounds": 2}`), of which only
             the given keys change.
 
@@ -106,13 +108,13 @@ def load_config(
 class Run:
     """A finished run: its scores, its network and its folder. `medfed.run` and `medfed.load_run` return it.
 
-    `print(run)` shows the table that closes `medfed.train`.
+    `print(run)` shows the table of scores that `medfed.train` prints at the end.
 
     Args:
         folder: folder of a finished run.
 
     Attributes:
-        folder: where all files of the run are. A temporary folder exists as long as the object does.
+        folder: folder that contains all files of the run. A temporary folder is deleted together with this object.
     """
 
     def __init__(self, folder: str | Path, *, _keep: _TemporaryFolder | None = None) -> None:
@@ -123,20 +125,28 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        """Return the config of this run, with the values of all settings."""
+        """Return the config of this run, with the values of all settings, including those that have their default."""
         return load(self.folder / "config.yaml")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Return the content of `summary.json`: mean scores by site with intervals, numbers of patients, versions."""
+        """Return the content of the run's file `summary.json`, as a dictionary of plain JSON values.
+
+        It contains, among others, the mean test scores of each site with confidence intervals, how many training,
+        validation and test cases each site has (a case is a patient with a mask, or an image with a class), the
+        selected round, the seed, and the versions of the libraries.
+        """
         return RunFolder(self.folder).read_json("summary.json")
 
     @cached_property
     def scores(self) -> list[dict[str, Any]]:
-        """Return the scores of all test cases, one row (a dictionary) per patient and structure.
+        """Return the scores of all test images, as one dictionary for each row of the run's file `cases.csv`.
 
-        A row has `site`, `role`, `patient`, and a value for each metric, None if it is unknown. `role` is "seen" for
-        test patients of the sites that trained and "unseen" for patients of the unseen site.
+        In segmentation there is one row for each patient and structure, with a value for each metric (None if the value
+        is unknown). In classification there is one row for each image, with the probability of each class and with
+        `correct` (1 or 0). All rows have the keys `site`, `role` and `patient`; in classification `patient` is the name
+        of the image and `subject` is the patient. `role` is "seen" for a site that took part in the training, "unseen"
+        for the unseen site, and "validation" for a validation site.
         """
         path = self.folder / "cases.csv"
         return scoring_of(self.summary, self.folder / "summary.json").read_cases(path)
@@ -145,26 +155,31 @@ class Run:
     def history(self) -> list[dict[str, Any]]:
         """Return the training history, one row (a dictionary) per round.
 
-        A row has `round`, the mean `train_loss` and `validation_score` over sites, and both by site
-        (`train_loss/SITE`).
+        A row has the keys `round`, `train_loss` and `validation_score` (means over the sites), and the values of each
+        site, such as `train_loss/BMC` and `validation_score/BMC` for a site named BMC. A value is None if it is
+        unknown.
         """
         return RunFolder(self.folder).history()
 
     @property
     def notices(self) -> list[str]:
-        """Return the notices of this run: sentences about unusual images and settings."""
+        """Return the notices of this run, a list of sentences about unusual images and settings. It may be empty."""
         return list(self.summary["notices"])
 
     @cached_property
     def task(self) -> Task:
-        """Return the task of this run; `task.standardise(image)` prepares images in [0, 1] for the network."""
+        """Return the task of this run: segmentation or classification, with the names of its structures or classes.
+
+        `run.task.standardise(image)` prepares images (B, C, H, W) in [0, 1] for the network.
+        """
         return task_of_images(self.summary["images"], self.config.data.image_size, self.config.evaluation)
 
     @cached_property
     def network(self) -> nn.Module:
         """Return the trained network, on the CPU and in evaluation mode, with the weights of the selected round.
 
-        It maps standardised images (B, C, H, W) to logits: (B, structures, H, W), or (B, classes).
+        The network maps images (B, C, H, W), standardised by `task.standardise`, to logits. The logits are (B, S, H, W)
+        for the masks of S structures, or (B, K) for K classes.
         """
         settings = self.config.network.without_weights()
         network = build_network(settings, self.config.method, self.task, self.config.seed)
@@ -185,15 +200,19 @@ def run(
 ) -> Run:
     """Train a federation, test it on the unseen site, draw the figures, and return the finished run.
 
-    The same config and seed give bit-identical weights on one machine. PyTorch is asked to compute deterministically,
-    a global setting that stays in force afterwards.
+    The same config and seed give bit-identical weights on one machine. For this, the function switches PyTorch to
+    deterministic algorithms, and the switch stays on after the call.
 
     Args:
         config: a `Config`, or anything that `load_config` reads.
         out: folder for all results. None uses a temporary folder, which is deleted with the returned object.
-        resume: whether to continue the run in `out` after its last finished round.
-        accept_config_change: whether to continue although a setting such as `federation.rounds` has changed.
+        resume: whether to continue an unfinished run in the folder `out` after its last finished round.
+        accept_config_change: whether `resume` may continue a run although a setting, such as `federation.rounds`,
+            differs from the one that the run was started with.
         progress: whether to draw progress bars and print notes to stderr.
+
+    Returns:
+        The finished run: its scores, its network and its folder.
 
     Raises:
         UserError: if the config, the data or the folder do not allow the run.
@@ -207,7 +226,14 @@ def run(
 
 
 def load_run(folder: str | Path) -> Run:
-    """Return the finished run in a folder that `medfed.run` or `medfed.train` wrote; UserError if there is none."""
+    """Return the finished run that `medfed.run` or `medfed.train` wrote to a folder.
+
+    Args:
+        folder: the run's folder.
+
+    Raises:
+        UserError: if the folder does not contain a finished run.
+    """
     return Run(folder)
 
 
@@ -217,9 +243,10 @@ class Comparison:
     `print(comparison)` shows the tables that `medfed.evaluate` prints.
 
     Attributes:
-        folder: folder of the tables (`table.md`, `.csv`, `.json`, `.tex`, `cost.csv`) and of all runs.
+        folder: folder that contains the tables (`table.md`, `table.csv`, `table.json`, `table.tex`, `cost.csv`) and all
+            runs.
         n_locked: number of runs that were left out because another process has locked them.
-        incompatible: for `methods="all"`, each method that does not work on the task, with the reason.
+        incompatible: for `methods="all"`, the methods that do not work on the task, each with the reason.
     """
 
     def __init__(
@@ -231,10 +258,11 @@ class Comparison:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `table.csv` as dictionaries: one per structure, metric, method and unseen site.
+        """Return the rows of the file `table.csv` as dictionaries: one per structure, metric, method and unseen site.
 
-        `mean` and `sd` are over seeds. The row with `unseen_site` "average" has the mean over sites and `p`, the p
-        value of the paired test against FedAvg. Unknown values are None.
+        `mean` and `sd` are the mean and the standard deviation of the score over the seeds; `sd` is None for a single
+        seed. In the row whose `unseen_site` is "average", they are those of the average over all unseen sites, and `p`
+        is the p value of a paired test of the method against FedAvg. Other values that are unknown are None, too.
         """
         with open(self.folder / "table.csv", newline="", encoding="utf-8") as file:
             return [
@@ -243,13 +271,13 @@ class Comparison:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Return the finished runs of the comparison, in the order in which they were trained."""
+        """Return the finished runs of the comparison as `Run` objects, in the order in which they were trained."""
         folders = (fold.folder for fold in self.plan.folds)
         return [Run(folder.path, _keep=self._keep) for folder in folders if folder.is_finished()]
 
     @property
     def table(self) -> str:
-        """Return the tables of the comparison as text, as `medfed.evaluate` prints them."""
+        """Return the tables of the comparison as one text, in the form in which `medfed.evaluate` prints them."""
         return self.tables.to_text()
 
     def __str__(self) -> str:
@@ -264,19 +292,25 @@ def leave_one_site_out(
     sites: Sequence[str] | None = None, vary: Mapping[str, Sequence[object]] | None = None,
     out: str | Path | None = None, resume: bool = False, progress: bool = False,
 ) -> Comparison:
-    """Train and test every method once for each unseen site and seed, and compare them.
+    """Train and test every method once for each unseen site and seed, and compare their scores.
+
+    Each run trains on all sites except one, the unseen site, and is tested on it.
 
     Args:
         config: the base config, or anything that `load_config` reads. The unseen site and the seed change in each run.
-        methods: each a name (`"fedavg"`), a name with settings (`"ccst:k=1,style=single"`), several stacked
-            (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`) or a class of your own. `"all"` takes every
-            method that works on the task.
-        seeds: number of runs of each method and unseen site: the config's seed, seed + 1, ...
-        sites: the sites to leave out in turn; None takes every site.
-        vary: values of settings by dotted key; every method is run with each combination of them.
+        methods: the methods to compare. Each is a name (`"fedavg"`), a name with settings (`"ccst:k=1,style=single"`),
+            several methods that are applied together (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`), or a
+            class that inherits from `Method`. The text `"all"` takes every method that works on the task.
+        seeds: number of runs of each method and unseen site. They use the config's seed, seed + 1, ...
+        sites: names of the sites to leave out in turn; None takes every site.
+        vary: lists of values by dotted key, such as `{"federation.participating": [1, 2]}`. Every method is run with
+            each combination of the values. None varies nothing.
         out: folder for tables and runs. None uses a temporary folder, which is deleted with the returned object.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
         progress: whether to draw progress bars and print notes to stderr.
+
+    Returns:
+        The comparison: its tables and its runs.
 
     Raises:
         UserError: if a method, a site or a setting is unknown or does not work; nothing has been trained then.
@@ -293,11 +327,19 @@ def leave_two_sites_out(
     vary: Mapping[str, Sequence[object]] | None = None, out: str | Path | None = None, resume: bool = False,
     progress: bool = False,
 ) -> Comparison:
-    """Compare methods as `leave_one_site_out`, with a validation site in each run that does not train either.
+    """Train and test every method for each pair of an unseen site and a validation site, and compare their scores.
+
+    Neither site of a pair takes part in the training. The run is tested on the unseen site; the validation site only
+    computes validation scores, which can select the best round. Otherwise this function does the same as
+    `leave_one_site_out`.
 
     Args:
-        pairs: (unseen site, validation site) of each run; None pairs each site with the next one.
+        pairs: (name of the unseen site, name of the validation site) of each run; None pairs each site with the next
+            one.
         config, methods, seeds, sites, vary, out, resume, progress: as for `leave_one_site_out`.
+
+    Returns:
+        The comparison: its tables and its runs.
 
     Raises:
         UserError: as `leave_one_site_out`, and if a pair is wrong or there are fewer than three sites.
@@ -310,11 +352,11 @@ def leave_two_sites_out(
 
 
 def export(run: Run | str | Path, out: str | Path | None = None) -> Path:
-    """Write the model of a finished run as a MONAI bundle, which runs without medfed.
+    """Write the network of a finished run as a MONAI bundle, a folder that runs with MONAI and without medfed.
 
     Args:
         run: a `Run`, or the folder of one.
-        out: folder of the bundle; None puts it into `bundle/` in the run's folder.
+        out: folder of the bundle; None writes it to a folder in `bundle/` in the run's folder, named after the task.
 
     Returns:
         The folder of the bundle.
@@ -331,14 +373,22 @@ def compare(
     pairs: Sequence[str] | None = None, seeds: int = 1, sites: Sequence[str] | None = None, vary: Sequence[str] = (),
     resume: bool = False, progress: bool = False,
 ) -> Comparison:
-    """Run a comparison whose arguments are texts, as `medfed.evaluate` takes them; write and return its tables.
+    """Train, test and compare methods, and write the tables; the arguments have the form of command-line flags.
+
+    The program `medfed.evaluate` calls this function, and so do `leave_one_site_out` and `leave_two_sites_out`.
 
     Args:
-        config: the base config.
-        methods, pairs, vary: as the flags `--methods`, `--pairs` (`UNSEEN/VALIDATION`) and `--vary` (`KEY=V1,V2`).
-        out: folder for tables and runs; None uses a temporary folder.
-        leave_two_out: whether another site validates in each run and does not train either.
+        config: the base config. The unseen site and the seed change in each run.
+        methods: texts such as `fedavg`, `ccst:k=1,style=single` or `ccst+elcfs`, or one text `all`.
+        pairs: with `leave_two_out`, texts of the form `UNSEEN/VALIDATION` with the names of two sites; None pairs each
+            site with the next one.
+        vary: texts of the form `KEY=V1,V2`; every method is run with each combination of these values.
+        out: folder for tables and runs; None uses a temporary folder, which is deleted with the returned object.
+        leave_two_out: whether each run has a validation site, which does not take part in the training either.
         seeds, sites, resume, progress: as for `leave_one_site_out`.
+
+    Returns:
+        The comparison: its tables and its runs.
 
     Raises:
         UserError: if a method, a site, a pair or a setting is unknown or does not work.

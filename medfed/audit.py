@@ -19,7 +19,14 @@ from medfed.experiments.setup import build_experiment
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed.audit` with these arguments; return 0 on success, 2 for a mistake that the user can correct."""
+    """Run the program `medfed audit`, which measures how much a site's shared statistics reveal about its images.
+
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 on success, 2 after an error that the user can correct.
+    """
     parser = argparse.ArgumentParser(prog="python -m medfed.audit", description=__doc__)
     add_config_argument(parser)
     parser.add_argument("--site", metavar="NAME", help="site whose images are used (default: the first source site)")

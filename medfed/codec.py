@@ -12,7 +12,16 @@ from medfed.style_codec.images import N_TEXTURES
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed.codec` with these arguments; return 0 on success, 2 for a mistake that the user can correct."""
+    """Run the program `medfed codec`, which trains a style codec or draws what a codec does with images.
+
+    A style codec is an encoder and a decoder that redraw an image in another site's style.
+
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 on success, 2 after an error that the user can correct.
+    """
     parser = argparse.ArgumentParser(prog="python -m medfed.codec", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     train = commands.add_parser("train", help="train the small codec, or a decoder for VGG")

@@ -12,7 +12,7 @@ from medfed.deployment.prepare import prepare_federation
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program.
+    """Run the program `medfed coordinator`, which prepares a federation of real hospitals or runs it with NVIDIA FLARE.
 
     Args:
         argv: the command-line arguments; None reads `sys.argv`.

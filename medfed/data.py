@@ -22,7 +22,15 @@ from medfed.phantoms.synthetic import SyntheticDataset
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed.data`; return 0 on success, 2 for a mistake of the user or, with `check`, a problem in the data."""
+    """Run the program `medfed data`, which lists and describes datasets, checks images, and downloads datasets.
+
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 on success; 2 after an error that the user can correct, or if the command `check` finds a
+        problem in the data.
+    """
     parser = argparse.ArgumentParser(prog="python -m medfed.data", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     card = commands.add_parser("card", help="describe a dataset: its licence, its folder layout, how to get it")

@@ -13,7 +13,15 @@ from medfed.core.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed.evaluate`; return 0 if all runs are done, 1 if some are locked, 2 for a mistake of the user."""
+    """Run the program `medfed evaluate`, which trains every method with each site as the unseen site and compares them.
+
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 if all runs are done, 1 if some were left out because another process has locked them, 2 after
+        an error that the user can correct.
+    """
     parser = argparse.ArgumentParser(prog="python -m medfed.evaluate", description=__doc__)
     add_config_argument(parser)
     which = parser.add_mutually_exclusive_group()

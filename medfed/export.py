@@ -17,7 +17,14 @@ ENDINGS = tuple(f"_{name}" for name in TASKS)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed.export` with these arguments; return 0 on success, 2 for a mistake that the user can correct."""
+    """Run the program `medfed export`, which writes the model of a finished run as a MONAI bundle, or checks a bundle.
+
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 on success, 2 after an error that the user can correct.
+    """
     parser = argparse.ArgumentParser(prog="python -m medfed.export", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN",
                         help="folder of a finished run; with --check, a bundle's folder or ZIP file")

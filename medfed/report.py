@@ -18,7 +18,14 @@ NAME = "report.html"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed.report` with these arguments; return 0 on success, 2 for a mistake that the user can correct."""
+    """Run the program `medfed report`, which writes one HTML page that shows finished runs and comparisons.
+
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 on success, 2 after an error that the user can correct.
+    """
     parser = argparse.ArgumentParser(prog="python -m medfed.report", description=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN",
                         help="the folder of a finished run, or of a comparison that medfed.evaluate wrote")
@@ -42,18 +49,18 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def write_report(runs: list[Path], out: Path, quiet: bool = True) -> int:
-    """Read runs and comparisons, and write the page that shows them.
+    """Read finished runs and comparisons from their folders, and write one HTML page that shows them.
 
     Args:
         runs: folders that `medfed.train` or `medfed.evaluate` wrote.
-        out: file of the page.
+        out: path of the HTML file to write; an existing file is replaced.
         quiet: whether to draw no progress bar.
 
     Returns:
         Size of the page in bytes.
 
     Raises:
-        UserError: if a folder holds neither a finished run nor a comparison with one, or a file in it is damaged.
+        UserError: if a folder contains neither a finished run nor a comparison with one, or a file in it is damaged.
     """
     def with_progress(jobs: list) -> tqdm:
         return tqdm(jobs, desc="reading", unit="run", disable=quiet or len(jobs) < 2, leave=False, dynamic_ncols=True)

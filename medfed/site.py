@@ -21,7 +21,7 @@ from medfed.experiments.setup import progress_bar
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program.
+    """Run the program `medfed site`, with which a hospital checks its data, agrees to what is sent, and takes part.
 
     Args:
         argv: the command-line arguments; None reads `sys.argv`.

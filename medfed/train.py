@@ -13,7 +13,14 @@ from medfed.experiments.run import default_folder
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed.train` with these arguments; return 0 on success, 2 for a mistake that the user can correct."""
+    """Run the program `medfed train`, which trains a federation and tests it on the unseen site.
+
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 on success, 2 after an error that the user can correct.
+    """
     parser = argparse.ArgumentParser(prog="python -m medfed.train", description=__doc__)
     add_config_argument(parser)
     parser.add_argument("--accept-config-change", action="store_true",

@@ -32,21 +32,26 @@ def audit(
     n_gallery: int = N_GALLERY,
     quiet: bool = True,
 ) -> tuple[dict, list[reconstruction.Reconstruction]]:
-    """Measure how much the statistics that a site would share reveal about its images.
+    """Measure how much the statistics that a site would share reveal about its images, by attacking them.
+
+    Shared statistics are the tensors that the federated method lets a site send before the first round, such as a mean
+    or amplitudes of frequencies. The network's weights are not attacked.
 
     Args:
         config: the config of the federation.
-        experiment: the prepared experiment, with the prepared images of all sites that train.
+        experiment: what `build_experiment` makes of the config: task, initial network, and the prepared images of all
+            sites that train.
         name: name of the audited site; None for the first site in alphabetical order.
-        n_images: number of images to reconstruct, at least 1.
+        n_images: number of images that the reconstruction attack tries to recover, at least 1.
         n_gallery: largest number of images among which the re-identification attack searches, at least 2.
         quiet: whether to hide the progress bar.
 
     Returns:
-        The results as plain JSON values (the content of `audit.json`), and the reconstructed images.
+        The results as plain JSON values (the content of the file `audit.json`), and the images that the reconstruction
+        attack recovered, each with its original and its scores.
 
     Raises:
-        UserError: if there is no such site, or the site would not share statistics.
+        UserError: if there is no site of this name, or the site would not share statistics.
     """
     ordered = sorted(experiment.sites, key=lambda site: site.name)
     names = [site.name for site in ordered]

@@ -28,10 +28,15 @@ class StandardizedDistance:
 
     @classmethod
     def fit(cls, *examples: Tensor) -> StandardizedDistance:
-        """Estimate mean and standard deviation of every entry from example vectors.
+        """Estimate the mean and the standard deviation of every vector entry from example vectors.
+
+        An entry that is positive in all examples is converted to its logarithm first.
 
         Args:
             examples: one or more tensors (R, D) whose rows are example vectors; at least two rows in total.
+
+        Returns:
+            A distance that uses these means and standard deviations.
         """
         rows = torch.cat(examples)
         logarithmic = (rows > 0).all(dim=0)
@@ -39,26 +44,29 @@ class StandardizedDistance:
         return cls(logarithmic, scaled.mean(dim=0), scaled.std(dim=0))
 
     def standardize(self, rows: Tensor) -> Tensor:
-        """Standardise vectors and drop the entries that are constant over the examples.
+        """Standardise vectors with the means and standard deviations of the examples that were given to `fit`.
+
+        Entries that are positive in all examples are converted to their logarithm first. Entries that are constant over
+        the examples are removed.
 
         Args:
             rows: (R, D), one vector in each row.
 
         Returns:
-            (R, d), where d is the number of entries that vary.
+            (R, d), where d is the number of entries that vary over the examples.
         """
         varies = self.spread > 1e-9 * (1 + self.mean.abs())
         return ((_scaled(rows, self.logarithmic) - self.mean) / self.spread)[:, varies]
 
     def pairwise(self, a: Tensor, b: Tensor) -> Tensor:
-        """Compute the distance of every row of `a` from every row of `b`.
+        """Compute the Euclidean distance of every row of `a` from every row of `b`, after standardising the rows.
 
         Args:
             a: (A, D), one vector in each row.
             b: (B, D), one vector in each row.
 
         Returns:
-            (A, B), non-negative distances.
+            (A, B), non-negative distances without a unit.
         """
         return torch.cdist(self.standardize(a), self.standardize(b))
 

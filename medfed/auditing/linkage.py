@@ -22,21 +22,28 @@ Trials = dict[str, list[tuple[bool, float]]]  # by perturbation: (whether the at
 def reidentify(
     shared: SharedStatistics, n_images: int, mirror_axis: int, tick: Callable[[], object] = lambda: None
 ) -> dict | None:
-    """Measure how often an attacker links a perturbed image to the row that the site sent for the original image.
+    """Measure how often an attacker who has a changed copy of an image finds the statistics of this image.
 
-    The attacker computes the statistics of the perturbed image and chooses the nearest of N sent rows (the gallery).
+    For some methods, a site sends one row of statistics for each image. The attacker computes the statistics of the
+    changed copy, and chooses the most similar row among N rows that the site sent (the gallery). The choice is correct
+    if this row belongs to the original image. The changed copies are: with noise, mirrored, shifted, compressed with
+    JPEG, and all of these but the mirroring at once ("copy").
+
+    In the test "neighbour", the attacker has another image of the same patient in place of a changed copy: the next
+    slice of the volume, or else the previous one. The row of this image is removed from the gallery, and the choice is
+    correct if the chosen row belongs to any image of the same patient.
 
     Args:
-        shared: the audited site.
+        shared: the audited site and the statistics that it sends.
         n_images: largest size N of the gallery. The images are sampled at random from those whose row was sent.
-        mirror_axis: axis of an image (C, H, W) that runs from left to right, negative.
-        tick: called after each gallery image.
+        mirror_axis: axis of an image (C, H, W) that runs from left to right: -1 or -2.
+        tick: function without arguments that is called after each gallery image.
 
     Returns:
-        {"n": N, "perturbations": {name: {"top_1": fraction of correct links, "chance", "n": number of trials}}}. The
-        perturbation "neighbour" is another image of the same patient (in a volume, the next slice); it counts as
-        correct if the nearest of the other gallery images belongs to the same patient. None if the site sends no rows
-        of single images, or if fewer than two of them can be assigned to an image.
+        {"n": N, "perturbations": {NAME: {"top_1", "chance", "n"}}}, where NAME is "noise", "mirrored", "shifted",
+        "JPEG", "copy" or "neighbour". "top_1" is the fraction of correct choices, "chance" the fraction that guessing
+        would give, and "n" the number of trials. The result is None if the site sends no rows of single images, or if
+        fewer than two rows can be assigned to an image.
     """
     if not shared.per_image_entries:
         return None

@@ -22,22 +22,22 @@ VIEWS = ("same_images", "second_look")  # the patient's images unchanged, or as 
 def membership_inference(
     shared: SharedStatistics, held_out: Samples | None, tick: Callable[[], object] = lambda: None
 ) -> dict | None:
-    """Measure how well an attacker can tell members from non-members of the shared statistics.
+    """Measure how well an attacker can find out which patients' images the shared statistics were computed from.
 
-    A member is a patient whose images the shared statistics were computed from. The attacker computes the statistics of
-    a patient's images and decides for "member" if they are close to the shared ones.
+    These patients are called members. The attacker has images of a patient, computes their statistics, and takes the
+    patient for a member if these statistics are close to the shared ones.
 
     Args:
-        shared: the audited site.
-        held_out: images of patients of the same site that the shared statistics were not computed from; None if there
-            are none.
-        tick: called after each tested patient.
+        shared: the audited site and the statistics that it shares.
+        held_out: images of patients of the same site who are not members, with labels; None if there are none.
+        tick: function without arguments that is called after each tested patient.
 
     Returns:
-        {"members": number of tested members, "others": number of tested non-members, "same_images", "second_look"}.
-        The last two are {"auc", "low", "high"}, the area under the ROC curve (0.5 is chance) with its 95 % interval,
-        for unchanged images and for perturbed copies; or None if fewer than two patients of a group have statistics.
-        The result is None if there are fewer than two members or non-members.
+        A dictionary with the number of tested members ("members") and non-members ("others"), and the results of two
+        attacks: "same_images", with the patient's unchanged images, and "second_look", with changed copies of them. A
+        result is {"auc", "low", "high"}: the area under the ROC curve (0.5 is chance) with its 95 % bootstrap interval.
+        A result is None if fewer than two patients of a group have statistics. None instead of the dictionary if there
+        are fewer than two members or fewer than two non-members.
     """
     if held_out is None:
         return None
@@ -60,11 +60,13 @@ def membership_inference(
 
 
 def n_tested_patients(shared: SharedStatistics, held_out: Samples | None) -> int:
-    """Return the number of patients that `membership_inference` tests, members and non-members together.
+    """Return the number of patients that `membership_inference` tests: at most 40 members and at most 40 non-members.
+
+    A member is a patient whose images the shared statistics were computed from.
 
     Args:
-        shared: the audited site.
-        held_out: images of non-members; None if there are none.
+        shared: the audited site, whose training set gives the members.
+        held_out: images of patients who are not members; None if there are none.
     """
     return sum(
         min(MAX_PATIENTS, len(images_by_patient(samples))) for samples in (shared.site.training, held_out) if samples
@@ -72,31 +74,35 @@ def n_tested_patients(shared: SharedStatistics, held_out: Samples | None) -> int
 
 
 def auc(members: Tensor, others: Tensor) -> Tensor:
-    """Compute the area under the ROC curve of an attack: the probability that a member has the higher score.
+    """Compute the area under the ROC curve (AUC) of a membership attack.
+
+    A member is a patient whose images the shared statistics were computed from. The AUC is the probability that a
+    random member has a higher attack score than a random non-member.
 
     Args:
-        members: (..., M), scores of members.
-        others: (..., N), scores of non-members.
+        members: (..., M), attack scores of M members; a higher score means "more likely a member".
+        others: (..., N), attack scores of N patients who are not members.
 
     Returns:
-        (...), in [0, 1]; ties count half, and 0.5 is chance.
+        (...), in [0, 1]. Equal scores count half, and 0.5 is chance.
     """
     higher = (members[..., :, None] > others[..., None, :]).double()
     return (higher + 0.5 * (members[..., :, None] == others[..., None, :])).mean(dim=(-2, -1))
 
 
 def bootstrap_interval(members: Tensor, others: Tensor, rng: torch.Generator) -> tuple[float, float]:
-    """Compute the 95 % bootstrap interval of the AUC.
+    """Compute the 95 % bootstrap interval of the area under the ROC curve (AUC) of a membership attack.
 
-    Members and non-members are resampled separately, with replacement.
+    A member is a patient whose images the shared statistics were computed from. Members and non-members are resampled
+    separately, with replacement.
 
     Args:
-        members: (M,), scores of members.
-        others: (N,), scores of non-members.
-        rng: source of the resampling.
+        members: (M,), attack scores of M members; a higher score means "more likely a member".
+        others: (N,), attack scores of N patients who are not members.
+        rng: CPU random generator for the resampling.
 
     Returns:
-        Lower and upper bound of the interval.
+        Lower and upper bound of the interval, in [0, 1].
     """
     resampled = [
         group[torch.randint(len(group), (N_BOOTSTRAP, len(group)), generator=rng)] for group in (members, others)

@@ -27,7 +27,7 @@ REAL = "REAL data: the images below show patients. Protect this page as you prot
 
 @dataclass(frozen=True)
 class Leaving:
-    """What would leave the site: (name, value) of general facts, and the tensors."""
+    """Content of the section about what would be sent: (name, value) pairs of general facts, and a table of tensors."""
 
     facts: list[tuple[str, str]]
     tensors: Table
@@ -35,7 +35,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Measures:
-    """What the statistics reveal: the measures, and a warning about their meaning."""
+    """Content of the section about what the statistics reveal: a table of measures, and a caution about them."""
 
     table: Table
     caution: str
@@ -43,7 +43,7 @@ class Measures:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An image of the site, and the images that an attacker could reconstruct; each with a text below it."""
+    """An image of the site and the images that were reconstructed from its statistics, each with a text below it."""
 
     caption: str
     data_label: str
@@ -51,13 +51,16 @@ class Attempt:
 
 
 def build_page(result: Mapping[str, Any], reconstructions: Sequence[Reconstruction], axes: str | None) -> str:
-    """Return the page as HTML text. The same audit gives the same text.
+    """Return the report of a privacy audit as the text of one HTML page. Equal arguments give an equal text.
+
+    The page shows what the site would send, how much it reveals, and the images that an attacker could reconstruct.
 
     Args:
-        result: the content of `audit.json`.
-        reconstructions: the images that were tried.
-        axes: the directions in the patient in which the images' axes increase, such as "RA", as in
-            `to_display_orientation`; None for images that are not from a scanner.
+        result: the results of the audit, which are the content of the file `audit.json`.
+        reconstructions: the attacked images, each with its original and the images that were reconstructed from
+            statistics.
+        axes: two letters for the directions in the patient in which the first and the second image axis increase, such
+            as "RA" for right and anterior; None for images that are not from a scanner.
     """
     is_phantom = result["data"] == "phantom"
     label = PHANTOM if is_phantom else "Real data"

@@ -19,13 +19,14 @@ Perturbation = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def perturbations(mirror_axis: int) -> dict[str, Perturbation]:
-    """Return the perturbations of the audit by name.
+    """Return the functions that make changed copies of an image for the audit, by name.
 
-    Each perturbation takes an image (C, H, W) in [0, 1] and a CPU random generator, and returns an image of the same
+    The names are "noise", "mirrored", "shifted", "JPEG" and "copy" (changed brightness, shift, noise and JPEG at once).
+    Each function takes an image (C, H, W) in [0, 1] and a CPU random generator, and returns a new image of the same
     shape in [0, 1].
 
     Args:
-        mirror_axis: axis of an image (C, H, W) that runs from left to right, negative.
+        mirror_axis: axis of an image (C, H, W) that runs from left to right: -1 or -2.
     """
     return {
         "noise": add_noise,
@@ -37,21 +38,27 @@ def perturbations(mirror_axis: int) -> dict[str, Perturbation]:
 
 
 def add_noise(image: Tensor, rng: torch.Generator) -> Tensor:
-    """Add Gaussian noise with a standard deviation of 0.03 to an image in [0, 1], and clip the result to [0, 1].
+    """Return a copy of an image with Gaussian noise, clipped to [0, 1]. The noise has a standard deviation of 0.03.
 
     Args:
         image: (C, H, W) in [0, 1].
-        rng: source of the noise.
+        rng: CPU random generator for the noise.
+
+    Returns:
+        (C, H, W) in [0, 1].
     """
     return (image + NOISE * torch.randn(image.shape, generator=rng)).clamp(0, 1)
 
 
 def random_shift(image: Tensor, rng: torch.Generator) -> Tensor:
-    """Shift an image by 3 % of its shorter side along both axes, each in a random direction.
+    """Return a copy of an image, shifted by 3 % of its shorter side along both axes, each in a random direction.
 
     Args:
-        image: (C, H, W). The border is filled by repeating the edge pixels.
-        rng: source of the directions.
+        image: (C, H, W), any intensity range. The new border is filled by repeating the edge pixels.
+        rng: CPU random generator for the directions.
+
+    Returns:
+        (C, H, W), shifted by at least one pixel.
     """
     reach = max(1, round(SHIFT * min(image.shape[1:])))
     down, right = (2 * reach * torch.randint(2, (2,), generator=rng)).tolist()
@@ -65,6 +72,9 @@ def jpeg_compressed(image: Tensor) -> Tensor:
     Args:
         image: (C, H, W) in [0, 1]. An image with three channels is compressed as RGB; otherwise each channel is
             compressed as a grey image.
+
+    Returns:
+        (C, H, W) float32 in [0, 1].
     """
     pixels = (image * 255).round().to(torch.uint8).numpy()
     if len(pixels) == 3:
@@ -73,11 +83,14 @@ def jpeg_compressed(image: Tensor) -> Tensor:
 
 
 def degraded_copy(image: Tensor, rng: torch.Generator) -> Tensor:
-    """Change the brightness of an image by up to 5 %, shift it, add noise, and compress it with JPEG.
+    """Return a copy of an image with up to 5 % more or less brightness, a small shift, noise, and JPEG compression.
 
     Args:
         image: (C, H, W) in [0, 1].
-        rng: source of the random changes.
+        rng: CPU random generator for the changes.
+
+    Returns:
+        (C, H, W) float32 in [0, 1].
     """
     gain = 1 + GAIN * (2 * torch.rand((), generator=rng) - 1)
     return jpeg_compressed(add_noise(random_shift((gain * image).clamp(0, 1), rng), rng))

@@ -31,8 +31,9 @@ class ImageEstimate(NamedTuple):
     """A reconstructed image.
 
     Args:
-        image: (H, W) in [0, 1], 0 outside the support.
-        residual: relative error of the image's amplitudes (or statistics) from the known ones; 0 is a perfect fit.
+        image: (H, W) in [0, 1], 0 outside the support, the region in which the image may be different from 0.
+        residual: relative error of the amplitudes (or other statistics) of this image from the known ones; 0 is a
+            perfect fit.
     """
 
     image: Tensor
@@ -43,19 +44,25 @@ def retrieve_phase(
     amplitude: Tensor, known: Tensor, support: Tensor, rng: torch.Generator, n_steps: int = 4000, n_starts: int = 4,
     n_waves: int = 4, beta: float = 0.6,
 ) -> ImageEstimate:
-    """Reconstruct an image from the amplitudes of its spectrum, with several random starts.
+    """Reconstruct an image from the amplitudes of its Fourier spectrum; the phases are unknown.
 
-    The start with the lowest residual is returned; the original image is not needed for the choice.
+    The algorithm is Fienup's hybrid input-output, followed by error reduction, from several random starting images. The
+    result of the start whose amplitudes fit best is returned. The original image is not needed for this choice.
 
     Args:
-        amplitude: (H, W // 2 + 1), |rfft2| of an image in [0, 1]. The computation uses its type, float32 or float64.
+        amplitude: (H, W // 2 + 1), |rfft2| of an image in [0, 1]. The computation uses the dtype of this tensor,
+            float32 or float64.
         known: (H, W // 2 + 1) bool; amplitudes are ignored where it is False.
         support: (H, W) bool; the image is 0 outside the support.
-        rng: source of the random starts.
+        rng: CPU random generator for the starting images.
         n_steps: largest number of steps of each start.
         n_starts: number of starts that are computed together.
-        n_waves: largest number of times that `n_starts` starts are tried, while no residual is below 5e-3.
-        beta: feedback of hybrid input-output in (0, 1]. The common value 0.9 converges less often here than 0.6.
+        n_waves: how often `n_starts` new starts are tried at most. No new starts are tried once a relative error of the
+            amplitudes is below 5e-3.
+        beta: feedback factor of hybrid input-output in (0, 1]. The common value 0.9 converges less often here than 0.6.
+
+    Returns:
+        The image, (H, W) in [0, 1], and the relative error of its amplitudes from the known ones (`residual`).
 
     Raises:
         ValueError: if the shapes do not match, if no amplitude is known, or if `n_waves` is below 1.
@@ -81,14 +88,17 @@ def retrieve_phase(
 
 
 def align(estimate: Tensor, original: Tensor) -> Tensor:
-    """Undo the shift and the point reflection that phase retrieval cannot determine.
+    """Align an image from phase retrieval with the original: undo a circular shift and a rotation by 180 degrees.
+
+    Phase retrieval cannot determine the shift and the rotation, because they do not change the amplitudes.
 
     Args:
         estimate: (H, W), reconstructed image.
         original: (H, W), image to align with.
 
     Returns:
-        (H, W), the estimate or its rotation by 180 degrees, shifted circularly to the highest cross-correlation.
+        (H, W), the estimate, rotated by 0 or 180 degrees and shifted circularly so that its cross-correlation with the
+        original is highest.
     """
     centred = torch.fft.rfft2(original - original.mean())
     best, highest = estimate, -math.inf
@@ -103,14 +113,14 @@ def align(estimate: Tensor, original: Tensor) -> Tensor:
 
 
 def image_detail(image: Tensor, sigma_px: float) -> Tensor:
-    """Compute the fine detail of an image: the image minus its Gaussian blur.
+    """Return the fine details of an image, such as edges and texture: the image minus its Gaussian blur.
 
     Args:
-        image: (H, W). The border is extended by repeating the edge pixels.
-        sigma_px: standard deviation of the Gaussian in pixels.
+        image: (H, W), in any intensity unit. The border is extended by repeating the edge pixels.
+        sigma_px: standard deviation of the Gaussian blur in pixels.
 
     Returns:
-        (H, W), edges, vessels and texture.
+        (H, W), in the unit of the image, with positive and negative values.
     """
     reach = max(1, math.ceil(3 * sigma_px))
     places = torch.arange(-reach, reach + 1, dtype=image.dtype)
@@ -122,12 +132,12 @@ def image_detail(image: Tensor, sigma_px: float) -> Tensor:
 
 
 def correlation(a: Tensor, b: Tensor, inside: Tensor) -> float:
-    """Compute Pearson's correlation of two images inside a mask.
+    """Compute Pearson's correlation coefficient of the intensities of two images inside a mask.
 
     Args:
-        a: (H, W).
-        b: (H, W).
-        inside: (H, W) bool.
+        a: (H, W), first image, in any intensity unit.
+        b: (H, W), second image, in any intensity unit.
+        inside: (H, W) bool, True for the pixels that are compared.
 
     Returns:
         A number in [-1, 1]; 0 if an image is constant inside the mask.
@@ -138,16 +148,17 @@ def correlation(a: Tensor, b: Tensor, inside: Tensor) -> float:
 
 
 def detail_correlation(estimate: Tensor, original: Tensor, inside: Tensor, sigma_px: float) -> float:
-    """Compute Pearson's correlation of the fine details of two aligned images.
+    """Compute Pearson's correlation of the fine details of two aligned images. Details are image minus Gaussian blur.
 
-    The correlation of complete images is high for any two images with the same black background; the correlation of
-    details is not.
+    Unlike the correlation of the images themselves, it is not high for two different images that have the same black
+    background.
 
     Args:
         estimate: (H, W), reconstructed image.
         original: (H, W), image to compare with.
-        inside: (H, W) bool, where the original is not empty. Pixels near its border are left out, if enough remain.
-        sigma_px: standard deviation of the Gaussian that defines details, in pixels.
+        inside: (H, W) bool, True where the original is not empty. Pixels within 2 `sigma_px` of the edge of this region
+            are left out, if more than 16 pixels remain.
+        sigma_px: standard deviation of the Gaussian blur in pixels.
 
     Returns:
         A number in [-1, 1]; 1 for identical images, about 0 if the details are unrelated.

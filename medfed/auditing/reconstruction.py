@@ -38,14 +38,18 @@ KINDS = ("full", "window", "fitted", "mean")
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """One image of the site with its reconstructions.
+    """One image of the site, and the images that were reconstructed from its statistics in different ways.
+
+    The ways are: "full", from all amplitudes of the image's spectrum, which shows that the attack works; "window", from
+    the shared amplitudes of low frequencies; "fitted", by fitting an image to the shared statistics; and "mean", the
+    mean image of the site's other patients, which needs no attack.
 
     Args:
-        original: (S, S), one channel in [0, 1], on the scoring grid.
-        images: the reconstructions by kind, each (S, S) and aligned with the original.
-        scores: by kind, {"correlation", "detail_correlation", "misfit"}: Pearson's correlation with the original inside
-            the part that is not empty, the same of the fine details, and the relative error of the known amplitudes or
-            statistics. The kind "mean" has no misfit.
+        original: (H, W), one channel in [0, 1], reduced to at most 96 x 96 pixels.
+        images: the reconstructions by way, each (H, W) and aligned with the original.
+        scores: by way, {"correlation", "detail_correlation", "misfit"}. The first two are Pearson's correlation with
+            the original inside the part that is not empty, of the intensities and of the fine details. "misfit" is the
+            relative error of the known amplitudes or statistics; "mean" has none.
     """
 
     original: Tensor
@@ -56,15 +60,19 @@ class Reconstruction:
 def reconstruct(
     shared: SharedStatistics, n_images: int, n_steps: int = 4000, tick: Callable[[], object] = lambda: None
 ) -> list[Reconstruction]:
-    """Attack the middle image of several patients, who are spread evenly over the site's training set.
+    """Try to reconstruct images of a site from the statistics that it would share, and score the results.
 
-    Images for which the method shares nothing are left out.
+    One image of each of several patients is attacked: the middle image of the patient. The patients are spread evenly
+    over the site's training set. Images for which the method shares nothing are left out.
 
     Args:
-        shared: the audited site.
+        shared: the audited site and the statistics that it shares.
         n_images: number of patients whose image is attacked.
         n_steps: largest number of phase retrieval steps of each random start.
-        tick: called after each image.
+        tick: function without arguments that is called after each image.
+
+    Returns:
+        For each attacked image: the original, the reconstructions, and their scores.
     """
     results = []
     for index, others in _choose_images(shared, n_images):
@@ -78,7 +86,14 @@ def reconstruct(
 
 
 def scored_channel(image: Tensor) -> int:
-    """Return the index of the channel that is reconstructed: 1 (green) for RGB images (..., 3, H, W), otherwise 0."""
+    """Return the index of the image channel that the attack reconstructs and scores.
+
+    Args:
+        image: (..., C, H, W).
+
+    Returns:
+        1 (green) for images with three channels, otherwise 0.
+    """
     return 1 if image.shape[-3] == 3 else 0
 
 
@@ -135,14 +150,18 @@ def _from_full_spectrum(original: Tensor, rng: torch.Generator, n_steps: int) ->
 
 
 def reconstruct_from_window(window: Tensor, shape: Sequence[int], rng: torch.Generator, n_steps: int) -> ImageEstimate:
-    """Reconstruct an image from the amplitudes of its lowest frequencies.
+    """Reconstruct an image from the amplitudes of its lowest frequencies, by phase retrieval.
 
     Args:
-        window: (S, S), amplitudes with the zero frequency in the centre, divided by the number of pixels, as
-            `medfed.functional.fourier.low_frequency_window` returns them for one channel.
-        shape: (H, W) of the reconstructed image.
-        rng: source of the random starts.
+        window: (S, S), amplitudes of the S x S lowest frequencies of one channel, with the zero frequency in the
+            centre, divided by the number of pixels. `medfed.functional.fourier.low_frequency_window` returns such
+            amplitudes.
+        shape: (H, W), height and width of the reconstructed image in pixels.
+        rng: CPU random generator for the random starts.
         n_steps: largest number of phase retrieval steps of each start.
+
+    Returns:
+        The image, (H, W) in [0, 1], and the relative error of its amplitudes from the given ones (`residual`).
     """
     half = len(window) // 2
     amplitude = window.new_zeros(shape[0], shape[1] // 2 + 1)

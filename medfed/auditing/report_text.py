@@ -58,20 +58,22 @@ NOT_TRIED = (
 
 
 def table_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Format the results of an audit as rows of a table.
+    """Format the results of a privacy audit as rows of a table.
 
     Args:
         result: the result of `medfed.auditing.audit.audit`.
 
     Returns:
-        For each measure (name, number, reference value to compare the number with), as texts.
+        For each measure three texts: its name, its value, and a value to compare it with, such as the value of chance.
     """
     return [*_reconstruction(result["reconstruction"]), *_reidentification(result["reidentification"]),
             *_site(result["site_identification"], result["one_left_out"]), *_membership(result["membership"])]
 
 
 def to_text(result: Mapping[str, Any]) -> str:
-    """Format the results of an audit for the terminal: what would be sent, the table, and a caution.
+    """Format the results of a privacy audit as a text for the terminal.
+
+    The text states what the site would send, lists the results in a table, and ends with a caution about their meaning.
 
     Args:
         result: the result of `medfed.auditing.audit.audit`.
@@ -87,7 +89,7 @@ def to_text(result: Mapping[str, Any]) -> str:
 
 
 def describe_sent(result: Mapping[str, Any]) -> str:
-    """Describe in one sentence how many bytes and which tensors the site would send before training.
+    """Return a sentence that says how many bytes and which tensors the site would send before training.
 
     Args:
         result: the result of `medfed.auditing.audit.audit`.

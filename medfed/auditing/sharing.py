@@ -40,7 +40,14 @@ class ImageSet:
         return len(self.images)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the images and labels with the given indices as one batch."""
+        """Return some of the images and their labels as one batch.
+
+        Args:
+            indices: indices of the B chosen images, from 0 to N - 1.
+
+        Returns:
+            Images (B, C, H, W) and labels (B, ...).
+        """
         chosen = torch.as_tensor(indices)
         return Batch(self.images[chosen], self.labels[chosen])
 
@@ -68,12 +75,12 @@ class SharedStatistics:
 
     @classmethod
     def from_site(cls, site: Site, weights: Tensors) -> SharedStatistics:
-        """Compute the statistics that a site would send.
+        """Compute the statistics that a site would send before the first round, and return them with the site.
 
         The statistics of a single image are computed too, to find out which tensors have one row for each image.
 
         Args:
-            site: the audited site.
+            site: the site to audit.
             weights: initial weights of the network, by name.
         """
         reply = site.reply(_share_request(weights))
@@ -89,12 +96,13 @@ class SharedStatistics:
     def statistics_of(self, batch: Batch, *purpose: str | int) -> Tensors:
         """Compute the statistics that the site would send if the given images were its training images.
 
-        The site's own number of patients is reported; otherwise the method's `min_patients` rule would suppress the
-        statistics of a few images.
+        The reported number of patients is that of the site's real training set. With the number of patients of the
+        given images, a method with the setting `min_patients` might send nothing.
 
         Args:
             batch: images (N, C, H, W) and their labels.
-            purpose: words and numbers that name the random stream of the computation.
+            purpose: words and numbers from which the random seed of the computation is made; the same words give the
+                same random numbers.
 
         Returns:
             Tensors by name; empty if the site would send nothing, for example for blank images.
@@ -105,14 +113,15 @@ class SharedStatistics:
         return site.reply(_share_request(self.weights)).tensors
 
     def vectors(self, tensors: Tensors) -> Tensor:
-        """Convert statistics to vectors.
+        """Convert statistics to vectors: flatten the floating-point tensors and concatenate them in order of name.
 
         Args:
             tensors: statistics by name, such as `sent` or the result of `statistics_of`.
 
         Returns:
-            (R, D) float64. If the site sends statistics of single images, R is the number of images and the other
-            tensors are left out; otherwise R is 1. (0, 0) if there are no floating-point tensors.
+            (R, D) float64. For a method that sends one row of statistics for each image, R is the number of images, and
+            tensors without such rows are left out. For other methods R is 1. The shape is (0, 0) if there are no
+            floating-point tensors.
         """
         entries = [entry.detach().double().cpu() for name, entry in sorted(tensors.items())
                    if entry.is_floating_point() and (not self.per_image_entries or name in self.per_image_entries)]
@@ -123,23 +132,25 @@ class SharedStatistics:
         )
 
     def mean_vector(self, batch: Batch, *purpose: str | int) -> Tensor:
-        """Compute the mean of the vectors that the site would send for the given images.
+        """Compute the statistics that the site would send for the given images, and average them over the images.
 
         Args:
             batch: images (N, C, H, W) and their labels.
-            purpose: words and numbers that name the random stream of the computation.
+            purpose: words and numbers from which the random seed of the computation is made; the same words give the
+                same random numbers.
 
         Returns:
-            (1, D) float64; (0, 0) if the site would send nothing.
+            (1, D) float64, the mean of the rows of `vectors`; (0, 0) if the site would send nothing.
         """
         rows = self.vectors(self.statistics_of(batch, *purpose))
         return rows.mean(dim=0, keepdim=True) if len(rows) else rows
 
     def entries(self) -> list[dict]:
-        """Describe every sent tensor, sorted by name.
+        """Describe every tensor that the site would send, sorted by name.
 
         Returns:
-            For each tensor {"name", "shape", "type", "bytes", "row_for_each_image"}, as plain JSON values.
+            One dictionary of plain JSON values for each tensor: "name"; "shape", a list; "type", such as "float32";
+            "bytes", its size; and "row_for_each_image", whether it has one row for each image.
         """
         return [{"name": name, "shape": list(entry.shape), "type": str(entry.dtype).removeprefix("torch."),
                  "bytes": entry.numel() * entry.element_size(), "row_for_each_image": name in self.per_image_entries}
@@ -149,7 +160,7 @@ class SharedStatistics:
 class ForceGradients(TorchFunctionMode):
     """Context manager in which `torch.no_grad` and `Tensor.detach` do not stop gradients.
 
-    With it the audit can differentiate a method's own `share` without changing the method.
+    With it the audit can compute gradients through the function with which a method computes its shared statistics.
     """
 
     def __torch_function__(
@@ -170,8 +181,8 @@ def images_by_patient(samples: Samples) -> list[list[int]]:
         samples: prepared images of a site.
 
     Returns:
-        For each patient, in the order of their first image, the indices of the patient's images. If the samples do not
-        know patients, each image counts as a patient.
+        One list for each patient: the indices of the patient's images. The patients are in the order of their first
+        image. Each image counts as a patient if the samples contain no information about patients.
     """
     if hasattr(samples, "patient"):
         names = samples.patient.tolist()
@@ -181,14 +192,14 @@ def images_by_patient(samples: Samples) -> list[list[int]]:
 
 
 def evenly_spaced(items: Sequence, n: int) -> list:
-    """Choose `n` items at equal distances from a sequence.
+    """Choose `n` items that are spread evenly over a sequence.
 
     Args:
         items: items to choose from.
         n: number of items to choose.
 
     Returns:
-        The chosen items in their order; all items if there are at most `n`.
+        The chosen items in their original order; all items if there are at most `n`.
     """
     return [items[(2 * k + 1) * len(items) // (2 * n)] for k in range(n)] if n < len(items) else list(items)
 

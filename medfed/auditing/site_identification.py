@@ -17,19 +17,21 @@ MAX_LEFT_OUT = 12  # largest number of patients that are left out in turn
 
 
 def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None) -> dict | None:
-    """Measure how often the statistics of half of a site's patients identify the other half of the same site.
+    """Measure how often the statistics of half of a site's patients reveal which site they come from.
 
-    The patients of every site are split into two random halves. A half is identified if, among the second halves of
-    all sites, the one with the nearest statistics belongs to the same site.
+    The patients of every site are split into two random halves, and the statistics of each half are computed. The
+    statistics of a second half are identified if the first half with the most similar statistics belongs to the same
+    site.
 
     Args:
-        sites: the audited site first, then the other sites.
-        tick: called after each repetition.
+        sites: the audited site first, then the other sites, each with its statistics.
+        tick: function without arguments that is called after each of five random splits.
 
     Returns:
-        {"sites": number of sites, "halvings": number of repetitions, "top_1": fraction of correct identifications over
-        all sites, "chance": 1 / number of sites, "own": fraction for the first site}. None if fewer than two sites
-        have statistics and at least two patients, or if the first site is not among them.
+        {"sites": number of sites, "halvings": number of random splits, "top_1": fraction of correct identifications
+        over all sites, "chance": 1 / number of sites, "own": fraction of correct identifications of the audited site}.
+        None if fewer than two sites have both statistics and at least two patients, or if the audited site does not
+        have them.
     """
     compared = [site for site in sites if site.sent and len(images_by_patient(site.site.training)) > 1]
     if len(compared) < 2 or compared[0] is not sites[0]:
@@ -49,18 +51,20 @@ def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object]
 def leave_one_out(
     shared: SharedStatistics, others: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None
 ) -> dict | None:
-    """Measure how much the site's statistics change when the images of one patient are removed.
+    """Measure how much a site's shared statistics change when the images of one patient are removed.
+
+    At most 12 patients are removed, one at a time.
 
     Args:
-        shared: the audited site.
-        others: the other sites.
-        tick: called after each patient that was left out.
+        shared: the audited site and the statistics that it shares.
+        others: the other sites, with their statistics.
+        tick: function without arguments that is called after each removed patient.
 
     Returns:
-        {"patients": number of patients that were left out in turn, "mean_change", "largest_change"}: the Euclidean
-        change relative to the norm of the statistics. If at least two other sites share statistics, also
-        "of_distance": the largest standardised change, relative to the median standardised distance to the other
-        sites. None if the site has fewer than three patients.
+        {"patients": number of patients that were removed in turn, "mean_change", "largest_change"}. The changes are
+        Euclidean distances, divided by the norm of the complete statistics. If at least two other sites share
+        statistics, there is also "of_distance": the largest change divided by the median distance to the other sites,
+        both computed from standardised statistics. None if the site has fewer than three patients.
     """
     patients = images_by_patient(shared.site.training)
     if len(patients) < 3:

@@ -19,11 +19,12 @@ AXES = (-2, -1)
 
 
 def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats: int = 7) -> dict[str, float | int]:
-    """Time the exchange of one batch of float32 RGB images with every site: n_images * n_sites views.
+    """Time three implementations of ELCFS's amplitude exchange, which gives images the appearance of other sites.
 
-    The other sites' amplitudes are computed beforehand, as a method's bank holds them (full spectra for the two FFT
-    implementations). Each view is discarded when the next is made, as in training, so that mostly the mathematics is
-    timed and not the memory allocator.
+    One batch of float32 RGB images is mixed with amplitudes of `n_sites` other sites, which gives n_images * n_sites
+    restyled images. The amplitudes of the other sites are computed before the measurement. Each restyled batch is
+    discarded when the next is made, as in training, so that mostly the mathematics is timed and not the memory
+    allocator.
 
     Args:
         size: side of the images in pixels.
@@ -32,9 +33,10 @@ def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats:
         repeats: how often each implementation is timed.
 
     Returns:
-        The arguments, the number of threads, the median time of each implementation in milliseconds, how many times
-        faster than the two others medfed is, and the largest difference between medfed and the others, relative to the
-        brightest pixel.
+        The arguments; the number of threads (`threads`); the median time in milliseconds of NumPy, `torch.fft` and
+        medfed (`numpy_ms`, `torch_fft_ms`, `medfed_ms`); how many times faster medfed is than the other two
+        (`times_faster_than_numpy`, `times_faster_than_torch_fft`); and the largest difference between medfed's images
+        and theirs, relative to the brightest pixel (`max_relative_difference`).
     """
     implementations = _implementations(size, n_images, n_sites)
     views = {name: list(run()) for name, run in implementations.items()}                         # warms up, too
@@ -52,15 +54,20 @@ def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats:
 
 
 def numpy_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
-    """Exchange amplitudes image by image, with two full FFTs of NumPy.
+    """Mix the low-frequency amplitudes of images with those of other sites, one image at a time, with NumPy.
+
+    Each image needs one `fft2` and one `ifft2`. This is the slow reference implementation of the benchmark. In the
+    lowest frequencies (a 7 x 7 window at 384 x 384 pixels) the new amplitude is (1 - ratio) * own + ratio * other; all
+    phases stay the same.
 
     Args:
-        images: (B, C, H, W).
-        others: for each site, the shifted amplitude spectra (B, C, H, W) to move to.
-        ratios: for each site, the mixing ratios (B,).
+        images: (B, C, H, W), non-negative intensities in any unit.
+        others: one tensor for each other site: (B, C, H, W), complete amplitude spectra with the zero frequency in the
+            centre (`fftshift`).
+        ratios: one tensor for each other site: (B,) in [0, 1], the weight of the other site's amplitudes.
 
     Yields:
-        One site's view of the batch after another, (B, C, H, W).
+        For each other site in turn, the restyled batch, (B, C, H, W), not clipped.
     """
     for other, ratio in zip(others, ratios, strict=True):
         arguments = zip(images.numpy(), other.numpy(), ratio.numpy(), strict=True)
@@ -68,15 +75,19 @@ def numpy_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> I
 
 
 def torch_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
-    """Exchange amplitudes for the whole batch at once, with two full FFTs of `torch.fft`.
+    """Mix the low-frequency amplitudes of images with those of other sites, a whole batch at a time, with `torch.fft`.
+
+    Each restyled batch needs one `fft2` and one `ifft2`. In the lowest frequencies (a 7 x 7 window at 384 x 384 pixels)
+    the new amplitude is (1 - ratio) * own + ratio * other; all phases stay the same.
 
     Args:
-        images: (B, C, H, W).
-        others: for each site, the shifted amplitude spectra (B, C, H, W) to move to.
-        ratios: for each site, the mixing ratios (B,).
+        images: (B, C, H, W), non-negative intensities in any unit.
+        others: one tensor for each other site: (B, C, H, W), complete amplitude spectra with the zero frequency in the
+            centre (`fftshift`).
+        ratios: one tensor for each other site: (B,) in [0, 1], the weight of the other site's amplitudes.
 
     Yields:
-        One site's view of the batch after another, (B, C, H, W).
+        For each other site in turn, the restyled batch, (B, C, H, W), not clipped.
     """
     window = _window_slices(tuple(images.shape[-2:]))
     for other, ratio in zip(others, ratios, strict=True):
@@ -88,15 +99,20 @@ def torch_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> I
 
 
 def medfed_views(images: Tensor, windows: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
-    """Exchange amplitudes with medfed: one spectrum of the batch, then one low-rank correction per view.
+    """Mix the low-frequency amplitudes of images with those of other sites, with `medfed.functional.fourier`.
+
+    The low frequencies of the batch are computed once. Each restyled batch is then the batch plus a small correction,
+    without another FFT. In the lowest frequencies the new amplitude is (1 - ratio) * own + ratio * other; all phases
+    stay the same.
 
     Args:
-        images: (B, C, H, W).
-        windows: for each site, the windows (B, C, S, S) to move to.
-        ratios: for each site, the mixing ratios (B,).
+        images: (B, C, H, W), non-negative intensities in any unit.
+        windows: one tensor for each other site: (B, C, S, S), the amplitudes of the S x S lowest frequencies, as
+            `low_frequency_window` returns them (S = 7 at 384 x 384 pixels).
+        ratios: one tensor for each other site: (B,) in [0, 1], the weight of the other site's amplitudes.
 
     Yields:
-        One site's view of the batch after another, (B, C, H, W).
+        For each other site in turn, the restyled batch, (B, C, H, W), not clipped.
     """
     spectrum = fourier.low_frequency_spectrum(images, ALPHA)
     for window, ratio in zip(windows, ratios, strict=True):
@@ -137,13 +153,13 @@ def _relative_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
 
 
 def exchange_table(result: dict[str, float | int]) -> str:
-    """Format the result of `time_exchange` as a text table for the terminal.
+    """Format the times of three implementations of the amplitude exchange as a text table for the terminal.
 
     Args:
-        result: what `time_exchange` returned.
+        result: the result of `time_exchange`.
 
     Returns:
-        Several lines of text.
+        Several lines of text, without a line break at the end.
     """
     rows = [
         ("numpy fft2, image by image", result["numpy_ms"], result["times_faster_than_numpy"]),

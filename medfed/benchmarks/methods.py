@@ -49,11 +49,11 @@ PUBLISHED = {"ccst, k = 2": 9.03 / 4.57, "elcfs": 22.44 / 4.57, "stable_fdg": 7.
 
 @dataclass(frozen=True)
 class NoiseSamples:
-    """Random images with class labels, as training samples.
+    """Random images with class labels, as the training data of a site.
 
     Args:
         images: (N, 3, S, S) in [0, 1].
-        labels: (N,), class numbers.
+        labels: (N,), class numbers from 0.
     """
 
     images: Tensor
@@ -61,7 +61,7 @@ class NoiseSamples:
 
     @property
     def n_patients(self) -> int:
-        """Number of patients; each image counts as one."""
+        """Number of patients, which is the number of images, because each image counts as one patient."""
         return len(self.images)
 
     def __len__(self) -> int:
@@ -69,27 +69,35 @@ class NoiseSamples:
         return len(self.images)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the images and labels with the given indices."""
+        """Return some of the images and their labels as one batch.
+
+        Args:
+            indices: indices of the B chosen images, from 0 to N - 1.
+
+        Returns:
+            Images (B, 3, S, S) and labels (B,).
+        """
         return Batch(self.images[list(indices)], self.labels[list(indices)])
 
 
 def time_methods(
     depth: Depth = 18, size: int = 96, n_images: int = 128, repeats: int = 5, batch_size: int = 32, width: int = 64
 ) -> dict[str, object]:
-    """Time one round of a site's training under each method.
+    """Time one round of local training at one site with several federated methods, on images of random noise.
 
     Args:
-        depth: number of layers of the ResNet.
+        depth: number of layers of the ResNet that is trained.
         size: side of the images in pixels.
         n_images: number of images of the timed site.
-        repeats: how often each method's round is timed, after a first round.
+        repeats: how often each method's round is timed, after a first round that is not counted.
         batch_size: number of images per training step.
         width: number of channels of the ResNet's first stage.
 
     Returns:
-        The arguments, the number of threads, and by method name: the mean time of training in seconds (`train_s`), its
-        ratio to FedAvg's (`over_fedavg`), the time of computing what the site shares (`share_s`), by how much the first
-        round takes longer (`once_s`), and the published ratio (`published`).
+        The arguments, the number of threads (`threads`), and five dictionaries by method name: `train_s`, the mean time
+        of the local training in seconds; `over_fedavg`, this time divided by FedAvg's; `share_s`, the time in seconds
+        in which the site computes the statistics that it shares; `once_s`, by how many seconds the first round takes
+        longer than the others; and `published`, the published counterpart of `over_fedavg` where there is one.
     """
     settings, task = ResidualNetwork(depth=depth, width=width), Classification(tuple("abcdefg"), 3, size)
     sites = {
@@ -154,13 +162,13 @@ def _noise_samples(name: str, n_images: int, size: int) -> NoiseSamples:
 
 
 def methods_table(result: dict) -> str:
-    """Format the result of `time_methods` as a text table for the terminal.
+    """Format the times of the local training with each method as a text table for the terminal.
 
     Args:
-        result: what `time_methods` returned.
+        result: the result of `time_methods`.
 
     Returns:
-        Several lines of text.
+        Several lines of text, without a line break at the end.
     """
     rows = [
         f"  {name:<30}{seconds:>9.2f}{result['over_fedavg'][name]:>10.2f}x"

@@ -22,18 +22,23 @@ Styles = list[tuple[Tensor, Tensor]]
 def time_styles(
     architecture: str = "small", size: int = 128, n_images: int = 4, n_styles: int = 4, repeats: int = 5
 ) -> dict[str, float | int | str]:
-    """Time redrawing one batch of RGB images in every style.
+    """Time two ways to redraw one batch of RGB images in several styles with a style codec.
+
+    A style codec encodes an image as features, gives the features the mean and standard deviation of a style, and
+    decodes them. The first way encodes the batch again for each style; the second way encodes it only once.
 
     Args:
-        architecture: "small", "vgg19" or "vgg16".
+        architecture: network of the codec: "small", "vgg19" or "vgg16".
         size: side of the images in pixels.
         n_images: number of images in the batch.
         n_styles: number of styles.
-        repeats: how often each implementation is timed.
+        repeats: how often each of the two ways is timed.
 
     Returns:
-        The arguments, the number of threads, the median time of each implementation in milliseconds, their ratio, the
-        number of redrawn images per second of the faster one, and the largest difference of intensity between them.
+        The arguments; the number of threads (`threads`); the median times in milliseconds of encoding for each style
+        (`again_ms`) and of encoding once (`once_ms`); their ratio (`times_faster`); the number of images per second of
+        the second way (`pictures_a_second`); and the largest difference between the images of the two ways
+        (`max_difference`, for intensities in [0, 1]).
     """
     with seeded_layers(0, "timed codec"):
         codec = build_codec({"architecture": architecture})
@@ -57,30 +62,32 @@ def time_styles(
 
 
 def encode_per_style(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[Tensor]:
-    """Redraw a batch in every style, encoding it again for each.
+    """Redraw a batch of images in several styles. The batch is encoded again for each style.
 
     Args:
-        codec: the codec.
+        codec: encoder and decoder. An image is redrawn by giving its features the mean and standard deviation of a
+            style.
         images: (B, 3, H, W) in [0, 1].
-        styles: pairs of mean and standard deviation, each (C,) or (B, C).
+        styles: for each style, the mean and the standard deviation of the C feature channels, each (C,) or (B, C).
 
     Yields:
-        The batch in one style after another, (B, 3, H, W).
+        For each style in turn, the batch in this style, (B, 3, H, W).
     """
     for mean, std in styles:
         yield codec.stylise(images, mean, std)
 
 
 def encode_once(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[Tensor]:
-    """Redraw a batch in every style, encoding it only once.
+    """Redraw a batch of images in several styles. The batch is encoded only once, before the first style.
 
     Args:
-        codec: the codec.
+        codec: encoder and decoder. An image is redrawn by giving its features the mean and standard deviation of a
+            style.
         images: (B, 3, H, W) in [0, 1].
-        styles: pairs of mean and standard deviation, each (C,) or (B, C).
+        styles: for each style, the mean and the standard deviation of the C feature channels, each (C,) or (B, C).
 
     Yields:
-        The batch in one style after another, (B, 3, H, W).
+        For each style in turn, the batch in this style, (B, 3, H, W).
     """
     features, size = codec.encode(images), tuple(images.shape[2:])
     for mean, std in styles:
@@ -88,13 +95,13 @@ def encode_once(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[T
 
 
 def styles_table(result: dict[str, float | int | str]) -> str:
-    """Format the result of `time_styles` as a text table for the terminal.
+    """Format the times of the two ways to redraw images in several styles as a text table for the terminal.
 
     Args:
-        result: what `time_styles` returned.
+        result: the result of `time_styles`.
 
     Returns:
-        Several lines of text.
+        Several lines of text, without a line break at the end.
     """
     rows = [
         ("encoded for every style", result["again_ms"], result["times_faster"]),

@@ -13,11 +13,12 @@ def time_alternating(implementations: dict[str, Callable[[], Iterator[Tensor]]],
     """Time several implementations in turn, so that other load on the machine affects all of them equally.
 
     Args:
-        implementations: by name, a function that returns an iterator; the time includes consuming the iterator.
-        repeats: how often each one is timed, at least 1.
+        implementations: by name, a function that returns an iterator. The measured time includes consuming the
+            iterator.
+        repeats: how often each implementation is timed, at least 1.
 
     Returns:
-        Median time of each implementation in milliseconds.
+        By name, the median time of the implementation in milliseconds.
     """
     times_ms: dict[str, list[float]] = {name: [] for name in implementations}
     for _ in range(repeats):

@@ -20,7 +20,7 @@ from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 
 @dataclass(frozen=True)
 class Camelyon17Phantom(SyntheticDataset, Camelyon17):
-    """Phantom of the dataset `Camelyon17`: synthetic patches in the same file layout.
+    """Phantom of the dataset `Camelyon17`: synthetic patches of lymph nodes in the same file layout.
 
     The images are generated if the folder `root` is missing or was created with other settings.
 
@@ -59,7 +59,11 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
 
     @property
     def generator_settings(self) -> dict[str, object]:
-        """Return the settings of the generator, as plain JSON values; they are stored in `PHANTOM.json`."""
+        """Return the settings with which the synthetic images are generated, as plain JSON values.
+
+        They are stored with the images in `PHANTOM.json`. If they differ from the stored ones, the images are generated
+        again.
+        """
         return {
             "generator": "medfed histology phantom", "version": VERSION, "seed": self.phantom_seed,
             "patches_per_site": self.patches_per_site, "patients_per_site": self.patients_per_site, "severity": 1.0,
@@ -67,14 +71,18 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
 
     @property
     def expected_names(self) -> frozenset[str]:
-        """Return the names of the files and folders that the generator writes directly under `root`."""
+        """Return the names of the file and the folder that the dataset's folder contains: `metadata.csv` and `patches`.
+
+        `PHANTOM.json` is not part of the set.
+        """
         return frozenset({TABLE, "patches"})
 
     def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         """Generate the patches of all sites and write them, with the table `metadata.csv`, to a new folder.
 
         Args:
-            folder: path of the folder to create; it must not exist.
-            count: called after each patch with (number of finished patches, total number); None for no progress.
+            folder: path of the folder to create; it must not exist, or must be empty.
+            count: function that is called after each patch with (number of finished patches, total number); None for no
+                progress.
         """
         make_histology_phantom(folder, self.patches_per_site, self.patients_per_site, self.phantom_seed, count)

@@ -50,7 +50,11 @@ class FundusPhantom(SyntheticDataset, Fundus):
 
     @property
     def generator_settings(self) -> dict[str, object]:
-        """Return the settings of the generator, as plain JSON values; they are stored in `PHANTOM.json`."""
+        """Return the settings with which the synthetic images are generated, as plain JSON values.
+
+        They are stored with the images in `PHANTOM.json`. If they differ from the stored ones, the images are generated
+        again.
+        """
         return {
             "generator": "medfed fundus phantom", "version": VERSION, "seed": self.phantom_seed, "size": self.size,
             "images_per_site": self.images_per_site, "severity": 1.0,
@@ -58,14 +62,18 @@ class FundusPhantom(SyntheticDataset, Fundus):
 
     @property
     def expected_names(self) -> frozenset[str]:
-        """Return the names of the folders that the generator writes directly under `root`, one for each site."""
+        """Return the names of the folders that the dataset's folder contains, one for each site.
+
+        `PHANTOM.json` is not part of the set.
+        """
         return frozenset(site.folder for site in fundus_sites.SITES.values())
 
     def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         """Generate the photographs and masks of all sites and write them to a new folder.
 
         Args:
-            folder: path of the folder to create; it must not exist.
-            count: called after each image with (number of finished images, total number); None for no progress.
+            folder: path of the folder to create; it must not exist, or must be empty.
+            count: function that is called after each image with (number of finished images, total number); None for no
+                progress.
         """
         make_fundus_phantom(folder, self.images_per_site, self.size, self.phantom_seed, count)

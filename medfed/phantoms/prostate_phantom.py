@@ -49,7 +49,11 @@ class ProstatePhantom(SyntheticDataset, Prostate):
 
     @property
     def generator_settings(self) -> dict[str, object]:
-        """Return the settings of the generator, as plain JSON values; they are stored in `PHANTOM.json`."""
+        """Return the settings with which the synthetic images are generated, as plain JSON values.
+
+        They are stored with the images in `PHANTOM.json`. If they differ from the stored ones, the images are generated
+        again.
+        """
         return {
             "version": VERSION, "seed": self.phantom_seed, "matrix": self.matrix, "cases_per_site": self.cases_per_site,
             "severity": 1.0,
@@ -57,14 +61,18 @@ class ProstatePhantom(SyntheticDataset, Prostate):
 
     @property
     def expected_names(self) -> frozenset[str]:
-        """Return the names of the folders that the generator writes directly under `root`, one for each site."""
+        """Return the names of the folders that the dataset's folder contains, one for each site.
+
+        `PHANTOM.json` is not part of the set.
+        """
         return frozenset(SITES)
 
     def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
         """Generate the MRI volumes and masks of all sites and write them to a new folder.
 
         Args:
-            folder: path of the folder to create; it must not exist.
-            count: called after each case with (number of finished cases, total number); None for no progress.
+            folder: path of the folder to create; it must not exist, or must be empty.
+            count: function that is called after each volume with (number of finished volumes, total number); None for
+                no progress.
         """
         make_prostate_phantom(folder, self.cases_per_site, self.matrix, self.phantom_seed, count)

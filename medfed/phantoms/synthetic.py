@@ -21,9 +21,9 @@ ProgressCount = Callable[[int, int], None]  # called with (number of finished ca
 
 
 class SyntheticDataset(ABC):
-    """Create a phantom's image collection on disk when it is missing or out of date.
+    """Base class of phantoms: datasets of synthetic images, which are generated on disk when they are needed.
 
-    Subclasses define the generator's settings, the names of the generated files, and how to write the collection.
+    Subclasses define the settings of the generator, the names of the generated files, and how to write the images.
     """
 
     root: str
@@ -31,18 +31,18 @@ class SyntheticDataset(ABC):
     @property
     @abstractmethod
     def generator_settings(self) -> Mapping[str, object]:
-        """Return the settings of the generator, as plain JSON values.
+        """Return the settings with which the synthetic images are generated, as plain JSON values.
 
-        They are stored in the collection's `PHANTOM.json`. A collection that was created with other settings is
-        replaced.
+        They are stored with the images in `PHANTOM.json`. If they differ from the stored ones, the images are generated
+        again.
         """
 
     @property
     @abstractmethod
     def expected_names(self) -> frozenset[str]:
-        """Return the names of the files and folders that the generator writes directly under `root`.
+        """Return the names of the files and folders that the generator writes directly into the dataset's folder.
 
-        `PHANTOM.json` is not part of the set. A folder that contains any other name is not replaced.
+        `PHANTOM.json` is not part of the set. If the folder contains any other name, its files are never deleted.
         """
 
     @abstractmethod
@@ -51,14 +51,16 @@ class SyntheticDataset(ABC):
 
         Args:
             folder: path of the folder to create; it must not exist.
-            count: called after each case with (number of finished cases, total number of cases); None for no progress.
+            count: function that is called after each case (an image or volume with its mask or label) with (number of
+                finished cases, total number of cases); None for no progress.
         """
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return None, because folders of phantoms are recognised by the class of the real dataset.
+        """Return None, because this class does not recognise folders: the class of the real dataset recognises them.
 
-        The real dataset then reports the images as synthetic, because it finds `PHANTOM.json` in the folder.
+        A phantom has the same folder layout as its real dataset. The class of the real dataset finds `PHANTOM.json` in
+        the folder and then reports the images as synthetic.
 
         Args:
             root: an existing folder; it is not read.
@@ -71,10 +73,13 @@ class SyntheticDataset(ABC):
         return True
 
     def ensure_available(self, progress: Progress | None = None) -> Dataset:
-        """Create the image collection if it is missing or out of date, and return this dataset.
+        """Generate the images in the folder `root` if they are missing or were generated with other settings.
 
         Args:
-            progress: a function such as `tqdm.tqdm` that wraps an iterable and shows progress; None for no progress.
+            progress: function such as `tqdm.tqdm` that wraps an iterable and shows progress; None for no progress.
+
+        Returns:
+            This dataset.
 
         Raises:
             UserError: if `root` contains files that no phantom wrote.
@@ -84,13 +89,13 @@ class SyntheticDataset(ABC):
         return self
 
     def create_if_missing(self, progress: Progress | None = None) -> None:
-        """Create the image collection under `root`, unless an identical one exists.
+        """Generate the images in the folder `root`, unless it already contains images with the same settings.
 
-        A collection that was created with other settings is replaced. The new collection is written to a temporary
-        folder first, so that an interruption leaves the old one in place.
+        Images with other settings are replaced. The new images are first written to a temporary folder, so that the old
+        ones remain if the generation is interrupted.
 
         Args:
-            progress: a function such as `tqdm.tqdm` that wraps an iterable and shows progress; None for no progress.
+            progress: function such as `tqdm.tqdm` that wraps an iterable and shows progress; None for no progress.
 
         Raises:
             UserError: if `root` contains files that no phantom wrote.

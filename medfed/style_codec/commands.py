@@ -44,13 +44,16 @@ RECIPE_FLAGS = (
 
 
 def train_codec(args: argparse.Namespace) -> int:
-    """Train a codec, or continue a training, and write the codec, its description and sample images to a folder.
+    """Train a style codec, or continue a training, and write the results to a folder.
+
+    A style codec is an encoder and a decoder that redraw an image in another style. The folder receives the codec, a
+    JSON file that describes it, sample images, and checkpoints of the training.
 
     Args:
         args: the flags of `python -m medfed.codec train`.
 
     Returns:
-        0, the exit code.
+        The exit code, which is always 0.
 
     Raises:
         UserError: if a flag is out of range, or a file or folder cannot be used.
@@ -139,13 +142,16 @@ def _write_codec(folder: Path, training: CodecTraining, args: argparse.Namespace
 
 
 def show_codec(args: argparse.Namespace) -> int:
-    """Draw how a codec redraws images in the styles of other images, and print its reconstruction errors.
+    """Redraw images in the styles of other images with a style codec, save the result as a figure, and print errors.
+
+    A style codec is an encoder and a decoder that redraw an image in another style. The printed errors are those of
+    encoding and decoding each image without a change of style.
 
     Args:
         args: the flags of `python -m medfed.codec show`.
 
     Returns:
-        0, the exit code.
+        The exit code, which is always 0.
 
     Raises:
         UserError: if a flag is out of range, the codec cannot be loaded, or an image is damaged or too small.

@@ -29,30 +29,35 @@ MAX_POOL_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  
 
 @dataclass(frozen=True)
 class ImagePool:
-    """Images in memory, and random crops of them.
+    """Images in memory from which the training of a style codec draws random crops.
 
     Args:
         images: tensors (3, H, W) uint8, both sides at least as long as a crop's.
-        description: what the images are, for result files.
+        description: text that says what the images are, for result files.
     """
 
     images: tuple[Tensor, ...]
     description: str
 
     def digest(self) -> str:
-        """Return the SHA-256 digest of all pixels, by which a resumed training checks that its images are the same."""
+        """Return the SHA-256 digest of all pixels as hexadecimal text.
+
+        A training that is resumed compares it with the saved digest, to check that its images are still the same.
+        """
         total = hashlib.sha256()
         for image in self.images:
             total.update(image.numpy().tobytes())
         return total.hexdigest()
 
     def batch(self, count: int, size: int, rng: torch.Generator) -> Tensor:
-        """Draw random crops, rotated by a multiple of 90 degrees and mirrored at random.
+        """Draw random square crops of random images.
+
+        Each crop is rotated by a random multiple of 90 degrees, and mirrored with probability 0.5.
 
         Args:
             count: number of crops.
             size: side of a crop in pixels.
-            rng: a CPU generator.
+            rng: CPU random generator.
 
         Returns:
             (count, 3, size, size) float32 in [0, 1].
@@ -64,18 +69,21 @@ class ImagePool:
 def synthetic_pool(
     size: int, seed: int, progress: Progress, n_textures: int = N_TEXTURES, cases: int = N_CASES_PER_SITE
 ) -> ImagePool:
-    """Generate synthetic images: textures, slices of prostate phantoms, and fundus and histology phantoms.
+    """Generate synthetic RGB images to train a style codec on: random textures, and images of simulated patients.
+
+    The simulated images are slices of prostate MRI, fundus photographs, and histology patches of lymph nodes.
 
     Args:
-        size: side of the crops in pixels.
+        size: side in pixels of the crops that the training takes from the images; the images are larger.
         seed: seed of all random draws.
-        progress: function that wraps an iterable with a progress bar.
-        n_textures: number of textures; there are at most a third as many prostate slices.
-        cases: number of prostates of each of six sites, of eyes of each of four sites, and of patients of each of five
-            hospitals, with four histology patches each.
+        progress: function such as `tqdm.tqdm` that wraps an iterable and shows progress.
+        n_textures: number of textures. There are at most a third as many prostate slices; with 0 textures, all slices
+            are used.
+        cases: number of simulated patients of each site: prostates of six sites, eyes of four sites, and histology
+            patients of five hospitals. Each histology patient has four patches.
 
     Returns:
-        The images, with a description of their numbers.
+        The images in memory, with a text that says how many there are of each type.
     """
     side = round(size * RESIZE_FACTOR)
     images: dict[str, list[np.ndarray]] = {}
@@ -102,12 +110,16 @@ def synthetic_pool(
 
 
 def folder_pool(folders: Sequence[Path], size: int, progress: Progress) -> ImagePool:
-    """Read all images in folders and their subfolders, resized so that the shorter side is 4/3 of a crop's side.
+    """Read all images in folders and their subfolders, and resize them for the training of a style codec.
 
     Args:
-        folders: the folders.
-        size: side of the crops in pixels.
-        progress: function that wraps an iterable with a progress bar.
+        folders: folders with PNG, JPEG, BMP or TIFF files.
+        size: side in pixels of the crops that the training takes from the images. The shorter side of each image
+            becomes 4/3 of it.
+        progress: function such as `tqdm.tqdm` that wraps an iterable and shows progress.
+
+    Returns:
+        The images in memory, with a text that says where they come from.
 
     Raises:
         UserError: if a folder is missing or contains no image, all images together need too much memory, or an image is
@@ -125,11 +137,11 @@ def folder_pool(folders: Sequence[Path], size: int, progress: Progress) -> Image
 
 
 def read_image(path: Path, side: int | None = None) -> np.ndarray:
-    """Read an image file as RGB, scaled to a given length of its shorter side.
+    """Read an image file as RGB, and resize it to a given length of its shorter side.
 
     Args:
         path: a PNG, JPEG, BMP or TIFF file.
-        side: shorter side of the result in pixels; None keeps the size.
+        side: length of the shorter side of the result in pixels; None keeps the size.
 
     Returns:
         (3, H, W) in [0, 1]; a grey image is repeated to three channels.
@@ -140,11 +152,14 @@ def read_image(path: Path, side: int | None = None) -> np.ndarray:
 
 
 def crop_rng(seed: int, *purpose: str | int) -> torch.Generator:
-    """Return the random generator of one step of the training, so that a resumed training draws the same numbers.
+    """Return a new CPU random generator whose seed depends only on the arguments.
+
+    A resumed training therefore draws the same random crops as one that was not interrupted.
 
     Args:
-        seed: the training's seed.
-        purpose: names and numbers that identify the step.
+        seed: seed of the training.
+        purpose: words and numbers that name the use of the generator, such as "step" and the number of the training
+            step.
     """
     return stream(seed, "codec", *purpose)
 

@@ -41,7 +41,10 @@ N_NORMALISATION_CROPS = 256  # from which the scale of the small encoder's chann
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of a codec's training. The defaults are the paper's for VGG; `SMALL_RECIPE` is ours for the small codec.
+    """Settings of a style codec's training. A style codec redraws an image in another image's style.
+
+    The defaults are those of the AdaIN paper for an encoder of VGG layers. `SMALL_RECIPE` has the settings for the
+    small encoder.
 
     Args:
         encoder: "small", or the path of VGG weights.
@@ -91,10 +94,11 @@ class Recipe:
                             "from 0 to 1")
 
     def learning_rate_at(self, step: int) -> float:
-        """Return the learning rate of a step.
+        """Return the learning rate of a training step, after the rise over the first `ramp` steps and the decay.
 
         Args:
-            step: 0, 1, ... since the start or, after it, since the end of the warm-up.
+            step: number of the step, from 0. It is counted from the start of the training during the warm-up, and from
+                the end of the warm-up afterwards.
         """
         return self.learning_rate * min(1, (step + 1) / max(self.ramp, 1)) / (1 + self.decay * step)
 
@@ -105,13 +109,13 @@ SMALL_RECIPE = Recipe(
 
 
 class CodecTraining:
-    """A style codec during its training.
+    """The training of a style codec: an encoder and a decoder that redraw an image in the style of another image.
 
     Args:
         recipe: the settings.
-        content: the images to redraw.
-        style: the images whose style is taken.
-        device: device of the networks; the images are drawn on the CPU.
+        content: the images that are redrawn.
+        style: the images whose style is used.
+        device: device of the networks; the crops of the images are drawn on the CPU.
 
     Raises:
         UserError: if the weights of the encoder or the decoder cannot be read.
@@ -137,10 +141,13 @@ class CodecTraining:
         self._start()
 
     def train_step(self) -> dict[str, float]:
-        """Do one training step.
+        """Do one step of the training: draw a batch of images, compute the loss, and update the decoder's weights.
+
+        In the warm-up, the codec learns to reproduce images (loss "pixel"). Afterwards it learns to redraw them in the
+        style of other images (losses "content" and "style", and "pixel" if this has a weight).
 
         Returns:
-            The losses by name ("content", "style", "pixel"), without their weights.
+            The losses by name, before they are multiplied by their weights.
 
         Raises:
             UserError: if the loss is not finite.
@@ -165,16 +172,19 @@ class CodecTraining:
         return {name: float(loss.detach()) for name, loss in losses.items()}
 
     def to_bytes(self) -> bytes:
-        """Return the state of the training as bytes, for `restore`."""
+        """Return the state of the training as bytes, from which `restore` continues it.
+
+        The state consists of the codec's weights, the state of the optimiser Adam, and the number of finished steps.
+        """
         moments = {f"{index}/{name}": value for index, state in self.optimiser.state_dict()["state"].items()
                    for name, value in state.items()}
         return pack({"codec": self.codec.state_dict(), "adam": moments}, {"step": self.step})
 
     def restore(self, data: bytes) -> None:
-        """Continue from the state of an earlier training with the same recipe.
+        """Replace the state of this training by that of an earlier training with the same recipe, to continue it.
 
         Args:
-            data: what `to_bytes` returned.
+            data: the saved state, which `to_bytes` returned.
 
         Raises:
             ValueError: if the bytes are damaged.
@@ -190,7 +200,11 @@ class CodecTraining:
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
 
     def facts(self) -> dict[str, Any]:
-        """Return recipe, images and reconstruction error (alpha = 0, on crops of the content images) as JSON values."""
+        """Return a description of the training as JSON values: settings, images, and the codec's reconstruction error.
+
+        The reconstruction error is the error of encoding and decoding images without a change of style. It is measured
+        on 64 crops of the content images, which are the images that are redrawn.
+        """
         crops = self.content.batch(64, self.recipe.size, crop_rng(self.recipe.seed, "examination"))
         error = self.codec.reconstruction_error(crops.to(self.device))
         return {
@@ -240,7 +254,10 @@ def _style_loss(levels: Iterable[Tensor], styles: Iterable[tuple[Tensor, Tensor]
 
 
 def check_weights(recipe: Recipe) -> None:
-    """Check that the files of weights can be read, before images are read or generated.
+    """Check that the weight files that the settings name can be read, before a training reads or generates images.
+
+    Args:
+        recipe: settings of the training. They name a file only for the VGG encoder and its decoder.
 
     Raises:
         UserError: if a file is missing, damaged or of another network.

@@ -47,27 +47,28 @@ Check = Callable[[], None]
 
 
 class ContractError(AssertionError):
-    """A method breaks a rule of `medfed.federation.method.Method`; the message says which rule and how."""
+    """A method breaks a rule of the base class `Method`. The message says which rule and how."""
 
 
 def check_method(
     method: Method | type[Method], *, network: NetworkSettings | str | None = None,
     tasks: Sequence[str] = tuple(TOYS),
 ) -> None:
-    """Check that a method keeps the rules of `Method`; raise ContractError for the first rule that it breaks.
+    """Check that a method obeys the rules of the base class `Method`, by training it in small simulated federations.
 
-    Each rule is checked for the method alone and inside a stack, on CPU, with small networks. All checks together take
-    about ten seconds. They do not check the method's mathematics (see `medfed.testing.checks`).
+    The rules concern the behaviour in a federation, for example that the order of the sites does not change the result.
+    The method's mathematics is not checked. Each rule is checked for the method alone and for the method inside a
+    stack, which is a method that combines several methods. All checks together take about ten seconds on a CPU.
 
     Args:
         method: the class, which must be usable with its default settings, or an object with the settings to check.
-        network: settings of the network to train, or its name; None takes a small U-Net for segmentation and a small
-            DenseNet for classification. It decides the task: a network with a decoder segments.
-        tasks: what the method is made for: "segmentation", "classification" or both.
+        network: settings of the network to train, or its name. It decides the task: a network with a decoder segments,
+            any other classifies. None takes a small U-Net for segmentation and a small DenseNet for classification.
+        tasks: what the method is made for: "segmentation", "classification" or both. Ignored if `network` is given.
 
     Raises:
-        ContractError: if the method breaks a rule. It is an AssertionError.
-        ValueError: if `tasks` names an unknown task.
+        ContractError: if the method breaks a rule; the first such rule is reported. It is an AssertionError.
+        ValueError: if `tasks` names an unknown task or is empty.
 
     Example::
 
@@ -81,10 +82,12 @@ def method_checks(
     method: Method | type[Method], *, network: NetworkSettings | str | None = None,
     tasks: Sequence[str] = tuple(TOYS),
 ) -> Iterator[tuple[str, Check]]:
-    """Yield the name and the function of every check that `check_method` runs.
+    """Yield the name and the function of every check that `check_method` runs, so that pytest can run each as a test.
 
     Args:
-        method, network, tasks: as for `check_method`.
+        method: the class of the method, which must be usable with its default settings, or an object with settings.
+        network: settings or name of the network to train; None takes a small network for each task.
+        tasks: "segmentation", "classification" or both. Ignored if `network` is given, which decides the task.
 
     Yields:
         (name, check): a name such as `restart-segmentation-stack`, and a function without arguments that raises
@@ -114,12 +117,12 @@ def method_checks(
 
 @dataclass
 class Trial:
-    """One method in one toy federation, and the training run that its checks share.
+    """One method in one small simulated federation, with a training run whose result several checks use.
 
     Args:
         definition: the method, or its class, which is used with default settings.
         toy: the federation.
-        is_stacked: whether the method runs inside a stack.
+        is_stacked: whether the method runs inside a stack, which is a method that combines several methods.
     """
 
     definition: Method | type[Method]
@@ -128,24 +131,35 @@ class Trial:
 
     @cached_property
     def method(self) -> Method:
-        """Return the method as the federation runs it: alone or inside a stack."""
+        """Return the method that the trial trains: the given method itself, or a stack that contains only this method.
+
+        A stack is a method that combines several methods.
+        """
         method = self.definition() if isinstance(self.definition, type) else self.definition
         return Stack((method,)) if self.is_stacked else method
 
     @cached_property
     def start(self) -> State:
-        """Return the coordinator's state before the first round."""
+        """Return the coordinator's state before the first round, which contains the initial weights of the network."""
         task = self.toy.task
         self.method.check(task.image_size, self.toy.channels, True)
         return self.toy.start(self.method)
 
     def train(self, engine: InProcess, state: State | None = None) -> list[Round]:
-        """Return the rounds of a training run, from `state` or from the start."""
+        """Train with all sites of an engine until round 2, and return the result of each round.
+
+        Args:
+            engine: the simulated sites.
+            state: state of the coordinator to continue from; None starts with new weights before round 1.
+        """
         return list(federate(self.method, engine, state or self.start, SETTINGS, 0))
 
     @cached_property
     def run(self) -> CompleteRun:
-        """Train all sites without interruption, once, and return the result, which several checks look at."""
+        """Return the result of training all sites for two rounds without interruption.
+
+        The first access trains; later accesses return the same result, because several checks need it.
+        """
         settings = _snapshot(self.method)
         engine = self.toy.engine(self.method)
         samples = engine.local_sites[0].training
@@ -156,12 +170,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class CompleteRun:
-    """The result of a training run.
+    """The result of a training run that was not interrupted.
 
     Args:
-        rounds: its rounds.
+        rounds: result of each round.
         settings: the attributes of the method before the run, as text.
-        batch_before, batch_after: all images of one site before and after the run.
+        batch_before, batch_after: all training images and labels of one site, before and after the run.
     """
 
     rounds: list[Round]

@@ -36,14 +36,15 @@ MIN_LARGE_AREA = 120  # pixels: a disc with more of them belongs to the class "l
 
 
 def disc_slices(site: str, n_slices: int = 10) -> Slices:
-    """Return slices that show a bright disc on a noisy background, with the disc's mask; two slices per patient.
+    """Generate slices that show one bright disc each on a noisy background, with masks of the discs.
 
     Args:
-        site: name of the site. It decides the disc's brightness and seeds the random positions.
+        site: name of the site. It determines the brightness of the discs and the random positions and sizes.
         n_slices: number of slices.
 
     Returns:
-        Images (n_slices, 1, 32, 32) in [0, 1], labels (n_slices, 1, 32, 32) of 0 and 1, and each slice's patient.
+        Images (n_slices, 1, 32, 32) in [0, 1]; masks (n_slices, 1, 32, 32), 1 inside the disc and 0 outside; and the
+        index of the patient of each slice. Each patient has two slices.
     """
     rng = stream(0, "discs", site)
     rows, columns = torch.meshgrid(torch.arange(IMAGE_SIDE), torch.arange(IMAGE_SIDE), indexing="ij")
@@ -73,7 +74,16 @@ class DiscImages:
 
     @classmethod
     def of_site(cls, site: str, n_images: int = 10) -> DiscImages:
-        """Return the images of `disc_slices` as colour images (n_images, 3, 32, 32) with one class each."""
+        """Return the images of `disc_slices` as RGB images (n_images, 3, 32, 32), with one class for each image.
+
+        Args:
+            site: name of the site. It determines the brightness of the discs and the random positions and sizes.
+            n_images: number of images.
+
+        Returns:
+            Images in [0, 1] with three equal channels. The class is 1 if the disc has more than 120 pixels, otherwise
+            0.
+        """
         slices = disc_slices(site, n_images)
         is_large = slices.labels.sum(dim=(1, 2, 3)) > MIN_LARGE_AREA
         return cls(slices.images.expand(-1, 3, -1, -1).contiguous(), is_large.long())
@@ -82,12 +92,19 @@ class DiscImages:
         return len(self.images)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the images and classes with these indices as a batch."""
+        """Return some of the images and their classes as one batch.
+
+        Args:
+            indices: indices of the B chosen images, from 0 to N - 1.
+
+        Returns:
+            Images (B, 3, H, W) and classes (B,).
+        """
         return Batch(self.images[list(indices)], self.labels[list(indices)])
 
 
 class ToyFederation:
-    """Base class of the toy federations; use `ToySegmentation` or `ToyClassification`.
+    """Base class of small simulated federations of three sites; use `ToySegmentation` or `ToyClassification`.
 
     Attributes:
         architecture: settings of the network.
@@ -106,26 +123,37 @@ class ToyFederation:
     n_logits: int
 
     def network(self, method: Method, seed: int = 0) -> nn.Module:
-        """Return the network with what the method adds to it; the seed decides its initial weights."""
+        """Return the network of the federation with random initial weights, including the layers that the method adds.
+
+        Args:
+            method: the method that is used for training.
+            seed: seed of the initial weights.
+        """
         with seeded_layers(seed, "initial weights"):
             return method.wrap_network(self.architecture.build(self.channels, self.n_logits), self.architecture)
 
     def start(self, method: Method, seed: int = 0) -> State:
-        """Return the coordinator's state before the first round."""
+        """Return the coordinator's state before the first round, which contains the initial weights of the network.
+
+        Args:
+            method: the method that is used for training. It may add layers to the network.
+            seed: seed of the initial weights.
+        """
         return State.of(self.network(method, seed))
 
     def engine(
         self, method: Method, sites: Sequence[str] = SITES, folder: Path | None = None, seed: int = 0,
         local_batch_norm: bool = False,
     ) -> InProcess:
-        """Return an engine that trains the given sites in this process.
+        """Return an engine that trains the given sites in this process, without a network connection.
 
         Args:
             method: the method that all sites use.
-            sites: names of the sites; a name decides the site's images.
-            folder: where sites keep checkpoints; None keeps none.
-            seed: decides initial weights and all random draws.
-            local_batch_norm: whether BatchNorm entries stay at each site (`federation.batch_norm: local`).
+            sites: names of the sites; a name determines the images of the site.
+            folder: folder in which the sites store their checkpoints; None stores none.
+            seed: seed of the initial weights and of all random draws.
+            local_batch_norm: whether each site keeps its own BatchNorm parameters and statistics instead of sending
+                them, as with the setting `federation.batch_norm: local`.
         """
         network = self.network(method, seed)
         local_keys = batch_norm_entries(network) if local_batch_norm else method.local_keys(network)
@@ -140,11 +168,11 @@ class ToyFederation:
 
 
 class ToySegmentation(ToyFederation):
-    """A toy federation that segments discs in grey images with a small U-Net.
+    """A small simulated federation that learns to segment discs in grey images with a small U-Net.
 
     Args:
-        architecture: settings of the network; None takes a U-Net with 4 to 8 channels.
-        training: optimiser, learning rate and batch size; None takes batches of four images.
+        architecture: settings of the network; None uses a U-Net with 4 to 8 channels.
+        training: optimiser, learning rate and batch size; None uses batches of four images.
     """
 
     architecture: NetworkSettings = UNet(features=(4, 4, 4, 8, 8, 4))
@@ -158,10 +186,11 @@ class ToySegmentation(ToyFederation):
 
 
 class ToyClassification(ToyFederation):
-    """A toy federation that distinguishes large discs from small ones with a small DenseNet, which has BatchNorm.
+    """A small simulated federation that learns to distinguish large discs from small ones in RGB images.
 
     Args:
-        architecture, training: as for `ToySegmentation`; None takes a DenseNet with two blocks.
+        architecture: settings of the network; None uses a DenseNet with two dense blocks, which has BatchNorm layers.
+        training: optimiser, learning rate and batch size; None uses batches of four images.
     """
 
     architecture: NetworkSettings = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))

@@ -18,13 +18,15 @@ from medfed.datasets.base import PHANTOM_MARK
 
 
 def stream(seed: int, *purpose: object) -> np.random.Generator:
-    """Create a NumPy random generator whose seed depends on a number and a name.
+    """Create a NumPy random generator whose seed is computed from a number and some words.
 
-    Each purpose has its own stream, so adding a case or a site does not change the random numbers of the others.
+    Equal arguments give equal random numbers. Each case or site uses words of its own, so that adding a case or a site
+    does not change the random numbers of the others.
 
     Args:
-        seed: the phantom's seed.
-        purpose: words and numbers that name the purpose, for example "eye", the site's name and the case number.
+        seed: seed of the whole collection of synthetic images.
+        purpose: words and numbers that name the use of the generator, for example "eye", the site's name and the case
+            number.
     """
     name = "/".join(map(str, (seed, *purpose))).encode()
     return np.random.default_rng(int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "big"))
@@ -32,10 +34,11 @@ def stream(seed: int, *purpose: object) -> np.random.Generator:
 
 @contextmanager
 def atomic_collection(root: Path, **facts: object) -> Iterator[Path]:
-    """Write a phantom's folder completely or not at all.
+    """Context manager that writes a folder of synthetic images completely or not at all.
 
-    A context manager. It yields a temporary folder for the caller to fill. If the block succeeds, `PHANTOM.json` is
-    added and the folder is renamed to `root`. If the block raises, the temporary folder is deleted.
+    It yields the path of a temporary folder, which the caller fills. If the `with` block succeeds, the file
+    `PHANTOM.json` is added and the temporary folder is renamed to `root`. If the block raises an exception, the
+    temporary folder is deleted.
 
     Args:
         root: path of the folder to create; it must not exist, or must be empty.

@@ -33,7 +33,7 @@ class FundusCase:
 
     Args:
         image: (Y, X, 3) uint8, RGB.
-        mask: (Y, X) uint8 with the values `CUP`, `RIM` and `OUTSIDE`.
+        mask: (Y, X) uint8: 0 for the optic cup, 128 for the rest of the optic disc, 255 elsewhere.
         eye: parameters of the simulated eye.
     """
 
@@ -45,15 +45,19 @@ class FundusCase:
 def simulate_photograph(
     site_name: str, number: int, size: int = 192, seed: int = 0, severity: float = 1.0
 ) -> FundusCase:
-    """Simulate one photograph of one site.
+    """Simulate one fundus photograph of one site, with its reference mask.
 
     Args:
-        site_name: a key of `fundus_sites.SITES`.
-        number: number of the case; the same numbers and seed always give the same photograph.
+        site_name: name of the site: "DRISHTI-GS", "RIM-ONE-r3", "REFUGE-train" or "REFUGE-val".
+        number: number of the case. Equal arguments give the same photograph.
         size: number of rows and of columns in pixels. The anatomy and the field of view do not depend on it.
-        seed: seed of the phantom.
-        severity: strength of the differences between cameras: 0 gives all sites the reference camera, 1 gives each
-            site its own camera, larger values exaggerate the differences.
+        seed: seed of the collection of photographs. Another seed gives other eyes.
+        severity: strength of the differences between the sites' cameras, at least 0: 0 gives all sites the same
+            reference camera, 1 gives each site its own camera, larger values exaggerate the differences.
+
+    Returns:
+        The photograph, (size, size, 3) uint8 RGB; the mask, (size, size) uint8: 0 for the optic cup, 128 for the rest
+        of the optic disc, 255 elsewhere; and the parameters of the eye.
     """
     site, rng = SITES[site_name], stream(seed, "fundus camera", site_name, number)
     eye = Eye.sample(stream(seed, "eye", site_name, number), site.melanin_shift)
@@ -78,18 +82,19 @@ def make_fundus_phantom(
     progress: Callable[[int, int], None] | None = None,
     severity: float = 1.0,
 ) -> None:
-    """Generate the fundus phantom and write it to a folder, completely or not at all.
+    """Generate synthetic fundus photographs of four sites and write them to a folder, completely or not at all.
 
     Args:
         root: path of the folder to create; it must not exist, or must be empty.
         images_per_site: maximum number of images of each site, at least 1. A site never has more images than the
             published dataset (101, 159, 400 and 400).
-        size: number of rows and of columns of an image in pixels, at least 32. The anatomy and the field of view do
-            not depend on it.
-        seed: seed of the phantom. The same arguments give identical files.
-        progress: called after each case with (number of finished cases, total number of cases).
-        severity: strength of the differences between cameras, at least 0: 0 gives all sites the reference camera, 1
-            gives each site its own camera, larger values exaggerate the differences.
+        size: number of rows and of columns of an image in pixels, at least 32. The anatomy and the field of view do not
+            depend on it.
+        seed: seed of all random draws. The same arguments give identical files.
+        progress: function that is called after each image with (number of finished images, total number of images);
+            None for no progress.
+        severity: strength of the differences between the sites' cameras, at least 0: 0 gives all sites the same
+            reference camera, 1 gives each site its own camera, larger values exaggerate the differences.
 
     Raises:
         UserError: if `root` is not empty.

@@ -52,13 +52,14 @@ class Camera:
     jpeg_quality: float
 
     def interpolate_from(self, reference: Camera, severity: float) -> Camera:
-        """Interpolate between a reference camera and this camera.
+        """Return a camera whose parameters are interpolated between a reference camera and this camera.
 
         Parameters that may be 0 or negative are interpolated linearly, the others geometrically.
 
         Args:
-            reference: the camera that severity 0 returns.
-            severity: at least 0; 0 returns the reference, 1 this camera, larger values extrapolate beyond it.
+            reference: the camera that is returned for severity 0.
+            severity: position between the two cameras, at least 0: 0 returns the reference, 1 returns this camera,
+                larger values extrapolate beyond it.
         """
         values: dict[str, Any] = {}
         for field in fields(self):
@@ -74,10 +75,12 @@ class Camera:
         return Camera(**(values | {name: max(values[name], 0.0) for name in ("glare", "sharpening")}))
 
     def sample_session(self, rng: np.random.Generator) -> Camera:
-        """Return a copy with small random changes, as between two sessions with different operators and settings.
+        """Return a copy of this camera with small random changes, as between two sessions with different operators.
+
+        The field of view, brightness, contrast, illumination, sharpness, noise, glare and colour balance change.
 
         Args:
-            rng: source of the random changes.
+            rng: NumPy random generator for the changes.
         """
         spread = {"field_mm": 0.04, "exposure": 0.16, "gamma": 0.03, "gradient": 0.3, "blur_mm": 0.2, "noise": 0.1}
         changed = {name: getattr(self, name) * float(np.exp(rng.normal(0, sd))) for name, sd in spread.items()}
@@ -87,14 +90,14 @@ class Camera:
 
 
 def take_photograph(light: ndarray, camera: Camera, x: ndarray, y: ndarray, rng: np.random.Generator) -> ndarray:
-    """Simulate the stored photograph of an eye.
+    """Simulate the photograph that a fundus camera takes of an eye and stores as JPEG.
 
     Args:
         light: (Y, X, 3), linear RGB reflectance of the eye, 0 to about 1.
         camera: parameters of the camera.
-        x: (Y, X), x position of every pixel in mm, positive towards the temple.
-        y: (Y, X), y position of every pixel in mm, positive downwards.
-        rng: source of the noise and of the direction of the illumination gradient.
+        x: (Y, X), x position of every pixel in mm from the centre of the optic disc, positive towards the temple.
+        y: (Y, X), y position of every pixel in mm from the centre of the optic disc, positive downwards.
+        rng: NumPy random generator for the noise and the direction of the illumination gradient.
 
     Returns:
         (Y, X, 3) uint8, RGB.

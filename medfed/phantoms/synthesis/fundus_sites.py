@@ -36,14 +36,14 @@ class Site:
 
     @property
     def numbers(self) -> range:
-        """Return the case numbers of the site, from 1 to the number of published images."""
+        """Return the case numbers of the site, from 1 to the number of its images in the published dataset."""
         return range(1, self.train + self.test + 1)
 
     def published_part(self, number: int) -> str:
-        """Return the part of the published split, "train" or "test", that a case belongs to.
+        """Return the part of the published dataset, "train" or "test", that a case of this site belongs to.
 
-        The parts are interleaved in the published proportion, so that a small phantom has both. The first case is a
-        training case.
+        In the phantom the parts alternate in the published proportion, so that the first few cases contain both. The
+        first case is a training case.
 
         Args:
             number: case number, 1 or larger.
@@ -52,11 +52,11 @@ class Site:
         return "train" if -(-number * self.train // total) > -(-(number - 1) * self.train // total) else "test"
 
     def file_stem(self, number: int, has_glaucoma: bool, is_left: bool) -> str:
-        """Return the name of a case's files without suffix.
+        """Return the published name of a case's files, without their suffix, such as "gdrishtiGS_001".
 
         Args:
-            number: case number.
-            has_glaucoma: whether the eye is named as a glaucoma case.
+            number: case number, 1 or larger.
+            has_glaucoma: whether the name marks the eye as a glaucoma case.
             is_left: whether the eye is a left eye.
         """
         kind = self.kinds[0] if has_glaucoma else self.kinds[1]

@@ -33,15 +33,15 @@ _VALIDATION_SHARE = 0.1  # fraction of the patches in the published validation s
 
 @dataclass(frozen=True)
 class PatchRow:
-    """One line of `metadata.csv`, without its index.
+    """One line of `metadata.csv`, the table of all patches, without the line's number.
 
     Args:
-        patient: number of the patient; each site has 20 consecutive numbers.
+        patient: number of the patient, 0 to 99; each site has 20 consecutive numbers.
         node: number of the lymph node, 0 to 4.
         x: column of the patch in the slide, in pixels.
         y: row of the patch in the slide, in pixels.
         tumour: 1 if the middle of the patch shows tumour, else 0.
-        slide: number of the slide.
+        slide: number of the slide, from 0.
         centre: number of the hospital, 0 to 4.
         split: 1 for the published validation split, else 0.
     """
@@ -57,18 +57,22 @@ class PatchRow:
 
     @property
     def file(self) -> Path:
-        """Return the path of the patch's PNG file relative to the folder `patches`."""
+        """Return the path of the patch's PNG file, relative to the folder `patches` of the dataset."""
         slide = f"patient_{self.patient:03d}_node_{self.node}"
         return Path(slide) / f"patch_{slide}_x_{self.x}_y_{self.y}.png"
 
 
 def patch_table(patches_per_site: int, patients_per_site: int, seed: int) -> Iterator[PatchRow]:
-    """Yield a description of every patch, slide by slide. Every second patch of a slide shows tumour.
+    """Yield a description of every synthetic patch, slide by slide. Every second patch of a slide shows tumour.
 
     Args:
         patches_per_site: number of patches of each site.
-        patients_per_site: number of patients of each site, 1 to 20; each has one slide.
-        seed: seed of the phantom.
+        patients_per_site: number of patients of each site, 1 to 20; each patient has one slide.
+        seed: seed of all random draws.
+
+    Yields:
+        One line of the table `metadata.csv` for each patch: patient, lymph node, position, label, slide, hospital and
+        split.
     """
     for centre in range(len(SITES)):
         for k in range(patients_per_site):
@@ -85,15 +89,16 @@ def patch_table(patches_per_site: int, patients_per_site: int, seed: int) -> Ite
 def simulate_patch(
     patient: int, number: int, label: int, seed: int = 0, severity: float = 1.0
 ) -> tuple[ndarray, ndarray]:
-    """Simulate one patch.
+    """Simulate one stained and scanned patch of a lymph node, 96 x 96 pixels.
 
     Args:
-        patient: number of the patient, as in `PatchRow`; it determines the site.
-        number: index of the patch within the patient.
-        label: 1 if the middle of the patch shows tumour, else 0.
-        seed: seed of the phantom.
-        severity: strength of the differences between sites: 0 gives all sites the reference, 1 gives each site its own
-            stain and scanner, larger values exaggerate the differences.
+        patient: number of the patient, 0 to 99. It determines the site: 0 to 19 belong to hospital_1, 20 to 39 to
+            hospital_2, and so on until hospital_5.
+        number: index of the patch within the patient, from 0. Equal arguments give the same patch.
+        label: 1 if the middle 32 x 32 pixels show tumour, else 0.
+        seed: seed of all random draws. Another seed gives other patients.
+        severity: strength of the differences between sites, at least 0: 0 gives all sites the same reference stain and
+            scanner, 1 gives each site its own stain and scanner, larger values exaggerate the differences.
 
     Returns:
         The patch, (96, 96, 3) uint8 RGB, and the mask of the tumour, (96, 96) bool.
@@ -110,20 +115,21 @@ def simulate_patch(
 
 def make_histology_phantom(root: Path, patches_per_site: int = 240, patients_per_site: int = 6, seed: int = 0,
                            progress: Callable[[int, int], None] | None = None, severity: float = 1.0) -> None:
-    """Generate the histology phantom and write it to a folder, completely or not at all.
+    """Generate synthetic lymph node patches of five sites and write them to a folder, completely or not at all.
 
-    The folder contains `metadata.csv` and `patches`, as camelyon17_v1.0 does.
+    The folder contains the table `metadata.csv` and the folder `patches`, as the published folder camelyon17_v1.0 does.
 
     Args:
         root: path of the folder to create; it must not exist, or must be empty.
-        patches_per_site: number of patches of each site, at least `patients_per_site`. They are assigned to the
-            site's patients in turn.
+        patches_per_site: number of patches of each site, at least `patients_per_site`. They are assigned to the site's
+            patients in turn.
         patients_per_site: number of patients of each site, 1 to 20. Each patient has one slide.
-        seed: seed of the phantom. The same arguments give identical files, with the same versions of NumPy, SciPy and
-            Pillow. A larger `patches_per_site` adds patches and does not change the others.
-        progress: called after each patch with (number of finished patches, total number of patches).
-        severity: strength of the differences between sites, at least 0: 0 gives all sites the reference, 1 gives each
-            site its own stain and scanner, 2 doubles the differences.
+        seed: seed of all random draws. The same arguments give identical files, with the same versions of NumPy, SciPy
+            and Pillow. A larger `patches_per_site` adds patches and does not change the others.
+        progress: function that is called after each patch with (number of finished patches, total number of patches);
+            None for no progress.
+        severity: strength of the differences between sites, at least 0: 0 gives all sites the same reference stain and
+            scanner, 1 gives each site its own stain and scanner, 2 doubles the differences.
 
     Raises:
         UserError: if `root` is not empty.

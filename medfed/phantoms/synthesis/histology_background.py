@@ -25,15 +25,19 @@ HISTIOCYTE = NucleusType(
 
 @dataclass(frozen=True)
 class BackgroundTissue:
-    """Maps that describe the tissue outside the tumour; each is (side, side) float32 from 0 to about 1.
+    """Maps that describe the tissue outside the tumour: where its cells are and how strongly it is stained.
+
+    All maps are (side, side) float32 from 0 to about 1. In a map of cell density, 0 means no cells, and 1 means the
+    densest packing of this type of cells.
 
     Args:
-        lymphocytes: density of lymphocytes.
-        eosin: eosin outside the nuclei.
-        blood: amount of red blood cells.
-        spindle: density of fibroblasts.
-        angle: direction of the fibroblasts in radians.
-        large: density of large round cells.
+        lymphocytes: map of the density of lymphocytes.
+        eosin: map of the amount of eosin outside the nuclei; 1 gives an optical density (natural logarithm) of norm 1
+            over red, green and blue.
+        blood: map of red blood cells, 0 for none and 1 inside a vessel.
+        spindle: map of the density of fibroblasts.
+        angle: direction of the fibroblasts in radians, a single number.
+        large: map of the density of large round cells.
         large_kind: appearance of the nuclei of the large round cells.
     """
 
@@ -47,32 +51,34 @@ class BackgroundTissue:
 
 
 def make_background(name: str, patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample the tissue of one type.
+    """Draw a random piece of normal lymph node tissue of one type, as maps of cell density and stain.
 
     Args:
-        name: a key of `BACKGROUNDS`.
+        name: "cortex", "centre" (germinal centre), "sinus", "capsule", "fat" or "blank" (empty glass).
         patient: parameters of the patient.
-        rng: source of the random structure.
+        rng: NumPy random generator for the structure of the tissue.
         side: height and width in pixels.
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side) of cell densities and stain.
+        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
+        blood.
     """
     return BACKGROUNDS[name](patient, rng, side, um)
 
 
 def cortex(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample maps of cortex: densely packed lymphocytes, a few large cells, and a fine mesh of cytoplasm and fibres.
+    """Draw random cortex of a lymph node: densely packed lymphocytes, a few large cells, and a fine mesh of fibres.
 
     Args:
         patient: parameters of the patient (not used).
-        rng: source of the random structure.
+        rng: NumPy random generator for the structure of the tissue.
         side: height and width in pixels.
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side) of cell densities and stain.
+        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
+        blood.
     """
     dense = rng.uniform(0.6, 1.1) + rng.uniform(0, 0.25) * smooth_field(rng, side, 16 / um)
     few_large_cells = np.full((side, side), rng.uniform(0, 0.30), np.float32)
@@ -80,16 +86,17 @@ def cortex(patient: Patient, rng: np.random.Generator, side: int, um: float) -> 
 
 
 def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample maps of the edge of a germinal centre: large pale cells inside, densely packed lymphocytes outside.
+    """Draw the edge of a random germinal centre: large pale cells inside, densely packed lymphocytes outside.
 
     Args:
         patient: parameters of the patient (not used).
-        rng: source of the random structure.
+        rng: NumPy random generator for the structure of the tissue.
         side: height and width in pixels.
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side) of cell densities and stain.
+        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
+        blood.
     """
     start = cortex(patient, rng, side, um)
     inside = soft_mask(_edge(rng, side, um, rng.uniform(-10, 45)), 12)
@@ -100,16 +107,17 @@ def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: f
 
 
 def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample maps of a sinus: a pale channel with fluid and histiocytes through the cortex.
+    """Draw a random sinus of a lymph node: a pale channel with fluid and histiocytes that runs through the cortex.
 
     Args:
         patient: parameters of the patient (not used).
-        rng: source of the random structure.
+        rng: NumPy random generator for the structure of the tissue.
         side: height and width in pixels.
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side) of cell densities and stain.
+        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
+        blood.
     """
     start = cortex(patient, rng, side, um)
     width = rng.uniform(0.4, 1.1)
@@ -120,16 +128,19 @@ def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> B
 
 
 def capsule(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample maps of the capsule: collagen bundles with fibroblasts and clefts, next to cortex or empty glass.
+    """Draw a random piece of a lymph node's capsule: collagen bundles with fibroblasts and clefts.
+
+    The capsule borders on cortex. In about a third of the draws there is also empty glass outside the tissue.
 
     Args:
-        patient: parameters of the patient.
-        rng: source of the random structure.
+        patient: parameters of the patient; the eosin of the collagen is used.
+        rng: NumPy random generator for the structure of the tissue.
         side: height and width in pixels.
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side) of cell densities and stain.
+        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
+        blood.
     """
     start, angle = cortex(patient, rng, side, um), rng.uniform(0, np.pi)
     bundles = fibre_texture(rng, side, rng.uniform(4, 7) / um, angle)
@@ -145,16 +156,17 @@ def capsule(patient: Patient, rng: np.random.Generator, side: int, um: float) ->
 
 
 def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample maps of fat: round empty cells with thin walls next to cortex.
+    """Draw random fat tissue: round empty fat cells with thin walls. The fat borders on cortex of the lymph node.
 
     Args:
         patient: parameters of the patient (not used).
-        rng: source of the random structure.
+        rng: NumPy random generator for the structure of the tissue.
         side: height and width in pixels.
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side) of cell densities and stain.
+        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
+        blood.
     """
     start = cortex(patient, rng, side, um)
     places, (rows, columns) = jittered_lattice(rng, side * um, rng.uniform(42, 58)), centred_grid(side)
@@ -176,16 +188,17 @@ def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> Bac
 
 
 def blank(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Sample maps of empty glass with a few specks.
+    """Draw empty glass with a few random specks.
 
     Args:
         patient: parameters of the patient (not used).
-        rng: source of the random structure.
+        rng: NumPy random generator for the specks.
         side: height and width in pixels.
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side) of cell densities and stain.
+        Maps (side, side) of the density of three types of cells and of the amount of eosin and blood. All are 0 except
+        eosin, which is up to 0.4 in the specks.
     """
     specks = 0.4 * soft_mask(smooth_field(rng, side, 3 / um) - rng.uniform(2.6, 4.0), 0.8)
     return BackgroundTissue(_zeros(side), specks.astype(np.float32), _zeros(side), _zeros(side), 0.0, _zeros(side))

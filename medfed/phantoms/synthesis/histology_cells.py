@@ -35,16 +35,18 @@ class NucleusType:
 
 
 def jittered_lattice(rng: np.random.Generator, side_um: float, spacing_um: float, jitter: float = 0.30) -> ndarray:
-    """Sample positions on a triangular lattice with random displacements, so that nuclei overlap little.
+    """Draw random positions of cells: the points of a triangular lattice, each with a random displacement.
+
+    The lattice keeps the cells apart, so that their nuclei overlap little.
 
     Args:
-        rng: source of the displacements and of the lattice's offset.
-        side_um: side length of the area in micrometres.
+        rng: NumPy random generator for the displacements and the lattice's offset.
+        side_um: side length of the square area in micrometres.
         spacing_um: distance between neighbouring lattice points in micrometres.
         jitter: twice the standard deviation of the displacement, as a fraction of `spacing_um`.
 
     Returns:
-        (N, 2), row and column in micrometres; some lie outside the area.
+        (N, 2), row and column of each position in micrometres; some positions lie outside the area.
     """
     rows = np.arange(-spacing_um, side_um + spacing_um, spacing_um * 0.866)
     columns = np.arange(-spacing_um, side_um + spacing_um, spacing_um)
@@ -59,14 +61,17 @@ def draw_nuclei(
     stain_image: ndarray, centres_um: ndarray, nucleus_type: NucleusType, um_per_pixel: float, rng: np.random.Generator,
     angle: float | None = None,
 ) -> None:
-    """Add nuclei to a haematoxylin image, in place. Where two nuclei overlap, the larger value is used.
+    """Draw cell nuclei into an image of the haematoxylin stain, in place.
+
+    A pixel keeps the larger of its old value and the nucleus's value, also where two nuclei overlap.
 
     Args:
-        stain_image: (side, side) float32, amount of haematoxylin; it is modified.
+        stain_image: (side, side) float32, amount of haematoxylin; it is modified. The amount 1 gives an optical density
+            (natural logarithm) of norm 1 over red, green and blue.
         centres_um: (N, 2), row and column of each nucleus in micrometres. Nuclei outside the image are ignored.
         nucleus_type: appearance of the nuclei.
         um_per_pixel: pixel size of the image in micrometres.
-        rng: source of the random variation between nuclei.
+        rng: NumPy random generator for the variation between nuclei.
         angle: mean direction of the long axes in radians; None for random directions.
     """
     n = len(centres_um)

@@ -9,12 +9,12 @@ from numpy import ndarray
 
 
 def smooth_field(rng: np.random.Generator, side: int, scale: float) -> ndarray:
-    """Sample a smooth random field.
+    """Draw a smooth random field: an image of random smooth hills and valleys.
 
     Args:
-        rng: source of the random coefficients.
+        rng: NumPy random generator.
         side: height and width in pixels.
-        scale: size of the field's structures in pixels.
+        scale: size of the hills and valleys in pixels.
 
     Returns:
         (side, side) float32 with mean about 0 and variance about 1.
@@ -24,16 +24,16 @@ def smooth_field(rng: np.random.Generator, side: int, scale: float) -> ndarray:
 
 
 def fibre_texture(rng: np.random.Generator, side: int, period: float, angle: float) -> ndarray:
-    """Sample a texture of wavy parallel fibre bundles.
+    """Draw a random texture of wavy parallel fibre bundles.
 
     Args:
-        rng: source of the random waves.
+        rng: NumPy random generator.
         side: height and width in pixels.
         period: distance between neighbouring fibres in pixels.
-        angle: direction of the fibres in radians.
+        angle: direction of the fibres in radians; 0 is horizontal.
 
     Returns:
-        (side, side) float32 in [0, 1.3].
+        (side, side) float32 in [0, 1.3], relative amount of fibre, about 0.7 on average.
     """
     rows, columns = centred_grid(side)
     across = columns * np.float32(-np.sin(angle)) + rows * np.float32(np.cos(angle))
@@ -46,27 +46,28 @@ def fibre_texture(rng: np.random.Generator, side: int, period: float, angle: flo
 
 @lru_cache(maxsize=8)
 def centred_grid(side: int) -> tuple[ndarray, ndarray]:
-    """Return pixel coordinates relative to the centre of a square image.
+    """Return the row and column coordinates of the pixels of a square image, relative to its centre.
 
     Args:
-        side: height and width in pixels.
+        side: height and width of the image in pixels.
 
     Returns:
-        Row coordinates (side, 1) and column coordinates (1, side), float32, in pixels.
+        Row coordinates (side, 1) and column coordinates (1, side), float32, in pixels; 0 is the centre of the image.
     """
     axis = np.arange(side, dtype=np.float32) - np.float32((side - 1) / 2)
     return axis[:, None], axis[None]
 
 
 def soft_mask(field: ndarray, softness: float = 0.25) -> ndarray:
-    """Compute a mask with soft edges of the region where a field is positive.
+    """Compute a mask of the region where a field is positive. The mask has soft edges.
 
     Args:
         field: array of any shape.
         softness: width of the linear transition from 0 to 1, in the unit of the field.
 
     Returns:
-        Array of the same shape in [0, 1]; 0.5 where the field is 0.
+        Array of the same shape in [0, 1]: 0 where the field is below -softness / 2, 0.5 where it is 0, and 1 where it
+        is above softness / 2.
     """
     return np.clip(field / np.float32(softness) + np.float32(0.5), 0, 1)
 

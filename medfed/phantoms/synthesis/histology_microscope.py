@@ -20,13 +20,14 @@ _LUMINANCE = np.array([0.299, 0.587, 0.114])
 
 
 def stain_vectors(site: HistologySite) -> ndarray:
-    """Compute the optical density vectors of a site's stains.
+    """Compute how strongly each stain of a site absorbs red, green and blue light.
 
     Args:
         site: stain and scanner of the site.
 
     Returns:
-        (3, 3) float64; rows for haematoxylin, eosin and blood, columns for red, green and blue. Each row has norm 1.
+        (3, 3) float64, optical densities (natural logarithm) of one unit of each stain. The rows are haematoxylin,
+        eosin and blood; the columns are red, green and blue. Each row has norm 1.
     """
     rows = [
         _rotate_stain(HAEMATOXYLIN, _TOWARDS_RED, site.haematoxylin_turn),
@@ -37,11 +38,15 @@ def stain_vectors(site: HistologySite) -> ndarray:
 
 
 def transmittance(stain: ndarray, vectors: ndarray) -> ndarray:
-    """Compute the fraction of the light that passes through a stained section, by the Beer-Lambert law.
+    """Compute the fraction of the light that passes through a stained section, exp(-density), by the Beer-Lambert law.
+
+    The density of a colour is the sum over the stains of amount times optical density.
 
     Args:
-        stain: (H, W, 3), amounts of haematoxylin, eosin and blood, non-negative.
-        vectors: (3, 3), optical density vectors of the stains, from `stain_vectors`.
+        stain: (H, W, 3), non-negative amounts of haematoxylin, eosin and blood, in the units for which `vectors` is
+            given.
+        vectors: (3, 3), optical densities (natural logarithm) of one unit of each stain, from `stain_vectors`: one row
+            for each stain; columns for red, green and blue.
 
     Returns:
         (H, W, 3), transmitted red, green and blue light in (0, 1].
@@ -50,12 +55,12 @@ def transmittance(stain: ndarray, vectors: ndarray) -> ndarray:
 
 
 def scan_slide(light: ndarray, site: HistologySite, rng: np.random.Generator) -> ndarray:
-    """Simulate the image that a slide scanner stores.
+    """Simulate the image that a slide scanner stores: blur, white balance, noise, display curve, saturation and JPEG.
 
     Args:
-        light: (H, W, 3), transmitted light in [0, 1], from `transmittance`.
+        light: (H, W, 3), transmitted red, green and blue light in [0, 1], from `transmittance`.
         site: stain and scanner of the site.
-        rng: source of the noise and of the focus error, which varies from patch to patch.
+        rng: NumPy random generator for the noise and the focus error, which varies from patch to patch.
 
     Returns:
         (H, W, 3) uint8, RGB.

@@ -29,13 +29,14 @@ class Patient:
 
     @classmethod
     def sample(cls, rng: np.random.Generator, stain_spread: float = 0.1) -> Patient:
-        """Sample a random patient.
+        """Draw the random parameters of one synthetic patient: appearance of the lymph node, the tumour and the slide.
 
-        The tumour grade is uniform from 0 (small, similar nuclei) to 1 (large nuclei of very different sizes).
+        The tumour's grade is uniform from 0 (small, similar nuclei) to 1 (large nuclei of very different sizes).
 
         Args:
-            rng: source of the random parameters.
-            stain_spread: standard deviation of the logarithm of the stain strengths between slides of a site.
+            rng: NumPy random generator.
+            stain_spread: standard deviation of the logarithm of the stain strengths, which differ between the slides of
+                a site.
         """
         grade = rng.random()
         nucleus_um = 4.3 + 2.0 * grade + rng.normal(0, 0.2)

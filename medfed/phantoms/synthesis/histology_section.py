@@ -28,7 +28,8 @@ class Section:
     """One stained section.
 
     Args:
-        stain: (side, side, 3) float32, amounts of haematoxylin, eosin and blood.
+        stain: (side, side, 3) float32, amounts of haematoxylin, eosin and blood. The amount 1 gives an optical density
+            (natural logarithm) of norm 1 over red, green and blue.
         tumour: (side, side) bool, the tumour region as a pathologist would outline it.
     """
 
@@ -37,14 +38,18 @@ class Section:
 
 
 def make_section(patient: Patient, label: int, rng: np.random.Generator, side: int, um: float) -> Section:
-    """Sample a section of a lymph node with or without tumour in its middle third.
+    """Draw a random stained section of a lymph node, with or without tumour in its middle third.
 
     Args:
         patient: parameters of the patient.
         label: 1 for tumour in the middle third of the section; 0 for none there, though tumour may grow near the edge.
-        rng: source of the random structure.
+        rng: NumPy random generator for the structure of the tissue.
         side: height and width of the section in pixels.
         um: pixel size in micrometres.
+
+    Returns:
+        The amounts of haematoxylin, eosin and blood, (side, side, 3) float32, and the mask of the tumour, (side, side)
+        bool. The amount 1 of a stain gives an optical density (natural logarithm) of norm 1 over red, green and blue.
     """
     field = _growth(label, rng, side, um)
     names = NORMAL if label == 0 and field.max() <= 0 else BESIDE_TUMOUR

@@ -48,11 +48,11 @@ class HistologySite:
     jpeg_quality: float = 88.0
 
     def at_severity(self, severity: float) -> HistologySite:
-        """Interpolate linearly between the reference site and this site.
+        """Return a site whose stain and scanner are interpolated linearly between the reference site and this site.
 
         Args:
-            severity: at least 0; 0 returns the reference, 1 this site, larger values extrapolate beyond it. Quantities
-                that must be positive are clipped.
+            severity: position between the two sites, at least 0: 0 returns the reference, 1 returns this site, larger
+                values extrapolate beyond it. Quantities that must be positive are clipped.
         """
         reference, moved = HistologySite(), dict[str, Any]()
         for field in fields(self):

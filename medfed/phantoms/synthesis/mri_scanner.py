@@ -48,13 +48,14 @@ class Scanner:
     gamma: float
 
     def interpolate_from(self, reference: Scanner, severity: float) -> Scanner:
-        """Interpolate between a reference scanner and this scanner.
+        """Return a scanner whose parameters are interpolated between a reference scanner and this scanner.
 
         `array_gain` and `flare`, which may be 0, are interpolated linearly, the other parameters geometrically.
 
         Args:
-            reference: the scanner that severity 0 returns.
-            severity: at least 0; 0 returns the reference, 1 this scanner, larger values extrapolate beyond it.
+            reference: the scanner that is returned for severity 0.
+            severity: position between the two scanners, at least 0: 0 returns the reference, 1 returns this scanner,
+                larger values extrapolate beyond it.
         """
 
         def blend(name: str) -> float:
@@ -67,10 +68,12 @@ class Scanner:
         return Scanner(**(values | {"sharpness": min(values["sharpness"], 1.0)}))
 
     def sample_session(self, rng: np.random.Generator) -> Scanner:
-        """Return a copy with small random changes, as between two sessions with the same protocol.
+        """Return a copy of this scanner with small random changes, as between two sessions with the same protocol.
+
+        The echo and repetition times, noise, shading, coil decay, gain and intensity curve change.
 
         Args:
-            rng: source of the random changes.
+            rng: NumPy random generator for the changes.
         """
         spread = {"te_ms": 0.04, "tr_ms": 0.06, "snr": 0.08, "shading": 0.15, "flare": 0.1, "gain": 0.15, "gamma": 0.03}
         changed = {name: getattr(self, name) * float(np.exp(rng.normal(0, sd))) for name, sd in spread.items()}
@@ -78,15 +81,19 @@ class Scanner:
 
 
 def tissue_signal(tissue: Tissue, scanner: Scanner, t2_ratio: float = 1.0) -> tuple[float, float]:
-    """Compute the spin echo signal of a tissue: PD (1 - exp(-TR / T1)) exp(-TE / T2).
+    """Compute the spin echo signal of a tissue in a scanner.
+
+    The signal is PD (1 - exp(-TR / T1)) exp(-TE / T2), with the tissue's proton density PD and relaxation times T1 and
+    T2, and the scanner's repetition time TR and echo time TE.
 
     Args:
         tissue: tissue properties at 3 tesla; T1 and T2 are converted to the scanner's field strength.
         scanner: parameters of the scanner.
-        t2_ratio: factor applied to the tissue's T2.
+        t2_ratio: factor that is applied to the tissue's T2; 1 leaves it unchanged.
 
     Returns:
-        The signal, and TE / T2, which is the relative change of the signal for a small relative change of T2.
+        The signal, in [0, 1] relative to fully relaxed water; and TE / T2, by which a small relative change of T2 is
+        multiplied to get the relative change of the signal.
     """
     t1 = tissue.t1_ms * (scanner.field_tesla / 3.0) ** 0.35
     t2 = tissue.t2_ms * t2_ratio * (3.0 / scanner.field_tesla) ** 0.15
@@ -95,16 +102,16 @@ def tissue_signal(tissue: Tissue, scanner: Scanner, t2_ratio: float = 1.0) -> tu
 
 
 def magnetisation(parts: Iterable[Part], grid: Grid, scanner: Scanner, t2_ratios: dict[str, float]) -> ndarray:
-    """Compute the signal of an anatomy before the effect of the coils.
+    """Compute the MRI signal of every voxel of an anatomy, without the effect of the coils and without noise.
 
     Args:
-        parts: structures from back to front; later structures cover earlier ones.
-        grid: positions of the voxels, with the random fields that the tissues use.
+        parts: anatomical structures from back to front; later structures cover earlier ones.
+        grid: positions of the voxels, with the random fields by which T2 varies inside a tissue.
         scanner: parameters of the scanner.
-        t2_ratios: factors applied to T2, by tissue name; tissues without an entry are unchanged.
+        t2_ratios: factors that are applied to T2, by tissue name; tissues without an entry are unchanged.
 
     Returns:
-        (Z, Y, X) float32, signal relative to water.
+        (Z, Y, X) float32, signal relative to fully relaxed water.
     """
     image = np.zeros(grid.x.shape, np.float32)
     for part in parts:
@@ -121,13 +128,13 @@ def magnetisation(parts: Iterable[Part], grid: Grid, scanner: Scanner, t2_ratios
 
 
 def average_slices(image: ndarray) -> ndarray:
-    """Average the sub-slices of every slice with the weights of the slice profile.
+    """Average the three sub-slices of every slice, with the weights 0.3, 0.4 and 0.3 of the slice profile.
 
     Args:
-        image: (3Z, Y, X), three sub-slices for each slice.
+        image: (3Z, Y, X), three consecutive sub-slices for each slice.
 
     Returns:
-        (Z, Y, X).
+        (Z, Y, X), in the unit of `image`.
     """
     return sum(np.float32(weight) * image[k::len(SLICE_PROFILE)] for k, (_, weight) in enumerate(SLICE_PROFILE))
 
@@ -135,20 +142,20 @@ def average_slices(image: ndarray) -> ndarray:
 def coil_sensitivity(
     grid: Grid, scanner: Scanner, coil_y_mm: float, skin_y_mm: float, rng: np.random.Generator
 ) -> ndarray:
-    """Compute the relative intensity that the coils cause at every voxel.
+    """Compute the factor by which the coils of a scanner change the signal of every voxel.
 
-    It is the product of standing waves, a surface coil in front and behind, and an endorectal loop coil. On its axis,
-    the field of a loop of radius R decays with the distance d as (R^2 + d^2)^(-3/2).
+    The factor is the product of a slow random variation (standing waves), the gain of surface coils in front of and
+    behind the patient, and the decay with distance from an endorectal loop coil.
 
     Args:
-        grid: positions of the voxels.
-        scanner: parameters of the scanner.
-        coil_y_mm: y position of the endorectal coil in mm.
+        grid: positions of the voxels; the origin is the centre of the prostate.
+        scanner: parameters of the scanner, which say how strong each of the three effects is.
+        coil_y_mm: y position of the endorectal coil in mm; y points to the patient's back.
         skin_y_mm: y position of the skin in front in mm.
-        rng: source of the standing waves.
+        rng: NumPy random generator for the standing waves.
 
     Returns:
-        (Z, Y, X); the endorectal coil contributes 1 in the centre of the gland.
+        (Z, Y, X), positive. The factor of the endorectal coil is 1 in the centre of the prostate.
     """
     waves = np.exp(np.float32(scanner.shading) * random_field(grid, rng, (80, 75, 75)))
     depth, behind = np.clip(grid.y - skin_y_mm, 0, None), np.clip(115 - grid.y, 0, None)
@@ -160,15 +167,18 @@ def coil_sensitivity(
 
 
 def acquire(image: ndarray, scanner: Scanner, rng: np.random.Generator) -> ndarray:
-    """Simulate the acquisition: truncated k-space, which blurs the image, and Rician noise.
+    """Simulate the acquisition of an MRI volume, slice by slice: add noise and remove the high frequencies.
+
+    Gaussian noise is added to the real and imaginary parts, so that the magnitude has Rician noise. The window over the
+    frequencies, which is smooth, blurs the image.
 
     Args:
-        image: (Z, Y, X), signal of every voxel.
-        scanner: parameters of the scanner.
-        rng: source of the noise.
+        image: (Z, Y, X), noise-free signal of every voxel.
+        scanner: parameters of the scanner, which determine the strength of the noise and the width of the window.
+        rng: NumPy random generator for the noise.
 
     Returns:
-        (Z, Y, X) float32, magnitude of the reconstructed image.
+        (Z, Y, X) float32, magnitude of the reconstructed image, in the unit of `image`.
     """
     reference, _ = tissue_signal(TISSUES["peripheral"], scanner)
     noise = rng.standard_normal((2, *image.shape), dtype=np.float32) * np.float32(reference / scanner.snr)
@@ -186,14 +196,15 @@ def _fermi_window(n: int, kept_fraction: float) -> ndarray:
 
 
 def to_stored_units(image: ndarray, scanner: Scanner) -> ndarray:
-    """Convert signal to stored intensities: the vendor's intensity curve, gain, and rounding to 12 bits.
+    """Convert MRI signal to the intensities that a scanner stores: apply its intensity curve and gain, round and clip.
 
     Args:
-        image: signal, any shape. The intensity curve does not change the signal of fat.
-        scanner: parameters of the scanner.
+        image: non-negative signal, any shape.
+        scanner: parameters of the scanner; `gamma` is the exponent of the intensity curve, which does not change the
+            signal of fat.
 
     Returns:
-        Array of the same shape, float32 integers from 0 to 4095.
+        Array of the same shape, float32 integers from 0 to 4095 (12 bits).
     """
     fat, _ = tissue_signal(TISSUES["fat"], scanner)
     curved = fat * (image / np.float32(fat)) ** np.float32(scanner.gamma)

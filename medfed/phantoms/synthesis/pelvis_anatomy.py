@@ -33,14 +33,17 @@ class Part:
 
 
 def paint(tissue: str, grid: Grid, distance_mm: ndarray, opacity: float | ndarray = 1.0, soft_mm: float = 0.0) -> Part:
-    """Create a structure from the signed distance to its surface.
+    """Create an anatomical structure on a grid from the signed distance to its surface.
 
     Args:
         tissue: name of the tissue, a key of `tissues.TISSUES`.
-        grid: the grid, usually cropped, on which the distance is given.
-        distance_mm: (Z, Y, X), signed distance to the surface in mm, negative inside.
+        grid: positions of the voxels, usually only a part of the whole grid.
+        distance_mm: (Z, Y, X), signed distance of each voxel of `grid` to the surface in mm, negative inside.
         opacity: factor of the coverage, in [0, 1]; a number or an array that broadcasts to (Z, Y, X).
-        soft_mm: minimum width of the soft edge in mm.
+        soft_mm: minimum width of the soft edge in mm; 0 uses the edge width of the grid.
+
+    Returns:
+        The tissue, the fraction of each voxel that the structure covers, and the position of `grid` in the whole grid.
     """
     return Part(tissue, coverage(distance_mm, max(grid.edge_mm, soft_mm)) * np.float32(opacity), grid.box)
 
@@ -61,10 +64,10 @@ class Body:
 
     @classmethod
     def sample(cls, rng: np.random.Generator, gland_mm: tuple[float, float, float], rectum_mm: float) -> Body:
-        """Sample a random pelvis that fits a prostate and a rectum.
+        """Draw the random size and shape of one patient's pelvis, so that a given prostate and rectum fit into it.
 
         Args:
-            rng: source of the random parameters.
+            rng: NumPy random generator.
             gland_mm: width, thickness (front to back) and length of the prostate in mm.
             rectum_mm: radius of the rectum in mm.
         """
@@ -79,9 +82,14 @@ class Body:
 def pelvis(body: Body, grid: Grid) -> Iterator[Part]:
     """Yield all structures of the pelvis except prostate, bladder and rectum, from back to front.
 
+    Later structures cover earlier ones.
+
     Args:
         body: size and shape of the pelvis.
-        grid: positions of the voxels, with the random field "coarse".
+        grid: positions of the voxels. Its random field "coarse" is needed.
+
+    Yields:
+        One structure: its tissue, and the fraction of each voxel that it covers.
     """
     yield from _trunk(body, grid)
     yield from _muscles(body, grid)

@@ -53,15 +53,20 @@ class Examination:
 def simulate_examination(
     site_name: str, number: int, matrix: int = 128, seed: int = 0, severity: float = 1.0
 ) -> Examination:
-    """Simulate one examination of one site.
+    """Simulate one T2-weighted MRI examination of the prostate at one site, with its reference mask.
 
     Args:
-        site_name: a key of `prostate_sites.SITES`.
-        number: number of the case; the same numbers and seed always give the same examination.
+        site_name: name of the site: "RUNMC", "BMC", "I2CVB", "UCL", "BIDMC" or "HK".
+        number: number of the case. Equal arguments give the same examination.
         matrix: number of rows and of columns of a slice. The field of view and the anatomy do not depend on it.
-        seed: seed of the phantom.
-        severity: strength of the differences between scanners: 0 gives all sites the reference scanner, 1 gives each
-            site its own scanners, larger values exaggerate the differences.
+        seed: seed of all random draws. Another seed gives other patients.
+        severity: strength of the differences between the sites' scanners, at least 0: 0 gives all sites the same
+            reference scanner, 1 gives each site its own scanners, larger values exaggerate the differences.
+
+    Returns:
+        The volume, (X, Y, Z) float32 with integers from 0 to 4095; the mask, (X, Y, Z) uint8, 0 outside the prostate;
+        and the affine matrix (4, 4) from voxel indices to RAS coordinates in mm. In the mask of most sites the prostate
+        is 1. In the masks of RUNMC and BMC the peripheral zone is 1 and the transition zone is 2.
     """
     site, rng = SITES[site_name], stream(seed, "scan", site_name, number)
     patient = Patient.sample(stream(seed, "patient", site_name, number), balloon=site.coil == "endorectal")
@@ -111,19 +116,20 @@ def _write(path: Path, array: ndarray, affine: ndarray) -> None:
 
 def make_prostate_phantom(root: Path, cases_per_site: int = 8, matrix: int = 128, seed: int = 0,
                           progress: Callable[[int, int], None] | None = None, severity: float = 1.0) -> None:
-    """Generate the prostate phantom and write it to a folder, completely or not at all.
+    """Generate synthetic prostate MRI of six sites and write it to a folder, completely or not at all.
 
     Args:
         root: path of the folder to create; it must not exist, or must be empty.
-        cases_per_site: maximum number of cases of each site, at least 1. A site never has more cases than the
-            published dataset (I2CVB 19, UCL 13, BIDMC and HK 12).
+        cases_per_site: maximum number of cases (a volume with its mask) of each site, at least 1. A site never has more
+            cases than the published dataset (RUNMC and BMC 30, I2CVB 19, UCL 13, BIDMC and HK 12).
         matrix: number of rows and of columns of a slice, at least 32. The field of view and the anatomy do not depend
             on it.
-        seed: seed of the phantom. The same arguments give identical files.
-        progress: called after each case with (number of finished cases, total number of cases).
-        severity: strength of the differences between scanners and fields of view, at least 0: 0 gives all sites the
-            reference, 1 gives each site its own scanners. The compression of the gland by an endorectal coil does not
-            depend on it.
+        seed: seed of all random draws. The same arguments give identical files.
+        progress: function that is called after each case with (number of finished cases, total number of cases); None
+            for no progress.
+        severity: strength of the differences between the sites' scanners and fields of view, at least 0: 0 gives all
+            sites the same reference, 1 gives each site its own scanners, larger values exaggerate the differences. The
+            compression of the prostate by an endorectal coil does not depend on it.
 
     Raises:
         UserError: if `root` is not empty.

@@ -30,14 +30,15 @@ class Gland:
 
 
 def add_textures(patient: Patient, grid: Grid) -> Grid:
-    """Deform a grid with the patient's random displacement, and add the random fields that the tissues use.
+    """Return a grid that is deformed for one patient and has the random fields by which T2 varies inside the tissues.
 
     Args:
-        patient: parameters of the patient; `texture_seed` determines displacement and fields.
-        grid: a regular grid.
+        patient: parameters of the patient; `texture_seed` determines the deformation and the fields.
+        grid: a regular grid; it is not modified.
 
     Returns:
-        A grid with displaced x and y positions and with the fields that `Tissue.grain` refers to.
+        A copy of the grid with displaced x and y positions, and with ten random fields (Z, Y, X) by name, to which
+        `Tissue.grain` refers.
     """
     rng = np.random.default_rng(patient.texture_seed)
 
@@ -55,14 +56,17 @@ def add_textures(patient: Patient, grid: Grid) -> Grid:
 
 
 def sample_gland(patient: Patient, grid: Grid) -> Gland:
-    """Sample the shape of the prostate and of its transition zone on a grid.
+    """Compute the distance of every voxel to the surfaces of a patient's prostate and of its transition zone.
 
-    The cross-section is a rounded trapezium, narrow in front and with a groove behind. The apex is conical and the base
-    is blunt.
+    The cross-section of the prostate is a rounded trapezium, narrow in front and with a groove behind. The apex is
+    conical and the base is blunt.
 
     Args:
         patient: parameters of the patient.
         grid: positions of the voxels.
+
+    Returns:
+        Two arrays (Z, Y, X): the signed distances to the two surfaces in mm, negative inside.
     """
     width, thick, length = (side / 2 for side in patient.gland_mm)
     t = grid.z / length
@@ -87,11 +91,16 @@ def _transition(patient: Patient, grid: Grid, size: ndarray) -> ndarray:
 
 
 def anatomy(patient: Patient, grid: Grid) -> Iterator[Part]:
-    """Yield all structures of pelvis and prostate from back to front.
+    """Yield all anatomical structures of a patient's pelvis and prostate, from back to front.
+
+    Later structures cover earlier ones.
 
     Args:
         patient: parameters of the patient.
         grid: positions of the voxels, as `add_textures` returns them.
+
+    Yields:
+        One structure: its tissue, and the fraction of each voxel that it covers.
     """
     yield from pelvis(patient.body, grid)
     yield from _rectum(patient, grid)
@@ -205,14 +214,14 @@ def _blob(blob: FocalStructure, grid: Grid, gland: Gland) -> Iterator[Part]:
 
 
 def zone_coverage(patient: Patient, grid: Grid) -> tuple[ndarray, ndarray]:
-    """Compute the fraction of each voxel inside the whole prostate and inside its transition zone.
+    """Compute the fraction of each voxel that lies in a patient's prostate, and the fraction in its transition zone.
 
     Args:
         patient: parameters of the patient.
         grid: positions of the voxels, as `add_textures` returns them.
 
     Returns:
-        Two arrays (Z, Y, X) in [0, 1]: gland and transition zone.
+        Two arrays (Z, Y, X) in [0, 1]: the whole prostate, and the transition zone.
     """
     gland = sample_gland(patient, grid)
     whole = coverage(gland.surface, grid.edge_mm)

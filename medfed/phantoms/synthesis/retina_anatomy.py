@@ -36,12 +36,16 @@ class Outlines:
 
 
 def outlines(eye: Eye, x: ndarray, y: ndarray) -> Outlines:
-    """Compute the signed distances to the outlines of optic disc and cup of one eye; the cup lies inside the disc.
+    """Compute the distance of every pixel to the outlines of optic disc and optic cup. The cup lies inside the disc.
 
     Args:
         eye: parameters of the eye.
         x: (Y, X), x positions in mm from the centre of the disc, positive towards the temple.
         y: (Y, X), y positions in mm from the centre of the disc, positive downwards.
+
+    Returns:
+        Two arrays (Y, X): the signed distances to the edge of the disc and to the edge of the cup in mm, negative
+        inside.
     """
     rx, ry = eye.disc_mm
     cup = (rx * min(eye.cup_ratio * eye.cup_width, 0.9), ry * eye.cup_ratio)
@@ -63,12 +67,12 @@ def _outline(eye: Eye, x: ndarray, y: ndarray, radii: tuple[float, float], wobbl
 
 
 def reflectance(eye: Eye, grid: Grid, shape: Outlines) -> ndarray:
-    """Compute the fraction of the light that an eye reflects.
+    """Compute which fraction of red, green and blue light every point of an eye's retina reflects.
 
     Args:
         eye: parameters of the eye.
-        grid: grid of one layer (Z = 1) in mm, with the centre of the disc at the origin.
-        shape: outlines of disc and cup on this grid, from `outlines`.
+        grid: positions of the points in mm, in one layer (Z = 1), with the centre of the optic disc at the origin.
+        shape: distances to the outlines of disc and cup at these points, from `outlines`.
 
     Returns:
         (Y, X, 3), linear RGB, 0 to about 1.

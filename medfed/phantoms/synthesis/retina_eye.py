@@ -63,11 +63,12 @@ class Eye:
 
     @classmethod
     def sample(cls, rng: np.random.Generator, melanin_shift: float = 0.0) -> Eye:
-        """Sample a random eye.
+        """Draw the random parameters of one synthetic eye.
 
         Args:
-            rng: source of the random parameters.
-            melanin_shift: added to the mean pigmentation; positive is darker. It describes a site's population.
+            rng: NumPy random generator.
+            melanin_shift: number that is added to the mean pigmentation, which is 0.5 on a scale from 0 (fair) to 1
+                (dark). It describes the population of a site.
         """
         height = float(np.clip(rng.normal(0.92, 0.08), 0.74, 1.12))
         disc_mm = (height * float(np.clip(rng.normal(0.92, 0.05), 0.8, 1.05)), height)

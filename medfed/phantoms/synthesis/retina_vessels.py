@@ -25,8 +25,8 @@ class Vessel:
     """One vessel segment without branches.
 
     Args:
-        artery: whether it is an artery; otherwise it is a vein.
-        points: (N, 3), x, y and radius in mm along the centre line, at most `STEP_MM` apart.
+        artery: True for an artery, False for a vein.
+        points: (N, 3), x, y and radius in mm along the centre line; neighbouring points are 0.03 mm apart.
     """
 
     artery: bool
@@ -49,11 +49,14 @@ class VesselAbsorption:
 
 
 def sample_vessels(rng: np.random.Generator, disc_mm: tuple[float, float]) -> tuple[Vessel, ...]:
-    """Sample the arteries and veins of one eye; they start on the nasal side of the disc's centre.
+    """Draw the random arteries and veins of one eye. They start on the nasal side of the optic disc's centre.
 
     Args:
-        rng: source of the random shapes.
+        rng: NumPy random generator for the shapes.
         disc_mm: half the width and half the height of the optic disc in mm.
+
+    Returns:
+        The vessels as segments without branches, each with its centre line and radii in mm.
     """
     centre = np.array([-0.22 * disc_mm[0], 0.0]) + rng.normal(0, 0.06, 2)
     tree: list[Vessel] = []
@@ -107,13 +110,17 @@ def _walk(rng: np.random.Generator, origin: ndarray, headings: tuple[float, floa
 
 
 def vessel_absorption(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel_mm: float) -> VesselAbsorption:
-    """Compute the absorption and the reflex of all vessels for every pixel.
+    """Compute for every pixel how much blood the light passes in the vessels, and how much light the vessels reflect.
 
     Args:
         vessels: the vessels of one eye.
-        x: (Y, X), x position of every pixel in mm.
-        y: (Y, X), y position of every pixel in mm.
+        x: (Y, X), x position of every pixel in mm from the centre of the optic disc, positive towards the temple.
+        y: (Y, X), y position of every pixel in mm from the centre of the optic disc, positive downwards.
         pixel_mm: size of a pixel in mm. Vessels thinner than a pixel are drawn paler instead of thinner.
+
+    Returns:
+        Three arrays (Y, X): the relative length of the light's path through arteries and through veins, 1 in the centre
+        of a vessel with a diameter of 0.14 mm; and the reflected light, 0 to 1.
     """
     pixels = np.column_stack([x.ravel(), y.ravel()])
     low, high = pixels.min(0) - 0.1, pixels.max(0) + 0.1

@@ -43,16 +43,16 @@ class Grid:
         self, x_mm: tuple[float, float], y_mm: tuple[float, float], z_mm: tuple[float, float] = (-1e3, 1e3),
         margin_mm: float = 7.0,
     ) -> Grid:
-        """Return the part of the grid between the given bounds.
+        """Return the part of the grid between the given bounds. This grid is not modified.
 
         Args:
             x_mm: lower and upper bound of x in mm.
             y_mm: lower and upper bound of y in mm.
             z_mm: lower and upper bound of z in mm.
-            margin_mm: distance by which every bound is widened, so that displaced points are not lost.
+            margin_mm: distance in mm by which every bound is widened, so that displaced points are not lost.
 
         Returns:
-            A grid with cropped axes and fields, whose `box` refers to the uncropped grid.
+            A grid with cropped positions and fields. Its `box` says where it lies in the uncropped grid.
         """
         (z, y, x), (whole_z, whole_y, whole_x) = self.axes, self.box
         box = _between(z, z_mm, margin_mm), _between(y, y_mm, margin_mm), _between(x, x_mm, margin_mm)
@@ -62,13 +62,13 @@ class Grid:
             box=(_moved(box[0], whole_z), _moved(box[1], whole_y), _moved(box[2], whole_x)))
 
     def along_z(self, *pairs: tuple[float, float]) -> ndarray:
-        """Interpolate a quantity linearly along z.
+        """Return a quantity at every z position of the grid, interpolated linearly between given values.
 
         Args:
             pairs: (z in mm, value), ordered by z. Outside the given range the first or the last value applies.
 
         Returns:
-            (Z, 1, 1) float32, the value at each z position of the grid.
+            (Z, 1, 1) float32, in the unit of the values.
         """
         heights, values = zip(*pairs)
         return np.interp(self.z, heights, values).astype(np.float32)
@@ -86,13 +86,13 @@ def _moved(part: slice, whole: slice) -> slice:
 
 
 def regular_grid(z_mm: ndarray, y_mm: ndarray, x_mm: ndarray, edge_mm: float) -> Grid:
-    """Create a regular grid without displacement and without random fields.
+    """Create a regular grid of positions, without displacement and without random fields.
 
     Args:
         z_mm: (Z,), z positions in mm.
         y_mm: (Y,), y positions in mm.
         x_mm: (X,), x positions in mm.
-        edge_mm: width of a shape's soft edge in mm, about one pixel.
+        edge_mm: width in mm of the soft edge of shapes that are drawn on the grid, about one pixel.
     """
     z, y, x = (np.asarray(axis, np.float32) for axis in (z_mm, y_mm, x_mm))
     shape = (len(z), len(y), len(x))
@@ -102,12 +102,15 @@ def regular_grid(z_mm: ndarray, y_mm: ndarray, x_mm: ndarray, edge_mm: float) ->
 
 
 def bend(grid: Grid, shift_x_mm: ndarray, shift_y_mm: ndarray) -> Grid:
-    """Displace the sample points, which deforms every shape that is evaluated on the grid later.
+    """Return a copy of the grid whose points are displaced, which deforms shapes that are evaluated on it later.
+
+    A shape that is evaluated on the new grid appears moved in the opposite direction: to smaller x for a positive
+    `shift_x_mm`.
 
     Args:
-        grid: the grid to displace.
-        shift_x_mm: (Z, Y, X), displacement along x in mm.
-        shift_y_mm: (Z, Y, X), displacement along y in mm.
+        grid: the grid to displace; it is not modified.
+        shift_x_mm: (Z, Y, X), number that is added to the x position of each point, in mm.
+        shift_y_mm: (Z, Y, X), number that is added to the y position of each point, in mm.
     """
     return replace(grid, x=grid.x + shift_x_mm, y=grid.y + shift_y_mm)
 
@@ -126,14 +129,15 @@ def random_field(
     steps_mm: tuple[float, float, float],
     half_width_mm: tuple[float, float, float] = FIELD_HALF_WIDTH_MM,
 ) -> ndarray:
-    """Sample a smooth Gaussian random field that does not depend on the resolution of the grid.
+    """Draw a smooth Gaussian random field. Its values at given positions do not depend on the resolution of the grid.
 
-    The field is a cubic B-spline with standard normal coefficients on a regular lattice.
+    The field is a cubic B-spline with standard normal coefficients on a regular lattice of knots.
 
     Args:
-        grid: positions at which the field is evaluated.
-        rng: source of the coefficients.
-        steps_mm: spacing of the lattice along z, y and x in mm, which is the size of the field's structures.
+        grid: positions at which the field is evaluated (its regular positions, without displacement).
+        rng: NumPy random generator for the coefficients.
+        steps_mm: distances between the knots along z, y and x in mm, which determine the size of the field's
+            structures.
         half_width_mm: extent of the lattice on each side of the origin along z, y and x in mm.
 
     Returns:
@@ -146,13 +150,13 @@ def random_field(
 
 
 def ellipse(grid: Grid, centre: tuple, radii: tuple, degrees: float = 0.0) -> ndarray:
-    """Compute the signed distance to an ellipse in each slice.
+    """Compute the signed distance of every grid point to an ellipse in its slice.
 
     Args:
         grid: positions at which the distance is evaluated.
-        centre: (x, y) of the centre in mm; each a number or an array (Z, 1, 1).
-        radii: (x, y) semi-axes in mm; each a number or an array (Z, 1, 1).
-        degrees: rotation of the ellipse, from x towards y.
+        centre: (x, y) of the centre in mm; each is a number, or an array (Z, 1, 1) with one value for each slice.
+        radii: (x, y) semi-axes in mm; each is a number, or an array (Z, 1, 1).
+        degrees: rotation of the ellipse in degrees, from x towards y.
 
     Returns:
         (Z, Y, X), approximate signed distance in mm, negative inside.
@@ -166,7 +170,7 @@ def ellipse(grid: Grid, centre: tuple, radii: tuple, degrees: float = 0.0) -> nd
 
 
 def ellipsoid(grid: Grid, centre: tuple, radii: tuple) -> ndarray:
-    """Compute the signed distance to an ellipsoid.
+    """Compute the signed distance of every grid point to an ellipsoid whose axes are parallel to x, y and z.
 
     Args:
         grid: positions at which the distance is evaluated.
@@ -181,13 +185,14 @@ def ellipsoid(grid: Grid, centre: tuple, radii: tuple) -> ndarray:
 
 
 def band(grid: Grid, start: tuple, end: tuple, radius_mm: float | ndarray) -> ndarray:
-    """Compute the signed distance to a thick line with round ends, in each slice.
+    """Compute the signed distance of every grid point to a thick straight line with round ends in its slice.
 
     Args:
         grid: positions at which the distance is evaluated.
-        start: (x, y) of the line's first end in mm; each a number or an array (Z, 1, 1).
-        end: (x, y) of the line's second end in mm; each a number or an array (Z, 1, 1).
-        radius_mm: half the line's thickness in mm; a number or an array (Z, 1, 1).
+        start: (x, y) of the line's first end in mm; each is a number, or an array (Z, 1, 1) with one value for each
+            slice.
+        end: (x, y) of the line's second end in mm; each is a number, or an array (Z, 1, 1).
+        radius_mm: half the line's thickness in mm; a number, or an array (Z, 1, 1).
 
     Returns:
         (Z, Y, X), signed distance in mm, negative inside.
@@ -202,8 +207,8 @@ def coverage(distance_mm: ndarray, edge_mm: float) -> ndarray:
     """Convert a signed distance to the fraction of each voxel that the shape fills.
 
     Args:
-        distance_mm: signed distance to the shape's surface in mm, negative inside; any shape.
-        edge_mm: width of the linear transition from 1 (inside) to 0 (outside) in mm.
+        distance_mm: signed distance of each voxel to the shape's surface in mm, negative inside; an array of any shape.
+        edge_mm: width in mm of the linear transition from 1 (inside) to 0 (outside), which is centred on the surface.
 
     Returns:
         Array of the same shape as `distance_mm`, in [0, 1].

@@ -22,18 +22,18 @@ PALETTES = {  # RGB in [0, 1], from dark to bright
 
 
 def random_texture(seed: int, number: int, size: int = 128) -> ndarray:
-    """Generate one random texture image.
+    """Generate one random texture image, for training without images of patients.
 
     The image consists of two coloured patterns, one on each side of a random border, and a little noise. One image in
     four is grey.
 
     Args:
-        seed: seed of the collection.
-        number: index of the image in the collection. The same seed and number always give the same image.
+        seed: seed of the collection of textures.
+        number: index of the image in the collection, from 0. The same seed and number always give the same image.
         size: height and width in pixels, at least 8.
 
     Returns:
-        (3, size, size) float32 in [0, 1].
+        (3, size, size) float32 in [0, 1], RGB.
 
     Raises:
         ValueError: if size is below 8.
