@@ -13,7 +13,8 @@ IN_NAMES = re.compile(  # parts of names, split at underscores; and the prefixes
 IN_TEXTS = re.compile(
     r"\b(pictures?|people|told|onlookers?|strangers?|rehears\w*|twins?|anew|so many|whose say)\b", re.IGNORECASE
 )
-FILE_FORMATS = ('"pictures"', "`pictures`", "lambda picture", "(picture)", "[picture.mode]")  # in files of runs and bundles
+# Keys and code in the files of runs and bundles.
+FILE_FORMATS = ('"pictures"', "`pictures`", "lambda picture", "(picture)", "[picture.mode]")
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:
