@@ -16,10 +16,10 @@ from medfed.networks import pretrained
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """Base class of the networks' settings; a subclass in this package is the `network` block of a config.
+    """Base class of the settings of a network, which are the `network` block of a config file.
 
-    Its properties name submodules as dotted paths (`nn.Module.get_submodule`), so that a method can read or change what
-    passes there (see `medfed.functional.hooks`) without renaming any entry of the state dict.
+    Its properties name submodules by dotted paths (`nn.Module.get_submodule`), so that a federated method can read or
+    change their outputs (see `medfed.functional.hooks`) without renaming any entry of the state dict.
 
     Args:
         weights: path of a file of pretrained weights to start from; "" starts from random weights. The file holds a
