@@ -79,7 +79,7 @@ class NetworkSettings:
         """Build the network with random weights.
 
         Args:
-            in_channels: channels of the images.
+            in_channels: number of image channels.
             out_channels: number of structures (segmentation) or classes (classification).
 
         Returns:
@@ -109,7 +109,7 @@ class NetworkSettings:
     def load_pretrained(self, network: nn.Module) -> None:
         """Load the file of pretrained weights that the setting `weights` names into a network.
 
-        It does nothing if `weights` is "". A Python warning says if the last layer keeps its random weights, or if
+        It does nothing if `weights` is "". It gives a Python warning if the last layer keeps its random weights, or if
         weights for colour images are converted for grey images.
 
         Args:

@@ -179,7 +179,7 @@ class ClassGaussians(nn.Module):
         Args:
             mean: (B, d), means of the embeddings.
             std: (B, d), standard deviations of the embeddings, above 0.
-            label: (B,), integers, the class of each embedding.
+            label: (B,), integers in 0..n_classes-1, the class of each embedding.
 
         Returns:
             (B,), one divergence per embedding, at least 0.

@@ -81,9 +81,9 @@ class VGGEncoder(nn.Module):
 
     @torch.no_grad()
     def normalise_activations(self, images: Tensor) -> None:
-        """Scale the weights in place so that the mean output of every convolution after its ReLU is 1 over images.
+        """Scale the weights so that the mean of each ReLU's output over the given images is 1.
 
-        Each convolution gets one positive factor, so its feature maps are only scaled. Published weights for
+        The weights are changed in place. Each convolution before a ReLU gets one positive factor, so its feature maps are only scaled. Published weights for
         intensities of 0 to 255 otherwise give features in the hundreds, from which a decoder does not learn. See Gatys
         et al., "Image Style Transfer Using Convolutional Neural Networks", CVPR 2016.
 
