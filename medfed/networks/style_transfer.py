@@ -39,7 +39,7 @@ def drop_blank_images(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class StyleTransfer:
-    """Settings of the style transfer, which CCST and FISC have in common, and the transfer itself.
+    """Transfer of styles to images with given settings, as the methods CCST and FISC use it.
 
     A style is a mean and a standard deviation for each of D channels: feature channels of the codec, or the intensity
     channels of the image.

@@ -83,9 +83,10 @@ class VGGEncoder(nn.Module):
     def normalise_activations(self, images: Tensor) -> None:
         """Scale the weights so that the mean of each ReLU's output over the given images is 1.
 
-        The weights are changed in place. Each convolution before a ReLU gets one positive factor, so its feature maps are only scaled. Published weights for
-        intensities of 0 to 255 otherwise give features in the hundreds, from which a decoder does not learn. See Gatys
-        et al., "Image Style Transfer Using Convolutional Neural Networks", CVPR 2016.
+        The weights are changed in place. Each convolution before a ReLU gets one positive factor, so its feature maps
+        are only scaled. Published weights for intensities of 0 to 255 otherwise give features in the hundreds, from
+        which a decoder does not learn. See Gatys et al., "Image Style Transfer Using Convolutional Neural Networks",
+        CVPR 2016.
 
         Args:
             images: (B, 3, H, W) in [0, 1], RGB: the images over which the mean is taken.
