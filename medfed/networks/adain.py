@@ -211,7 +211,7 @@ class StyleCodec(nn.Module):
         return F.pad(images, (0, width - images.shape[3], 0, height - images.shape[2]), mode="reflect")
 
     def _cells(self, side: int) -> int:
-        """Return the number of feature positions for a side of an image, given in pixels; at least 2."""
+        """Return the number of feature positions for an image side of `side` pixels, at least 2."""
         return max(2, -(-side // self.downsampling))
 
 
