@@ -33,8 +33,8 @@ def sign_agreement(changes: Sequence[Tensor], votes: Tensor) -> Tensor:
     Args:
         changes: K tensors of one shape: how local training changed one weight tensor at each of K sites. The sign of 0
             is 0, so an unchanged element agrees with neither sign.
-        votes: (K,), v_k: how much the sign of each site counts, above 0. With whole numbers the result has no rounding
-            error before the division.
+        votes: (K,), v_k: how much the sign of each site counts, above 0. If the votes are whole numbers, the two sums
+            have no rounding error.
 
     Returns:
         A, float64 in [0, 1], in the shape of one change. 1 means that all signs agree. With three equal votes, 1/3
@@ -163,8 +163,8 @@ def coordinate_median(weights: Sequence[Weights]) -> dict[str, Tensor]:
         weights: K state dicts with the same entries, K at least 1.
 
     Returns:
-        A new state dict with the shapes and dtypes of the first one, computed in float64. Each element lies between
-        the smallest and the largest value of any subset of more than K / 2 state dicts.
+        A new state dict with the shapes and dtypes of the first one, computed in float64. If fewer than K / 2 sites are
+        faulty, each element lies between the smallest and the largest value of the other sites.
 
     Raises:
         ValueError: if there are no state dicts, or their entries differ in name, shape or dtype.
@@ -185,8 +185,8 @@ def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
             result is bit-identical to the plain average in which all state dicts have the weight 1 / K.
 
     Returns:
-        A new state dict with the shapes and dtypes of the first one, computed in float64. Each element lies between
-        the smallest and the largest value of any subset of K - cut state dicts.
+        A new state dict with the shapes and dtypes of the first one, computed in float64. If at most `cut` sites are
+        faulty, each element lies between the smallest and the largest value of the other sites.
 
     Raises:
         ValueError: if `cut` is out of range, or the entries differ in name, shape or dtype.

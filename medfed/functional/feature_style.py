@@ -152,7 +152,8 @@ def shift_style(features: Tensor, received: SiteStyle, rng: torch.Generator, n_k
 def explore_styles(features: Tensor, added: Tensor, level: float = 3.0, clamp: bool = True) -> Tensor:
     """Return copies of some samples whose styles are moved further away from the average style of the batch.
 
-        mean_new = mean + level * (mean - average mean of the batch),  std_new likewise
+        new mean = mean + level * (mean - average mean of the batch)
+        new std  = std  + level * (std  - average std of the batch)
 
     The style of a sample is the mean and the standard deviation of each channel of its feature map. Implements eq. 4-5
     (style exploration) of StableFDG (Park et al., NeurIPS 2023, https://arxiv.org/abs/2311.00227).
@@ -175,7 +176,8 @@ def explore_styles(features: Tensor, added: Tensor, level: float = 3.0, clamp: b
 def mix_styles(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
     """Mix the style of each sample with the style of another sample of the batch (MixStyle).
 
-        mean = ratio * own mean + (1 - ratio) * partner's mean,  std likewise
+        mean = ratio * own mean + (1 - ratio) * partner's mean
+        std  = ratio * own std  + (1 - ratio) * partner's std
 
     The style of a sample is the mean and the standard deviation of each channel of its feature map.
 

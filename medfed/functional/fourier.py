@@ -64,17 +64,17 @@ class LowFrequencySpectrum:
 def window_half_width(shape: tuple[int, ...], alpha: float) -> int:
     """Return the highest frequency of the window of low frequencies, floor(alpha * min(shape)).
 
-    The window is the square (or cube) of low frequencies whose amplitudes are exchanged between images. It reaches from
-    -half_width to half_width along each axis. A product alpha * min(shape) that is below a whole number only by a
-    rounding error (such as 0.29 * 100) counts as that number.
+    The window is the square (or cube) of low frequencies whose amplitudes are exchanged between images. Along each
+    axis, it reaches from minus this frequency to this frequency. A product alpha * min(shape) that is below a whole
+    number only by a rounding error (such as 0.29 * 100) counts as that number.
 
     Args:
         shape: the spatial size of the image in pixels, (H, W) or (H, W, D).
-        alpha: half of the window's side as a fraction of the shortest spatial side, in [0, 0.5). 0 gives a window with
-            frequency 0 only, which is the mean of the image.
+        alpha: the size of the window, in [0, 0.5). 0 gives a window with frequency 0 only, which is the mean of the
+            image.
 
     Returns:
-        The half width, in cycles per field of view, at least 0.
+        The highest frequency, a whole number of waves along a side of the image (cycles per field of view), at least 0.
 
     Raises:
         ValueError: if alpha is outside [0, 0.5).
@@ -89,12 +89,12 @@ def low_frequency_spectrum(images: Tensor, alpha: float) -> LowFrequencySpectrum
 
     Args:
         images: (B, C, H, W[, D]), non-negative, floating point, in any intensity unit.
-        alpha: the highest frequency to compute, in cycles per field of view, as a fraction of the shortest spatial side
-            in pixels, in [0, 0.5). It is rounded down to a whole number of cycles.
+        alpha: in [0, 0.5). It sets the highest frequency to floor(alpha * min(H, W[, D])) waves along a side of the
+            image (cycles per field of view).
 
     Returns:
-        An object with the complex spectrum for all frequencies up to this one along each axis, divided by the number of
-        pixels: complex64, or complex128 for float64 images.
+        An object with the complex spectrum for all frequencies up to the highest one along each axis, divided by the
+        number of pixels: complex64, or complex128 for float64 images.
 
     Raises:
         ValueError: if the images are not a batch of floating-point 2-D or 3-D images, or alpha is outside [0, 0.5).
@@ -124,7 +124,7 @@ def mix_amplitude(images: Tensor, low_frequencies: LowFrequencySpectrum, window:
         images: (B, C, H, W[, D]), non-negative, the images whose spectrum was computed; not changed.
         low_frequencies: the spectrum of these images, from `low_frequency_spectrum`.
         window: (B, C, S, S[, S]), the given amplitudes, usually of other images, as `low_frequency_window` returns them
-            for the same alpha.
+            for the same alpha. S = 2 * half_width + 1, where half_width is the highest frequency of the spectrum.
         ratio: (B,) in [0, 1], the weight of the given amplitudes. 0 returns the image up to rounding; 1 replaces all
             amplitudes of the low frequencies.
 
@@ -165,9 +165,9 @@ def exchange_amplitude(images: Tensor, window: Tensor, ratio: Tensor, alpha: flo
             `low_frequency_window` returns them for the same alpha. S = 2 * floor(alpha * min(H, W[, D])) + 1.
         ratio: (B,) in [0, 1], the weight of the other amplitudes. 0 returns the image up to rounding; 1 replaces all
             amplitudes of the low frequencies.
-        alpha: the highest frequency that counts as low, in cycles per field of view, as a fraction of the shortest
-            spatial side in pixels, in [0, 0.5). 0 changes only the mean of each channel. ELCFS uses 0.01. (The authors'
-            released loader uses alpha = 0 and ratio = 1.)
+        alpha: in [0, 0.5). The low frequencies are those up to floor(alpha * min(H, W[, D])) waves along a side of the
+            image (cycles per field of view). 0 changes only the mean of each channel. The paper uses 0.01, the authors'
+            released loader 0 (with ratio 1).
 
     Returns:
         (B, C, H, W[, D]), real, in the dtype and unit of `images`, not clipped to any range.
@@ -194,12 +194,12 @@ def low_frequency_window(images: Tensor, alpha: float) -> Tensor:
 
     Args:
         images: (B, C, H, W[, D]), non-negative, floating point, in any intensity unit.
-        alpha: the highest frequency to return, in cycles per field of view, as a fraction of the shortest spatial side
-            in pixels, in [0, 0.5).
+        alpha: in [0, 0.5). It sets the highest frequency to half_width = floor(alpha * min(H, W[, D])) waves along a
+            side of the image (cycles per field of view).
 
     Returns:
-        (B, C, S, S), or (B, C, S, S, S) for volumes, with S = 2 * floor(alpha * min(H, W[, D])) + 1. The amplitudes are
-        at least 0, in the unit of the images, with frequency 0 in the middle.
+        (B, C, S, S), or (B, C, S, S, S) for volumes, with S = 2 * half_width + 1: frequencies from -half_width to
+        half_width along each axis, frequency 0 in the middle. The amplitudes are at least 0, in the unit of the images.
 
     Raises:
         ValueError: if the images are not a batch of floating-point 2-D or 3-D images, or alpha is outside [0, 0.5).

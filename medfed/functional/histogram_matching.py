@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def match_histograms(features: Tensor, style: Tensor) -> Tensor:
-    """Give each channel of feature maps exactly the histogram of the same channel of other feature maps.
+    """Give each channel of `features` exactly the histogram of the same channel of `style`.
 
     The r-th smallest value of a channel is replaced by the r-th smallest value of the style's channel (exact feature
     distribution matching, Zhang et al., CVPR 2022, https://arxiv.org/abs/2203.07740).

@@ -138,8 +138,8 @@ def insert_layer(network: nn.Module, path: str, layer: nn.Module, name: str) -> 
 
     Raises:
         AttributeError: if the network has no submodule `path`.
-        ValueError: if the network already has an attribute `name`, or is an `nn.Sequential`, which would run the layer
-            as its last one.
+        ValueError: if the network already has an attribute `name`, or the network is an `nn.Sequential` (which would
+            call the layer after all others).
     """
     add_submodule(network, layer, name)
     network.get_submodule(path).register_forward_hook(_LayerHook(layer))
@@ -154,8 +154,8 @@ def add_submodule(network: nn.Module, layer: nn.Module, name: str) -> None:
         name: name for the layer in the network, which must not be the name of an existing attribute.
 
     Raises:
-        ValueError: if the network already has an attribute `name`, or is an `nn.Sequential`, which would run the layer
-            as its last one.
+        ValueError: if the network already has an attribute `name`, or the network is an `nn.Sequential` (which would
+            call the layer after all others).
     """
     if isinstance(network, nn.Sequential):
         raise ValueError("a layer cannot be added to an nn.Sequential, which would run it as its last layer")

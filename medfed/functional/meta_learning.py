@@ -14,7 +14,7 @@ from torch.optim.adam import adam
 
 
 def sharpness_ascent(loss: Tensor, parameters: Mapping[str, Tensor], distance: float) -> dict[str, Tensor]:
-    """Move the weights a fixed distance up the gradient of the loss, as sharpness-aware minimisation does.
+    """Return the weights moved a fixed distance up the gradient of a loss L, as sharpness-aware minimisation does.
 
         w + delta,   delta = distance * g / |g|,   g = dL/dw
 

@@ -29,8 +29,9 @@ def clustered_site_style(
     style of the site is the average over its clusters. Implements eq. 1-2 of FISC (Nguyen et al., 2024,
     https://arxiv.org/abs/2410.22622).
 
-    For one cluster and `spread` "mixture", the result is the mean and the standard deviation over all pixels of the
-    site (the overall style of CCST), up to the factor n / (n - 1) in the variances of the single images with n pixels.
+    For one cluster and `spread` "mixture", the result is the mean and the standard deviation over all pixels of all
+    images of the site, which CCST calls the overall style. A small difference remains if the variances in `std` were
+    divided by n - 1, and not by n, for n pixels per image.
 
     Args:
         mean: (N, C), the channel means of N images.

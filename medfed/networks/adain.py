@@ -97,7 +97,8 @@ class StyleCodec(nn.Module):
             images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels.
 
         Returns:
-            Four feature maps (B, C_i, H_i, W_i), the finest first. The last one is what `encode` returns.
+            Four feature maps (B, C_i, H_i, W_i), the one with the largest H_i and W_i first. The last one is the map
+            that `encode` returns.
 
         Raises:
             ValueError: if the images are not floating point, have another number of channels, or sides below

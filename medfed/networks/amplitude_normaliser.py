@@ -39,8 +39,9 @@ class AmplitudeNormaliser(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Return images with the common low-frequency amplitudes, clipped to [0, 1].
 
-        The common amplitudes are the buffer `window`, (C, S, S) with S = 2 * half_width + 1. They replace each image's
-        own amplitudes for all frequencies up to half_width cycles per field of view; the phase is kept.
+        The common amplitudes are the same for all images: the buffer `window`, (C, S, S) with S = 2 * half_width + 1.
+        They replace each image's own amplitudes of its Fourier transform for all frequencies up to half_width waves
+        along a side of the image (cycles per field of view). The phase is kept.
 
         Args:
             image: (B, C, H, W) in [0, 1], at least S pixels along each side.
@@ -59,13 +60,14 @@ class AmplitudeNormaliser(nn.Module):
 
 
 def alpha_for_half_width(half_width: int, side: int) -> float:
-    """Return the fraction of the shortest image side for which the window of low frequencies ends at `half_width`.
+    """Return the window size alpha for which the window of low frequencies reaches the frequency `half_width`.
 
-    The functions in `medfed.functional.fourier` take this fraction, alpha, in place of the highest frequency. They
-    round alpha * side down to a whole number, which is then `half_width`.
+    alpha is a fraction of the shortest side of the images. The functions in `medfed.functional.fourier` use
+    floor(alpha * side) as the highest frequency of the window.
 
     Args:
-        half_width: the wanted highest frequency of the window, a whole number of cycles per field of view, at least 0.
+        half_width: the wanted highest frequency, a whole number of waves along a side of the image (cycles per field of
+            view), at least 0.
         side: shortest side of the images in pixels.
 
     Returns:
@@ -88,8 +90,8 @@ def prepend_normaliser(network: nn.Module, half_width: int) -> None:
 
     Args:
         network: changed in place. Its first convolution has as many input channels as the images.
-        half_width: the highest frequency whose amplitude is replaced, in cycles per field of view, at least 0. 0
-            replaces only the mean brightness of each channel.
+        half_width: the highest frequency whose amplitude is replaced, in waves along a side of the image (cycles per
+            field of view), at least 0. 0 replaces only the mean brightness of each channel.
 
     Raises:
         ValueError: if the network has an amplitude normaliser already.

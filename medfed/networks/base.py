@@ -16,10 +16,10 @@ from medfed.networks import pretrained
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """Base class of the networks' settings; a subclass in this package is the `network` block of a config.
+    """Base class of the settings of a network, which are the `network` block of a config file.
 
-    Its properties name submodules as dotted paths (`nn.Module.get_submodule`), so that a method can read or change what
-    passes there (see `medfed.functional.hooks`) without renaming any entry of the state dict.
+    Its properties name submodules by dotted paths (`nn.Module.get_submodule`), so that a federated method can read or
+    change their outputs (see `medfed.functional.hooks`) without renaming any entry of the state dict.
 
     Args:
         weights: path of a file of pretrained weights to start from; "" starts from random weights. The file holds a
@@ -79,7 +79,7 @@ class NetworkSettings:
         """Build the network with random weights.
 
         Args:
-            in_channels: channels of the images.
+            in_channels: number of image channels.
             out_channels: number of structures (segmentation) or classes (classification).
 
         Returns:
@@ -109,7 +109,7 @@ class NetworkSettings:
     def load_pretrained(self, network: nn.Module) -> None:
         """Load the file of pretrained weights that the setting `weights` names into a network.
 
-        It does nothing if `weights` is "". A Python warning says if the last layer keeps its random weights, or if
+        It does nothing if `weights` is "". It gives a Python warning if the last layer keeps its random weights, or if
         weights for colour images are converted for grey images.
 
         Args:

@@ -55,7 +55,7 @@ class DenseNetwork(NetworkSettings):
         """Build the DenseNet with random weights.
 
         Args:
-            in_channels: channels of the images.
+            in_channels: number of image channels.
             out_channels: number of classes.
 
         Returns:

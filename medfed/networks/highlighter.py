@@ -19,7 +19,7 @@ NAME = "highlighter"  # the layer's name in the network, and so in its state dic
 
 
 class Highlighter(nn.Module):
-    """Attention over the last feature map z, whose weighted average adds to the logits.
+    """Attention layer: it averages the last feature map z with a learned weight per position and adds to the logits.
 
     For image i, a partner j of the same class, and 1x1 convolutions q (query) and k (key) to d channels:
 

@@ -69,7 +69,7 @@ class ResidualNetwork(NetworkSettings):
         """Build the ResNet with random weights.
 
         Args:
-            in_channels: channels of the images.
+            in_channels: number of image channels.
             out_channels: number of classes.
 
         Returns:

@@ -58,7 +58,7 @@ class SmallEncoder(nn.Module):
 
     @torch.no_grad()
     def normalise_activations(self, images: Tensor) -> list[Tensor]:
-        """Scale the weights so that every channel of the four feature maps has a root mean square of 1 over images.
+        """Scale the weights so that each channel of the four feature maps has root mean square 1 over the given images.
 
         The weights are changed in place. Every channel of a map is multiplied by a positive factor, and the next
         convolution divides by the same factor, so the maps are only scaled. A channel that is never active stays as it

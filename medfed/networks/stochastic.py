@@ -150,10 +150,12 @@ class _SourceCarrier:
 
 
 class ClassGaussians(nn.Module):
-    """One Gaussian per class, N(r_mu[y], softplus(r_sigma[y])), and the scale C of FedSR, all learned with the network.
+    """One learned Gaussian distribution of embeddings for each class, and one learned scale, as FedSR uses them.
 
-    These parameters are kept out of the state dict, so they are in no message, checkpoint or bundle and stay at the
-    site. `copy_parameters` and `set_parameters` store and restore them there.
+    FedSR writes N(r_mu[y], softplus(r_sigma[y])) for the Gaussian of class y, and C for the scale. Here r_mu is the
+    parameter `mean`, r_sigma is `spread`, and C is `scale`; all are learned together with the network. They are kept
+    out of the state dict, so they are in no message, checkpoint or bundle and stay at the site. `copy_parameters` and
+    `set_parameters` store and restore them there.
 
     Args:
         n_classes: number of classes.
@@ -177,7 +179,7 @@ class ClassGaussians(nn.Module):
         Args:
             mean: (B, d), means of the embeddings.
             std: (B, d), standard deviations of the embeddings, above 0.
-            label: (B,), integers, the class of each embedding.
+            label: (B,), integers in 0..n_classes-1, the class of each embedding.
 
         Returns:
             (B,), one divergence per embedding, at least 0.

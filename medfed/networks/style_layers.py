@@ -39,13 +39,17 @@ class StyleLayer(nn.Module):
         self.probability = probability
 
     def forward(self, features: Tensor) -> Tensor:
-        """Change the style of a batch, or return it as it is.
+        """Change the styles of a batch of feature maps at random in training.
+
+        The style of a feature map is the distribution of the values of each channel, such as their mean and standard
+        deviation. With the layer's `probability` all maps of the batch are changed. Otherwise, in evaluation mode, and
+        for a batch of one image, the input itself is returned.
 
         Args:
-            features: (B, C, H, W). A batch of one image is never changed.
+            features: (B, C, H, W), floating point.
 
         Returns:
-            (B, C, H, W).
+            (B, C, H, W), the changed copy or the input itself.
         """
         if not self.training or self.probability == 0 or len(features) < 2:
             return features
@@ -54,7 +58,15 @@ class StyleLayer(nn.Module):
         return self.change_style(features, torch.default_generator)
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Return a batch (B, C, H, W), B at least 2, with changed styles; `rng` is a CPU generator."""
+        """Return a copy of a batch of feature maps with changed styles. Each subclass overrides this method.
+
+        Args:
+            features: (B, C, H, W), floating point, B at least 2.
+            rng: a CPU generator for all random numbers.
+
+        Returns:
+            (B, C, H, W).
+        """
         raise TypeError(f"{type(self).__name__} must override change_style(features, rng)")
 
 
@@ -74,7 +86,15 @@ class MixStyle(StyleLayer):
         self.concentration = concentration
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Return a batch (B, C, H, W) whose channel means and standard deviations are mixed with a random partner's."""
+        """Mix the mean and standard deviation of each channel with those of a random feature map of the same batch.
+
+        Args:
+            features: (B, C, H, W), floating point; not changed.
+            rng: a CPU generator for the partners and the mixing ratios.
+
+        Returns:
+            (B, C, H, W).
+        """
         return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
 
@@ -90,7 +110,15 @@ class EFDMix(MixStyle):
     """
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Return a batch (B, C, H, W) whose channel histograms are mixed with a random partner's."""
+        """Mix the histogram of each channel with the histogram of this channel in a random feature map of the batch.
+
+        Args:
+            features: (B, C, H, W), floating point; not changed.
+            rng: a CPU generator for the partners and the mixing ratios.
+
+        Returns:
+            (B, C, H, W).
+        """
         return mix_histograms(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
 
@@ -110,7 +138,18 @@ class DSU(StyleLayer):
         self.factor = factor
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Return a batch (B, C, H, W) with random channel means and standard deviations around its own."""
+        """Give each channel of each feature map a random mean and standard deviation around its own.
+
+        The random numbers are normally distributed. They vary as much as the means and standard deviations of the batch
+        do, multiplied by the layer's `factor`.
+
+        Args:
+            features: (B, C, H, W), floating point, B at least 2; not changed.
+            rng: a CPU generator.
+
+        Returns:
+            (B, C, H, W).
+        """
         return add_style_noise(features, rng, self.factor)
 
 
@@ -119,17 +158,21 @@ def insert_after_stages(
 ) -> nn.Module:
     """Insert a new style layer after each of the given stages of a network, in place.
 
+    A style layer, such as `MixStyle`, changes the style of feature maps at random during training.
+
     Args:
         network: changed in place; no entry of its state dict is renamed.
-        stage_paths: paths of the modules that end the network's stages (`NetworkSettings.encoder_stages`).
-        stages: numbers of the stages, counted from 1.
-        layer: function that builds a layer; called once per stage.
+        stage_paths: dotted paths of the submodules that end the network's stages, the first stage first, as
+            `NetworkSettings.encoder_stages` lists them.
+        stages: numbers of the stages after which a layer is inserted, counted from 1.
+        layer: function without arguments that builds a style layer. It is called once per stage.
 
     Returns:
-        The network.
+        The same network.
 
     Raises:
-        UserError: if the network has fewer stages, or already has such a layer after one of them.
+        UserError: if `stages` has a number above the number of stages, or the network already has a layer of this class
+            after one of the stages.
     """
     if max(stages) > len(stage_paths):
         raise UserError(

@@ -25,20 +25,21 @@ BLANK_STD = 0.02  # an image is blank if the standard deviation of its intensiti
 
 
 def drop_blank_images(images: Tensor) -> Tensor:
-    """Return the images that are not blank; the style of a blank image has no meaning.
+    """Return the images that are not blank (nearly constant), because the style of a blank image has no meaning.
 
     Args:
         images: (B, C, H, W) in [0, 1].
 
     Returns:
-        (n, C, H, W): the images with a standard deviation of at least `BLANK_STD` in some channel; n may be 0.
+        (n, C, H, W): the images whose intensities have a standard deviation of at least 0.02 in at least one channel;
+        n may be 0.
     """
     return images[images.flatten(2).std(dim=2, correction=0).amax(dim=1) >= BLANK_STD]
 
 
 @dataclass(frozen=True)
 class StyleTransfer:
-    """Settings of the style transfer, which CCST and FISC have in common, and the transfer itself.
+    """Transfer of styles to images with given settings, as the methods CCST and FISC use it.
 
     A style is a mean and a standard deviation for each of D channels: feature channels of the codec, or the intensity
     channels of the image.
@@ -59,23 +60,30 @@ class StyleTransfer:
     transfer_size: NonNegativeInt
 
     def __post_init__(self) -> None:
-        """Check every field against its annotation; a ValueError names each one that is not allowed."""
+        """Check every field against its annotation.
+
+        Raises:
+            ValueError: with one sentence for each field whose value is not allowed.
+        """
         bounds.check(self)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of the codec's file; () for medfed's own codec, and if images are not redrawn."""
+        """Paths of the files that these settings need: the codec's file or folder, as the setting `codec` names it.
+
+        It is () for medfed's own codec ("small"), and for transfer "moments", which needs no codec.
+        """
         return (self.codec,) if self.transfer == "codec" and self.codec != BUNDLED_CODEC else ()
 
     def check(self, image_size: int, channels: int) -> None:
-        """Check that the codec can process such images.
+        """Check that the codec can process images of this size. Transfer "moments" can process all images.
 
         Args:
             image_size: side of the images in pixels.
             channels: number of channels of the images.
 
         Raises:
-            UserError: if the images are too small or have neither 1 nor 3 channels.
+            UserError: if the images are too small or have neither 1 nor 3 channels, or the codec cannot be loaded.
         """
         if self.transfer == "moments":
             return
@@ -89,16 +97,17 @@ class StyleTransfer:
             )
 
     def features(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield the feature maps that carry the style of images, a few images at a time.
+        """Yield the feature maps whose channel means and standard deviations are the style, a few images at a time.
 
-        Feature maps of VGG need 8 MB for an image of 512 x 512 pixels and 266 MB to compute, so process each part
-        before the next one is requested.
+        Process each part before you request the next one: for an image of 512 x 512 pixels, VGG's feature map needs 8
+        MB, and 266 MB while it is computed.
 
         Args:
             images: (B, C, H, W) in [0, 1].
 
         Yields:
-            (b, D, h, w), floating point, for the next b images; the images themselves for transfer "moments".
+            (b, D, h, w), floating point: the codec's feature maps of the next b images, with D feature channels. For
+            transfer "moments" it yields all images at once, as they are.
         """
         if self.transfer == "moments":
             yield images
@@ -107,13 +116,14 @@ class StyleTransfer:
             yield _load_cached_codec(self.codec, images.device).encode(self._resize(part))
 
     def restyle(self, images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Redraw images in given styles.
+        """Return images in other styles: with the codec or by matching intensities, as the setting `transfer` says.
 
         Args:
-            images: (B, C, H, W) in [0, 1], one image per style; or one image (1, C, H, W) for all styles, which is
-                encoded only once.
-            mean: (m, D), the channel means of m styles.
-            std: (m, D), the channel standard deviations of m styles.
+            images: (m, C, H, W) in [0, 1], one image for each style; or one image (1, C, H, W) for all m styles, which
+                is encoded only once.
+            mean: (m, D), the means of m styles: of the codec's D feature channels, or of the D = C intensity channels
+                for transfer "moments".
+            std: (m, D), the standard deviations of the m styles.
 
         Returns:
             (m, C, H, W) in [0, 1].
@@ -138,7 +148,8 @@ class StyleTransfer:
             images: (B, C, H, W) in [0, 1].
 
         Returns:
-            (1,) on the CPU: mean absolute difference of intensity. None for transfer "moments", which redraws nothing.
+            (1,) on the CPU: the mean absolute difference between the images before and after, in [0, 1]. None for
+            transfer "moments", which has no encoder and decoder.
         """
         if self.transfer == "moments":
             return None

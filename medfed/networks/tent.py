@@ -53,18 +53,30 @@ class Tent(nn.Module):
         self.optimizer = torch.optim.Adam(adapted, learning_rate)
 
     def train(self, mode: bool = True) -> Tent:
-        """Keep evaluation mode whatever `mode` is, so dropout stays off; BatchNorm uses batch statistics anyway."""
+        """Override `nn.Module.train`: the network always stays in evaluation mode, so dropout stays off.
+
+        BatchNorm uses the statistics of the batch in both modes.
+
+        Args:
+            mode: ignored.
+
+        Returns:
+            This object.
+        """
         self.network.eval()
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Predict a batch, then take one optimiser step.
+        """Predict a batch, then change BatchNorm's weights and biases in place by one optimiser step.
+
+        The step lowers the mean entropy of the predictions, so it needs no labels. It changes the predictions for all
+        later batches.
 
         Args:
-            images: (B, C, H, W).
+            images: (B, C, H, W), the network's input.
 
         Returns:
-            Logits of the network before the step, without a gradient.
+            The network's logits before the step, without a gradient.
         """
         with torch.enable_grad():
             logits = self.network(images)

@@ -43,8 +43,8 @@ class UNet(NetworkSettings):
         """Build the U-Net with random weights.
 
         Args:
-            in_channels: channels of the images.
-            out_channels: number of structures.
+            in_channels: number of image channels.
+            out_channels: number of structures to segment.
 
         Returns:
             A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W). H and W should be multiples
@@ -53,11 +53,14 @@ class UNet(NetworkSettings):
         return BasicUNet(**self._arguments(in_channels, out_channels))
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """Return the `network_def` of a MONAI bundle: `monai.networks.nets.BasicUNet` and its arguments.
+        """Return the entry `network_def` of a MONAI bundle's config, from which MONAI builds the same network.
 
         Args:
-            in_channels: channels of the images.
-            out_channels: number of structures or classes.
+            in_channels: number of image channels.
+            out_channels: number of structures to segment.
+
+        Returns:
+            A dict with `_target_` ("monai.networks.nets.BasicUNet") and the arguments of this class.
         """
         arguments = self._arguments(in_channels, out_channels)
         arguments["norm"] = list(arguments["norm"])

@@ -63,13 +63,14 @@ class VGGEncoder(nn.Module):
         self.architecture = architecture
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Return the four feature maps of images.
+        """Return the four feature maps relu1_1, relu2_1, relu3_1 and relu4_1 of images.
 
         Args:
-            images: (B, 3, H, W) in [0, 1], any H and W.
+            images: (B, 3, H, W) in [0, 1], RGB, H and W at least 9.
 
         Returns:
-            Four maps, the finest first; the last one is (B, 512, ceil(H / 8), ceil(W / 8)).
+            Four maps with 64, 128, 256 and 512 channels. Their sides are H and W divided by 1, 2, 4 and 8, rounded up,
+            so the last map is (B, 512, ceil(H / 8), ceil(W / 8)).
         """
         levels = []
         for number, layer in enumerate(self.layers):
@@ -80,14 +81,15 @@ class VGGEncoder(nn.Module):
 
     @torch.no_grad()
     def normalise_activations(self, images: Tensor) -> None:
-        """Scale the weights so that every convolution's mean activation over these images is 1.
+        """Scale the weights so that the mean of each ReLU's output over the given images is 1.
 
-        See Gatys et al., "Image Style Transfer Using Convolutional Neural Networks", CVPR 2016. ReLU and max-pooling
-        commute with a positive factor, so the maps keep their meaning. Published weights for intensities of 0 to 255
-        otherwise give features in the hundreds, from which no decoder learns.
+        The weights are changed in place. Each convolution before a ReLU gets one positive factor, so its feature maps
+        are only scaled. Published weights for intensities of 0 to 255 otherwise give features in the hundreds, from
+        which a decoder does not learn. See Gatys et al., "Image Style Transfer Using Convolutional Neural Networks",
+        CVPR 2016.
 
         Args:
-            images: (B, 3, H, W) in [0, 1].
+            images: (B, 3, H, W) in [0, 1], RGB: the images over which the mean is taken.
         """
         total = 1.0
         for number, layer in enumerate(self.layers):
@@ -125,15 +127,27 @@ class Decoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Decode relu4_1 features (B, 512, h, w) to RGB images (B, 3, 8h, 8w), about in [0, 1]."""
+        """Decode feature maps to RGB images.
+
+        Args:
+            features: (B, 512, h, w), the encoder's last feature maps (relu4_1), possibly with another style.
+
+        Returns:
+            (B, 3, 8h, 8w), about in [0, 1] but not clamped.
+        """
         return self.layers(features)
 
 
 def load_encoder(path: Path | str) -> VGGEncoder:
-    """Load a VGG encoder from a file of published weights; the entry names decide between VGG-19 and VGG-16.
+    """Load a VGG encoder from a file of published weights.
+
+    The entry names in the file decide whether it becomes a VGG-19 or a VGG-16.
 
     Args:
-        path: a `.safetensors`, `.pth` or `.pt` file.
+        path: a `.safetensors`, `.pth` or `.pt` file with a state dict.
+
+    Returns:
+        The encoder, on the CPU.
 
     Raises:
         UserError: if the file is missing or not a state dict of tensors, or an entry is missing or has another shape.
@@ -155,8 +169,11 @@ def load_decoder(path: Path | str, architecture: str = "vgg19") -> Decoder:
     """Load a VGG decoder from a file of published weights.
 
     Args:
-        path: a `.safetensors`, `.pth` or `.pt` file.
-        architecture: "vgg19" or "vgg16", as the encoder's.
+        path: a `.safetensors`, `.pth` or `.pt` file with a state dict.
+        architecture: "vgg19" or "vgg16", the architecture of the encoder for which the decoder was trained.
+
+    Returns:
+        The decoder, on the CPU.
 
     Raises:
         UserError: if the file is missing or not a state dict of tensors, or an entry is missing or has another shape.
@@ -197,16 +214,18 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
 def load_renamed_weights(
     module: nn.Module, entries: Mapping[str, Tensor], renamed: Mapping[str, str], path: Path
 ) -> None:
-    """Load the entries of a file into a module under the module's own names; other entries of the file are ignored.
+    """Load tensors that were read from a file, where they have other names, into a module.
+
+    Entries of the file that the module does not have are ignored.
 
     Args:
-        module: changed in place.
-        entries: tensors of the file, by the file's names.
-        renamed: for every entry of the module, the file's name as key and the module's name as value.
-        path: the file, for error messages.
+        module: the module whose weights are set, in place.
+        entries: the tensors of the file, by their names in the file.
+        renamed: a dict from the name in the file to the name in the module's state dict, for every entry of the module.
+        path: the path of the file, which is only used in error messages.
 
     Raises:
-        UserError: with the first entry that is missing in the file or has another shape.
+        UserError: if an entry is missing in the file or has another shape. The message names the first such entry.
     """
     state = module.state_dict()
     for file_name, own_name in renamed.items():
