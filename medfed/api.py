@@ -334,15 +334,26 @@ def leave_two_sites_out(
     `leave_one_site_out`.
 
     Args:
+        config: the base config, or anything that `load_config` reads. The sites and the seed change in each run.
+        methods: the methods to compare, each a name (`"fedavg"`), a name with settings (`"ccst:k=1,style=single"`),
+            several methods that are applied together (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`), or a
+            class that inherits from `Method`. The text `"all"` takes every method that works on the task.
         pairs: (name of the unseen site, name of the validation site) of each run; None pairs each site with the next
             one.
-        config, methods, seeds, sites, vary, out, resume, progress: as for `leave_one_site_out`.
+        seeds: number of runs of each method and pair. They use the config's seed, seed + 1, ...
+        sites: names of the unseen sites; None takes every site. It cannot be given together with `pairs`.
+        vary: lists of values by dotted key, such as `{"federation.participating": [1, 2]}`. Every method is run with
+            each combination of the values. None varies nothing.
+        out: folder for tables and runs. None uses a temporary folder, which is deleted with the returned object.
+        resume: whether to continue the comparison in `out`: finished runs are not repeated.
+        progress: whether to draw progress bars and print notes to stderr.
 
     Returns:
         The comparison: its tables and its runs.
 
     Raises:
-        UserError: as `leave_one_site_out`, and if a pair is wrong or there are fewer than three sites.
+        UserError: if a method, a site, a pair or a setting is unknown or does not work, or if there are fewer than
+            three sites; nothing has been trained then.
     """
     return compare(
         load_config(config), _method_texts(methods), out, leave_two_out=True,
@@ -352,7 +363,9 @@ def leave_two_sites_out(
 
 
 def export(run: Run | str | Path, out: str | Path | None = None) -> Path:
-    """Write the network of a finished run as a MONAI bundle, a folder that runs with MONAI and without medfed.
+    """Write the network of a finished run as a MONAI bundle.
+
+    A bundle is a folder of weights, configs and documentation that MONAI can run without medfed.
 
     Args:
         run: a `Run`, or the folder of one.
@@ -385,7 +398,10 @@ def compare(
         vary: texts of the form `KEY=V1,V2`; every method is run with each combination of these values.
         out: folder for tables and runs; None uses a temporary folder, which is deleted with the returned object.
         leave_two_out: whether each run has a validation site, which does not take part in the training either.
-        seeds, sites, resume, progress: as for `leave_one_site_out`.
+        seeds: number of runs of each method and unseen site. They use the config's seed, seed + 1, ...
+        sites: names of the unseen sites; None takes every site. It cannot be given together with `pairs`.
+        resume: whether to continue the comparison in `out`: finished runs are not repeated.
+        progress: whether to draw progress bars and print notes to stderr.
 
     Returns:
         The comparison: its tables and its runs.

@@ -24,8 +24,9 @@ def membership_inference(
 ) -> dict | None:
     """Measure how well an attacker can find out which patients' images the shared statistics were computed from.
 
-    These patients are called members. The attacker has images of a patient, computes their statistics, and takes the
-    patient for a member if these statistics are close to the shared ones.
+    Shared statistics are the tensors that a site computes from its images and sends before the first round. The
+    patients whose images they are computed from are called members. The attacker has images of a patient, computes
+    their statistics, and takes the patient for a member if these statistics are close to the shared ones.
 
     Args:
         shared: the audited site and the statistics that it shares.
@@ -62,7 +63,8 @@ def membership_inference(
 def n_tested_patients(shared: SharedStatistics, held_out: Samples | None) -> int:
     """Return the number of patients that `membership_inference` tests: at most 40 members and at most 40 non-members.
 
-    A member is a patient whose images the shared statistics were computed from.
+    Shared statistics are the tensors that a site computes from its images and sends before the first round. A member is
+    a patient whose images they are computed from.
 
     Args:
         shared: the audited site, whose training set gives the members.
@@ -76,8 +78,9 @@ def n_tested_patients(shared: SharedStatistics, held_out: Samples | None) -> int
 def auc(members: Tensor, others: Tensor) -> Tensor:
     """Compute the area under the ROC curve (AUC) of a membership attack.
 
-    A member is a patient whose images the shared statistics were computed from. The AUC is the probability that a
-    random member has a higher attack score than a random non-member.
+    The attack guesses whether the images of a patient were used to compute what a site sent. A member is a patient
+    whose images were used. The AUC is the probability that a random member has a higher attack score than a random
+    non-member.
 
     Args:
         members: (..., M), attack scores of M members; a higher score means "more likely a member".
@@ -93,8 +96,8 @@ def auc(members: Tensor, others: Tensor) -> Tensor:
 def bootstrap_interval(members: Tensor, others: Tensor, rng: torch.Generator) -> tuple[float, float]:
     """Compute the 95 % bootstrap interval of the area under the ROC curve (AUC) of a membership attack.
 
-    A member is a patient whose images the shared statistics were computed from. Members and non-members are resampled
-    separately, with replacement.
+    The attack guesses whether the images of a patient were used to compute what a site sent. A member is a patient
+    whose images were used. Members and non-members are resampled separately, with replacement.
 
     Args:
         members: (M,), attack scores of M members; a higher score means "more likely a member".

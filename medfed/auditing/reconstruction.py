@@ -62,8 +62,9 @@ def reconstruct(
 ) -> list[Reconstruction]:
     """Try to reconstruct images of a site from the statistics that it would share, and score the results.
 
-    One image of each of several patients is attacked: the middle image of the patient. The patients are spread evenly
-    over the site's training set. Images for which the method shares nothing are left out.
+    Shared statistics are the tensors that a site computes from its images and sends before the first round. One image
+    of each of several patients is attacked: the middle image of the patient. The patients are spread evenly over the
+    site's training set. Images for which the method shares nothing are left out.
 
     Args:
         shared: the audited site and the statistics that it shares.

@@ -116,7 +116,7 @@ class SharedStatistics:
         """Convert statistics to vectors: flatten the floating-point tensors and concatenate them in order of name.
 
         Args:
-            tensors: statistics by name, such as `sent` or the result of `statistics_of`.
+            tensors: tensors by name, such as the attribute `sent` or the result of `statistics_of`.
 
         Returns:
             (R, D) float64. For a method that sends one row of statistics for each image, R is the number of images, and

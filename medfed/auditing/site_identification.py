@@ -19,7 +19,8 @@ MAX_LEFT_OUT = 12  # largest number of patients that are left out in turn
 def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None) -> dict | None:
     """Measure how often the statistics of half of a site's patients reveal which site they come from.
 
-    The patients of every site are split into two random halves, and the statistics of each half are computed. The
+    Shared statistics are the tensors that a site computes from its images and sends before the first round. The
+    patients of every site are split into two random halves, and these tensors are computed for each half. The
     statistics of a second half are identified if the first half with the most similar statistics belongs to the same
     site.
 
@@ -53,7 +54,8 @@ def leave_one_out(
 ) -> dict | None:
     """Measure how much a site's shared statistics change when the images of one patient are removed.
 
-    At most 12 patients are removed, one at a time.
+    Shared statistics are the tensors that a site computes from its images and sends before the first round. At most 12
+    patients are removed, one at a time.
 
     Args:
         shared: the audited site and the statistics that it shares.

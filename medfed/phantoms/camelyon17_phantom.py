@@ -73,7 +73,7 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
     def expected_names(self) -> frozenset[str]:
         """Return the names of the file and the folder that the dataset's folder contains: `metadata.csv` and `patches`.
 
-        `PHANTOM.json` is not part of the set.
+        The file `PHANTOM.json`, which contains the generator's settings, is not part of the set.
         """
         return frozenset({TABLE, "patches"})
 

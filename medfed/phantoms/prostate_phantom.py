@@ -63,7 +63,7 @@ class ProstatePhantom(SyntheticDataset, Prostate):
     def expected_names(self) -> frozenset[str]:
         """Return the names of the folders that the dataset's folder contains, one for each site.
 
-        `PHANTOM.json` is not part of the set.
+        The file `PHANTOM.json`, which contains the generator's settings, is not part of the set.
         """
         return frozenset(SITES)
 

@@ -42,7 +42,8 @@ class SyntheticDataset(ABC):
     def expected_names(self) -> frozenset[str]:
         """Return the names of the files and folders that the generator writes directly into the dataset's folder.
 
-        `PHANTOM.json` is not part of the set. If the folder contains any other name, its files are never deleted.
+        The file `PHANTOM.json`, which contains the generator's settings, is not part of the set. If the folder contains
+        any other name, its files are never deleted.
         """
 
     @abstractmethod

@@ -106,7 +106,7 @@ def magnetisation(parts: Iterable[Part], grid: Grid, scanner: Scanner, t2_ratios
 
     Args:
         parts: anatomical structures from back to front; later structures cover earlier ones.
-        grid: positions of the voxels, with the random fields by which T2 varies inside a tissue.
+        grid: positions of the voxels, with the random fields by which the relaxation time T2 varies inside a tissue.
         scanner: parameters of the scanner.
         t2_ratios: factors that are applied to T2, by tissue name; tissues without an entry are unchanged.
 

@@ -36,7 +36,7 @@ def paint(tissue: str, grid: Grid, distance_mm: ndarray, opacity: float | ndarra
     """Create an anatomical structure on a grid from the signed distance to its surface.
 
     Args:
-        tissue: name of the tissue, a key of `tissues.TISSUES`.
+        tissue: name of the tissue, such as "muscle", "fat" or "marrow" (a key of `tissues.TISSUES`).
         grid: positions of the voxels, usually only a part of the whole grid.
         distance_mm: (Z, Y, X), signed distance of each voxel of `grid` to the surface in mm, negative inside.
         opacity: factor of the coverage, in [0, 1]; a number or an array that broadcasts to (Z, Y, X).

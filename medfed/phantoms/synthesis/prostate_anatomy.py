@@ -30,15 +30,15 @@ class Gland:
 
 
 def add_textures(patient: Patient, grid: Grid) -> Grid:
-    """Return a grid that is deformed for one patient and has the random fields by which T2 varies inside the tissues.
+    """Return a grid that is deformed for one patient and has random fields, which vary the signal of tissues.
 
     Args:
         patient: parameters of the patient; `texture_seed` determines the deformation and the fields.
         grid: a regular grid; it is not modified.
 
     Returns:
-        A copy of the grid with displaced x and y positions, and with ten random fields (Z, Y, X) by name, to which
-        `Tissue.grain` refers.
+        A copy of the grid with displaced x and y positions, and with ten random fields (Z, Y, X) by name, such as
+        "fine" or "coarse". `Tissue.grain` names the field by which the relaxation time T2 varies inside a tissue.
     """
     rng = np.random.default_rng(patient.texture_seed)
 

@@ -49,7 +49,8 @@ class Grid:
             x_mm: lower and upper bound of x in mm.
             y_mm: lower and upper bound of y in mm.
             z_mm: lower and upper bound of z in mm.
-            margin_mm: distance in mm by which every bound is widened, so that displaced points are not lost.
+            margin_mm: distance in mm by which every bound is widened, so that points that `bend` has displaced are not
+                lost.
 
         Returns:
             A grid with cropped positions and fields. Its `box` says where it lies in the uncropped grid.
