@@ -120,7 +120,7 @@ class Folder(Dataset):
         """Stored intensities (low, high) that are mapped to 0 and 1 for the network, or None.
 
         For 2-D image files these are (0, 255). For volumes they are (0, `intensity_max`). If `intensity_max` is not
-        set, None maps the percentiles 0.5 and 99.5 of each volume to 0 and 1.
+        set, the value is None; then the percentiles 0.5 and 99.5 of each volume are mapped to 0 and 1.
 
         Raises:
             UserError: if the folder contains both 2-D image files and volumes.

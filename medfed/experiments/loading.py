@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.splits import Split
-from medfed.tasks.task import KEPT_BYTES, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, Task
 
 
 @dataclass
@@ -23,14 +23,14 @@ class SiteImages:
         dataset: knows how to read a case.
         task: prepares images for the network.
         bar: progress bar, advanced by one for each case.
-        kept_bytes: how many bytes of the images of one site or client may stay in memory.
+        max_cache_bytes: how many bytes of the images of one site or client may stay in memory.
         notices: how many images have each notice, by (site, notice).
     """
 
     dataset: Dataset
     task: Task
     bar: tqdm
-    kept_bytes: int = KEPT_BYTES
+    max_cache_bytes: int = MAX_CACHE_BYTES
     notices: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def samples(self, cases: Sequence[Case]) -> Any:
@@ -47,7 +47,7 @@ class SiteImages:
         """
         if not cases:
             return None
-        return self.task.load(self.dataset, cases, self._notice, self.bar.update, self.kept_bytes)
+        return self.task.load(self.dataset, cases, self._notice, self.bar.update, self.max_cache_bytes)
 
     def check_files(self, cases: Sequence[Case]) -> None:
         """Read the cases that will be tested after the training, to find damaged files before the training starts.

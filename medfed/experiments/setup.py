@@ -29,7 +29,7 @@ from medfed.functional.weights import batch_norm_entries
 from medfed.networks.base import NetworkSettings
 from medfed.networks.tent import Tent
 from medfed.tasks.factory import task_of_dataset
-from medfed.tasks.task import KEPT_BYTES, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, Task
 
 OTHER_NETWORK = {  # by whether the network segments: what it does, what the data hold, a network for such data
     True: ("segments images", "images to classify", "densenet"),
@@ -135,7 +135,7 @@ def build_site(config: Config, name: str) -> Site | ValidationSite:
         patients_of = clients or splits
         if name not in patients_of:
             raise UserError(f"{dataset.root}: no site '{name}' trains here. {registry.suggestion(name, patients_of)}")
-        site = build.site(name, patients_of[name], images, KEPT_BYTES)
+        site = build.site(name, patients_of[name], images, MAX_CACHE_BYTES)
     images.warn_of_notices(splits)
     build.warn_of_small_batches([site])
     return site
@@ -227,14 +227,14 @@ class SiteBuilder:
     task: Task
     network: nn.Module
 
-    def site(self, name: str, patients: Split, images: SiteImages, kept_bytes: int) -> Site:
+    def site(self, name: str, patients: Split, images: SiteImages, max_cache_bytes: int) -> Site:
         """Build a site, or a simulated client, that trains with the given patients; their images are read.
 
         Args:
             name: name of the site or client.
             patients: its training and validation patients.
             images: reads the images.
-            kept_bytes: how many bytes of images that the method computes may stay in memory.
+            max_cache_bytes: limit in bytes for the cache of images that the method computes, such as restyled images.
         """
         config, federation = self.config, self.config.federation
         local_keys = config.method.local_keys(self.network)
@@ -253,7 +253,7 @@ class SiteBuilder:
             local_epochs=federation.local_epochs,
             seed=config.seed,
             rounds=federation.rounds,
-            max_cache_bytes=kept_bytes,
+            max_cache_bytes=max_cache_bytes,
             privacy=config.privacy,
         )
 
@@ -301,11 +301,13 @@ def _read_sites(
     """Build the sites that train and the validation site; read their images and the test images of source sites."""
     patients_of = clients or {site: patients for site, patients in splits.items() if patients.train}
     n_sites = sum(bool(patients.train) for patients in splits.values())
-    kept_bytes = KEPT_BYTES * n_sites // max(len(patients_of), n_sites)  # clients share what the sites would keep
+    max_cache_bytes = (
+        MAX_CACHE_BYTES * n_sites // max(len(patients_of), n_sites)
+    )  # clients share what the sites would keep
     with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
               disable=quiet, dynamic_ncols=True, leave=False) as bar:
-        images = SiteImages(dataset, build.task, bar, kept_bytes)
-        sites = [build.site(name, patients, images, kept_bytes) for name, patients in patients_of.items()]
+        images = SiteImages(dataset, build.task, bar, max_cache_bytes)
+        sites = [build.site(name, patients, images, max_cache_bytes) for name, patients in patients_of.items()]
         name = build.config.federation.validation_site
         validation_site = build.validation_site(name, splits[name], images) if name else None
         for patients in splits.values():

@@ -25,13 +25,13 @@ def clustered_site_style(
     """Summarise the styles of a site's images as one style in which rare kinds of images count as much as common ones.
 
     A style is the mean and the standard deviation of each of C feature channels. FINCH clustering groups the images by
-    their styles. The style of a cluster is the mean and the standard deviation over all pixels of its images. The
-    style of the site is the average over its clusters. Implements eq. 1-2 of FISC (Nguyen et al., 2024,
-    https://arxiv.org/abs/2410.22622).
+    their styles. The style of a cluster is the mean and the standard deviation over all pixels of its images. The mean
+    of the site's style is the average over its clusters; `spread` says how their standard deviations are combined.
+    Implements eq. 1-2 of FISC (Nguyen et al., 2024, https://arxiv.org/abs/2410.22622).
 
-    For one cluster and `spread` "mixture", the result is the mean and the standard deviation over all pixels of all
-    images of the site, which CCST calls the overall style. A small difference remains if the variances in `std` were
-    divided by n - 1, and not by n, for n pixels per image.
+    With a single cluster, the result is the mean and the standard deviation over all pixels of all images of the site,
+    which CCST calls the overall style. It differs slightly if `std` was computed with the divisor n - 1 instead of n,
+    for n pixels per image.
 
     Args:
         mean: (N, C), the channel means of N images.

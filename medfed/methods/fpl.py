@@ -133,13 +133,16 @@ class FPL(Method):
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Return the site's prototypes, to be sent: the mean embedding over its images of each class.
 
-        The embeddings are computed after training, in evaluation mode and without augmentation. Classes with fewer than
-        `min_images` images at the site are left out.
+        The embedding of an image is the pooled feature vector before the classifier. With masks, every structure that
+        an image shows has an embedding of its own: the mean of the features over its pixels. The embeddings are
+        computed after training, in evaluation mode and without augmentation. Classes with fewer than `min_images`
+        images at the site are left out.
 
         Returns:
             `prototype/CLASS`, (D,) float32 on the CPU, for each class number and D features. For masks, CLASS is the
-            number of a structure, and the number of structures stands for the background. Empty if both weights of the
-            loss are 0, or if the site has fewer than `min_patients` training patients.
+            number of a structure, and the number of structures stands for the background. Empty if the settings
+            `contrast` and `consistency`, the weights of the two prototype losses, are both 0, or if the site has fewer
+            than `min_patients` training patients.
         """
         if not self._compares or has_too_few_patients(local.site, local.training, self.min_patients, "prototypes"):
             return {}

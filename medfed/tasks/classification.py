@@ -20,7 +20,7 @@ from medfed.tasks.class_bundle import MAX_BATCH, ClassBundle, colour_scale
 from medfed.tasks.class_scoring import CLASS_METRICS, ClassScoring, case_row
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.results import EvaluationResult, Rows
-from medfed.tasks.task import KEPT_BYTES, Advance, Notice, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Notice, Task
 
 Read = Callable[[Case], MetaTensor]  # reads an image (C, H, W, 1) in [0, 255]
 
@@ -47,13 +47,13 @@ class ImageSamples:
         cases: cases with a `label`. A case is one image of a patient.
         read: reads the image of a case, (C, H, W, 1) in [0, 255].
         size: side length S in pixels; images are resized to it (bilinear, with anti-aliasing).
-        kept_bytes: largest number of bytes of images that are kept in memory.
+        max_cache_bytes: largest number of bytes of images that are kept in memory.
     """
 
     cases: tuple[Case, ...]
     read: Read
     size: int
-    kept_bytes: int = KEPT_BYTES
+    max_cache_bytes: int = MAX_CACHE_BYTES
     _cache: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class ImageSamples:
         return Batch(pixels.float() / 255, torch.tensor([self.cases[index].label for index in indices]))
 
     def preload(self) -> Iterator[None]:
-        """Read images into memory until `kept_bytes` is reached, to find damaged files among them before training.
+        """Read images into memory until `max_cache_bytes` is reached, to find damaged files among them before training.
 
         Yields:
             None, once for each image of the samples, also for an image that was not read. The caller can count the
@@ -96,7 +96,7 @@ class ImageSamples:
 
     def _has_room(self) -> bool:
         bytes_per_image = next(iter(self._cache.values())).numel() if self._cache else 0
-        return (len(self._cache) + 1) * bytes_per_image <= self.kept_bytes
+        return (len(self._cache) + 1) * bytes_per_image <= self.max_cache_bytes
 
     def _image(self, index: int) -> Tensor:
         """Return the image at an index, (C, S, S) uint8."""
@@ -239,7 +239,12 @@ class Classification(Task):
         return probabilities
 
     def load(
-        self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, kept_bytes: int = KEPT_BYTES
+        self,
+        dataset: Dataset,
+        cases: Sequence[Case],
+        notice: Notice,
+        advance: Advance,
+        max_cache_bytes: int = MAX_CACHE_BYTES,
     ) -> ImageSamples:
         """Return the images of a site for training or validation, with as many as possible read into memory.
 
@@ -251,12 +256,12 @@ class Classification(Task):
             notice: called each time an image is read, with its case and short texts about unusual properties of the
                 file.
             advance: called with 1 for each case, for a progress bar.
-            kept_bytes: largest number of bytes of images that stay in memory.
+            max_cache_bytes: largest number of bytes of images that stay in memory.
 
         Raises:
             UserError: if an image that is read now cannot be read.
         """
-        samples = replace(self.prepare(cases, _reader(dataset, notice)), kept_bytes=kept_bytes)
+        samples = replace(self.prepare(cases, _reader(dataset, notice)), max_cache_bytes=max_cache_bytes)
         for _ in samples.preload():
             advance(1)
         return samples

@@ -34,7 +34,7 @@ from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.mask_bundle import AXES, MAX_SLICES, PERCENTILES, MaskBundle
 from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
 from medfed.tasks.results import EvaluationResult, PackedMask
-from medfed.tasks.task import KEPT_BYTES, Advance, Notice, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Notice, Task
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,12 @@ class Segmentation(Task):
         return self.postprocessing(preprocessing)(item)["pred"].as_tensor().to(torch.uint8)
 
     def load(
-        self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, kept_bytes: int = KEPT_BYTES
+        self,
+        dataset: Dataset,
+        cases: Sequence[Case],
+        notice: Notice,
+        advance: Advance,
+        max_cache_bytes: int = MAX_CACHE_BYTES,
     ) -> Slices:
         """Read all slices of a site's volumes into memory, for training or validation.
 
@@ -301,7 +306,7 @@ class Segmentation(Task):
             notice: called for each case that is read, with the case and short texts about unusual properties of its
                 files.
             advance: called with 1 after each case, for a progress bar.
-            kept_bytes: has no effect, because it limits only images that can be read again on demand.
+            max_cache_bytes: has no effect, because it limits only images that can be read again on demand.
 
         Raises:
             UserError: if a file cannot be read.

@@ -18,7 +18,7 @@ from medfed.tasks.evaluation import Evaluation, chosen_metrics
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.scoring import Scoring
 
-KEPT_BYTES = 2 * 2**30  # largest memory for a site's images; the others are read from disk each time they are used
+MAX_CACHE_BYTES = 2 * 2**30  # largest memory for a site's images; the others are read from disk each time they are used
 Notice = Callable[[Case, Sequence[str]], None]  # called for each case that was read, with its notices
 Advance = Callable[[int], object]  # called with the number of cases that were processed, for a progress bar
 
@@ -146,7 +146,12 @@ class Task(ABC):
 
     @abstractmethod
     def load(
-        self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, kept_bytes: int = KEPT_BYTES
+        self,
+        dataset: Dataset,
+        cases: Sequence[Case],
+        notice: Notice,
+        advance: Advance,
+        max_cache_bytes: int = MAX_CACHE_BYTES,
     ) -> Any:
         """Read the samples that a site uses for training or validation.
 
@@ -156,7 +161,8 @@ class Task(ABC):
             notice: called for each case that is read, with the case and short texts about unusual properties of its
                 files.
             advance: called with the number of cases that were read since the last call, for a progress bar.
-            kept_bytes: largest number of bytes of images that stay in memory. Other images are read again for each use.
+            max_cache_bytes: largest number of bytes of images that stay in memory. Other images are read again for each
+                use.
 
         Returns:
             Samples with `len()` (the number of images or slices), `n_patients`, and `batch(indices)`, which returns a

@@ -50,7 +50,7 @@ def test_each_image_is_read_once_while_there_is_room():
 
 def test_images_that_do_not_fit_into_memory_are_read_again_with_the_same_values():
     read = Reader()
-    samples = ImageSamples(cases(), read, 8, kept_bytes=2 * 3 * 8 * 8)
+    samples = ImageSamples(cases(), read, 8, max_cache_bytes=2 * 3 * 8 * 8)
     list(samples.preload())
     first = samples.batch(range(6)).image
     assert torch.equal(first, samples.batch(range(6)).image)

@@ -180,12 +180,12 @@ def footnotes(table: PublishedTable, block: PublishedBlock) -> tuple[str, ...]:
 
 
 def to_published_markdown(data: Mapping[str, Any], kind: str, runs: Sequence[CompletedRun]) -> str:
-    """Format the published tables of a comparison's dataset as the Markdown section "As published".
+    """Format the result tables of papers for a comparison's dataset as the Markdown section "As published".
 
     Args:
         data: the config's `data` block, as a dict.
-        kind: which images the comparison uses: "phantom" (synthetic) or "real".
-        runs: the runs of the comparison. Published rows with the same method and settings are marked.
+        kind: which images the comparison uses: "phantom" (synthetic) or "real"; decides which warnings are printed.
+        runs: the runs of the comparison. A published row is marked if one of the runs has its method and settings.
 
     Returns:
         The section with an empty line before it; "" if there is no published table of the dataset.

@@ -111,8 +111,9 @@ def block_title(block: Block) -> str:
 def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
     """Format one block of a comparison table as rows of text: a header row, then one row for each method.
 
-    The columns are the method, one column per site, the average over sites, the p value, and the number of failures.
-    The column of p values is left out if no method was tested.
+    The columns are the method, one column per site, the average over sites, the p value of a paired test
+    against the baseline method, and the number of failed cases (for masks: missed structures and false alarms) out of
+    all cases. The column of p values is left out if no significance test was made.
 
     Args:
         table: the comparison table that contains the block.

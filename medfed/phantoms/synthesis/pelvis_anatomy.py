@@ -86,10 +86,10 @@ def pelvis(body: Body, grid: Grid) -> Iterator[Part]:
 
     Args:
         body: size and shape of the pelvis.
-        grid: positions of the voxels. Its random field "coarse" is needed.
+        grid: positions of the voxels (Z, Y, X), made with the smooth random field "coarse", which bends the outlines.
 
     Yields:
-        One structure: its tissue, and the fraction of each voxel that it covers.
+        One structure: its tissue, and a map (Z, Y, X) in [0, 1], the fraction of each voxel that it covers.
     """
     yield from _trunk(body, grid)
     yield from _muscles(body, grid)
