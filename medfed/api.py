@@ -39,6 +39,7 @@ from medfed.tasks.task import Task
 ConfigLike = Config | str | Path | Mapping[str, Any]
 MethodLike = str | Mapping[str, Any] | type[Method]
 NUMBERS = {"mean": float, "sd": float, "p": float, "n_seeds": int, "n_pairs": int, "n_missed": int, "n_cases": int}
+BLOCKS = ("data", "network", "method", "training", "federation", "evaluation", "privacy")
 
 
 def find_config(path_or_name: str | Path) -> Path:
@@ -97,7 +98,7 @@ def load_config(
         loaded = load_text(strict_yaml.dump(_as_plain(config, "config")), "config")
     else:
         loaded = load(find_config(config))
-    values = {**(changes or {}), **_flatten(blocks)}
+    values = {**_flatten(changes or {}), **_flatten(blocks)}
     overrides = [
         Override(tuple(key.split(".")), _as_plain(value, key), f"{key}={value!r}", "changed setting")
         for key, value in values.items()
@@ -435,11 +436,13 @@ def _folder(out: str | Path | None) -> tuple[Path, _TemporaryFolder | None]:
 
 
 def _flatten(block: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return the values of nested dictionaries by dotted key."""
+    """Return the values of nested dictionaries by dotted key; an empty dictionary changes nothing."""
     flat: dict[str, object] = {}
     for name, value in block.items():
         key = f"{prefix}{name}"
-        flat |= _flatten(value, f"{key}.") if isinstance(value, Mapping) and value else {key: value}
+        if value is None and key in BLOCKS:
+            raise UserError(f"{key}: expected settings by name, got None; leave the block out to change nothing")
+        flat |= _flatten(value, f"{key}.") if isinstance(value, Mapping) else {key: value}
     return flat
 
 

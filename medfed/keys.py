@@ -19,13 +19,9 @@ MAX_TYPE_WIDTH = 44  # of the column with type and range; a longer entry moves t
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed keys`, which prints the settings that a config may contain.
+    """Print the settings that a config may contain, as the arguments `argv` say (None reads `sys.argv`).
 
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 2 if there is no block, method, network, dataset or setting of the given name.
+    Return the exit code: 0, or 2 if there is no block, method, network, dataset or setting of the given name.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.keys", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("word", nargs="?", help="a block, method, network, dataset or key; without it, all blocks")

@@ -16,15 +16,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import math
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from medfed.config.overrides import DEFAULT_PRESET
 from medfed.core.batch import Batch
 from medfed.core.registry import resolve
 from medfed.deployment.dry_run import dry_run
@@ -142,7 +146,8 @@ class Trial:
     def start(self) -> State:
         """Return the coordinator's state before the first round, which contains the initial weights of the network."""
         task = self.toy.task
-        self.method.check(task.image_size, self.toy.channels, True)
+        self.toy.architecture.check_image_size(task.image_size)
+        self.method.check(task.image_size, self.toy.channels, False)  # the images lie in [0, 1]
         return self.toy.start(self.method)
 
     def train(self, engine: InProcess, state: State | None = None) -> list[Round]:
@@ -202,7 +207,11 @@ def _require(condition: bool, sentence: str) -> None:
 
 
 def _snapshot(method: Method) -> str:
-    return repr(sorted(vars(method).items()))
+    """Return the attributes of a method object as text, without the values that a `cached_property` stores."""
+    attributes = {entry.name: getattr(method, entry.name) for entry in dataclasses.fields(method)}
+    attributes |= getattr(method, "__dict__", {})
+    cached = [name for name in attributes if isinstance(getattr(type(method), name, None), cached_property)]
+    return repr(sorted((name, value) for name, value in attributes.items() if name not in cached))
 
 
 def _check_settings(method: Method | type[Method]) -> None:
@@ -214,6 +223,15 @@ def _check_settings(method: Method | type[Method]) -> None:
         parameters is not None and parameters.frozen,
         "the class must be a frozen dataclass: put @dataclass(frozen=True) above it",
     )
+    hooks = [name for name, value in vars(Method).items() if callable(value) and not name.startswith("_")]
+    for name in [name for name, value in vars(cls).items() if callable(value) and not hasattr(Method, name)]:
+        similar = difflib.get_close_matches(name, hooks, n=1, cutoff=0.85)
+        _require(
+            not similar,
+            f"`{name}` is not a hook of Method, so no federation calls it; did you mean `{''.join(similar)}`? Give a "
+            "function of your own a name that resembles no hook",
+        )
+    _require(DEFAULT_PRESET in cls.presets, f"`presets` must contain '{DEFAULT_PRESET}', the default of every config")
     if isinstance(method, type):
         try:
             method = method()
@@ -245,11 +263,15 @@ def _check_order_of_sites(trial: Trial) -> None:
 
 def _check_restart(trial: Trial) -> None:
     """A run that is continued from the saved state of round 1 gives the bits of a run that was not interrupted."""
-    engine = trial.toy.engine(trial.method)
-    first = next(federate(trial.method, engine, trial.start, SETTINGS, 0))
-    other = trial.toy.engine(trial.method, seed=1)  # overwrites what the method keeps outside of its state
-    next(federate(trial.method, other, trial.toy.start(trial.method, seed=1), SETTINGS, 1))
-    rounds = trial.train(engine, State.from_bytes(first.state.to_bytes()))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        first = next(federate(trial.method, trial.toy.engine(trial.method, folder=folder), trial.start, SETTINGS, 0))
+        other = trial.toy.engine(trial.method, seed=1)  # overwrites what the method keeps outside of its state
+        next(federate(trial.method, other, trial.toy.start(trial.method, seed=1), SETTINGS, 1))
+        state = State.from_bytes(first.state.to_bytes())
+        engine = trial.toy.engine(trial.method, folder=folder)
+        engine.restore(state.took_part)
+        rounds = trial.train(engine, state)
     _require(
         _last_digest(rounds) == _last_digest(trial.run.rounds),
         "a run that is continued after round 1 gives other weights than one that was not interrupted: what is needed "
@@ -261,6 +283,10 @@ def _check_wrap_network(trial: Trial) -> None:
     """`wrap_network` renames and removes no entry of the state dict."""
     toy = trial.toy
     plain, wrapped = toy.architecture.build(toy.channels, toy.n_logits).state_dict(), trial.start.weights
+    again = toy.start(trial.method).weights
+    random = [name for name in wrapped if not torch.equal(wrapped[name], again[name])]
+    _require(not random, "the same seed gives other initial weights: `wrap_network` may draw random numbers only from "
+             f"torch's default generator ({', '.join(random[:3])})")  # fmt: skip
     missing = sorted(plain.keys() - wrapped.keys())
     _require(not missing, f"`wrap_network` renames or removes entries of the network: {', '.join(missing[:3])}")
     changed = [name for name in plain if plain[name].shape != wrapped[name].shape]
@@ -310,7 +336,7 @@ def _check_no_state(trial: Trial) -> None:
     )
     try:
         trial.method.anything = 1  # type: ignore[attr-defined]
-    except (AttributeError, dataclasses.FrozenInstanceError):
+    except (AttributeError, TypeError, dataclasses.FrozenInstanceError):  # TypeError: a class with __slots__
         return
     raise ContractError("attributes can be set on the method object: the class must be a frozen dataclass")
 
@@ -359,13 +385,13 @@ def _last_digest(rounds: Sequence[Round]) -> str:
 RULES: dict[str, Callable[[Trial], None]] = {
     "wrap_network": _check_wrap_network,
     "messages": _check_messages,
+    "batches_unchanged": _check_batches,
     "sharing": _check_sharing,
     "order_of_sites": _check_order_of_sites,
     "restart": _check_restart,
 }
 FIRST_TASK_RULES: dict[str, Callable[[Trial], None]] = {
     "no_state": _check_no_state,
-    "batches_unchanged": _check_batches,
     "small_federation": _check_small_federation,
 }
 MASK_RULES: dict[str, Callable[[Trial], None]] = {"empty_masks": _check_empty_masks}

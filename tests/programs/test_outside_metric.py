@@ -90,7 +90,7 @@ def test_an_outside_metric_is_in_every_table_figure_and_page(tmp_path, tiny_phan
     save_png = boxes.save_png
 
     def save_and_note_labels(figure, *others):
-        labels.append([axes.get_ylabel() for axes in figure.axes])
+        labels.append([axes.get_xlabel() for axes in figure.axes])
         save_png(figure, *others)
 
     monkeypatch.setattr(boxes, "save_png", save_and_note_labels)
