@@ -31,8 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     card = commands.add_parser("card", help="describe a dataset: its licence, its folder layout, how to get it")
     card.add_argument("name", help="name in a config: prostate, folder, ...")
     checks = commands.add_parser("check", help="read all images and report every problem")
-    checks.add_argument("path", type=Path,
-                        help="a folder with one folder per site, or a config whose data block is checked")
+    checks.add_argument("path", type=Path, help="a folder with one folder per site, or a config with a data block")
     checks.add_argument("--dataset", metavar="NAME", help="name in a config (default: recognised by the folder layout)")
     checks.add_argument("--allow-duplicates", action="store_true", help="accept images that occur twice")
     checks.add_argument("--json", type=Path, metavar="FILE", help="also write the report, case by case, to this file")

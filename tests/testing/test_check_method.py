@@ -178,7 +178,7 @@ def test_an_error_inside_a_method_names_the_method_the_check_and_the_error():
 
 def test_checks_are_listed_for_each_task_alone_and_in_a_stack():
     names = [name for name, _ in method_checks(Proximal)]
-    assert names[0] == "settings" and len(names) == len(set(names)) == 1 + 2 * (9 + 5)
+    assert names[0] == "settings" and len(names) == len(set(names)) == 1 + 2 * (9 + 6)
     assert {"restart-segmentation", "restart-classification-stack", "empty_masks-segmentation"} <= set(names)
     assert not any("empty_masks-classification" in name for name in names)
     with pytest.raises(ValueError, match="tasks must be some of segmentation, classification"):
