@@ -96,11 +96,11 @@ class SharedStatistics:
     def statistics_of(self, batch: Batch, *purpose: str | int) -> Tensors:
         """Compute the statistics that the site would send if the given images were its training images.
 
-        The reported number of patients is that of the site's real training set. With the number of patients of the
-        given images, a method with the setting `min_patients` might send nothing.
+        The number of patients that is reported to the method is that of the site's whole training set. Otherwise a method
+        with the setting `min_patients` might send nothing for a few images.
 
         Args:
-            batch: images (N, C, H, W) and their labels.
+            batch: images (N, C, H, W), prepared like the site's training images, and their labels.
             purpose: words and numbers from which the random seed of the computation is made; the same words give the
                 same random numbers.
 
@@ -135,7 +135,7 @@ class SharedStatistics:
         """Compute the statistics that the site would send for the given images, and average them over the images.
 
         Args:
-            batch: images (N, C, H, W) and their labels.
+            batch: images (N, C, H, W), prepared like the site's training images, and their labels.
             purpose: words and numbers from which the random seed of the computation is made; the same words give the
                 same random numbers.
 

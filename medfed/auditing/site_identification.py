@@ -31,8 +31,8 @@ def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object]
     Returns:
         {"sites": number of sites, "halvings": number of random splits, "top_1": fraction of correct identifications
         over all sites, "chance": 1 / number of sites, "own": fraction of correct identifications of the audited site}.
-        None if fewer than two sites have both statistics and at least two patients, or if the audited site does not
-        have them.
+        A site counts if it shares statistics and has at least two patients. None if fewer than two sites count, or if
+        the audited site does not count.
     """
     compared = [site for site in sites if site.sent and len(images_by_patient(site.site.training)) > 1]
     if len(compared) < 2 or compared[0] is not sites[0]:

@@ -168,10 +168,9 @@ def blocks() -> dict[str, Group]:
 
 
 def name_settings(base: type, cls: type | None = None) -> dict[str, Setting]:
-    """Return the settings that choose the class of a block of a config, such as the method in the block `method:`.
+    """Describe the keys of a config block that choose its class: `name`, and for the block `method` also `preset`.
 
-    This is the setting `name`. The block `method` also has the setting `preset`, the name of a group of default
-    settings.
+    A preset is a named set of values for a method's settings.
 
     Args:
         base: `Dataset`, `NetworkSettings` or `Method`, the base class of the block.

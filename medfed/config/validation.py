@@ -96,12 +96,12 @@ def build(cls: type, block: object, path: Path, choose: Choose) -> tuple[Any, li
         cls: a dataclass; fields with `metadata={"derived": True}` are not part of the block.
         block: the values by field name; None (an empty block in YAML) has no values.
         path: the keys that lead to the block in the config; empty for the whole config.
-        choose: function that returns which class is built from a block, given the class in the annotation, the block
-            and its path: the class that the key `name` chooses, or the same class.
+        choose: function of (class in the annotation, block, path of the block). It returns the class to build: the one
+            that the block's key `name` chooses, or the class in the annotation if blocks of this kind have no such key.
 
     Returns:
-        (instance, []), or (None, mistakes) with at least one mistake. Whether several values fit together is checked
-        only for values that are allowed alone.
+        (instance, []), or (None, mistakes) with at least one mistake. Checks of several
+        values together are made only if each of these values is valid by itself.
     """
     block = {} if block is None else block
     if not isinstance(block, Mapping):

@@ -12,7 +12,7 @@ class UserError(ValueError):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The messages of the error, one sentence for each mistake. Here it is the whole message as one sentence."""
+        """The sentences of the error message, one for each mistake. A plain UserError has one; UserErrors has several."""
         return (str(self),)
 
 

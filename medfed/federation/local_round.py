@@ -235,8 +235,9 @@ class LocalRound:
             batch: images (B, C, H, W) in [0, 1], not standardised, and their labels, on `device`.
             taps: names of submodules whose outputs are returned as well.
             fast_weights: parameters by name that replace the network's own in this pass. BatchNorm's running statistics
-                then stay unchanged. None uses the network's own parameters. In training mode, a pass with None updates
-                the running statistics, so use None only for the original images.
+                then stay unchanged. None uses the network's own parameters; in training mode, such a pass updates
+                BatchNorm's running statistics. For further passes, such as on a changed copy of the batch, pass the
+                network's own parameters (`parameters()`) here.
 
         Returns:
             The images and labels of the batch, the logits, and in `features` the outputs of the submodules in `taps`.

@@ -11,8 +11,8 @@ def draw_oversampled(labels: Tensor, n: int, rng: torch.Generator) -> Tensor:
     """Draw n samples of a batch to repeat, so that the class counts of the longer batch are as equal as possible.
 
     One sample after another is drawn from the class that is rarest at that moment; ties between classes are broken at
-    random. Class counts 3, 2, 1 become 3, 2, 2 with one added sample, 3, 3, 3 with three and 4, 4, 4 with six. Within a
-    class, no sample is drawn a second time before all others were drawn once. This is step 3 (feature-level
+    random. For example, class counts (3, 2, 1) become (3, 2, 2) for n = 1, (3, 3, 3) for n = 3 and (4, 4, 4) for n = 6.
+    Within a class, no sample is drawn a second time before all others were drawn once. This is step 3 (feature-level
     oversampling) of StableFDG (Park et al., "StableFDG: Style and Attention Based Learning for Federated Domain
     Generalization", NeurIPS 2023, https://arxiv.org/abs/2311.00227).
 

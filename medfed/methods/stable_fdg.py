@@ -230,8 +230,9 @@ class StableFDG(Method):
             site: name of the site that receives the styles.
 
         Returns:
-            `mean`, `std`, `mean_spread` and `std_spread`, (R, C) each for C channels of the network's first stage.
-            Empty if no other site shared a style.
+            Four tensors of shape (R, C) for C channels of the network's first stage. `mean` and `std` are the channel
+            means and standard deviations of the features, averaged over a site's images; `mean_spread` and `std_spread`
+            say how much both vary between the images (see `SiteStyle`). Empty if no other site shared a style.
         """
         return select_prefix(state.memory, f"{RECEIVED}{site}/")
 

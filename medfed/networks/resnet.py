@@ -116,8 +116,8 @@ class ResidualNetwork(NetworkSettings):
     def optional_modules(self) -> tuple[str, ...]:
         """Return the dotted paths of submodules whose pretrained weights may be missing or have another shape.
 
-        Such a submodule keeps its random weights. Here it is "fc": the last layer, and the linear layer that
-        `embedding_size` adds before it, which published files do not contain.
+        Such a submodule keeps its random weights. The only one is "fc". It contains the last layer, which in published
+        files has another number of classes, and, if `embedding_size` is set, a linear layer that published files lack.
         """
         return ("fc",)
 

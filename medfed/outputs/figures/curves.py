@@ -76,15 +76,15 @@ def save_training_curves(
 ) -> None:
     """Write a PNG file with a run's training loss and validation score by round.
 
-    If the boundary distance was measured (the cosine distance between network features inside and outside the outlines
-    of structures), it has a third panel.
+    A third panel shows the boundary distance, if it was measured: the cosine distance between network features inside
+    and outside the outlines of structures.
 
     Args:
         history: the rows of `history.csv`, one dict per round (see `run_panels`).
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
-        ends: for each site that did not train, by its name, (round, boundary distance). None is the same as an empty
-            dict.
+        ends: the boundary distance that was measured at the end at each site that did not train: (round, distance) by
+            the site's name. None is the same as an empty dict.
     """
     *usual, boundary_distance = run_panels(history, ends or {})
     panels = usual if boundary_distance.is_empty else [*usual, boundary_distance]

@@ -151,8 +151,9 @@ def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.
             photographs.
 
     Returns:
-        A view (C, W, H, ...) of the array: its rows run along W from front to back, and its columns along H from the
-        patient's right to the left. If `axes` is None, the array itself.
+        A view (C, W, H, ...) of the array. For `axes` such as "RA" or "LP", the row index increases from the patient's
+        front to the back, and the column index from the patient's right to the left. If `axes` is None, the array
+        itself.
     """
     if axes is None:
         return array

@@ -54,8 +54,8 @@ def to_text(table: Table, isatty: bool = False) -> str:
 def to_csv(table: Table, role: str = "unseen") -> str:
     """Format a comparison table as CSV with one line for each structure, metric, method and site.
 
-    After the lines of the sites, one more line has the average over sites, the p value, and the numbers of failures and
-    of cases. Unknown values are empty fields.
+    After the lines of the sites, one more line has the average over sites, the p value, the number of failed cases (for
+    masks: missed structures and false alarms), and the number of all cases. Unknown values are empty fields.
 
     Args:
         table: the table, from `build_table`.

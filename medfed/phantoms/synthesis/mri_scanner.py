@@ -199,9 +199,9 @@ def to_stored_units(image: ndarray, scanner: Scanner) -> ndarray:
     """Convert MRI signal to the intensities that a scanner stores: apply its intensity curve and gain, round and clip.
 
     Args:
-        image: non-negative signal, any shape.
-        scanner: parameters of the scanner; `gamma` is the exponent of the intensity curve, which does not change the
-            signal of fat.
+        image: non-negative signal of any shape, in the unit of `tissue_signal`.
+        scanner: parameters of the scanner. The intensity curve raises the signal, relative to the signal of fat, to the
+            power `gamma`, so that fat stays unchanged.
 
     Returns:
         Array of the same shape, float32 integers from 0 to 4095 (12 bits).

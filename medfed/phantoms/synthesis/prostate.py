@@ -127,8 +127,9 @@ def make_prostate_phantom(root: Path, cases_per_site: int = 8, matrix: int = 128
         seed: seed of all random draws. The same arguments give identical files.
         progress: function that is called after each case with (number of finished cases, total number of cases); None
             for no progress.
-        severity: strength of the differences between the sites' scanners and fields of view, at least 0: 0 gives all
-            sites the same reference, 1 gives each site its own scanners, larger values exaggerate the differences. The
+        severity: strength of the differences between the sites' scanners and fields of view, at least 0. 0 gives
+            all sites the same reference scanner and field of view, 1 gives each site its own, and larger values
+            exaggerate the differences. The
             compression of the prostate by an endorectal coil does not depend on it.
 
     Raises:
