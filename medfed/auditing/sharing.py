@@ -96,8 +96,8 @@ class SharedStatistics:
     def statistics_of(self, batch: Batch, *purpose: str | int) -> Tensors:
         """Compute the statistics that the site would send if the given images were its training images.
 
-        The number of patients that is reported to the method is that of the site's whole training set. Otherwise a method
-        with the setting `min_patients` might send nothing for a few images.
+        The number of patients that is reported to the method is that of the site's whole training set. Otherwise a
+        method with the setting `min_patients` might send nothing for a few images.
 
         Args:
             batch: images (N, C, H, W), prepared like the site's training images, and their labels.

@@ -12,7 +12,7 @@ class UserError(ValueError):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The sentences of the error message, one for each mistake. A plain UserError has one; UserErrors has several."""
+        """The sentences of the message, one for each mistake. A plain UserError has one; UserErrors has several."""
         return (str(self),)
 
 
