@@ -161,7 +161,7 @@ class Guard:
 
     def _check_facts(self, request: Message) -> None:
         if not isinstance(request.facts, dict):
-            raise Refused(f"was sent facts as {type(request.facts).__name__}; expected them by name")
+            raise Refused(f"was sent the facts of a request as {type(request.facts).__name__}; expected values by name")
         if unknown := sorted(set(request.facts) - FACTS):
             raise Refused(f"was sent the fact '{unknown[0]}'; expected {' and '.join(sorted(FACTS))} only")
         number = request.facts.get("round")

@@ -67,8 +67,8 @@ def run_coordinator(args: argparse.Namespace) -> int:
             raise UserError(f"{folder.path}: holds a run that has finished round {done[-1]}; continue with --resume")
         if done and (changes := changed_settings(folder, resolved(plan))):
             listed = "; ".join(changes[:5])
-            raise UserError(f"{args.folder / PLAN}: is not the plan with which the run started ({listed}), but the "
-                            "hospitals still use that plan; undo the change, or prepare another federation")
+            raise UserError(f"{args.folder / PLAN}: the plan was changed after the run started ({listed}), but the "
+                            "hospitals still use the old plan; undo the change, or prepare another federation")
         state = folder.load_state(done[-1]) if done else start
         folder.write_json("environment.json", environment())
         folder.write_text("config.yaml", to_yaml(plan))

@@ -74,7 +74,9 @@ def plan_comparison(
             `resume` is false.
     """
     if pairs and (sites or not leave_two_out):
-        raise UserError("--pairs is for --leave-two-sites-out, without --sites: each pair names its unseen site")
+        raise UserError(
+            "use --pairs only with --leave-two-sites-out and without --sites, because each pair names its unseen site"
+        )
     if n_seeds < 1:
         raise UserError(f"--seeds {n_seeds}: at least 1 is needed")
     varied = parse_varied(vary)

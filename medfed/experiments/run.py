@@ -164,7 +164,7 @@ def _cases_of(patients: Split) -> dict[str, list[str]]:
 def _warn_of_settings(settings: Federation, n_sites: int) -> None:
     if not settings.unseen_site:
         warnings.warn(
-            "federation.unseen_site is empty, so no score is of a site that did not train; name a site to measure "
+            "federation.unseen_site is empty, so all scores are of sites that trained; name a site to measure "
             "generalisation",
             stacklevel=2,
         )

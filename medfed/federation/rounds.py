@@ -249,7 +249,7 @@ def _check_finite(state: State, updates: Mapping[str, Message], computed: Mappin
         largest = max(norms, key=lambda site: norms[site])
         raise UserError(
             f"{largest}: its update of round {state.round + 1} changes the weights most, and the result of all updates "
-            f"together is not finite (first in '{name}'); {update_checks.ADVICE}"
+            f"together is not finite: '{name}' contains NaN or infinite values; {update_checks.ADVICE}"
         )
 
 

@@ -264,7 +264,8 @@ class Bundle(NetworkSettings):
                                     "run; write its value instead")
                 return file, definition
         raise UserError(
-            f"{folder}: has no {' or '.join(CONFIG_FILES)} with a network_def, from which the network is built; add one"
+            f"{folder}: no config ({', '.join(CONFIG_FILES)}) has the key network_def, the network's definition; "
+            "add the key"
         )
 
 

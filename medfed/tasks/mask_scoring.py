@@ -134,9 +134,9 @@ class MaskScoring(Scoring):
             if case in checked:
                 raise ValueError(f"{name} has two rows; expected one")
             checked.add(case)
-            if row["role"] not in (*ROLES, VALIDATION) or row["status"] not in STATUSES:
-                raise ValueError(f"{name}: role {row['role']!r} and status {row['status']!r} must be among "
-                                 f"{(*ROLES, VALIDATION)} and {STATUSES}")
+            for key, allowed in (("role", (*ROLES, VALIDATION)), ("status", STATUSES)):
+                if row[key] not in allowed:
+                    raise ValueError(f"{name}: {key} is {row[key]!r}; expected one of {', '.join(allowed)}")
             values = {column.key: row[column.key] for column in self.columns}
             not_finite = [key for key, value in values.items() if value is not None and not math.isfinite(value)]
             if not_finite:

@@ -58,7 +58,7 @@ REFUSED = {
     "three dimensions": ({**SMALL, "spatial_dims": 3}, "has arguments that medfed does not set"),
     "other activation": ({**SMALL, "act": "relu"}, "has arguments that medfed does not set"),
     "unknown argument": ({**SMALL, "depth": 3}, "unexpected keyword argument 'depth'"),
-    "no network": (None, "with a network_def"),
+    "no network": (None, "has the key network_def"),
 }
 
 
