@@ -124,8 +124,8 @@ def test_a_structure_that_one_role_lacks_has_no_gap():
     [
         ([row("A", "seen", "1", 0.9)] * 2, "A/1/disc has two rows"),
         ([row("A", "seen", "1", 0.9), row("A", "unseen", "1", 0.9)], "two rows"),
-        ([row("A", "held out", "1", 0.9)], "role 'held out'"),
-        ([row("A", "seen", "1", 0.9, status="lost")], "status 'lost'"),
+        ([row("A", "held out", "1", 0.9)], "role is 'held out'"),
+        ([row("A", "seen", "1", 0.9, status="lost")], "status is 'lost'"),
         ([row("A", "seen", "1", math.nan)], "dice is nan; expected a number or None"),
         ([row("A", "seen", "1", 0.9, math.inf)], "hd95_px is inf"),
     ],
