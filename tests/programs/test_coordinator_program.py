@@ -218,7 +218,8 @@ def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp
     assert run("run", tmp_path) == 2
     assert "holds a run that has finished round 1; continue with --resume" in capsys.readouterr().err
     assert run("run", tmp_path, "--resume") == 2
-    assert "the plan was changed after the run started (training.learning_rate: 0.02 -> 0.01)" in capsys.readouterr().err
+    message = "the plan was changed after the run started (training.learning_rate: 0.02 -> 0.01)"
+    assert message in capsys.readouterr().err
 
 
 def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
