@@ -170,3 +170,10 @@ def test_configs_of_an_installed_package_are_found_by_name(tmp_path, monkeypatch
     monkeypatch.setattr(api.registry, "PACKAGE", tmp_path / "medfed")
     assert api.find_config("mine") == installed
     assert 'configs" = "medfed/configs"' in (Path(medfed.__file__).parent.parent / "pyproject.toml").read_text()
+
+
+def test_an_empty_block_changes_nothing_and_none_is_refused():
+    config = medfed.load_config("prostate")
+    assert medfed.load_config("prostate", {"training": {}}, federation={}) == config
+    with pytest.raises(medfed.UserError, match="^federation: expected settings by name, got None"):
+        medfed.load_config("prostate", federation=None)

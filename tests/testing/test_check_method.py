@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -135,6 +137,31 @@ class BadPreset(Method):
 
 
 @dataclass(frozen=True)
+class MisspeltHook(Method):
+    def regularizer(self, local, output):
+        return 0.0
+
+
+@dataclass(frozen=True)
+class NoDefaultPreset(Method):
+    presets: ClassVar[dict] = {"paper": {}}
+
+
+@dataclass(frozen=True)
+class RandomStart(Method):
+    def wrap_network(self, network, architecture):
+        network.register_buffer("extra", torch.tensor([random.random()]))
+        return network
+
+
+@dataclass(frozen=True)
+class MemoryOfNumbers(Method):
+    def on_round_end(self, local):
+        local.memory["n"] = local.memory.get("n", 0) + 1
+        return {}
+
+
+@dataclass(frozen=True)
 class WrongShape(Method):
     """Returns weights of another type."""
 
@@ -156,6 +183,10 @@ def test_the_contract_does_not_check_mathematics():
     (NotFrozen, r"settings: the class must be a frozen dataclass: put @dataclass\(frozen=True\) above it"),
     (NeedsASetting, "settings: every setting needs a default value .*'mu'"),
     (BadPreset, "settings: the preset 'paper' does not fit the settings .*'mu'"),
+    (MisspeltHook, "settings: `regularizer` is not a hook of Method, .*did you mean `regulariser`"),
+    (NoDefaultPreset, "settings: `presets` must contain 'medfed'"),
+    (RandomStart, "wrap_network-segmentation: the same seed gives other initial weights"),
+    (MemoryOfNumbers, "restart-segmentation: "),
     (Renames, "wrap_network-segmentation: `wrap_network` renames or removes entries of the network: "),
     (Doubles, "messages-segmentation: a message holds tensors of another type than .*: mean is float64"),
     (WrongShape, "messages-segmentation: the method raised ValueError: .* torch.float64, expected .* torch.float32"),
